@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 from anomaly_field_data import FIELDS
 from anomaly_models import trained
+from attention_maps import Attention
 
 from seqmlm.inference.session import Session
+from seqmlm.structure.estimators import KINDS
 from seqmlm.tasks.structure import map_structure
 from seqmlm.tasks.structure_plan import StructureConfig
 
@@ -75,6 +77,7 @@ def main() -> None:
     given = parser.parse_args()
     out, rows = given.out.resolve(), []
     out.mkdir(parents=True, exist_ok=True)
+    KINDS["attention"] = Attention
     for seed in range(1 if given.quick else given.seeds):
         for method in ("cmi", "attention"):
             number = 12 if given.quick else FUNCTIONS

@@ -28,11 +28,13 @@ from typing import Any
 import numpy as np
 from anomaly_field_data import patients
 from anomaly_models import trained
+from attention_maps import Attention
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 from zeroshot_real import histories, visits
 
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
+from seqmlm.structure.estimators import KINDS
 from seqmlm.tasks.structure import map_structure
 from seqmlm.tasks.structure_plan import StructureConfig
 
@@ -147,6 +149,7 @@ def main() -> None:
     given = parser.parse_args()
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
+    KINDS["attention"] = Attention
     true, rows = reasons(given.data), []
     likely = together(patients(given.data, out)[0])
     for seed in range(1 if given.quick else given.seeds):

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 from anomaly_models import trained as trained_model
+from inverse_covariance import inverse_covariance
 from numpy.typing import NDArray
 
 from seqmlm.data.problems import Problems
@@ -41,7 +42,6 @@ from seqmlm.engine.pseudolikelihood import Aligned, LinearLoop, prepared
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import InMemory
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
-from seqmlm.structure.covariance import inverse_covariance
 from seqmlm.structure.maps import apc
 from seqmlm.tasks.structure import map_structure
 from seqmlm.tasks.structure_plan import EDGES, StructureConfig

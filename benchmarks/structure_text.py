@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from anomaly_models import trained
+from dmv import DependencyModel
 from english_sentences import write_sentences
 
 from seqmlm.data.problems import Problems
@@ -39,7 +40,6 @@ from seqmlm.domains.structure import placed
 from seqmlm.domains.text.conllu import read_conllu
 from seqmlm.domains.text.structure import parse_of, tree_of
 from seqmlm.evaluation.intervals import ratio
-from seqmlm.structure.dmv import DependencyModel
 from seqmlm.structure.trees import Edge, chain, projective_tree
 from seqmlm.tasks.structure import map_structure
 from seqmlm.tasks.structure_plan import StructureConfig

@@ -19,9 +19,8 @@ def structure(
         str,
         typer.Option(
             help="What dependence is: cmi (conditional mutual information), cpmi (the same of what stands "
-            "there alone), jacobian or dependency (how much one place moves with another), attention (its "
-            "mean weights), couplings (of a linear model, read from its parameters), or pmi (of counts in "
-            "the input; asks no model)."
+            "there alone), jacobian or dependency (how much one place moves with another), couplings (of a "
+            "linear model, read from its parameters), or pmi (of counts in the input; asks no model)."
         ),
     ] = "cmi",
     estimator: Annotated[

@@ -23,8 +23,7 @@ from seqmlm.engine.cones import ConeBatch, Layers
 from seqmlm.engine.correction import Correction, Corrector
 from seqmlm.engine.device import Precision, autocast, compute_dtype, is_out_of_memory, resolved
 from seqmlm.engine.layout import Layout, lay_out
-from seqmlm.engine.model import MaskedRows
-from seqmlm.engine.packing import Document, PackedBatch, pack
+from seqmlm.engine.packing import PackedBatch
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduced, Reduction, TargetLogProb, reduce, union
 from seqmlm.engine.types import Encoding, Floats, Longs, TokenSpace
@@ -225,21 +224,6 @@ class Conditionals:
             compute=compute, per={"hidden": "row"}, rows_limit=max(1, LOGITS // width), width=width
         )
         return (answer.values["hidden"] for answer in self._answers(queries(), request))
-
-    def attentions(self, encoding: Encoding) -> Floats:
-        """(N, H, T, T) fp32: how much each token of a sequence reads of each, by layer and head.
-
-        Raises:
-            UsageError: a model without attention, or a sequence longer than the model.
-        """
-        if not isinstance(self.rows, MaskedRows):
-            raise UsageError("a linear model has no attention: use --method couplings")
-        asked = np.zeros(0, dtype=np.int32)
-        document = Document(ids=encoding.ids, asked=asked, channels=encoding.channels)
-        with evaluating(self.rows), autocast(self.device, self.dtype):
-            found = self.rows.attentions(pack([document]).to(self.device))
-        kept: Floats = found.float().cpu().numpy()
-        return kept
 
     def _answers(self, queries: Iterable[Query], request: _Request) -> Iterator[Answer]:
         """Collect queries to look-aheads, and answer each."""

@@ -140,20 +140,6 @@ class MaskedRows(nn.Module):
             )
         return masked_nll(logits, batch.targets, batch.weights, self.excluded)
 
-    def attentions(self, document: PackedBatch) -> Tensor:
-        """(N, H, T, T) what each token of one document reads of each, by layer and head.
-
-        Packed attention has no weights to show, so this is transformers' eager path, which leaves its hooks
-        on the model: the fused encoder is shut out from then on.
-        """
-        assert len(document.lengths) == 1
-        self.model.set_attn_implementation("eager")
-        try:
-            found = self.model.base_model(**self._inputs(document), output_attentions=True).attentions
-        finally:
-            self.model.set_attn_implementation(NAME)
-        return torch.cat(tuple(found))
-
     def logits(self, hidden: Tensor) -> Tensor:
         """(Q, V) fp32 from (Q, H) last hidden states by the model's own head; see `forward`."""
         return self._masked_logits(self._head.logits(self.model, hidden).float())

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,8 +23,6 @@ from seqmlm.engine.units import Units, unit_numbers
 from seqmlm.errors import UsageError
 from seqmlm.structure.maps import DependenceMap, Doubles, Longs, Over, aggregated, apc, symmetrized
 
-Method = Literal["cmi", "cpmi", "pmi", "jacobian", "dependency", "attention", "couplings"]
-METHODS: tuple[Method, ...] = ("cmi", "cpmi", "pmi", "jacobian", "dependency", "attention", "couplings")
 ESTIMATORS = ("auto", "exact", "fast", "topk", "gibbs")
 """Of `cmi`."""
 
@@ -39,7 +37,7 @@ class StructureSettings:
     """What decides a map.
 
     Args:
-        method: one of `METHODS`. estimator: of "cmi", one of `ESTIMATORS`.
+        method: one of `seqmlm.structure.estimators.KINDS`. estimator: of "cmi", one of `ESTIMATORS`.
         distance: units that a pair is apart at most; None for any.
         columns, rows: how tokens are put together to units.
         symmetric: the mean of both directions, or the larger.
@@ -51,15 +49,15 @@ class StructureSettings:
         candidates: token ids that may stand at a place; None for all ordinary ones.
         together: units that name the same thing (`Encoding.symbols`) are hidden, or changed, together, and
             the first of them stands for all: what one record of a code tells of another that comes again is
-            told by the later records, too, so that records one at a time hardly depend on anything. Of
-            "attention" they have the mean; "pmi" and "couplings" hide nothing.
+            told by the later records, too, so that records one at a time hardly depend on anything. "pmi" and
+            "couplings" hide nothing.
         window: of "pmi": units apart that count as together.
 
     Raises:
         UsageError: a setting that makes no sense.
     """
 
-    method: Method = "cmi"
+    method: str = "cmi"
     estimator: str = "auto"
     distance: int | None = None
     columns: Over = "max"
@@ -75,8 +73,6 @@ class StructureSettings:
     window: int = 10
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise UsageError(f"--method is one of {', '.join(METHODS)}; got {self.method!r}")
         if self.estimator not in ESTIMATORS:
             raise UsageError(f"--estimator is one of {', '.join(ESTIMATORS)}; got {self.estimator!r}")
         if self.distance is not None and self.distance < 1:
@@ -119,10 +115,12 @@ class Estimator(ABC):
 
     Attributes:
         name: of the method, as the maps have it. nats: whether its values are nats.
+        whole: it asks about whole units alone, and may so be asked about those that share tokens.
     """
 
     name: str
     nats: ClassVar[bool] = True
+    whole: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -27,7 +27,6 @@ from seqmlm.errors import UsageError
 from seqmlm.structure.base import (
     ESTIMATORS,
     MASKED,
-    METHODS,
     SMALL_ALPHABET,
     Estimator,
     Places,
@@ -39,7 +38,7 @@ from seqmlm.structure.base import (
 from seqmlm.structure.cmi import Exact, Fast, Gibbs, TopK
 from seqmlm.structure.maps import DependenceMap, Doubles, Longs
 
-__all__ = ["ESTIMATORS", "METHODS", "Estimator", "PairCounts", "StructureSettings", "estimator"]
+__all__ = ["ESTIMATORS", "KINDS", "Estimator", "PairCounts", "StructureSettings", "estimator"]
 
 Unit = tuple[int, ...]
 
@@ -58,6 +57,7 @@ class Cpmi(Estimator):
     """
 
     name = "cpmi"
+    whole = True
 
     def passes(self, units: int, tokens: int) -> int:
         return units + self.pairs(units)
@@ -202,34 +202,6 @@ class Dependency(Estimator):
         return found
 
 
-class Attention(Estimator):
-    """What tokens read of each other: the mean of all attention weights, for comparison with the others.
-
-    Nothing is hidden, and no head is chosen by what it shows, which needs known structure (Rao et al. 2021).
-    """
-
-    name = "attention"
-    nats = False
-
-    def passes(self, units: int, tokens: int) -> int:
-        return 1
-
-    def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        found = []
-        for encoding in encodings:
-            places = self.places(encoding)
-            weights = self._conditionals.attentions(encoding).mean(axis=(0, 1), dtype=np.float64)
-            share = np.zeros((len(places.at), len(encoding)))
-            for place, position in enumerate(places.at.tolist()):
-                own = [position, *places.repeats.get(position, ())]
-                share[place, own] = 1 / len(own)
-            directed = share @ weights @ share.T
-            first, second = places.pairs.T
-            kept = both_ways(places, directed[first, second], directed[second, first])
-            found.append(self.finished(places, kept, passes=1))
-        return found
-
-
 class Couplings(Estimator):
     """Frobenius norms of the couplings of a linear model in the zero-sum gauge (Ekeberg et al. 2013).
 
@@ -238,6 +210,7 @@ class Couplings(Estimator):
 
     name = "couplings"
     nats = False
+    whole = True
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -308,6 +281,7 @@ class Pmi(Estimator):
     """
 
     name = "pmi"
+    whole = True
 
     def __init__(self, *given: Any, counts: PairCounts | None = None, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -382,6 +356,25 @@ class Auto(Estimator):
         return [found[number] for number in range(len(encodings))]
 
 
+KINDS: dict[str, type[Estimator]] = {
+    "cmi": Auto,
+    "cpmi": Cpmi,
+    "pmi": Pmi,
+    "jacobian": Jacobian,
+    "dependency": Dependency,
+    "couplings": Couplings,
+}
+"""By method."""
+
+_CMI: dict[str, type[Estimator]] = {
+    "auto": Auto,
+    "exact": Exact,
+    "fast": Fast,
+    "topk": TopK,
+    "gibbs": Gibbs,
+}
+
+
 def estimator(
     settings: StructureSettings,
     conditionals: Conditionals,
@@ -398,27 +391,16 @@ def estimator(
         correction: for tokens that the model sees: what `fast` needs, and `auto` for long sequences.
 
     Raises:
-        UsageError: units that the method cannot ask about, or a correction that is missing.
+        UsageError: no such method, units that it cannot ask about, or a correction that is missing.
     """
-    given = (settings, conditionals, units, correction)
-    if settings.method == "pmi":
-        return Pmi(*given, counts=counts)
-    if settings.method == "cpmi":
-        return Cpmi(*given)
-    if settings.method in ("attention", "couplings"):
-        return (Attention if settings.method == "attention" else Couplings)(*given)
-    if type(units).ask is not Units.ask:
+    if settings.method not in KINDS:
+        raise UsageError(f"--method is one of {', '.join(KINDS)}; got {settings.method!r}")
+    kind = _CMI[settings.estimator] if settings.method == "cmi" else KINDS[settings.method]
+    if not kind.whole and type(units).ask is not Units.ask:
         raise UsageError(
             f"--method {settings.method} changes tokens one at a time, and a token of this tokenizer shows "
             "several units: use --method cpmi, or a model of single units"
         )
-    kinds: dict[str, type[Estimator]] = {
-        "exact": Exact,
-        "fast": Fast,
-        "topk": TopK,
-        "gibbs": Gibbs,
-        "auto": Auto,
-    }
-    if settings.method == "cmi":
-        return kinds[settings.estimator](*given)
-    return (Jacobian if settings.method == "jacobian" else Dependency)(*given)
+    if kind is Pmi:
+        return Pmi(settings, conditionals, units, correction, counts=counts)
+    return kind(settings, conditionals, units, correction)

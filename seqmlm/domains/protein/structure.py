@@ -1,13 +1,13 @@
 """What maps of dependence mean in proteins: contacts, and how many of the strongest pairs are some.
 
 The measure is P@L: of the L strongest pairs (L residues, at least 6 apart) the share that is in contact. Its
-rivals need no model: the density of contacts, the nearest pairs, and where the sequences come from an
-alignment the inverse covariance of its columns.
+rivals need no model: the density of contacts, and the nearest pairs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,9 +25,7 @@ from seqmlm.domains.structure import Decoded, Decoder, Pair, Truth
 from seqmlm.errors import DataError, SeqmlmError
 from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.intervals import ratio
-from seqmlm.structure.covariance import inverse_covariance
 from seqmlm.structure.maps import DependenceMap
-from seqmlm.tokenizers.residue import STANDARD
 
 Bools = NDArray[np.bool_]
 Doubles = NDArray[np.float64]
@@ -40,8 +38,8 @@ RANGES = {"local": (3, 6), "short": (6, 12), "medium": (12, 24), "long": (24, 1 
 
 PARTS = {"p_at_l": 1, "p_at_l2": 2, "p_at_l5": 5}
 
-FEWEST_ROWS, MOST_ROWS = 50, 5000
-"""Rows of an alignment whose covariance says something, and that are read of it."""
+MOST_ROWS = 5000
+"""Rows that are read of an alignment."""
 
 IDENTITY = 0.5
 """Share of equal residues from which a chain counts as the sequence's."""
@@ -90,7 +88,6 @@ class ContactsDecoder(Decoder):
 
     def _of_sample(self, truth: Mapping[str, Any]) -> Knows:
         families = {one["name"]: one for one in truth["families"]}
-        self._alignments.family = lambda record: record.id.rpartition("-")[0]
 
         def knows(record: Record, units: Sequence[str]) -> Truth | None:
             family = families.get(record.id.rpartition("-")[0])
@@ -139,8 +136,6 @@ class ContactsDecoder(Decoder):
         values = one.dependence.values[pairs.first, pairs.second]
         distance = (pairs.second - pairs.first).astype(np.float64)
         scores = {"": values, "_of_distance": -distance}
-        if (by_counting := self._alignments.scores(one.record)) is not None:
-            scores["_of_inverse_covariance"] = by_counting[pairs.first, pairs.second]
         found = {f"p_at_l{name}": precision(pairs.labels, own, pairs.length) for name, own in scores.items()}
         found["density"] = float(pairs.labels.mean())
         for part, share in list(PARTS.items())[1:]:
@@ -344,78 +339,34 @@ def _named(record: Record, family: str) -> bool:
 # Alignments
 
 
-class _Alignment:
-    """Rows of one length."""
-
-    def __init__(self, rows: Mapping[str, str]) -> None:
-        self._rows = rows
-        self._scores: Doubles | None = None
-
-    def columns(self, record: Record) -> list[int] | None:
-        """The column of each residue of a record; None where it is no row, or another one."""
-        row = self._rows.get(record.id, "")
-        without = [place for place, letter in enumerate(row) if letter not in "-."]
-        same = "".join(row[place] for place in without) == str(record.raw).replace("-", "").replace(".", "")
-        return without if row and same else None
-
-    def scores(self, columns: Sequence[int]) -> Doubles | None:
-        """(N, N) of some columns; None where rows are too few."""
-        if len(self._rows) < FEWEST_ROWS:
-            return None
-        if self._scores is None:
-            number = {letter: place for place, letter in enumerate(STANDARD)}
-            rows = [[number.get(letter, len(STANDARD)) for letter in row] for row in self._rows.values()]
-            self._scores = inverse_covariance(np.array(rows, dtype=np.int64), len(STANDARD))
-        return self._scores[np.ix_(columns, columns)]
-
-
 class _Alignments:
     """The alignments that records come from, read when they are first asked for.
 
     Args:
         domain: which reads them.
-
-    Attributes:
-        family: whose rows are aligned where those of a whole file are not: the families of the sample.
     """
 
     def __init__(self, domain: Domain) -> None:
         self._domain = domain
-        self.family: Callable[[Record], str] | None = None
-        self._files: dict[str, dict[str, _Alignment]] = {}
+        self._files: dict[str, dict[str, dict[str, str]]] = {}
 
     def columns(self, record: Record) -> list[int] | None:
-        """The column of each residue of a record that comes from an alignment."""
-        found = self._of(record)
-        return None if found is None else found.columns(record)
-
-    def scores(self, record: Record) -> Doubles | None:
-        """(N, N) inverse covariance of a record's residues."""
-        found = self._of(record)
-        columns = None if found is None else found.columns(record)
-        return None if found is None or columns is None else found.scores(columns)
-
-    def _of(self, record: Record) -> _Alignment | None:
+        """The column of each residue of a record; None where it is no row of an alignment, or another one."""
         if record.source == "-":
             return None
         if record.source not in self._files:
             self._files[record.source] = self._read(record.source)
-        return self._files[record.source].get(self._name(record))
+        row = self._files[record.source].get(record.document or "", {}).get(record.id, "")
+        without = [place for place, letter in enumerate(row) if letter not in "-."]
+        same = "".join(row[place] for place in without) == str(record.raw).replace("-", "").replace(".", "")
+        return without if row and same else None
 
-    def _name(self, record: Record) -> str:
-        return self.family(record) if self.family is not None else record.document or ""
-
-    def _read(self, source: str) -> dict[str, _Alignment]:
+    def _read(self, source: str) -> dict[str, dict[str, str]]:
+        """The rows of each alignment of a file, by name."""
         rows: dict[str, dict[str, str]] = {}
         try:
-            for number, one in enumerate(self._domain.read([source], Problems("skip"), gaps="keep")):
-                if number == MOST_ROWS:
-                    break
-                rows.setdefault(self._name(one), {})[one.id] = str(one.raw).upper()
+            for one in islice(self._domain.read([source], Problems("skip"), gaps="keep"), MOST_ROWS):
+                rows.setdefault(one.document or "", {})[one.id] = str(one.raw).upper()
         except SeqmlmError:  # a format without gaps is no alignment
             return {}
-        return {
-            name: _Alignment(own)
-            for name, own in rows.items()
-            if len({len(row) for row in own.values()}) == 1
-        }
+        return {name: own for name, own in rows.items() if len({len(row) for row in own.values()}) == 1}

@@ -103,20 +103,6 @@ def test_the_true_map_has_a_precision_of_one(tmp_path: Path) -> None:
     assert floor["auroc"] == pytest.approx(0.5, abs=0.03)
 
 
-def test_families_are_alignments_whose_inverse_covariance_is_the_rival(tmp_path: Path) -> None:
-    sample = PROTEIN.sample(tmp_path, n=1500, seed=4)
-    decoder = PROTEIN.decoder()
-    knows = decoder.truths(tmp_path, Problems())
-    records = [one for one in PROTEIN.read(sample.files, Problems()) if one.id.startswith("meander")][:3]
-    made = [
-        decoded(one, np.random.default_rng(1).random((41, 41)), knows(one, list(one.raw))) for one in records
-    ]
-    assert len(records[0].raw) == 41 or len(records[0].raw) > 41
-    found = decoder.measures(made)
-    assert found["p_at_l5_of_inverse_covariance"] > 0.9 > 0.3 > found["p_at_l5"]
-    assert found["indirect_at_l"] < 0.2
-
-
 def test_the_truth_of_the_sample_is_by_family(tmp_path: Path) -> None:
     sample = PROTEIN.sample(tmp_path, n=30, seed=2)
     planted = {one["name"]: one for one in json.loads(sample.truth.read_text())["families"]}
@@ -205,17 +191,6 @@ def test_contacts_of_a_real_structure_and_of_the_table_are_the_same(real_data: P
     assert truth.edges == expected
     assert table(record("ACDEF", source="unknown.fasta"), list("ACDEF")) is None
     assert own.raw == row.replace("-", "")
-
-
-def test_inverse_covariance_of_a_real_family_finds_contacts(real_data: Path) -> None:
-    folder = real_data / "protein/contacts_pfam40"
-    decoder = PROTEIN.decoder()
-    table = decoder.truths(folder / "contacts_cb.tsv.gz", Problems())
-    one = next(iter(PROTEIN.read([folder / "aln/PF00018.fasta.gz"], Problems())))
-    noise = np.random.default_rng(0).random((len(one.raw),) * 2)
-    found = decoder.measures([decoded(one, noise, table(one, list(one.raw)))])
-    assert found["p_at_l5_of_inverse_covariance"] > 2 * found["density"]
-    assert found["p_at_l_of_inverse_covariance"] > found["p_at_l_of_distance"]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 import torch
+from dmv import LEFT, RIGHT, DependencyModel
 
 from seqmlm.errors import UsageError
-from seqmlm.structure.dmv import LEFT, RIGHT, DependencyModel
 
 TAGS = "NVD"
 

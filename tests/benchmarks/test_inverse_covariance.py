@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-
-from seqmlm.structure.covariance import inverse_covariance
+from inverse_covariance import inverse_covariance
 
 
 def test_direct_pairs_are_above_indirect_ones() -> None:
