@@ -11,7 +11,13 @@ from seqmlm.cli import options as opt
 from seqmlm.cli.output import say, tell
 from seqmlm.errors import UsageError
 
-app = typer.Typer(no_args_is_help=True, help="List, show, alias and export registered models.")
+app = typer.Typer(no_args_is_help=True, help="List, show, alias, export and find again registered models.")
+
+LOST = (
+    "aliases (but champion, the first version of each name); times of registration; where data sets were "
+    "read from, and their counts (runs/NAME/config.yaml has the paths); and of followed files how far they "
+    "were read, their rows, incidents, verdicts and rolling calibrations: follow them with another --out"
+)
 
 
 @app.command("list")
@@ -103,6 +109,34 @@ def alias(
         print_json({"name": entry.name, "version": entry.version, "alias": alias})
         return
     say(f"{entry.name}@{alias} is now version {entry.version}")
+
+
+@app.command("rescan")
+def rescan(json_output: opt.Json = False) -> None:
+    """Register the models in runs/ that the registry lacks; a registry that is damaged is made anew.
+
+    Example: seqmlm models rescan
+    """
+    from seqmlm.cli.output import print_json
+    from seqmlm.tasks.models import rescan_models
+
+    done = rescan_models()
+    if done.aside is not None:
+        tell(f"the registry could not be used: it is kept as {done.aside}, and a new one is made")
+        tell(f"no model folder has, and so a new registry lacks: {LOST}")
+    for folder, reason in done.broken.items():
+        tell(f"{folder}: {reason}")
+    added = [model.reference for model in done.added]
+    if json_output:
+        broken = {str(folder): reason for folder, reason in done.broken.items()}
+        aside = None if done.aside is None else str(done.aside)
+        print_json({"added": added, "known": done.known, "aside": aside, "broken": broken})
+    else:
+        for name in added:
+            say(name)
+        tell(f"{len(added):,} models registered, {done.known:,} were known")
+    if done.broken:
+        raise typer.Exit(4)
 
 
 @app.command("export")

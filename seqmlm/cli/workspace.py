@@ -14,15 +14,7 @@ db = typer.Typer(
 )
 
 
-def doctor(
-    repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair", help="Make a damaged registry file anew of what is sound; the old one is kept aside."
-        ),
-    ] = False,
-    json_output: Json = False,
-) -> None:
+def doctor(json_output: Json = False) -> None:
     """Check this installation and workspace; exit code 4 if there is a problem.
 
     Example: seqmlm doctor
@@ -32,8 +24,6 @@ def doctor(
     from seqmlm.cli.output import print_facts, print_json
     from seqmlm.tasks.doctor import examine
 
-    if repair:
-        _repair()
     found = asdict(examine())
     problems = found["problems"]
     if json_output:
@@ -50,24 +40,6 @@ def doctor(
             say("no problems found")
     if problems:
         raise typer.Exit(4)
-
-
-def _repair() -> None:
-    from seqmlm.tasks.doctor import repair
-
-    done = repair()
-    if done.aside is None:
-        tell("the registry is sound: nothing was changed")
-        return
-    kept = ", ".join(f"{count:,} of {table}" for table, count in done.kept.items() if count) or "none"
-    lost = ", ".join(
-        f"{'unknown' if count is None else f'{count:,}'} of {table}" for table, count in done.lost.items()
-    )
-    tell(f"the damaged registry is kept as {done.aside}")
-    tell(f"rows kept: {kept}")
-    tell(f"rows lost: {lost or 'none'}")
-    if {"seqmlm_streams", "seqmlm_stream_files"} & set(done.lost):
-        tell("how far followed files were read is lost in part: follow them with another --out")
 
 
 def _text(value: object) -> object:

@@ -5,7 +5,7 @@ MLflow owns runs and metrics; rows here carry its run ids and repeat none of its
 
 from __future__ import annotations
 
-from seqmlm.registry.database import UnreachableError, patiently
+from seqmlm.registry.database import UnreachableError, patiently, set_aside
 from seqmlm.registry.entries import (
     CalibrationEntry,
     DatasetEntry,
@@ -40,4 +40,5 @@ __all__ = [
     "Waiting",
     "patiently",
     "resolve",
+    "set_aside",
 ]

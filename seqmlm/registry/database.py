@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import JSON, Engine, Table, create_engine, event
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
-from seqmlm.engine.durable import move_into_place, owner_only
+from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import StateError, UsageError
-from seqmlm.registry.tables import VERSION_TABLE, Base
+from seqmlm.registry.tables import VERSION_TABLE
 from seqmlm.workspace import first_use
 
 MIGRATIONS = Path(__file__).parent / "migrations"
+_RESCAN = "`seqmlm models rescan` moves it aside and fills a new one from the model folders"
+_ON_SERVER = (
+    "point SEQMLM_DATABASE_URL at an empty database, then run `seqmlm db upgrade` and `seqmlm models rescan`"
+)
 # Execution option of connections that will write.
 WRITING = {"seqmlm_writing": True}
 _BUSY_MILLISECONDS = 30_000
@@ -38,6 +40,10 @@ Result = TypeVar("Result")
 
 class UnreachableError(StateError):
     """A database that cannot be reached, or is locked, now; the same may succeed later."""
+
+
+class UnusableError(StateError):
+    """A database that is damaged, or of a schema that this version of seqmlm does not know."""
 
 
 def engine(url: str) -> Engine:
@@ -95,17 +101,31 @@ def upgrade(made: Engine) -> None:
 
 
 def revisions(made: Engine) -> tuple[str | None, str]:
-    """The schema revision the database is at (None: empty), and the one this version of seqmlm needs."""
+    """The schema revision the database is at (None: empty), and the one this version of seqmlm needs.
+
+    Raises:
+        UnusableError: it is at one that is not known here.
+        StateError: it cannot be reached or read.
+    """
     from alembic.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
-    head = ScriptDirectory(str(MIGRATIONS)).get_current_head()
+    scripts = ScriptDirectory(str(MIGRATIONS))
+    head = scripts.get_current_head()
     assert head is not None
     if not exists(made.url):
         return None, head
     with reachable(made), made.connect() as connection, _quiet():
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-        return context.get_current_revision(), head
+        current = context.get_current_revision()
+    if current not in {None, *(script.revision for script in scripts.walk_revisions())}:
+        address = made.url.render_as_string(hide_password=True)
+        remedy = _RESCAN if made.dialect.name == "sqlite" else _ON_SERVER
+        raise UnusableError(
+            f"the registry at {address} is at schema {current}, which this version of seqmlm does not know "
+            f"(it needs {head}); {remedy}"
+        )
+    return current, head
 
 
 def exists(url: URL) -> bool:
@@ -128,18 +148,19 @@ def reachable(made: Engine) -> Iterator[None]:
     """Turn a database's own errors into one sentence with the address and a remedy.
 
     Raises:
-        UnreachableError: a server cannot be reached, or was lost in between; StateError: anything else.
+        UnreachableError: a server cannot be reached, or was lost in between.
+        UnusableError: the file is damaged; StateError: anything else.
     """
     try:
         yield
     except (SQLAlchemyError, OSError) as error:
         address = made.url.render_as_string(hide_password=True)
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        remedy = "see that it can be reached and written, or point SEQMLM_DATABASE_URL elsewhere"
         if _damaged(error):
-            remedy = "the file is damaged: `seqmlm doctor --repair` keeps what is sound of it"
+            raise UnusableError(f"the registry at {address} is damaged: {reason}; {_RESCAN}") from error
         raise (UnreachableError if _unreachable(made, error) else StateError)(
-            f"the registry at {address} cannot be used: {reason}; {remedy}"
+            f"the registry at {address} cannot be used: {reason}; see that it can be reached and written, or "
+            "point SEQMLM_DATABASE_URL elsewhere"
         ) from error
 
 
@@ -221,223 +242,60 @@ def _begin_sqlite(connection: Any) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
 
-def history() -> list[str]:
-    """All revisions this version of seqmlm knows, oldest first."""
-    from alembic.script import ScriptDirectory
-
-    found = ScriptDirectory(str(MIGRATIONS)).walk_revisions()
-    return [script.revision for script in reversed(list(found))]
-
-
-# Repair of a damaged file
-
-
-@dataclass
-class Repaired:
-    """What came of a repair.
+def set_aside(url: str) -> Path | None:
+    """Move a registry that cannot be used out of the way of a new one; None where nothing is wrong with it.
 
     Args:
-        aside: the damaged file, as it was; None where nothing was damaged, and nothing was done.
-        kept: rows that were kept, by table.
-        lost: rows that were lost, by table, as far as they can be counted; None: it is not known how many.
-    """
+        url: of the database. A server is left alone: it has means of its own.
 
-    aside: Path | None = None
-    kept: dict[str, int] = field(default_factory=dict)
-    lost: dict[str, int | None] = field(default_factory=dict)
-
-
-def repair(url: str) -> Repaired:
-    """Copy the rows that can be read of a damaged SQLite file to a new one, which takes its place.
-
-    Whenever the process dies, the damaged file or the new one is there. Tables of others in the file
-    (MLflow's) are not copied.
-
-    Args:
-        url: of the database; nothing may use it meanwhile.
+    Returns:
+        The file as it is called from now on, with `.damaged` at its end.
 
     Raises:
-        UsageError: it is no SQLite file: a server has means of its own.
-        StateError: it is in use, of a newer version of seqmlm, or cannot be written.
+        UnreachableError: another process uses it.
+        StateError: the file cannot be read or moved.
     """
     made = engine(url)
     made.dispose()
-    name = made.url.database
-    if made.dialect.name != "sqlite" or not name or not Path(name).is_file():
-        raise UsageError(
-            "only a registry that is a file can be repaired; a server has its own means for that"
-        )
-    path = Path(name)
-    new = path.with_name(f"{path.name}.repaired")
-    try:
-        with _alone(made), closing(sqlite3.connect(path, isolation_level=None, timeout=1.0)) as old:
-            if _is_sound(old, path):
-                return Repaired()
-            _remove(new)
-            with owner_only(path.stat().st_mode & 0o077 == 0):
-                found = _copy(old, new)
-            aside = _free_name(path)
-            for end in ("", "-wal"):
-                if path.with_name(path.name + end).exists():
-                    shutil.copy2(path.with_name(path.name + end), aside.with_name(aside.name + end))
-            found.aside = aside
-        for end in ("-wal", "-shm"):  # they belong to the damaged file
-            path.with_name(path.name + end).unlink(missing_ok=True)
-        move_into_place(new, path)
-    except (OSError, sqlite3.Error) as error:
-        raise StateError(
-            f"the registry at {path} cannot be repaired: {error}; the damaged file is kept"
-        ) from None
-    finally:
-        _remove(new)
-    return found
-
-
-def _remove(path: Path) -> None:
-    for end in ("", "-wal", "-shm"):
-        path.with_name(path.name + end).unlink(missing_ok=True)
-
-
-def _free_name(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        number += 1
+    if made.dialect.name != "sqlite" or not exists(made.url):
+        return None
+    path = Path(str(made.url.database))
+    with reachable(made), _alone(made):
+        try:
+            _check(path)
+            revisions(made)
+            return None
+        except UnusableError:
+            made.dispose()
+        aside, number = path.with_name(f"{path.name}.damaged"), 1
+        while aside.exists():
+            number += 1
+            aside = path.with_name(f"{path.name}.damaged-{number}")
+        # The file itself goes last: beside a new one, its log would be read as that one's.
+        for end in ("-wal", "-shm", ""):
+            if path.with_name(path.name + end).exists():
+                move_into_place(path.with_name(path.name + end), aside.with_name(aside.name + end))
     return aside
 
 
-def _is_sound(old: sqlite3.Connection, path: Path) -> bool:
-    """Whether SQLite finds nothing wrong with the file; from here on nobody else may use it.
+def _check(path: Path) -> None:
+    """Have SQLite look at all of its file, while nobody else uses it.
 
     Raises:
-        UnreachableError: somebody uses it.
+        UnreachableError: somebody does.
+        UnusableError: the file is damaged.
     """
-    try:
-        old.execute("PRAGMA locking_mode = EXCLUSIVE")
-        old.execute("BEGIN EXCLUSIVE")
-        old.execute("COMMIT")
-        return [one for (one,) in old.execute("PRAGMA integrity_check")] == ["ok"]
-    except sqlite3.DatabaseError as error:
-        if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            raise UnreachableError(f"{path} is in use: stop what uses it, then repair it") from None
-        if _damaged(error):
-            return False
-        raise
-
-
-def _copy(old: sqlite3.Connection, new: Path) -> Repaired:
-    """Make a file with the tables of the old one's schema, fill it with what can be read, and upgrade it."""
-    try:
-        (revision,) = old.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone() or (None,)
-    except sqlite3.Error:
-        revision = None  # the newest one, then: tables and columns of an older file are among its own
-    if revision is not None and revision not in history():
-        raise StateError(
-            f"the registry is at schema {revision}, of a newer version of seqmlm: repair it with that"
-        )
-    made = engine(URL.create("sqlite", database=str(new)).render_as_string())
-    try:
-        _migrate(made, revision or "head")
-        found = Repaired()
-        with closing(sqlite3.connect(new, isolation_level=None)) as filled:
-            filled.execute("BEGIN")
-            for table in Base.metadata.sorted_tables:
-                columns = [row[1] for row in filled.execute(f"PRAGMA table_info({table.name})")]
-                if columns:
-                    _copy_table(old, filled, table, columns, found)
-            _drop_orphans(filled, found)
-            filled.execute("COMMIT")
-        _migrate(made, "head")
-        with made.connect() as connection:
-            connection.exec_driver_sql("COMMIT")
-            connection.exec_driver_sql("PRAGMA journal_mode = DELETE")  # all of it in one file
-        return found
-    finally:
-        made.dispose()
-
-
-def _migrate(made: Engine, revision: str) -> None:
-    from alembic import command
-
-    with reachable(made), made.execution_options(**WRITING).begin() as connection, _quiet():
-        command.upgrade(configuration(connection), revision)
-
-
-def _copy_table(
-    old: sqlite3.Connection, filled: sqlite3.Connection, table: Table, columns: list[str], found: Repaired
-) -> None:
-    objects = [n for n, name in enumerate(columns) if isinstance(table.c[name].type, JSON)]
-    marks = ", ".join("?" * (1 + len(columns)))
-    names = ", ".join(columns)
-    kept, lost = 0, 0
-
-    def take(row: tuple[Any, ...]) -> None:
-        nonlocal kept, lost
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=1.0)) as opened:
         try:
-            for n in objects:
-                if row[1 + n] is not None:  # where that may not be, the table refuses it
-                    json.loads(row[1 + n])
-            filled.execute(f"INSERT INTO {table.name} (rowid, {names}) VALUES ({marks})", row)
-            kept += 1
-        except (sqlite3.Error, ValueError, TypeError):
-            lost += 1  # a row that is there and makes no sense
-
-    try:
-        unread = _each(old, f"SELECT rowid, {names} FROM {table.name} NOT INDEXED", take)
-    except sqlite3.OperationalError:  # there is no such table, as far as can be read
-        unread = None
-    found.kept[table.name] = kept
-    if unread is None or lost + unread:
-        found.lost[table.name] = None if unread is None else lost + unread
-
-
-def _each(old: sqlite3.Connection, query: str, take: Callable[[tuple[Any, ...]], None]) -> int | None:
-    """Take each row that can be read; gives the number of others (None: not known).
-
-    From both ends, and what lies between two damaged pages by halves.
-    """
-
-    def some(low: int, high: int, order: str = "") -> int | None:
-        """Take rows up to the first that cannot be read; the number of the last one taken, None for all."""
-        last = low - 1 if not order else high + 1
-        try:
-            for row in old.execute(
-                f"{query} WHERE rowid BETWEEN ? AND ? ORDER BY rowid {order}", (low, high)
-            ):
-                last = row[0]
-                take(row)
+            opened.execute("PRAGMA locking_mode = EXCLUSIVE")
+            opened.execute("BEGIN EXCLUSIVE")
+            opened.execute("COMMIT")
+            found = [one for (one,) in opened.execute("PRAGMA integrity_check")]
         except sqlite3.DatabaseError as error:
-            if not _damaged(error) and "decode" not in str(error):
-                raise
-            return last
-        return None
-
-    largest = 2**63 - 1
-    first = some(1, largest)
-    if first is None:
-        return 0
-    last = some(first + 1, largest, "DESC")
-    if last is None or last > largest - 1:
-        return 0 if last is None else None
-    lost, ranges = 0, [(first + 1, last - 1)]
-    while ranges:
-        low, high = ranges.pop()
-        reached = some(low, high) if low <= high else None
-        if reached is None:
-            continue
-        low = reached + 1
-        if low >= high:
-            lost += 1
-            continue
-        middle = (low + high) // 2
-        ranges += [(middle + 1, high), (low, middle)]
-    return lost
-
-
-def _drop_orphans(filled: sqlite3.Connection, found: Repaired) -> None:
-    """Rows that belong to rows that were lost are lost as well."""
-    while orphans := {(table, row) for table, row, _, _ in filled.execute("PRAGMA foreign_key_check")}:
-        for table, row in orphans:
-            filled.execute(f"DELETE FROM {table} WHERE rowid = ?", (row,))
-            found.kept[table] -= 1
-            known = found.lost.get(table, 0)
-            found.lost[table] = None if known is None else known + 1
+            if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+                raise UnreachableError(f"{path} is in use: stop what uses it first") from None
+            if not _damaged(error):
+                raise StateError(f"{path} cannot be read: {error}") from None
+            found = [str(error)]
+    if found != ["ok"]:
+        raise UnusableError(f"{path} is damaged: {found[0]}; {_RESCAN}")

@@ -53,9 +53,19 @@ class Registry:
         self._engine = database.engine(workspace.database_url)
         self._sessions = sessionmaker(self._engine)
         self._writing = sessionmaker(self._engine.execution_options(**database.WRITING))
-        current, head = database.revisions(self._engine)
-        if current != head:
-            self._migrate(current, head)
+        try:
+            current, head = database.revisions(self._engine)
+            if current != head and self._engine.dialect.name != "sqlite":
+                address = self._engine.url.render_as_string(hide_password=True)
+                raise StateError(
+                    f"the registry at {address} is at schema {current}, not {head}; run `seqmlm db upgrade` "
+                    "once (after a backup)"
+                )
+            if current != head:
+                database.upgrade(self._engine)
+        except StateError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the connections."""
@@ -393,19 +403,6 @@ class Registry:
                 found.append(self._entry(row))
                 row = row.parent
         return found
-
-    def _migrate(self, current: str | None, head: str) -> None:
-        if self._engine.dialect.name == "sqlite":
-            known = {None, *database.history()}
-            if current in known:
-                database.upgrade(self._engine)
-                return
-            remedy = "it was written by a newer seqmlm: upgrade seqmlm"
-        else:
-            remedy = "run `seqmlm db upgrade` once (after a backup)"
-        address = self._engine.url.render_as_string(hide_password=True)
-        self.close()
-        raise StateError(f"the registry at {address} is at schema {current}, not {head}; {remedy}")
 
     def _stored_path(self, directory: Path) -> str:
         folder = directory.expanduser().resolve()

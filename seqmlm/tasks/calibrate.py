@@ -42,7 +42,6 @@ from seqmlm.inference.calibrations import (
     store_backgrounds,
     store_trained_on,
     stored_background,
-    stored_calibrations,
     stored_trained_on,
     told,
 )
@@ -52,8 +51,9 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.one_pass import fitted, keep, nearer
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.registry import CalibrationEntry, ModelEntry, Registry
+from seqmlm.registry import Registry
 from seqmlm.tasks.corpus import split_source
+from seqmlm.tasks.models import register_calibrations
 from seqmlm.workspace import Workspace
 
 _ONE_PASS = (str(ONE_PASS), CASCADE)
@@ -254,18 +254,6 @@ def calibrate_trained(
         for (_, mode), one in made.items()
         for name, value in (("rows", one.rows), ("smallest_rate", one.fitted.smallest_rate))
     }
-
-
-def register_calibrations(registry: Registry, entry: ModelEntry) -> None:
-    """Tell the registry which calibrations a version's folder has."""
-    stored = stored_calibrations(entry.path)
-    registry.set_calibrations(
-        entry,
-        [
-            CalibrationEntry(level=level, mode=mode, rows=one.rows, source=one.source)
-            for (level, mode), one in stored.items()
-        ],
-    )
 
 
 def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> tuple[Normal, int]:

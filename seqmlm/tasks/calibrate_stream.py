@@ -32,7 +32,8 @@ from seqmlm.inference.rolling import FirstStage, names_of, refitted
 from seqmlm.inference.session import Session
 from seqmlm.registry import Owned, Registry, RollingEntry
 from seqmlm.streams.cursor import file_facts
-from seqmlm.tasks.calibrate import CalibrateResult, register_calibrations
+from seqmlm.tasks.calibrate import CalibrateResult
+from seqmlm.tasks.models import register_calibrations
 from seqmlm.tasks.streams import since_of
 from seqmlm.workspace import Workspace
 

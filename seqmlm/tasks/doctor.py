@@ -1,7 +1,7 @@
 """`seqmlm doctor`, `db` and `ui`: check an installation, migrate the registry, start MLflow's UI.
 
 The check changes nothing: it makes no file and no database, and a check that fails is itself reported as a
-problem, so that a broken installation can always be examined. A repair is asked for by name.
+problem, so that a broken installation can always be examined.
 """
 
 from __future__ import annotations
@@ -153,11 +153,6 @@ def _registry(found: Examination, home: Workspace) -> None:
         found.problems.append(str(error))
     finally:
         engine.dispose()
-
-
-def repair() -> database.Repaired:
-    """Keep what is sound of a damaged registry; see `registry.database.repair`."""
-    return database.repair(Workspace.locate().database_url)
 
 
 def _plugins(found: Examination, _: Workspace) -> None:

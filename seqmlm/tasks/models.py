@@ -1,4 +1,4 @@
-"""`seqmlm models`: register, find, list, alias and export trained models."""
+"""`seqmlm models`: register, list, alias and export trained models, and register them by their cards."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 
 from seqmlm.data.privacy import PERSONAL
 from seqmlm.engine.durable import owner_only
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import SeqmlmError, StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import stored_calibrations, told
 from seqmlm.inference.model_folder import CALIBRATION, CARD, COUNTS
 from seqmlm.parsing import read_json
 from seqmlm.registry import (
+    CalibrationEntry,
     DatasetEntry,
     ModelEntry,
     ModelRef,
@@ -26,8 +27,10 @@ from seqmlm.registry import (
     UnreachableError,
     patiently,
     resolve,
+    set_aside,
 )
 from seqmlm.streams.outputs import new_folder
+from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
@@ -136,7 +139,6 @@ def register_model(
     def enter() -> ModelEntry:
         # May be repeated as a whole: the folder keeps its version, and with it the alias.
         with Registry(home) as registry:
-            first = CHAMPION not in {alias for model in registry.models(name) for alias in model.aliases}
             return registry.register(
                 name,
                 directory,
@@ -147,7 +149,7 @@ def register_model(
                 init=init,
                 parent=_parent(registry, home, init),
                 mlflow_run_id=run.run_id,
-                aliases=[CHAMPION] if first else [],
+                aliases=_champion(registry, name),
             )
 
     entry = patiently(enter, pause)
@@ -163,6 +165,18 @@ def register_model(
         withheld=PERSONAL if _card(directory).get("sensitive", False) else (),
     )
     return entry.version
+
+
+def register_calibrations(registry: Registry, entry: ModelEntry) -> None:
+    """Tell the registry which calibrations a version's folder has."""
+    stored = stored_calibrations(entry.path)
+    registry.set_calibrations(
+        entry,
+        [
+            CalibrationEntry(level=level, mode=mode, rows=one.rows, source=one.source)
+            for (level, mode), one in stored.items()
+        ],
+    )
 
 
 def list_models() -> list[ModelSummary]:
@@ -192,6 +206,83 @@ def show_model(reference: str) -> dict[str, Any]:
         ancestors = [model.reference for model in registry.lineage(found.entry)]
     summary = ModelSummary(entry=found.entry, card=card)
     return {**summary.to_dict(), "ancestors": ancestors, **known}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescanned:
+    """What `rescan_models` has made of the model folders.
+
+    Args:
+        aside: where the registry is that could not be used; None where it could.
+        added: versions that it lacked.
+        known: how many versions it had.
+        broken: folders that were not registered, or without their calibrations, and why.
+    """
+
+    aside: Path | None
+    added: tuple[ModelEntry, ...]
+    known: int
+    broken: Mapping[Path, str]
+
+
+def rescan_models() -> Rescanned:
+    """Register the models of the workspace's run folders that the registry lacks, by what their cards say.
+
+    A registry that is damaged, or of an unknown schema, is moved aside before; a server never is. Versions of
+    a name are numbered in the order of their training steps, and the first one becomes its `champion`.
+
+    Raises:
+        UnreachableError: the registry is in use, or does not answer.
+        StateError: it cannot be read, moved or written.
+    """
+    home = Workspace.locate()
+    aside = set_aside(home.database_url)
+    broken: dict[Path, str] = {}
+    cards = _cards(home, broken)
+    with owner_only(any(card.sensitive for card in cards.values())), Registry(home) as registry:
+        known = {model.path for model in registry.models()}
+        new = {folder: card for folder, card in cards.items() if folder not in known}
+        entries: dict[Path, ModelEntry] = {}
+        for _ in range(2):  # the second time, what a model was trained on from is there
+            for folder, card in new.items():
+                try:
+                    entries[folder] = _register_card(registry, home, folder, card)
+                    register_calibrations(registry, entries[folder])
+                except UnreachableError:
+                    raise
+                except SeqmlmError as error:
+                    broken[folder] = str(error)
+    return Rescanned(aside=aside, added=tuple(entries.values()), known=len(known), broken=broken)
+
+
+def _cards(home: Workspace, broken: dict[Path, str]) -> dict[Path, model_folder.Card]:
+    """The card of each model folder, earlier versions first; why one cannot be read goes to `broken`."""
+    found: dict[Path, model_folder.Card] = {}
+    for file in sorted([*home.runs.glob(f"*/model/{CARD}"), *home.runs.glob(f"*/model-*/{CARD}")]):
+        try:
+            card = model_folder.read_card(file.parent)
+        except StateError as error:
+            broken[file.parent] = str(error)
+        else:
+            if card is not None and file.parent.suffix != ".tmp":
+                found[file.parent.resolve()] = card
+    return dict(sorted(found.items(), key=lambda one: one[1].steps))
+
+
+def _register_card(registry: Registry, home: Workspace, folder: Path, card: model_folder.Card) -> ModelEntry:
+    name = card.run_name or folder.parent.name
+    return registry.register(
+        name,
+        folder,
+        domain=card.domain,
+        dataset=DatasetEntry(fingerprint=card.dataset or "unknown", domain=card.domain, sources=()),
+        tokenizer=tokenizer_entry(model_folder.load_tokenizer(folder)),
+        masking=card.masking,
+        init=card.parent,
+        parent=_parent(registry, home, card.parent),
+        mlflow_run_id=card.run_id,
+        aliases=_champion(registry, name),
+    )
 
 
 def alias_model(reference: str, alias: str, warn: Callable[[str], None]) -> ModelEntry:
@@ -259,6 +350,22 @@ def export_model(reference: str, out: Path, notify: Callable[[str], None] = lamb
         if card is not None:
             model_folder.seal(building, card)
     return sorted(target.iterdir())
+
+
+def tokenizer_entry(tokenizer: Tokenizer) -> TokenizerEntry:
+    """What the registry keeps of a tokenizer."""
+    return TokenizerEntry(
+        hash=tokenizer.fingerprint(),
+        name=tokenizer.name,
+        options=tokenizer.options,
+        vocabulary_size=tokenizer.space.size,
+    )
+
+
+def _champion(registry: Registry, name: str) -> list[str]:
+    """The alias of the first version of a name."""
+    taken = any(CHAMPION in model.aliases for model in registry.models(name))
+    return [] if taken else [CHAMPION]
 
 
 def _parent(registry: Registry, home: Workspace, init: str | None) -> ModelEntry | None:

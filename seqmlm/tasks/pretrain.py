@@ -38,9 +38,9 @@ from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.expert import fit_expert
 from seqmlm.parsing import read_json
-from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry, UnreachableError, patiently
+from seqmlm.registry import DatasetEntry, Registry, UnreachableError, patiently
 from seqmlm.tasks.assemble import Best, Evaluator, Parts, assemble, linear_told, new_model
-from seqmlm.tasks.calibrate import calibrate_trained, register_calibrations
+from seqmlm.tasks.calibrate import calibrate_trained
 from seqmlm.tasks.config import LIMITS, PretrainConfig
 from seqmlm.tasks.corpus import (
     QUARANTINE,
@@ -52,7 +52,7 @@ from seqmlm.tasks.corpus import (
     shown_name,
 )
 from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, Plan, TrainRequest, plan
-from seqmlm.tasks.models import register_model
+from seqmlm.tasks.models import register_calibrations, register_model, tokenizer_entry
 from seqmlm.tasks.observers import (
     Console,
     Recorder,
@@ -480,12 +480,7 @@ def _register(
             sources=sources,
             counts=redact_small_counts(corpus.statistics, config.data.sensitive),
         ),
-        tokenizer=TokenizerEntry(
-            hash=tokenizer.fingerprint(),
-            name=tokenizer.name,
-            options=tokenizer.options,
-            vocabulary_size=tokenizer.space.size,
-        ),
+        tokenizer=tokenizer_entry(tokenizer),
         masking={} if config.model.is_linear else to_dict(config.masking),
         metrics=values,
         init=config.model.init,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import protein_model
+from tiny_models import protein_model, residues
 
 from seqmlm.inference import model_folder
-from seqmlm.registry import DatasetEntry, TokenizerEntry, database
+from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry
 from seqmlm.tasks.models import register_model
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
@@ -21,14 +24,15 @@ Cli = Callable[..., Any]
 
 @pytest.fixture
 def two_runs(tracked_workspace: Path) -> Path:
-    """Runs `one` and `two`, both FINISHED, with a model each."""
+    """Runs `one` and `two`, both FINISHED, with a model each; the second was trained on from the first."""
     home, tiny = Workspace.locate(), protein_model()
+    parent: str | None = None
     for name, loss in (("one", 2.0), ("two", 1.5)):
         params = {"learning_rate": loss, "seed": 0}
         with Tracker(home).start(name, experiment="e", params=params) as run:
             run.log_metrics(1, {"train/loss": loss})
             model = run.directory / "model"
-            card = replace(tiny.card, metrics={"eval/bits_per_unit": loss + 1})
+            card = replace(tiny.card, metrics={"eval/bits_per_unit": loss + 1}, parent=parent)
             model_folder.write(model, tiny.rows, tiny.tokenizer, card)
             register_model(
                 run,
@@ -39,7 +43,9 @@ def two_runs(tracked_workspace: Path) -> Path:
                 tokenizer=TokenizerEntry(hash="h", name="residue.v1", vocabulary_size=33),
                 masking={"masker": "uniform.v1", "rate": 0.15},
                 metrics={"train/loss": loss},
+                init=parent,
             )
+            parent = str(model)
     return tracked_workspace
 
 
@@ -117,12 +123,94 @@ def test_models(two_runs: Path, seqmlm: Cli, tmp_path: Path) -> None:
         assert "to write to" in refused.err
 
 
+def _damage(file: Path, table: str | None) -> bytes:
+    """Overwrite the first page of a SQLite file, or of a table of it; all that the file holds then."""
+    with closing(sqlite3.connect(file)) as base:
+        base.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        size = base.execute("PRAGMA page_size").fetchone()[0]
+        roots = dict(base.execute("SELECT name, rootpage FROM sqlite_schema WHERE type = 'table'"))
+    content, page = bytearray(file.read_bytes()), roots[table] - 1 if table else 0
+    content[page * size : (page + 1) * size] = b"\xff" * size
+    file.write_bytes(content)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("table", [None, "seqmlm_models", "seqmlm_aliases"])
+def test_a_damaged_registry_is_made_anew(two_runs: Path, seqmlm: Cli, tmp_path: Path, table: str) -> None:
+    peptides = tmp_path / "peptides.fasta"
+    peptides.write_text("".join(f">p{n}\n{residues(n)}\n" for n in range(8, 30)))
+    seqmlm("calibrate", "one", peptides)
+    calibrated = seqmlm("models", "show", "one", "--json").json["calibrations"]
+    seqmlm("models", "alias", "one:1", "good")
+    damaged = _damage(two_runs / "seqmlm.db", table)
+    refused = seqmlm("models", "list")
+    assert refused.code == 4
+    assert "is damaged" in refused.err
+    assert "`seqmlm models rescan`" in refused.err
+
+    done = seqmlm("models", "rescan")
+    assert (done.code, done.out.split()) == (0, ["one:1", "two:1"])
+    aside = two_runs / "seqmlm.db.damaged"
+    assert f"it is kept as {aside}" in done.err
+    assert "aliases (but champion" in done.err
+    assert aside.read_bytes() == damaged
+    found = seqmlm("models", "list", "--json").json
+    assert {(one["name"], one["version"], *one["aliases"]) for one in found} == {
+        ("one", 1, "champion"),
+        ("two", 1, "champion"),
+    }
+    assert seqmlm("models", "show", "two", "--json").json["ancestors"] == ["one:1"]
+    assert seqmlm("models", "show", "one", "--json").json["calibrations"] == calibrated
+    with Registry(Workspace.locate()) as registry:
+        assert registry.calibrations(registry.get("one"))
+    assert seqmlm("models", "show", "one@good").code == 4
+    scored = seqmlm("score", "one", peptides)
+    assert (scored.code, len(scored.out.splitlines())) == (0, 22)
+
+    again = seqmlm("models", "rescan", "--json").json
+    assert again == {"added": [], "known": 2, "aside": None, "broken": {}}
+    _damage(two_runs / "seqmlm.db", table)
+    assert seqmlm("models", "rescan", "--json").json["aside"] == f"{aside}-2"
+
+
+def test_a_rescan_registers_versions_in_order_and_says_what_is_broken(two_runs: Path, seqmlm: Cli) -> None:
+    runs = two_runs / "runs"
+    for number, steps in ((30, 30), (4, 4)):
+        shutil.copytree(runs / "one" / "model", folder := runs / "one" / f"model-{number}")
+        card = model_folder.read_card(folder)
+        model_folder.seal(folder, replace(card, steps=steps))
+    shutil.copytree(runs / "one" / "model", runs / "one" / "model-5.tmp")
+    (runs / "two" / "model" / "seqmlm.json").write_text("{")
+    (two_runs / "seqmlm.db").unlink()
+    done = seqmlm("models", "rescan", "--json")
+    assert (done.code, done.json["added"]) == (4, ["one:1", "one:2", "one:3"])
+    ((folder, reason),) = done.json["broken"].items()
+    assert folder == str(runs / "two" / "model")
+    assert "is not a model card" in reason
+    with Registry(Workspace.locate()) as registry:
+        assert [registry.get("one", version=n).path.name for n in (1, 2, 3)] == [
+            "model",
+            "model-4",
+            "model-30",
+        ]
+        assert registry.get("one", alias="champion").version == 1
+
+
+def test_a_registry_in_use_is_not_moved(two_runs: Path, seqmlm: Cli) -> None:
+    with closing(sqlite3.connect(two_runs / "seqmlm.db")) as other:
+        other.execute("BEGIN")
+        assert other.execute("SELECT count(*) FROM seqmlm_models").fetchone() == (2,)
+        done = seqmlm("models", "rescan")
+    assert done.code == 4
+    assert "is in use: stop what uses it" in done.err
+
+
 def test_db(seqmlm: Cli, workspace: Path) -> None:
     assert seqmlm("db", "current", "--json").json["schema"] is None
     assert not (workspace / "seqmlm.db").exists()
-    assert seqmlm("db", "upgrade").out.endswith(f"schema none -> {database.history()[-1]}\n")
-    assert seqmlm("db", "upgrade").out.endswith(f"is already at schema {database.history()[-1]}\n")
-    assert seqmlm("db", "current", "--json").json["schema"] == database.history()[-1]
+    assert seqmlm("db", "upgrade").out.endswith("schema none -> 0001_tables\n")
+    assert seqmlm("db", "upgrade").out.endswith("is already at schema 0001_tables\n")
+    assert seqmlm("db", "current", "--json").json["schema"] == "0001_tables"
 
 
 def test_doctor(seqmlm: Cli, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,18 +1,20 @@
-"""Migrations: from the first on they lead to the tables the code declares, and back."""
+"""The migration makes the tables that the code declares."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, MetaData, create_engine, inspect, text
+from sqlalchemy import Engine, create_engine, inspect, text
 
-from seqmlm.registry import database
+from seqmlm.errors import StateError
+from seqmlm.registry import Registry, database
 from seqmlm.registry.tables import VERSION_TABLE, Base
+from seqmlm.tasks.doctor import upgrade
+from seqmlm.workspace import Workspace
 
 
 def _schema(engine: Engine) -> dict[str, Any]:
@@ -45,23 +47,33 @@ def _differences(engine: Engine) -> list[Any]:
         return list(compare_metadata(MigrationContext.configure(connection, opts=options), Base.metadata))
 
 
-def test_every_migration_one_by_one_gives_the_declared_tables(empty_url: str) -> None:
+def test_the_migration_makes_the_declared_tables(empty_url: str) -> None:
     engine = database.engine(empty_url)
-    assert database.history()[0] == "0001"
-    for revision in database.history():
-        with engine.execution_options(**database.WRITING).begin() as connection:
-            command.upgrade(database.configuration(connection), revision)
-        assert database.revisions(engine)[0] == revision
-    migrated = _schema(engine)
+    database.upgrade(engine)
     assert _differences(engine) == []
-
-    with engine.execution_options(**database.WRITING).begin() as connection:
-        command.downgrade(database.configuration(connection), "base")
+    migrated = _schema(engine)
+    Base.metadata.drop_all(engine)
     assert _schema(engine) == {}
-    assert database.revisions(engine)[0] is None
-
     Base.metadata.create_all(engine)
     assert _schema(engine) == migrated
+    engine.dispose()
+
+
+@pytest.mark.parametrize("registry_at", ["0008", "9999"])
+def test_an_unknown_schema_is_one_sentence_with_a_remedy(
+    empty_url: str, workspace: Path, monkeypatch: pytest.MonkeyPatch, registry_at: str
+) -> None:
+    monkeypatch.setenv("SEQMLM_DATABASE_URL", empty_url)
+    engine = database.engine(empty_url)
+    database.upgrade(engine)
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '{registry_at}'"))
+    with pytest.raises(StateError, match=f"is at schema {registry_at}, .*`seqmlm models rescan`") as caught:
+        Registry(Workspace.locate())
+    assert "\n" not in str(caught.value)
+    assert ("`seqmlm db upgrade`" in str(caught.value)) == (engine.dialect.name == "postgresql")
+    with pytest.raises(StateError, match="does not know"):
+        upgrade()
     engine.dispose()
 
 
@@ -87,7 +99,7 @@ def test_a_database_shared_with_mlflow_keeps_mlflows_version(empty_url: str) -> 
         assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == [
             "mlflows"
         ]
-    assert database.revisions(engine) == (database.history()[-1],) * 2
+    assert database.revisions(engine) == ("0001_tables",) * 2
     engine.dispose()
 
 
@@ -113,47 +125,3 @@ def test_other_databases_are_refused(url: str) -> None:
 def test_plain_postgresql_urls_take_psycopg_3() -> None:
     pytest.importorskip("psycopg")
     assert database.parse("postgresql://u@h/d").drivername == "postgresql+psycopg"
-
-
-def test_what_was_acknowledged_before_there_were_rolling_calibrations_is_real(empty_url: str) -> None:
-    """An incident that goes on says so; of one that is over it is not known any more."""
-    engine = database.engine(empty_url)
-    earlier = database.history()[database.history().index("0007") - 1]
-    with engine.execution_options(**database.WRITING).begin() as connection:
-        command.upgrade(database.configuration(connection), earlier)
-    with engine.begin() as connection:
-        tables = MetaData()
-        tables.reflect(connection, only=["seqmlm_streams", "seqmlm_incidents"])
-        now = datetime.now(UTC)
-        stream = {
-            "id": 1,
-            "output": "/a",
-            "request": {},
-            "counts": {},
-            "mark": {},
-            "written": 0,
-            "created": now,
-        }
-        connection.execute(tables.tables["seqmlm_streams"].insert(), stream)
-        incidents = tables.tables["seqmlm_incidents"]
-        fill: dict[type, Any] = {str: "", int: 0, float: 0.0, bool: False, datetime: now}
-        given = {one.name: fill.get(one.type.python_type, []) for one in incidents.c}
-        for number, state in enumerate(("open", "acknowledged", "resolved", "acknowledged"), 1):
-            own = {"id": number, "stream_id": 1, "row": number, "state": state, "muted": number == 4}
-            connection.execute(incidents.insert(), {**given, **own})
-    with engine.execution_options(**database.WRITING).begin() as connection:
-        command.upgrade(database.configuration(connection), "0007")
-    real = "SELECT is_real FROM seqmlm_incidents ORDER BY id"
-    with engine.connect() as connection:
-        assert [bool(one) for (one,) in connection.execute(text(real))] == [False, True, False, True]
-    database.upgrade(engine)  # what was real is a fault, and real again for an earlier version
-    verdict = "SELECT verdict FROM seqmlm_incidents ORDER BY id"
-    with engine.connect() as connection:
-        assert [one for (one,) in connection.execute(text(verdict))] == [None, "fault", None, "normal"]
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE seqmlm_incidents SET verdict = 'normal' WHERE id = 3"))
-    with engine.execution_options(**database.WRITING).begin() as connection:
-        command.downgrade(database.configuration(connection), "0007")
-    with engine.connect() as connection:
-        assert [bool(one) for (one,) in connection.execute(text(real))] == [False, True, False, False]
-    engine.dispose()

@@ -14,13 +14,7 @@ connection = context.config.attributes["connection"]
 if connection.dialect.name == "postgresql":
     # Held until the transaction ends, so that two processes do not migrate one server at once.
     connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
-context.configure(
-    connection=connection,
-    target_metadata=Base.metadata,
-    version_table=VERSION_TABLE,
-    # SQLite cannot alter tables in place; MLflow's tables in the same database are none of our business.
-    render_as_batch=True,
-    include_name=lambda name, kind, _parents: kind != "table" or (name or "").startswith("seqmlm_"),
-)
+# The tables' metadata names constraints by its rule.
+context.configure(connection=connection, target_metadata=Base.metadata, version_table=VERSION_TABLE)
 with context.begin_transaction():
     context.run_migrations()
