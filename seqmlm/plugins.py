@@ -1,8 +1,8 @@
-"""Names to things: domains, tokenizers and maskers come through entry points, the built-in ones too.
+"""Names to things: domains, tokenizers, maskers and tasks come through entry points, the built-in ones too.
 
-A third-party package adds one by declaring an entry point in the group `seqmlm.domains`,
-`seqmlm.tokenizers` or `seqmlm.maskers`. Names of tokenizers and maskers carry a version ("span.v1"), so
-that a stored config keeps its meaning when a default changes.
+A third-party package adds one by declaring an entry point in the group `seqmlm.domains`, `seqmlm.tokenizers`,
+`seqmlm.maskers` or `seqmlm.tasks`. Names of tokenizers and maskers carry a version ("span.v1"), so that a
+stored config keeps its meaning when a default changes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
     from seqmlm.domains.base import Domain
     from seqmlm.tokenizers.base import Tokenizer
 
-Kind = Literal["domains", "tokenizers", "maskers"]
+Kind = Literal["domains", "tokenizers", "maskers", "tasks"]
 
 
 @cache
-def _entries(kind: Kind) -> dict[str, EntryPoint]:
+def entries(kind: Kind) -> dict[str, EntryPoint]:
+    """What is declared in this installation, by name; loads nothing."""
     return {entry.name: entry for entry in entry_points(group=f"seqmlm.{kind}")}
 
 
 def names(kind: Kind) -> list[str]:
     """The names known in this installation, sorted; loads nothing."""
-    return sorted(_entries(kind))
+    return sorted(entries(kind))
 
 
 def load(kind: Kind, name: str) -> Any:
@@ -38,14 +39,14 @@ def load(kind: Kind, name: str) -> Any:
         UsageError: no plugin of that kind has the name.
         StateError: the plugin is declared but cannot be imported.
     """
-    entries = _entries(kind)
-    if name not in entries:
-        known = entries if ".v" in name else {entry.partition(".v")[0] for entry in entries}
-        raise UsageError(f"unknown {kind[:-1]} {name!r}{nearest(name, known)}")
+    known = entries(kind)
+    if name not in known:
+        near = known if ".v" in name else {entry.partition(".v")[0] for entry in known}
+        raise UsageError(f"unknown {kind[:-1]} {name!r}{nearest(name, near)}")
     try:
-        return entries[name].load()
+        return known[name].load()
     except Exception as error:
-        what = f"{kind[:-1]} {name!r} ({entries[name].value})"
+        what = f"{kind[:-1]} {name!r} ({known[name].value})"
         raise StateError(f"{what} cannot be imported: {error!r}; reinstall or remove it") from error
 
 
@@ -63,7 +64,7 @@ def tokenizer_class(name: str) -> type[Tokenizer]:
 
 def versioned(kind: Kind, name: str) -> str:
     """Complete a name given without its version to the newest version there is."""
-    return newest(_entries(kind), name)
+    return newest(entries(kind), name)
 
 
 def newest(names: Collection[str], name: str) -> str:

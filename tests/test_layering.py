@@ -36,13 +36,15 @@ MAY_IMPORT = {
     "reports": {"errors", "data", "anomaly", "parsing", "engine.durable"},
     "domains": FIELDS,
     "streams": {"errors", "data", "config", "parsing", "engine.durable"},
+    "rows": {"errors", "data", "engine.durable", "streams"},
     "workspace": {"errors", "config", "engine.durable"},
     "tracking": {"errors", "workspace", "parsing", "engine.durable"},
     "registry": {"errors", "workspace", "parsing", "engine.durable"},
     "plugins": {"errors", "engine", "tokenizers", "domains"},
     "inference": FIELDS | {"streams", "registry", "workspace", "plugins", "__version__"},
-    "tasks": FIELDS | {"inference", "streams", "registry", "tracking", "plugins", "workspace", "__version__"},
-    "cli": {"errors", "config", "tasks", "__version__"},
+    "tasks": FIELDS
+    | {"inference", "streams", "rows", "registry", "tracking", "plugins", "workspace", "__version__"},
+    "cli": {"errors", "config", "tasks", "plugins", "__version__"},
     "__main__": {"cli"},
     "__init__": set(),
 }

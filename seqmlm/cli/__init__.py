@@ -17,15 +17,14 @@ from contextlib import suppress
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from seqmlm import __version__
+from seqmlm import __version__, plugins
 from seqmlm.cli import (
     bias,
     calibrate,
     data,
     evaluate,
-    fill,
     generate,
     incidents,
     models,
@@ -41,11 +40,15 @@ from seqmlm.cli import (
     workspace,
     zeroshot,
 )
+from seqmlm.cli.command import command, first_line
 from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
 # Commands that can skip bad records.
 _TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "fill", "zeroshot", "risk", "variants", "structure"}
+
+
+_BEFORE_TASKS = "evaluate"  # in the list of commands, tasks come behind this one
 
 
 class _BrokenPipe(Exception):
@@ -61,6 +64,23 @@ class _Commands(TyperGroup):
             return super().make_context(*arguments, **further)
         except BrokenPipeError as error:
             raise _BrokenPipe(error) from error
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        names = super().list_commands(ctx)
+        at = names.index(_BEFORE_TASKS) + 1
+        return [*names[:at], *(name for name in plugins.names("tasks") if name not in names), *names[at:]]
+
+    def get_command(self, ctx: Any, name: str) -> Any:  # for the list of commands: tasks load torch
+        own = super().get_command(ctx, name)
+        if own is None and name in plugins.names("tasks"):
+            return TyperCommand(name, help=first_line(plugins.entries("tasks")[name]))
+        return own
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, own, rest = super().resolve_command(ctx, args)
+        if isinstance(own, TyperCommand) and own.callback is None and name is not None:
+            own = command(name, plugins.load("tasks", name))
+        return name, own, rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -83,7 +103,6 @@ app.command("pairs")(pairs.pairs)
 app.command("rescore")(rescore.rescore)
 app.command("bias")(bias.bias)
 app.command("risk")(risk.risk)
-app.command("fill")(fill.fill)
 app.command("zeroshot")(zeroshot.zeroshot)
 app.command("generate")(generate.generate)
 app.command("variants")(variants.variants)

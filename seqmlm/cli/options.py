@@ -24,7 +24,7 @@ Model = Annotated[
 # Input
 
 
-def _inputs(paths: list[str] | None) -> list[str] | None:
+def inputs(paths: list[str] | None) -> list[str] | None:
     """The paths, with "-" for every name of standard input: what "-" means is known further down."""
     names = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
     return paths and ["-" if path in names else path for path in paths]
@@ -33,14 +33,14 @@ def _inputs(paths: list[str] | None) -> list[str] | None:
 Paths = Annotated[
     list[str] | None,
     typer.Argument(
-        callback=_inputs,
+        callback=inputs,
         metavar="[PATH|-]...",
         help="Files, folders or Hugging Face data sets (hf:NAME[:SPLIT]) to read; - is standard input.",
     ),
 ]
 Data = Annotated[
     list[str] | None,
-    typer.Option("--data", callback=_inputs, metavar="PATH", help="Same as a positional PATH; repeatable."),
+    typer.Option("--data", callback=inputs, metavar="PATH", help="Same as a positional PATH; repeatable."),
 ]
 _DOMAIN = typer.Option(
     "--domain",

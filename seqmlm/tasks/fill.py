@@ -3,169 +3,177 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TextIO
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.holes import Prompt
-from seqmlm.errors import UsageError
-from seqmlm.inference.batches import Batch, Encoded
+from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.inference.cloze import Cloze, Guess, most_probable
-from seqmlm.inference.runner import Progress
 from seqmlm.inference.session import Session
-from seqmlm.streams.sinks import Fields, Schema
-from seqmlm.tasks.gaps import GapConfig, Written, one_by_one, with_gaps, write_rows
-
-COLUMNS = Schema(
-    columns={"id": "text", "source": "text", "line": "integer", "filled": "text", "masks": "json"}
-)
+from seqmlm.rows.file import Row
+from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, read
 
 
 @dataclass(frozen=True, kw_only=True)
-class FillConfig(GapConfig):
+class FillConfig(TaskConfig):
     """What `seqmlm fill` can be told.
 
     Args:
+        paths: a sequence with gaps, or files of them.
         top: candidates of each gap.
-        rounds: in which all gaps are filled together; 1 for one pass.
+        rounds: in which several gaps are filled together (mask-predict); 1 for one pass.
     """
+
+    shown = ("top", "domain", *TaskConfig.shown)
+    metavar: ClassVar[str] = "SEQUENCE|[PATH|-]..."
 
     top: int = 5
     rounds: int = 10
 
-    def __post_init__(self) -> None:
+    @property
+    def sequence(self) -> str | None:
+        """The sequence that stands on the command line in place of files."""
+        only = self.paths[0] if len(self.paths) == 1 else "-"
+        return None if only == "-" or os.path.exists(only) else only
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return () if self.sequence is not None else self.paths
+
+    def check(self) -> None:
         if self.top < 1 or self.rounds < 1:
-            raise UsageError("--top and --rounds are at least 1")
+            raise UsageError("top and rounds are at least 1")
+        if self.sequence is None:
+            super().check()
+        self.check_files()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Filled:
-    """A sequence whose gaps were asked about.
+class Fill(Task[FillConfig, Record]):
+    """Fill the gaps of sequences: the most probable candidates of each, and what fits into all together.
 
-    Args:
-        prompt: the sequence.
-        units: for each unit of its gaps, the most probable candidates of all while all gaps are hidden.
-        texts: what fits into the gaps together, a text for each.
-        whole: the sequence with these texts.
-        meaning: the description of a candidate, where there is one, such as of a code.
+    A gap is written [MASK] in text and source code ([MASK:3] is one of three tokens), _ in proteins and DNA;
+    in logs it is a line, and in patient histories a code, that is [MASK]. A backslash in front makes it text.
+    `p` is the probability of a candidate while all gaps of the sequence are hidden.
+
+    Example: seqmlm fill english 'the dog [MASK] the cat.' --top 5
+
+    Example: seqmlm fill enzymes MKTAYIA_QRQISFVK --json
     """
 
-    prompt: Prompt
-    units: tuple[tuple[Guess, ...], ...]
-    texts: tuple[str, ...]
-    whole: str
-    meaning: Callable[[str], str | None]
+    Config = FillConfig
+    unit = "sequence"
+    json_rows = True
 
-    def masks(self) -> list[dict[str, Any]]:
-        """The gaps, as JSON has them: where each is written, what it was filled with, and its candidates.
+    def __init__(self, config: FillConfig, session: Session) -> None:
+        super().__init__(config, session)
+        self.cloze = Cloze(session)
+        self._typed = self._of_command_line()
+        self.streams = self._typed is None
+
+    def _of_command_line(self) -> Record | None:
+        """The sequence that stands there in place of a file, where it is one with a gap."""
+        text, domain = self.config.sequence, self.session.domain
+        if text is None or not self.session.tokenizer.reads("") or domain.format_of(text) is not None:
+            return None
+        raw = domain.of_text(text, self.config.options)
+        prompt = domain.prompt(raw, self.cloze.forms)
+        return Record(id="", raw=raw, source="the command line", line=1) if prompt.holes else None
+
+    def records(self, problems: Problems) -> Iterable[Record]:
+        if self._typed is not None:
+            return [self._typed]
+        return read(self.session, self.config, problems, keeping_gaps(self.session, self.config.format))
+
+    def files(self) -> list[str]:
+        return [] if self._typed is not None else super().files()
+
+    def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+        """The records with a gap, as prompts.
+
+        Raises:
+            DataError: none of them has any.
+        """
+        return with_gaps(self.cloze, records, problems)
+
+    def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
+        """A row for each sequence: it filled, and the candidates of each gap."""
+        prompts = [one.raw for one in items]
+        guesses = self.cloze.guesses(self.cloze.opened(prompts), self.config.top)
+        several = [number for number, own in enumerate(guesses) if len(own) > 1]
+        together = self.cloze.refined([prompts[one] for one in several], self.config.rounds, most_probable)
+        joint = dict(zip(several, together, strict=True))
+        for number, (record, own) in enumerate(zip(items, guesses, strict=True)):
+            texts = joint[number] if number in joint else [own[0][0].text]
+            whole = self.session.domain.spelled(self.session.domain.filled(record.raw, texts).raw)
+            yield [{**place(record), "filled": whole, "masks": self._masks(record.raw, texts, own)}]
+
+    def _masks(self, prompt: Prompt, texts: Sequence[str], guesses: Sequence[Sequence[Guess]]) -> list[Row]:
+        """The gaps: where each is written, what it was filled with, and its candidates.
 
         A gap of several tokens has a list of candidates for each.
         """
-        found, units = [], iter(self.units)
-        for hole, text in zip(self.prompt.holes, self.texts, strict=True):
+        found, units = list[Row](), iter(guesses)
+        for hole, text in zip(prompt.holes, texts, strict=True):
             own = [[self._candidate(guess) for guess in next(units)] for _ in range(hole.tokens)]
             told: dict[str, Any] = {"start": hole.start, "end": hole.end, "text": text}
             found.append(told | ({"candidates": own[0]} if hole.tokens == 1 else {"tokens": own}))
         return found
 
-    def _candidate(self, guess: Guess) -> dict[str, Any]:
-        known = self.meaning(guess.text)
+    def _candidate(self, guess: Guess) -> Row:
+        known = self.session.tokenizer.meaning(guess.text)
         more = {} if known is None else {"description": known}
         return {"text": guess.text, "p": math.exp(guess.log_prob), **more}
 
+    def figures(self, rows: Iterable[Row]) -> Figures:
+        """Of a sequence on the command line, its row."""
+        if self._typed is None:
+            return {}
+        (only,) = rows
+        return {"filled": only["filled"], "masks": only["masks"]}
 
-class Filler:
-    """Fills gaps with one model.
+    def sentence(self, figures: Figures, items: int) -> str:
+        return figures["filled"] if figures else f"filled the gaps of {number_of(items, self.unit)}"
 
-    Args:
-        cloze: of the model.
-        top, rounds: as of `FillConfig`.
-    """
-
-    def __init__(self, cloze: Cloze, *, top: int, rounds: int) -> None:
-        self.cloze, self._top, self._rounds = cloze, top, rounds
-
-    def filled(self, prompts: Sequence[Prompt]) -> list[Filled]:
-        """Fill the gaps of some sequences.
-
-        Raises:
-            UsageError: a gap that cannot be one.
-        """
-        cloze = self.cloze
-        guesses = cloze.guesses(cloze.opened(prompts), self._top)
-        several = [number for number, own in enumerate(guesses) if len(own) > 1]
-        joint = dict(
-            zip(
-                several,
-                cloze.refined([prompts[number] for number in several], self._rounds, most_probable),
-                strict=True,
-            )
-        )
-        found = []
-        for number, (prompt, own) in enumerate(zip(prompts, guesses, strict=True)):
-            texts = joint[number] if number in joint else [own[0][0].text]
-            whole = cloze.domain.spelled(cloze.domain.filled(prompt, texts).raw)
-            units = tuple(map(tuple, own))
-            meaning = cloze.session.tokenizer.meaning
-            found.append(Filled(prompt=prompt, units=units, texts=tuple(texts), whole=whole, meaning=meaning))
-        return found
+    def tables(self, figures: Figures) -> Iterator[Table]:
+        rows = []
+        for number, mask in enumerate(figures.get("masks", ()), 1):
+            lists = [mask["candidates"]] if "candidates" in mask else mask["tokens"]
+            for at, candidates in enumerate(lists, 1):
+                name = str(number) if len(lists) == 1 else f"{number}, token {at}"
+                for one in candidates:
+                    text = f"{one['text']} {one['description']}" if "description" in one else one["text"]
+                    rows.append([name, text, f"{one['p']:.2%}"])
+        if rows:
+            yield Table("", ["gap", "candidate", "p"], rows)
 
 
-def fill(config: FillConfig, stdout: TextIO, progress: Progress | None = None) -> Filled | Written:
-    """Fill the gaps of a sequence that is named itself, or of those in files, a row for each.
+def keeping_gaps(session: Session, format: str | None) -> dict[str, Any]:
+    """The option that makes readers keep gaps in sequences, where some reader of the field has it."""
+    formats = session.domain.all_formats
+    asked = [formats[format]] if format in formats else list(formats.values())
+    return {"holes": True} if any("holes" in one.options() for one in asked) else {}
 
-    Args:
-        config: the model, and how; `paths` are files, or one sequence with gaps.
-        stdout: where rows go when `config.out` is None.
-        progress: told what happens on the way.
+
+def with_gaps(cloze: Cloze, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+    """Records with gaps as prompts; those without one are passed over.
 
     Raises:
-        UsageError: a request that makes no sense, a gap that cannot be one.
-        DataError: a sequence that cannot be spelled; one without a gap, under `on_error` "raise".
-        StateError: no such model, or rows that cannot be written.
+        DataError: none of them has any.
     """
-    if len(config.paths) == 1 and config.paths[0] != "-" and not Path(config.paths[0]).exists():
-        session = config.open()
-        cloze, text = Cloze(session), config.paths[0]
-        if session.tokenizer.reads("") and session.domain.format_of(text) is None:
-            raw = session.domain.of_text(text, config.options)
-            if session.domain.prompt(raw, cloze.forms).holes:
-                return fill_text(cloze, raw, config)
-    config.check()
-    return fill_files(config, config.open(), stdout, progress)
-
-
-def fill_text(cloze: Cloze, raw: Any, config: FillConfig) -> Filled:
-    """Fill the gaps of one sequence.
-
-    Raises:
-        UsageError, DataError: as `fill`.
-    """
-    filler = Filler(cloze, top=config.top, rounds=config.rounds)
-    return filler.filled(cloze.prompts([raw]))[0]
-
-
-def fill_files(config: FillConfig, session: Session, stdout: TextIO, progress: Progress | None) -> Written:
-    """Fill the gaps of the sequences in files, a row for each."""
-    filler = Filler(Cloze(session), top=config.top, rounds=config.rounds)
-
-    def answers(batch: Batch[Encoded], problems: Problems) -> list[tuple[Record, Filled]]:
-        return one_by_one(batch, problems, lambda some: filler.filled([record.raw for record in some]))
-
-    def rows(found: list[tuple[Record, Filled]]) -> list[Fields]:
-        return [
-            {
-                "id": record.id,
-                "source": record.source,
-                "line": record.line,
-                "filled": one.whole,
-                "masks": one.masks(),
-            }
-            for record, one in found
-        ]
-
-    through = with_gaps(filler.cloze, lambda record: record.raw)
-    return write_rows(config, session, COLUMNS, through, answers, rows, stdout, progress=progress)
+    met = found = 0
+    source = ""
+    for record in records:
+        prompt = cloze.domain.prompt(record.raw, cloze.forms)
+        met, source = met + 1, record.source
+        if prompt.holes:
+            found += 1
+            yield replace(record, raw=prompt)
+        else:
+            problems.note("a sequence without a gap, passed over")
+    if met and not found:
+        forms = " or ".join(cloze.forms)
+        raise DataError("no sequence has a gap", source=source, remedy=f"write {forms} where one is")

@@ -1,0 +1,178 @@
+"""A command is a task: its options, their help, choices and defaults are read from the task's config.
+
+A field is an option where the config says that it is shown; all others go under `--set NAME=VALUE`. Its help
+is its line under `Args:` in the docstring of the class; `Literal`s become choices, `paths` is positional.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint
+from importlib.util import find_spec
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import typer
+
+from seqmlm.cli import options as opt
+from seqmlm.cli.output import end_as_asked, escape, number, print_json, print_table, say, tell
+from seqmlm.errors import UsageError, nearest
+
+Parameters = dict[str, inspect.Parameter]
+
+
+def first_line(task: EntryPoint) -> str:
+    """The first sentence of a task's docstring, without importing it: a list of commands loads no torch."""
+    spec = find_spec(task.module)
+    if spec is None or spec.origin is None:
+        return f"(cannot be imported: {task.module})"
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name == task.attr:
+            return (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", " ")
+    return f"(no class {task.attr} in {task.module})"
+
+
+def command(name: str, make: type[Any]) -> Any:
+    """The command of a task, for Typer's own group of commands.
+
+    Args:
+        name: of the task.
+        make: its class.
+    """
+    parameters = _parameters(make.Config)
+
+    def called(**given: Any) -> None:
+        as_json, printed = given.pop("json_output"), given.pop("print_config")
+        config = _configured(make.Config, given)
+        if printed:
+            _print_settings(config)
+        else:
+            _run(name, make, config, as_json)
+
+    called.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in parameters.values()}
+    called.__doc__ = inspect.getdoc(make)
+    app = typer.Typer(add_completion=False)
+    app.command(name)(called)
+    return typer.main.get_command(app)
+
+
+def _run(name: str, make: type[Any], config: Any, as_json: bool) -> None:
+    """Run a task, and print what it came to: rows or figures on stdout, else in a sentence on stderr."""
+    from seqmlm.cli.console import ScoringConsole
+    from seqmlm.tasks.task import run
+
+    with ScoringConsole() as console:
+        summary = run(name, make, config, stdout=sys.stdout, progress=console, as_json=as_json)
+    end_as_asked(summary.stopped, config.out)
+    if as_json and not summary.streamed:
+        print_json(summary.to_dict())
+    elif config.out is None and not summary.streamed:
+        say(summary.answer)
+        for table in summary.tables:
+            print_table(table.columns, [[*map(_cell, row)] for row in table.rows], title=table.title or None)
+    else:
+        tell(summary.answer)
+
+
+def _print_settings(config: Any) -> None:
+    """Every setting as YAML, below what it means."""
+    import yaml
+
+    from seqmlm.config import to_dict
+
+    helps = descriptions(type(config))
+    for name, value in to_dict(config).items():
+        say(f"# {helps[name]}\n{yaml.safe_dump({name: value}, sort_keys=False)}", end="")
+
+
+def _cell(value: Any) -> str:
+    return escape(number(value) if isinstance(value, (int, float)) and value is not True else value or "-")
+
+
+def _configured(kind: type[Any], given: Mapping[str, Any]) -> Any:
+    """The config of a task from the arguments of its command.
+
+    Raises:
+        UsageError: an unknown setting, or a value that a field does not take.
+    """
+    from seqmlm.config import from_dict, merge, parse_assignments, parse_options
+
+    settings = parse_assignments(given["settings"] or [])
+    known = {one.name for one in dataclasses.fields(kind)}
+    if unknown := next((key for key in settings if key not in known), None):
+        raise UsageError(f"--set {unknown}: no such setting{nearest(unknown, known)}")
+    values = {key: value for key, value in given.items() if value is not None and key in known}
+    if "paths" in values or given.get("data"):
+        values["paths"] = opt.merged(values.get("paths"), given.get("data"))
+    if "options" in values:
+        values["options"] = parse_options(values["options"])
+    return from_dict(kind, merge(values, settings))
+
+
+def _parameters(kind: type[Any]) -> Parameters:
+    """The parameters of a command, in the order of its help."""
+    hints, helps = get_type_hints(kind), descriptions(kind)
+    fields = {one.name: one for one in dataclasses.fields(kind)}
+    found: Parameters = {"model": _parameter("model", opt.Model, inspect.Parameter.empty)}
+    argument = typer.Argument(metavar=kind.metavar, help=_sentence(helps["paths"]), callback=opt.inputs)
+    found["paths"] = _parameter("paths", Annotated[list[str] | None, argument], None)
+    found["data"] = _parameter("data", opt.Data, None)
+    for name in kind.shown:
+        found[name] = _parameter(name, _option(name, hints[name], helps[name], fields[name].default), None)
+    others = ", ".join(sorted(fields.keys() - {"model", "paths", *kind.shown}))
+    note = typer.Option("--set", metavar="NAME=VALUE", help=f"Another setting, repeatable: {others}.")
+    found["settings"] = _parameter("settings", Annotated[list[str] | None, note], None)
+    shown = typer.Option("--print-config", help="Print all settings as YAML and stop.")
+    found["print_config"] = _parameter("print_config", Annotated[bool, shown], False)
+    found["json_output"] = _parameter("json_output", opt.Json, False)
+    return found
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _option(name: str, hint: Any, text: str, default: Any) -> Any:
+    """How Typer declares a field: its type, its flag and its help, which ends with choices and default."""
+    kinds = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
+    kind = next(one for one in kinds if one is not type(None))
+    origin = get_origin(kind)
+    flag = "--" + name.replace("_", "-")
+    first, _, rest = text.partition(": ")
+    metavar = first if first.isupper() or "=" in first else None
+    text = text if metavar is None else rest
+    if origin is tuple or (inspect.isclass(origin) and issubclass(origin, Mapping)):
+        flag, kind = flag.removesuffix("s"), list[str]
+    elif origin is Literal:
+        choices = [*map(str, get_args(kind))]
+        text = text if all(one in text for one in choices) else f"{text.rstrip('.')}: {', '.join(choices)}"
+        kind = str
+    if default not in (None, (), False, dataclasses.MISSING):
+        text = f"{text.rstrip('.')}. Default: {default}"
+    if kind is bool:
+        return Annotated[bool | None, typer.Option(flag, help=_sentence(text))]
+    return Annotated[kind | None, typer.Option(flag, metavar=metavar, help=_sentence(text))]
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
+def descriptions(kind: type[Any]) -> dict[str, str]:
+    """Field to its line under `Args:` in the docstring of the class, or of one of its bases.
+
+    A line may describe several fields, and continues where it is indented further.
+    """
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        text = inspect.cleandoc(one.__doc__ or "").partition("Args:")[2]
+        for names, told in re.findall(r"^ {4}([\w, ]+): (.*(?:\n {8}.*)*)", text, re.MULTILINE):
+            found |= {name.strip(): " ".join(told.split()) for name in names.split(",")}
+    return found

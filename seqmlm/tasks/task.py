@@ -1,0 +1,503 @@
+"""A task: items out of records, rows out of a model's answers about them. Everything else is `run`, for all.
+
+    records -> items -> rows (asks the engine) -> figures -> summary, page, MLflow
+
+A capability is one subclass of `Task`, in one file, and an entry point in the group `seqmlm.tasks`: that
+gives it a command, output in four formats, resumption after a kill, bad records, progress, signals, a report
+and its tests. Everything behind the rows is a function of the finished rows: nothing is counted on the way,
+so nothing has to be restored.
+
+The trade-off: rows are committed after every batch, two syncs of the disk, so that a run can be stopped and
+gone on with anywhere, and gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, TextIO, TypeVar
+
+from seqmlm.data.files import expand
+from seqmlm.data.privacy import redact_small_counts
+from seqmlm.data.problems import OnError, Problems
+from seqmlm.data.record import Record
+from seqmlm.engine.device import Precision
+from seqmlm.engine.signals import Stopped, StopSignals
+from seqmlm.errors import DataError, SeqmlmError, UsageError, number_of
+from seqmlm.inference.batches import BATCH_CHARACTERS, BATCH_RECORDS, characters
+from seqmlm.inference.expert import Use
+from seqmlm.inference.runner import NoProgress, Progress
+from seqmlm.inference.session import Session
+from seqmlm.reports.page import Cell, Page
+from seqmlm.rows.file import Row, Rows
+from seqmlm.streams.cursor import file_facts
+from seqmlm.streams.outputs import check_outputs
+from seqmlm.streams.sinks import Kind, format_of
+from seqmlm.tasks.corpus import UNNAMED, shown_name
+from seqmlm.tracking import Tracker
+from seqmlm.workspace import Workspace
+
+Item = TypeVar("Item")
+Figures = Mapping[str, Any]
+"""What finished rows come to: numbers, texts, lists and mappings by name, as JSON has them."""
+
+
+class Table(NamedTuple):
+    """Figures as people read them: on the console, and in the report."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """What every task can be told; a field is an option of the command, or goes under `--set`.
+
+    Args:
+        model: the model: NAME, NAME@ALIAS, NAME:VERSION, a model folder or a hub id.
+        paths: files, folders or Hugging Face data sets (hf:NAME[:SPLIT]) to read; - is standard input.
+        out: write the rows to this file: .jsonl, .csv, .tsv or .parquet.
+        format_out: format of the rows, where the name of --out does not say it.
+        resume: resume an interrupted --out.
+        report: write an HTML report to this file and log a run in MLflow.
+        domain: field of the sequences; needed only for models that seqmlm did not train.
+        format: of the input files (see `seqmlm data formats`); default: detected.
+        options: KEY=VALUE: option of the file reader, such as column=text; repeatable.
+        on_error: bad records: raise (stop), skip, or quarantine (skip and save to a file).
+        tokens_per_batch: of one forward pass; halved when memory runs out; default: by device.
+        precision: of matrix products: fp32 (exact to rounding), bf16, or auto (bf16 on a GPU that has it).
+    """
+
+    shown: ClassVar[tuple[str, ...]] = ("out", "resume", "report", "options", "on_error")
+    """Fields that are options of the command, in the order of its help; the others go under `--set`."""
+
+    metavar: ClassVar[str] = "[PATH|-]..."
+    """What stands for the paths in the help."""
+
+    model: str
+    paths: tuple[str, ...] = ()
+    out: Path | None = None
+    format_out: str | None = None
+    resume: bool = False
+    report: Path | None = None
+    domain: str | None = None
+    format: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    on_error: OnError = "raise"
+    tokens_per_batch: int | None = None
+    precision: Precision = "fp32"
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """All that is read: the paths, and what a task reads beside them."""
+        return self.paths
+
+    def check(self) -> None:
+        """Refuse what makes no sense, before anything is read or loaded.
+
+        Raises:
+            UsageError: what, and why.
+        """
+        if not self.sources:
+            raise UsageError("nothing to read: name files, folders, or - for standard input")
+        self.check_files()
+
+    def check_files(self) -> None:
+        """Refuse outputs that are inputs or no files, and what cannot be resumed.
+
+        Raises:
+            UsageError: what, and why.
+        """
+        if self.resume and (self.out is None or "-" in self.paths):
+            raise UsageError("--resume continues a file named with --out, from files that can be read again")
+        check_outputs({"--out": self.out, "--report": self.report}, inputs=expand(self.sources), streams=True)
+
+
+ConfigT = TypeVar("ConfigT", bound=TaskConfig)
+
+
+class Task(ABC, Generic[ConfigT, Item]):
+    """One capability: made of its config and a session, then asked for items, rows and figures.
+
+    The docstring of the class is the help of its command.
+
+    Args:
+        config: what was asked for.
+        session: the model.
+
+    Attributes:
+        Config: class of the config; its docstring describes the options.
+        unit: what an item is called.
+        columns: kinds of columns that rows of tables have, where values alone do not say them (an empty one).
+        streams: without `--out`, rows go to standard output; else the figures do.
+        json_rows: `--json` asks for rows as JSON, not for figures.
+        own_format: rows are written in the field's own format (`written`) unless a table is asked for.
+
+    Raises:
+        UsageError: what makes no sense for this model; before anything is read.
+    """
+
+    Config: ClassVar[type[TaskConfig]] = TaskConfig
+    unit: ClassVar[str] = "record"
+    columns: ClassVar[Mapping[str, Kind]] = {}
+    own_format: ClassVar[bool] = False
+    json_rows: ClassVar[bool] = False
+    streams: bool = True
+
+    def __init__(self, config: ConfigT, session: Session) -> None:
+        self.config, self.session = config, session
+
+    def records(self, problems: Problems) -> Iterable[Record]:
+        """What is read: records of the model's field."""
+        return read(self.session, self.config, problems, {})
+
+    def files(self) -> list[str]:
+        """Files that decide the rows: one that has changed makes it another request."""
+        config = self.config
+        if not config.paths or "-" in config.paths:
+            return []
+        found = self.session.domain.files(config.paths, format=config.format, options=config.options)
+        return [*map(str, found)]
+
+    @abstractmethod
+    def items(self, records: Iterable[Any], problems: Problems) -> Iterable[Item]:
+        """What is asked about, in order: several items of a record, or none."""
+
+    @abstractmethod
+    def rows(self, items: Sequence[Item]) -> Iterable[Sequence[Row]]:
+        """Ask about some items together.
+
+        Returns:
+            The rows of each item, in order.
+
+        Raises:
+            DataError, UsageError: an item that cannot be asked about. Then each is asked about alone, and
+                only what cannot be is left out.
+        """
+
+    def figures(self, rows: Iterable[Row]) -> Figures:
+        """What the finished rows come to."""
+        return {}
+
+    def sentence(self, figures: Figures, items: int) -> str:
+        """The answer, as a person would say it."""
+        return number_of(items, self.unit)
+
+    def tables(self, figures: Figures) -> Iterable[Table]:
+        """The figures as tables."""
+        return ()
+
+    def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
+        """Add to the report what is no table: warnings, cards, pictures."""
+
+    def written(self, rows: Iterator[Row]) -> Iterable[str]:
+        """The text of a file in the field's own format; for tasks with `own_format`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """How a run ended.
+
+    Args:
+        task: its name.
+        items, bad: asked about, and left out.
+        figures: of the task.
+        notes: what was met on the way, and how often.
+        answer: all of that in a sentence.
+        tables: the figures as tables.
+        streamed: whether rows went to standard output.
+        stopped: the signal that ended it early, or None; then there are no figures.
+        seconds: that it took.
+    """
+
+    task: str
+    items: int
+    bad: int
+    figures: Figures
+    notes: Mapping[str, Any]
+    answer: str
+    tables: Sequence[Table] = ()
+    streamed: bool = False
+    stopped: int | None = None
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """What machines read: the figures, and what is known of every run."""
+        return {**self.figures, **{key: getattr(self, key) for key in ("task", "items", "bad", "notes")}}
+
+
+def read(
+    session: Session, config: TaskConfig, problems: Problems, options: Mapping[str, Any]
+) -> Iterator[Record]:
+    """The records of the paths.
+
+    Args:
+        options: of the readers, beside those of the config.
+    """
+    reader = session.reader(config.paths, format=config.format, options={**options, **config.options})
+    yield from reader(problems)
+
+
+def run(
+    name: str,
+    make: type[Task[Any, Any]],
+    config: TaskConfig,
+    *,
+    stdout: TextIO | None = None,
+    progress: Progress | None = None,
+    as_json: bool = False,
+) -> Summary:
+    """Run a task: read, ask, write, resumed where it stopped; then its figures, tables and report.
+
+    Args:
+        name: of the task.
+        make: its class.
+        config: what was asked for.
+        stdout: where rows go without `config.out`; None for nowhere.
+        progress: told what happens.
+        as_json: only JSON goes to `stdout`: rows of tasks with `json_rows`, of others none.
+
+    Raises:
+        UsageError: a request that makes no sense.
+        DataError: a bad record, where `config.on_error` is "raise"; the rows before it are kept. Or nothing
+            could be read.
+        StateError: no such model, or rows that cannot be written or gone on with.
+    """
+    config.check()
+    began, told = time.monotonic(), progress or NoProgress()
+    session = _session(make, config)
+    task, private = make(config, session), session.card.sensitive
+    quarantine = Path(f"{config.out or 'rows'}.quarantine.jsonl")
+    with (
+        StopSignals() as stop,
+        Problems(config.on_error, quarantine=quarantine, sensitive=private) as problems,
+        _rows(task, problems, stdout, as_json) as rows,
+    ):
+        for note in rows.notes:
+            told.message(note)
+        _ask(task, rows, problems, stop, told)
+        ended: dict[str, Any] = {
+            "task": name,
+            **redact_small_counts({"items": rows.done, "bad": problems.bad_count}, private),
+            "notes": redact_small_counts(problems.counts, private),
+            "stopped": stop.received,
+        }
+        if stop.received is not None:
+            return Summary(**ended, figures={}, answer="", seconds=time.monotonic() - began)
+        if not rows.done:
+            raise problems.nothing()
+        figures = redact_small_counts(task.figures(rows.read()), private)
+        tables = list(task.tables(figures))
+        summary = Summary(
+            **ended,
+            figures=figures,
+            answer=task.sentence(figures, rows.done),
+            tables=tables,
+            streamed=config.out is None and task.streams and (task.json_rows or not as_json),
+            seconds=time.monotonic() - began,
+        )
+        if config.report is not None:
+            _report(task, summary, rows)
+        rows.finish()
+        return summary
+
+
+PRIVATE = "name a file with --out, which only you can read"
+
+
+def _session(make: type[Task[Any, Any]], config: TaskConfig) -> Session:
+    """The model.
+
+    Raises:
+        UsageError, StateError: as `Session.open`; an output in the model's folder.
+    """
+    expert: Use = getattr(config, "expert", "none")
+    session = Session.open(
+        config.model,
+        domain=config.domain,
+        tokens_per_batch=config.tokens_per_batch,
+        precision=config.precision,
+        expert=expert,
+        shown=config.out is None,
+        remedy=PRIVATE,
+    )
+    check_outputs({"--out": config.out, "--report": config.report}, folder=session.model.path)
+    return session
+
+
+_NO_REQUEST = {"model", "paths", "out", "on_error", "resume", "report", "tokens_per_batch"}
+
+
+def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_json: bool) -> Rows:
+    """Where the rows go, and what decides them."""
+    config, session = task.config, task.session
+    asked = format_of(config.out, config.format_out)
+    named = config.out is not None and config.out.suffix.lower() in (".jsonl", ".csv", ".tsv", ".parquet")
+    own = task.own_format and config.format_out is None and not named and not as_json
+    request = {key: value for key, value in asdict(config).items() if key not in _NO_REQUEST}
+    if config.out is not None:
+        request |= {"sources": list(config.sources), "input": file_facts(task.files())}
+        request |= {"model": file_facts(session.model.files), "precision": session.precision}
+    return Rows(
+        config.out,
+        request,
+        problems,
+        format="own" if own else asked,
+        columns=task.columns,
+        own=task.written,
+        resume=config.resume,
+        private=session.card.sensitive,
+        stdout=stdout if task.streams and (task.json_rows or not as_json) else None,
+    )
+
+
+def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals, progress: Progress) -> None:
+    """Ask about all items behind those that are done, until a signal comes."""
+    items = iter(task.items(task.records(problems), problems))
+    try:
+        with rows.skipping() as done, stop.breaking():
+            skipped = sum(1 for _ in islice(items, done))
+        if skipped < done:
+            raise UsageError(f"{task.config.out} has rows of {done} items, and the input has {skipped}")
+        failure: SeqmlmError | None = None
+        while failure is None:
+            with stop.breaking():  # what is lost is asked again
+                some, failure = _together(items)
+                answers = _answered(task, some) if some else []
+            _write(rows, some, answers, problems)
+            task.session.forget()  # as in a run that goes on from here: the last bits depend on it
+            progress.progress(rows.done, rows.done, 0)
+            if not some:
+                break
+        if failure is not None:
+            raise failure
+    except Stopped:
+        return
+
+
+def _write(
+    rows: Rows, some: Sequence[Any], answers: Sequence[Sequence[Row] | SeqmlmError], problems: Problems
+) -> None:
+    """Write the rows of what could be asked about; those before a bad item that ends the run stay."""
+    good: list[Sequence[Row]] = []
+    try:
+        for item, own in zip(some, answers, strict=True):
+            if isinstance(own, SeqmlmError):
+                problems.bad(placed(own, item, problems.sensitive))
+            good.append([] if isinstance(own, SeqmlmError) else own)
+    finally:
+        if good:
+            rows.write(good)
+
+
+def _together(items: Iterator[Item]) -> tuple[list[Item], SeqmlmError | None]:
+    """The next items that are asked about together, and what ended the input, if anything did.
+
+    Which items these are depends on them alone.
+    """
+    some: list[Item] = []
+    size = 0
+    try:
+        for item in items:
+            some.append(item)
+            size += characters(item) if isinstance(item, Record) else BATCH_CHARACTERS // BATCH_RECORDS
+            if len(some) >= BATCH_RECORDS or size >= BATCH_CHARACTERS:
+                break
+    except SeqmlmError as error:
+        return some, error
+    return some, None
+
+
+def _answered(task: Task[Any, Any], some: Sequence[Any]) -> list[Sequence[Row] | SeqmlmError]:
+    """The rows of each item, or why it cannot be asked about; one bad item costs itself."""
+    try:
+        made: list[Sequence[Row] | SeqmlmError] = list(task.rows(some))
+    except (DataError, UsageError) as error:
+        if len(some) == 1:
+            return [error]
+        made = [own for item in some for own in _answered(task, [item])]
+    assert len(made) == len(some), "a task gives rows for each item"
+    return made
+
+
+def placed(error: SeqmlmError, item: Any, sensitive: bool) -> DataError:
+    """An error about an item, with its file and line; of sensitive data without any letter of it."""
+    letters = sensitive and isinstance(error, DataError)
+    reason = getattr(error, "reason", str(error))
+    return DataError(
+        "something that cannot be asked about" if letters else reason,
+        source=getattr(item, "source", None),
+        line=getattr(item, "line", None),
+        remedy=getattr(error, "remedy", None) or "correct it, or leave it out",
+    )
+
+
+def place(item: Any) -> dict[str, Any]:
+    """What a row says of the record that it is about."""
+    return {"id": item.id, "source": item.source, "line": item.line}
+
+
+def _report(task: Task[Any, Any], summary: Summary, rows: Rows) -> None:
+    """Write the report, and keep it with the figures in a run of MLflow: of sensitive data no small ones."""
+    config, session = task.config, task.session
+    assert config.report is not None
+    page = Page(f"{summary.task.capitalize()}: {config.model}", summary.answer)
+    task.page(page, rows.read, summary.figures)
+    for table in summary.tables:
+        page.table(*table)
+    if summary.notes:
+        page.table("Met on the way", ["what", "how often"], list(summary.notes.items()))
+    page.write(config.report, private=session.card.sensitive)
+    numbers = {"items": summary.items, **dict(_numbers(summary.figures))}
+    keep_run(session, summary.task, config, numbers, {}, [config.report])
+
+
+def _numbers(figures: Figures, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers of figures, by path."""
+    for key, value in figures.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield f"{prefix}{key}", float(value)
+
+
+def keep_run(
+    session: Session,
+    task: str,
+    config: Any,
+    metrics: Mapping[str, Any],
+    params: Mapping[str, object],
+    files: Sequence[Path] = (),
+) -> None:
+    """Log figures and files of a task in a run of MLflow; of sensitive data neither small counts nor files.
+
+    Args:
+        config: has the `model` as it was named, and the `paths`.
+    """
+    private, entry = session.card.sensitive, session.entry
+    name = session.card.run_name or Path(session.model.path).name
+    moment = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    told = {
+        "domain": session.card.domain,
+        "model": config.model,
+        **({} if entry is None else {"model_name": entry.name, "model_version": entry.version}),
+        "data": UNNAMED if private else shown_name(config.paths),
+        "precision": session.precision,
+        **params,
+    }
+    tags = {"domain": session.card.domain, "task": task}
+    tracker, experiment = Tracker(Workspace.locate()), f"seqmlm-{session.card.domain}"
+    with tracker.start(f"{task}-{name}-{moment}"[:100], experiment=experiment, params=told, tags=tags) as run:
+        if entry is not None:
+            run.uses(entry.name, entry.version)
+        kept = redact_small_counts(dict(metrics), private)
+        run.log_metrics(0, {k: float(v) for k, v in kept.items() if isinstance(v, (int, float))})
+        for file in () if private else files:
+            run.artifact(file)
