@@ -76,17 +76,20 @@ def options() -> dict[str, int]:
     sys.path.insert(0, str(ROOT))
     from typer.main import get_command
 
+    from seqmlm import plugins
     from seqmlm.cli import app
+    from seqmlm.cli.command import command
 
     found: Counter[str] = Counter()
     left = [("", get_command(app))]
+    left += [(name, command(name, plugins.load("tasks", name))) for name in plugins.names("tasks")]
     while left:
-        words, command = left.pop()
-        inner = getattr(command, "commands", None)
+        words, one = left.pop()
+        inner = getattr(one, "commands", None)
         if inner is None:
-            found[words] = len(command.params)
+            found[words] = len(one.params)
         else:
-            left += [(f"{words} {name}".strip(), one) for name, one in inner.items()]
+            left += [(f"{words} {word}".strip(), each) for word, each in inner.items()]
     return {"all": found.total(), **dict(found.most_common())}
 
 

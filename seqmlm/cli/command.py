@@ -154,7 +154,7 @@ def _option(name: str, hint: Any, text: str, default: Any) -> Any:
         choices = [*map(str, get_args(kind))]
         text = text if all(one in text for one in choices) else f"{text.rstrip('.')}: {', '.join(choices)}"
         kind = str
-    if default not in (None, (), False, dataclasses.MISSING):
+    if default not in (None, (), False, dataclasses.MISSING) and str(default) not in text:
         text = f"{text.rstrip('.')}. Default: {default}"
     if kind is bool:
         return Annotated[bool | None, typer.Option(flag, help=_sentence(text))]

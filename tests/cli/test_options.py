@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from typer.main import get_command
+from commands import COMMANDS as LEAVES
 
-from seqmlm.cli import app
 from seqmlm.cli.options import merged
 
-
-def _commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if not hasattr(command, "commands"):
-        yield name, command
-        return
-    for word, inner in command.commands.items():
-        yield from _commands(inner, f"{name} {word}".strip())
-
-
-COMMANDS = dict(_commands(get_command(app)))
+COMMANDS = {" ".join(words): command for words, command in LEAVES.items()}
 
 # Option -> commands in which it takes other values (steps of training, fewer policies, a format to show).
 OWN = {

@@ -1,0 +1,24 @@
+"""Every command of the command line by its words, those of tasks too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from typer.main import get_command
+
+from seqmlm import plugins
+from seqmlm.cli import app
+from seqmlm.cli.command import command
+
+
+def _leaves(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if not hasattr(group, "commands"):
+        yield words, group
+        return
+    for name, inner in group.commands.items():
+        yield from _leaves(inner, (*words, name))
+
+
+TASKS = {name: plugins.load("tasks", name) for name in plugins.names("tasks")}
+COMMANDS = dict(_leaves(get_command(app))) | {(name,): command(name, task) for name, task in TASKS.items()}
