@@ -25,7 +25,6 @@ from seqmlm.cli import (
     calibrate,
     data,
     evaluate,
-    generate,
     incidents,
     models,
     pairs,
@@ -44,8 +43,8 @@ from seqmlm.cli.command import command, first_line
 from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
-# Commands that can skip bad records.
-_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "fill", "zeroshot", "risk", "variants", "structure"}
+# Commands that can skip bad records, beside those of tasks.
+_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "zeroshot", "risk", "variants", "structure"}
 
 
 _BEFORE_TASKS = "evaluate"  # in the list of commands, tasks come behind this one
@@ -104,7 +103,6 @@ app.command("rescore")(rescore.rescore)
 app.command("bias")(bias.bias)
 app.command("risk")(risk.risk)
 app.command("zeroshot")(zeroshot.zeroshot)
-app.command("generate")(generate.generate)
 app.command("variants")(variants.variants)
 app.command("structure")(structure.structure)
 app.command("sample")(data.sample)
@@ -160,7 +158,11 @@ def _fail(error: BaseException, given: Sequence[str]) -> NoReturn:
     if isinstance(error, SeqmlmError):
         tell(f"error: {error}")
         command = next((word for word in given if not word.startswith("-")), "")
-        if isinstance(error, DataError) and error.skippable and command in _TAKES_ON_ERROR:
+        if (
+            isinstance(error, DataError)
+            and error.skippable
+            and command in {*_TAKES_ON_ERROR, *plugins.names("tasks")}
+        ):
             tell("hint: --on-error skip ignores bad records, --on-error quarantine also saves them to a file")
         _end(error.exit_code)
     if isinstance(error, MemoryError):

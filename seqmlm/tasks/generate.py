@@ -9,45 +9,45 @@ distribution (Torroba Hennigen and Kim 2023).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TextIO
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
 from seqmlm.domains.holes import Prompt
-from seqmlm.engine.durable import replace_file
 from seqmlm.engine.types import Longs
 from seqmlm.engine.units import Doubles
-from seqmlm.errors import DataError, UsageError
+from seqmlm.errors import UsageError, number_of
 from seqmlm.inference.cloze import Cloze
-from seqmlm.inference.runner import Output
 from seqmlm.inference.session import Session
-from seqmlm.streams.outputs import check_outputs
-from seqmlm.streams.sinks import Schema, unwritable
-from seqmlm.tasks.gaps import GapConfig, reading_holes
-
-BATCH = 64
-"""Sequences that are drawn together."""
+from seqmlm.rows.file import Row
+from seqmlm.tasks.fill import keeping_gaps, with_gaps
+from seqmlm.tasks.task import Figures, Task, TaskConfig, read
 
 _LENGTH = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateConfig(GapConfig):
-    """What `seqmlm generate` can be told; `paths` are files of templates.
+class GenerateConfig(TaskConfig):
+    """What `seqmlm generate` can be told.
 
     Args:
-        template: a sequence with gaps; what else stands in it stays.
-        length: units of sequences that are nothing but gaps, "100" or, drawn evenly, "80-120".
+        paths: files of sequences with gaps.
+        out: write to this file, in the field's own format; rows to one called .jsonl.
+        template: a sequence with gaps, as `seqmlm fill` takes it; the rest stays.
+        length: units of sequences that are all gaps: 100, or drawn from 80-120.
         n: sequences, of each template.
-        seed: of all draws.
-        temperature: 1 draws what the model says, less what is more probable; 0 takes the most probable.
-        method: "mask-predict" or "gibbs".
-        rounds: of mask-predict; sweeps over all units of Gibbs sampling.
+        seed: seed of the random draws.
+        temperature: of the draws: 1 for what the model says, less for what is probable, 0 for the best.
+        method: how gaps are filled: mask-predict (all at once, the least sure again) or gibbs (one by one).
+        rounds: of mask-predict, or sweeps of Gibbs sampling over all units.
     """
+
+    shown = ("template", "length", "n", "seed", "temperature", "out", "resume", "on_error")
+    metavar = "[FILE]..."
 
     template: str | None = None
     length: str | None = None
@@ -61,9 +61,9 @@ class GenerateConfig(GapConfig):
         if sum((self.template is not None, self.length is not None, bool(self.paths))) != 1:
             raise UsageError("say what to fill: one of --template, --length, or a file of templates")
         if self.n < 1 or self.rounds < 1 or not self.temperature >= 0:
-            raise UsageError("--n and --rounds are at least 1, and --temperature is 0 or more")
+            raise UsageError("--n and rounds are at least 1, and --temperature is 0 or more")
         self.lengths()
-        check_outputs({"--out": self.out}, inputs=[one for one in self.paths if one != "-"], streams=True)
+        self.check_files()
 
     def lengths(self) -> tuple[int, int] | None:
         """The shortest and longest length.
@@ -80,86 +80,106 @@ class GenerateConfig(GapConfig):
         return low, high
 
 
-@dataclass(frozen=True, kw_only=True)
-class Generated:
-    """A sequence that was drawn: its name, the raw sequence, and what was put into its gaps."""
+class Draw(NamedTuple):
+    """A sequence that is to be drawn: its number, from 0 on, and what it is drawn into, with its place."""
 
-    name: str
-    raw: Any
-    texts: tuple[str, ...]
+    number: int
+    prompt: Prompt
+    source: str | None
+    line: int | None
 
 
-def generate(config: GenerateConfig, stdout: TextIO, *, rows: bool = False) -> int:
-    """Draw sequences and write them as a file of the model's field.
+class Generate(Task[GenerateConfig, Draw]):
+    """Generate sequences: gaps are filled with what is drawn from the model, in several rounds.
 
-    Args:
-        config: how many, and of what.
-        stdout: where they go when `config.out` is None.
-        rows: JSON lines `id`, `text`, `filled` instead.
+    They are written as the field has them: lines of text, FASTA, sessions of a log, a table of events; with
+    --json as JSON lines. Equal seeds give equal sequences. What is generated is what the model finds
+    probable, and may repeat its training data; sequences of a model of sensitive data go to a file that only
+    you can read.
 
-    Returns:
-        How many were written.
+    Example: seqmlm generate enzymes --length 80-120 --n 10 --seed 1 --out new.fasta
 
-    Raises:
-        UsageError: a request that makes no sense, a template without a gap or longer than the model.
-        DataError: templates that cannot be read or spelled.
-        StateError: no such model, or an output that cannot be written.
+    Example: seqmlm generate english --template 'The [MASK] sat on [MASK:3].' --n 5
     """
-    config.check()
-    session = config.open()
-    cloze = Cloze(session)
-    found = drawn(cloze, list(_prompts(config, session, cloze)), config)
-    if rows:
-        told = [
-            {"id": one.name, "text": session.domain.spelled(one.raw), "filled": list(one.texts)}
-            for one in found
-        ]
-        columns = Schema(columns={"id": "text", "text": "text", "filled": "json"})
-        output = Output(config.out, columns, private=session.card.sensitive, stdout=stdout)
-        with closing(output):
-            output.begin(Problems())
-            output.write(told)
-            output.finish()
-        return len(told)
-    pieces = session.domain.written((one.name, one.raw) for one in found)
-    if config.out is None:
-        stdout.writelines(pieces)
-    else:
-        try:
-            replace_file(
-                config.out, "".join(pieces).encode(), mode=0o600 if session.card.sensitive else 0o666
-            )
-        except OSError as error:
-            raise unwritable(config.out, error, resumable=False) from None
-    return len(found)
 
+    Config = GenerateConfig
+    unit = "sequence"
+    json_rows = own_format = True
 
-def drawn(cloze: Cloze, prompts: Sequence[Prompt], config: GenerateConfig) -> list[Generated]:
-    """Fill the gaps of sequences; what is drawn depends on the seed and on their numbers alone."""
-    found: list[Generated] = []
-    for first in range(0, len(prompts), BATCH):
-        some = prompts[first : first + BATCH]
-        draws, rounds, again = _Draws(config, first), config.rounds, None
-        if config.method == "gibbs":
-            rounds, again = 1 + rounds * max(sum(prompt.tokens) for prompt in some), draws.again
-        texts = cloze.refined(some, rounds, draws.choose, again)
-        for number, (prompt, own) in enumerate(zip(some, texts, strict=True), first + 1):
-            raw = cloze.domain.filled(prompt, own).raw
-            found.append(Generated(name=f"generated-{number}", raw=raw, texts=tuple(own)))
-    return found
+    def __init__(self, config: GenerateConfig, session: Session) -> None:
+        super().__init__(config, session)
+        self.cloze = Cloze(session)
+        self._prompts: list[Prompt] = []  # each stands for `n` sequences, or one of a drawn length
+
+    def records(self, problems: Problems) -> Iterable[Record]:
+        if not self.config.paths:
+            return []
+        return read(self.session, self.config, problems, keeping_gaps(self.session, self.config.format))
+
+    def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Draw]:
+        """What is filled, once for each sequence that is wanted.
+
+        Raises:
+            UsageError: a template without a gap.
+            DataError: files without any.
+        """
+        copies = 1 if self.config.length is not None else self.config.n
+        for prompt, source, line in self._given(records, problems):
+            self._prompts.append(prompt)
+            first = (len(self._prompts) - 1) * copies
+            yield from (Draw(first + copy, prompt, source, line) for copy in range(copies))
+
+    def _given(
+        self, records: Iterable[Record], problems: Problems
+    ) -> Iterator[tuple[Prompt, str | None, int | None]]:
+        config, domain, lengths = self.config, self.session.domain, self.config.lengths()
+        if lengths is not None:
+            sizes = np.random.default_rng([config.seed]).integers(*lengths, size=config.n, endpoint=True)
+            prompts = self.cloze.prompts([domain.blank(size) for size in sizes.tolist()])
+            yield from ((prompt, None, None) for prompt in prompts)
+        elif config.template is not None:
+            self.session.check_text()
+            raw = domain.of_text(config.template, config.options)
+            yield self.cloze.prompts([raw], [repr(config.template)])[0], None, None
+        else:
+            found = with_gaps(self.cloze, records, problems)
+            yield from ((record.raw, record.source, record.line) for record in found)
+
+    def rows(self, items: Sequence[Draw]) -> Iterator[list[Row]]:
+        """A row for each sequence; what is drawn depends on the seed and on its number alone."""
+        draws, rounds, again = _Draws(self.config, items), self.config.rounds, None
+        if self.config.method == "gibbs":
+            rounds, again = 1 + rounds * max(sum(one.prompt.tokens) for one in items), draws.again
+        texts = self.cloze.refined([one.prompt for one in items], rounds, draws.choose, again)
+        domain = self.session.domain
+        for one, own in zip(items, texts, strict=True):
+            text = domain.spelled(domain.filled(one.prompt, own).raw)
+            yield [{"id": f"generated-{one.number + 1}", "text": text, "filled": list(own)}]
+
+    def written(self, rows: Iterator[Row]) -> Iterable[str]:
+        """The sequences as a file of the field has them."""
+        domain, copies = self.session.domain, 1 if self.config.length is not None else self.config.n
+        filled = (
+            (str(row["id"]), domain.filled(self._prompts[number // copies], row["filled"]).raw)
+            for number, row in enumerate(rows)
+        )
+        return domain.written(filled)
+
+    def sentence(self, figures: Figures, items: int) -> str:
+        return f"{number_of(items, self.unit)} generated"
 
 
 class _Draws:
     """Random numbers that depend on the seed, the number of a sequence and the round alone."""
 
-    def __init__(self, config: GenerateConfig, first: int) -> None:
-        self._config, self._first = config, first
+    def __init__(self, config: GenerateConfig, items: Sequence[Draw]) -> None:
+        self._config, self._numbers = config, [one.number for one in items]
 
     def choose(self, number: int, done: int, log_probs: Doubles) -> Longs:
         """Draw a symbol for each unit, by the Gumbel trick."""
         if not self._config.temperature:
             return np.asarray(log_probs.argmax(axis=1), dtype=np.int64)
-        random = np.random.default_rng([self._config.seed, self._first + number, done])
+        random = np.random.default_rng([self._config.seed, self._numbers[number], done])
         noise = random.gumbel(size=log_probs.shape)
         return np.asarray((log_probs / self._config.temperature + noise).argmax(axis=1), dtype=np.int64)
 
@@ -168,28 +188,5 @@ class _Draws:
         sweep, place = divmod(done - 1, units)
         if sweep >= self._config.rounds:
             return np.zeros(0, dtype=np.int64)  # others are longer
-        random = np.random.default_rng([self._config.seed, self._first + number, sweep, units])
+        random = np.random.default_rng([self._config.seed, self._numbers[number], sweep, units])
         return np.asarray(random.permutation(units)[place : place + 1], dtype=np.int64)
-
-
-def _prompts(config: GenerateConfig, session: Session, cloze: Cloze) -> Iterator[Prompt]:
-    """What is filled, once for each sequence that is wanted."""
-    lengths = config.lengths()
-    if lengths is not None:
-        sizes = np.random.default_rng([config.seed]).integers(*lengths, size=config.n, endpoint=True)
-        yield from cloze.prompts([session.domain.blank(size) for size in sizes.tolist()])
-        return
-    if config.template is not None:
-        session.check_text()
-        raw = session.domain.of_text(config.template, config.options)
-        found = cloze.prompts([raw], [repr(config.template)])
-    else:
-        options = {**reading_holes(session, config.format), **config.options}
-        read = session.reader(config.paths, format=config.format, options=options)
-        with Problems(config.on_error, sensitive=session.card.sensitive) as problems:
-            every = [session.domain.prompt(record.raw, cloze.forms) for record in read(problems)]
-        found = [prompt for prompt in every if prompt.holes]
-        if not found:
-            remedy = f"write {' or '.join(cloze.forms)} where one is"
-            raise DataError("no sequence has a gap", source=", ".join(config.paths), remedy=remedy)
-    yield from (prompt for prompt in found for _ in range(config.n))

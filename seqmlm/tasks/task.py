@@ -137,7 +137,7 @@ class Task(ABC, Generic[ConfigT, Item]):
         columns: kinds of columns that rows of tables have, where values alone do not say them (an empty one).
         streams: without `--out`, rows go to standard output; else the figures do.
         json_rows: `--json` asks for rows as JSON, not for figures.
-        own_format: rows are written in the field's own format (`written`) unless a table is asked for.
+        own_format: rows are written in the field's own format (`written`), unless JSON is asked for.
 
     Raises:
         UsageError: what makes no sense for this model; before anything is read.
@@ -339,8 +339,8 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
     """Where the rows go, and what decides them."""
     config, session = task.config, task.session
     asked = format_of(config.out, config.format_out)
-    named = config.out is not None and config.out.suffix.lower() in (".jsonl", ".csv", ".tsv", ".parquet")
-    own = task.own_format and config.format_out is None and not named and not as_json
+    lines = as_json or (config.out is not None and config.out.suffix.lower() == ".jsonl")
+    own = task.own_format and config.format_out is None and not lines
     request = {key: value for key, value in asdict(config).items() if key not in _NO_REQUEST}
     if config.out is not None:
         request |= {"sources": list(config.sources), "input": file_facts(task.files())}
@@ -390,6 +390,9 @@ def _write(
     try:
         for item, own in zip(some, answers, strict=True):
             if isinstance(own, SeqmlmError):
+                read_from = getattr(item, "source", None)
+                if read_from is None:
+                    raise own  # it was not read: it stands in the request
                 problems.bad(placed(own, item, problems.sensitive))
             good.append([] if isinstance(own, SeqmlmError) else own)
     finally:
@@ -433,8 +436,8 @@ def placed(error: SeqmlmError, item: Any, sensitive: bool) -> DataError:
     reason = getattr(error, "reason", str(error))
     return DataError(
         "something that cannot be asked about" if letters else reason,
-        source=getattr(item, "source", None),
-        line=getattr(item, "line", None),
+        source=item.source,
+        line=item.line,
         remedy=getattr(error, "remedy", None) or "correct it, or leave it out",
     )
 

@@ -17,8 +17,7 @@ from tiny_fields import random_model
 from seqmlm.inference import model_folder
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
-from seqmlm.tasks import generate as module
-from seqmlm.tasks.generate import GenerateConfig, drawn
+from seqmlm.tasks.generate import Draw, Generate, GenerateConfig
 from seqmlm.tokenizers.kmer import BaseTokenizer
 from seqmlm.tokenizers.residue import STANDARD, ResidueTokenizer
 
@@ -43,22 +42,27 @@ def test_sequences_are_written_as_the_field_has_them(protein: Path, seqmlm: Call
 
 def test_what_a_template_says_stays(protein: Path, tmp_path: Path, seqmlm: Callable[..., Any]):
     (tmp_path / "t.fasta").write_text(">a\nMK__LL_\n>b\nWWW\n>c\n_A\n")
-    done = seqmlm(
-        "generate", protein, tmp_path / "t.fasta", "--n", 3, "--json", "--method", "gibbs", "--rounds", 2
-    )
+    gibbs = ("--set", "method=gibbs", "--set", "rounds=2")
+    done = seqmlm("generate", protein, tmp_path / "t.fasta", "--n", 3, "--json", *gibbs)
     rows = [json.loads(line) for line in done.out.splitlines()]
     assert [len(row["text"]) for row in rows] == [7, 7, 7, 2, 2, 2]
     assert all(row["text"][:2] == "MK" and row["text"][4:6] == "LL" for row in rows[:3])
     assert all(row["text"][1] == "A" and row["filled"] == [row["text"][0]] for row in rows[3:])
 
 
-def test_a_draw_does_not_depend_on_what_is_drawn_with_it(protein: Path, monkeypatch: pytest.MonkeyPatch):
-    cloze = Cloze(Session.open(str(protein)))
+def drawn(session: Session, templates: list[str], config: GenerateConfig, together: int) -> list[Any]:
+    """The rows of so many draws at a time."""
+    task = Generate(config, session)
+    draws = [Draw(at, one, None, None) for at, one in enumerate(task.cloze.prompts(templates))]
+    parts = [draws[at : at + together] for at in range(0, len(draws), together)]
+    return [row for part in parts for (row,) in task.rows(part)]
+
+
+def test_a_draw_does_not_depend_on_what_is_drawn_with_it(protein: Path):
+    session = Session.open(str(protein))
     config = GenerateConfig(model="m", length="1", seed=5, rounds=4)
-    prompts = cloze.prompts(["MK____V", "A__C", "_______W__", "Q_"] * 3)
-    whole = [one.raw for one in drawn(cloze, prompts, config)]
-    monkeypatch.setattr(module, "BATCH", 5)
-    assert [one.raw for one in drawn(cloze, prompts, config)] == whole
+    templates = ["MK____V", "A__C", "_______W__", "Q_"] * 3
+    assert drawn(session, templates, config, 5) == drawn(session, templates, config, 12)
 
 
 @pytest.mark.parametrize("method", ["mask-predict", "gibbs"])
@@ -66,13 +70,15 @@ def test_without_temperature_one_round_is_what_fill_says(
     protein: Path, seqmlm: Callable[..., Any], method: str
 ):
     filled = seqmlm("fill", protein, "MK_AYI", "--json").json["filled"]
-    done = seqmlm("generate", protein, "--template", "MK_AYI", "--temperature", 0, "--method", method)
+    best = ("--temperature", 0, "--set", f"method={method}")
+    done = seqmlm("generate", protein, "--template", "MK_AYI", *best)
     assert done.out.splitlines()[1] == filled
 
 
 def test_gibbs_sampling_comes_from_the_chain_of_its_conditionals():
     """Two bases, drawn one given the other: against the stationary distribution of the enumerated chain."""
-    cloze = Cloze(Session(random_model("dna", BaseTokenizer(), spread=9.0)))
+    session = Session(random_model("dna", BaseTokenizer(), spread=9.0))
+    cloze = Cloze(session)
     template, places = "ACG__TGA", (3, 4)
 
     def conditional(other: str, place: int) -> np.ndarray[Any, Any]:
@@ -99,7 +105,7 @@ def test_gibbs_sampling_comes_from_the_chain_of_its_conditionals():
     expected = np.linalg.matrix_power(sweep, 200)[0]
     config = GenerateConfig(model="m", length="1", method="gibbs", rounds=8, seed=1)
     count = 3000
-    found = Counter(one.texts for one in drawn(cloze, cloze.prompts([template]) * count, config))
+    found = Counter(tuple(row["filled"]) for row in drawn(session, [template] * count, config, 64))
     seen = np.array([found["ACGT"[a], "ACGT"[b]] for a, b in pairs])
     chi_square = float(((seen - count * expected) ** 2 / (count * expected)).sum())
     assert chi_square < 44.3  # 15 degrees of freedom: 1 in 10,000

@@ -1,0 +1,356 @@
+"""Every task on the contract: what `run` does is tested here once, for all of them.
+
+A task needs one entry in `CASES`: a model, an input, and the arguments of its command.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import COMMANDS, TASKS
+from text_models import text_model
+from tiny_fields import random_model
+
+from seqmlm.data.files import UNDER_WAY
+from seqmlm.data.problems import Problems
+from seqmlm.engine.durable import FileLock
+from seqmlm.errors import DataError
+from seqmlm.inference import model_folder
+from seqmlm.rows.file import Rows, columns_of
+from seqmlm.tokenizers.residue import ResidueTokenizer
+
+Run = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a task is asked about something small.
+
+    Args:
+        model: "text" or "protein".
+        name: of the input file; None for a task without one.
+        lines: of that file, more than three batches of two items.
+        arguments: of the command, behind model and input.
+        bad: a line that is bad, for tasks that read records.
+        rows: that the input gives.
+    """
+
+    model: str
+    name: str | None
+    lines: tuple[str, ...]
+    arguments: tuple[str, ...]
+    bad: str | None
+    rows: int
+
+
+PROTEINS = tuple(f">p{n}\nMK{'_' * (n % 3 + 1)}AYI{'LV'[n % 2] * n}" for n in range(7))
+CASES = {
+    "fill": Case("protein", "gaps.fasta", PROTEINS, ("--top", "2"), ">bad\nMK1_A", 7),
+    "generate": Case("protein", "gaps.fasta", PROTEINS, ("--seed", "3"), ">bad\nMK1_A", 7),
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A task's command line in a folder: `asked(OUT, ...)` runs it."""
+
+    task: str
+    case: Case
+    model: Path
+    input: Path | None
+    seqmlm: Run
+
+    def __call__(self, *more: object) -> Any:
+        paths = () if self.input is None else (self.input,)
+        return self.seqmlm(self.task, self.model, *paths, *self.case.arguments, *more)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A model of each field that a case names, and of the same data as if these were sensitive."""
+    folder, found = tmp_path_factory.mktemp("tasks"), dict[str, Path]()
+    for sensitive in (False, True):
+        own = folder / f"sensitive-{sensitive}"
+        protein = random_model("protein", ResidueTokenizer())
+        card = replace(protein.card, sensitive=sensitive)
+        model_folder.write(own / "protein", protein.rows, protein.tokenizer, card)
+        made = {"protein": own / "protein", "text": text_model(own / "text", sensitive=sensitive)}
+        found |= {f"{name}{' sensitive' * sensitive}": path for name, path in made.items()}
+    return found
+
+
+@pytest.fixture(params=sorted(CASES))
+def asked(request: pytest.FixtureRequest, models: dict[str, Path], tmp_path: Path, seqmlm: Run) -> Asked:
+    case = CASES[request.param]
+    path = None if case.name is None else tmp_path / case.name
+    if path is not None:
+        path.write_text("\n".join(case.lines) + "\n")
+    return Asked(request.param, case, models[case.model], path, seqmlm)
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seqmlm.tasks.task.BATCH_RECORDS", 2)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_task_has_a_case() -> None:
+    assert set(CASES) == set(TASKS)
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_a_command_has_at_most_fourteen_parameters_and_all_settings_are_described(name: str) -> None:
+    assert len(COMMANDS[name,].params) <= 14
+
+
+def test_all_settings_are_printed_with_what_they_mean(asked: Asked) -> None:
+    import yaml
+
+    done = asked("--print-config")
+    assert done.code == 0, done.err
+    assert {"model", "precision", "on_error"} <= set(yaml.safe_load(done.out))
+    assert done.out.count("# ") >= len(yaml.safe_load(done.out))
+
+
+def test_an_unknown_setting_names_the_nearest(asked: Asked) -> None:
+    done = asked("--set", "precison=bf16")
+    assert done.code == 2
+    assert "did you mean 'precision'?" in done.err
+
+
+def test_rows_are_the_same_in_every_format(asked: Asked, tmp_path: Path) -> None:
+    done = asked("--out", tmp_path / "rows.jsonl")
+    assert done.code == 0, done.err
+    rows = lines_of(tmp_path / "rows.jsonl")
+    assert len(rows) == asked.case.rows
+    for format in ("csv", "parquet"):
+        table = tmp_path / f"rows.{format}"
+        assert asked("--out", table, "--set", f"format_out={format}").code == 0
+        assert [*_cells(table)] == [*map(str, (row.get("id") for row in rows))]
+    left = {path.name for path in tmp_path.iterdir()}
+    assert not [name for name in left if "partial" in name or name.endswith((UNDER_WAY, ".lock"))]
+
+
+def _cells(table: Path) -> Iterator[str]:
+    """The first column but for tables without `id`."""
+    if table.suffix == ".csv":
+        with table.open(newline="") as file:
+            yield from (str(row.get("id")) for row in csv.DictReader(file))
+    else:
+        import pyarrow.parquet as pq
+
+        yield from (str(row.get("id")) for row in pq.read_table(table).to_pylist())
+
+
+def test_json_is_all_that_stdout_has(asked: Asked) -> None:
+    done = asked("--json")
+    assert done.code == 0, done.err
+    found = [json.loads(line) for line in done.out.splitlines()]
+    task = TASKS[asked.task]
+    if task.streams and task.json_rows:
+        assert len(found) == asked.case.rows
+    else:
+        assert found[0]["task"] == asked.task
+        assert found[0]["items"] == asked.case.rows
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_stopped_anywhere_and_resumed_it_gives_the_same_bytes(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    assert asked("--out", whole).code == 0
+    write, written = Rows.write, list[int]()
+
+    def interrupted(rows: Rows, items: Any) -> None:
+        write(rows, items)
+        written.append(len(items))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Rows, "write", interrupted)
+    stops = 0
+    while not out.exists() or out.with_name(out.name + UNDER_WAY).exists():
+        done = asked("--out", out, "--resume")
+        assert done.code in (0, 143), done.err
+        stops += done.code == 143
+        assert "--resume" in done.err or done.code == 0
+    assert stops >= 2
+    assert out.read_bytes() == whole.read_bytes()
+    assert sum(written) == asked.case.rows  # nothing was asked twice
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_run_that_dies_between_two_files_is_gone_on_with(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a kill -9 leaves it: rows behind the mark, a torn line, the mark of the commit before."""
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    assert asked("--out", whole).code == 0
+    write = Rows.write
+
+    def dying(rows: Rows, items: Any) -> None:
+        if rows.done >= 2:
+            with out.open("ab") as file:
+                file.write(b'{"id": "torn')
+            raise KeyboardInterrupt
+        write(rows, items)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rows, "write", dying)
+        assert asked("--out", out).code == 130
+    assert out.read_bytes().endswith(b"torn")
+    done = asked("--out", out, "--resume")
+    assert done.code == 0, done.err
+    assert "continuing" in done.err
+    assert out.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_another_request_is_not_gone_on_with(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, write = tmp_path / "out.jsonl", Rows.write
+
+    def interrupted(rows: Rows, items: Any) -> None:
+        write(rows, items)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rows, "write", interrupted)
+        assert asked("--out", out).code == 143
+    done = asked("--out", out, "--resume", "--set", "precision=bf16")
+    assert done.code == 4
+    assert "precision" in done.err
+    if asked.input is not None:
+        asked.input.write_text("\n".join(asked.case.lines[1:]) + "\n")
+        done = asked("--out", out, "--resume")
+        assert done.code == 4
+        assert "has changed" in done.err
+
+
+def test_two_runs_do_not_write_one_file(asked: Asked, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with FileLock(out.with_name("out.jsonl.lock")):
+        done = asked("--out", out)
+    assert done.code == 4
+    assert "in use" in done.err
+    assert not out.exists()
+
+
+def test_a_bad_record_costs_itself(asked: Asked, tmp_path: Path) -> None:
+    if asked.case.bad is None or asked.input is None:
+        pytest.skip("every input of this task is good, or none is read")
+    middle = len(asked.case.lines) // 2
+    lines = [*asked.case.lines[:middle], asked.case.bad, *asked.case.lines[middle:]]
+    asked.input.write_text("\n".join(lines) + "\n")
+    done = asked("--out", tmp_path / "raised.jsonl")
+    assert done.code == 3
+    assert f"{asked.input}:" in done.err
+    assert "--on-error skip" in done.err
+    assert asked("--out", tmp_path / "rows.jsonl", "--on-error", "quarantine").code == 0
+    assert len(lines_of(tmp_path / "rows.jsonl")) == asked.case.rows
+    (aside,) = lines_of(tmp_path / "rows.jsonl.quarantine.jsonl")
+    assert aside["source"] == str(asked.input)
+    assert aside["line"]
+    assert aside["reason"]
+
+
+def test_nothing_to_read_is_an_error_and_leaves_no_file(asked: Asked, tmp_path: Path) -> None:
+    if asked.input is None:
+        pytest.skip("this task reads nothing")
+    out = tmp_path / "out.jsonl"
+    out.write_text("what was there before\n")
+    asked.input.write_text("")
+    assert asked("--out", out).code == 3
+    assert out.read_text() == "what was there before\n"
+    assert not out.with_name(out.name + UNDER_WAY).exists()
+    asked.input.unlink()
+    assert asked("--out", out).code in (2, 3)
+
+
+def test_a_report_stands_alone_and_is_logged(asked: Asked, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    done = asked("--out", tmp_path / "rows.jsonl", "--set", f"report={report}")
+    assert done.code == 0, done.err
+    html = report.read_text()
+    assert str(asked.model) in html
+    assert "src=" not in html
+    listed = asked.seqmlm("runs", "list", "--json")
+    assert asked.task in listed.out, listed
+
+
+def test_outputs_are_no_inputs_and_one_file_each(asked: Asked, tmp_path: Path) -> None:
+    if asked.input is not None:
+        assert asked("--out", asked.input).code == 2
+    same = tmp_path / "same.html"
+    done = asked("--out", same, "--set", f"report={same}")
+    assert done.code == 2
+    assert "the same file" in done.err
+
+
+def test_sensitive_rows_go_to_a_private_file_or_nowhere(
+    asked: Asked, models: dict[str, Path], tmp_path: Path
+) -> None:
+    private = replace(asked, model=models[f"{asked.case.model} sensitive"])
+    done = private()
+    assert done.code == 2
+    assert "not shown on the console" in done.err
+    out, report = tmp_path / "rows.csv", tmp_path / "r.html"
+    done = private("--out", out, "--set", "format_out=csv", "--set", f"report={report}")
+    assert done.code == 0, done.err
+    assert [path.stat().st_mode & 0o777 for path in (out, report)] == [0o600, 0o600]
+    kept = [path for path in (tmp_path / "mlruns").rglob("*") if path.is_file()]
+    assert not [path for path in kept if path.suffix in (".html", ".jsonl", ".csv")]
+
+
+# The file of rows itself
+
+
+def test_columns_are_those_of_the_values() -> None:
+    rows = [{"a": 1, "b": None, "c": True, "e": None}, {"a": 0.5, "b": "x", "c": None, "d": [1], "e": None}]
+    kinds = {"a": "number", "b": "text", "c": "flag", "e": "text", "d": "json"}
+    assert columns_of(rows, {}) == kinds
+    assert columns_of(rows, {"e": "flag"}) == kinds | {"e": "flag"}
+
+
+def test_problems_of_items_that_are_done_are_not_met_twice(tmp_path: Path) -> None:
+    out, aside = tmp_path / "rows.jsonl", tmp_path / "aside.jsonl"
+
+    def items(problems: Problems) -> Iterator[int]:
+        for number in range(6):
+            if number % 2:
+                problems.bad(DataError("odd", source="x", line=number), str(number))
+            else:
+                yield number
+
+    def some(stop: int, resume: bool) -> tuple[int, str]:
+        with (
+            Problems("quarantine", quarantine=aside) as problems,
+            Rows(out, {"of": "x"}, problems, resume=resume) as rows,
+        ):
+            stream = items(problems)
+            with rows.skipping() as done:
+                for _ in range(done):
+                    next(stream)
+            for number in stream:
+                rows.write([[{"n": number}]])
+                if number >= stop:
+                    return problems.bad_count, aside.read_text()
+            rows.finish()
+            return problems.bad_count, aside.read_text()
+
+    some(2, False)
+    assert some(9, True) == (3, aside.read_text())
+    assert [json.loads(line)["line"] for line in aside.read_text().splitlines()] == [1, 3, 5]
+    assert [row["n"] for row in lines_of(out)] == [0, 2, 4]
