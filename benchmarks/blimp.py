@@ -32,7 +32,6 @@ from numpy.typing import ArrayLike
 
 from seqmlm import plugins
 from seqmlm.data.pairs import Pair, read_pairs
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.units import Mode
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.intervals import Difference, summarized
@@ -40,7 +39,6 @@ from seqmlm.evaluation.pairs import accuracy, outcomes
 from seqmlm.inference import model_folder
 from seqmlm.inference.batches import BATCH_RECORDS
 from seqmlm.inference.expert import Use, stored_expert
-from seqmlm.inference.one_pass import correction_for, fitted, keep
 from seqmlm.inference.session import Session
 from seqmlm.tasks.corpus import Corpus, CorpusReader, build_corpus
 from seqmlm.tasks.launch import TrainRequest, plan
@@ -54,9 +52,7 @@ Scores = dict[str, list[float]]
 ARMS = (
     "exact",
     "exact mean",
-    "whole-unit",
     "one-pass",
-    "one-pass raw",
     "mixed",
     "counts",
     "5-gram",
@@ -99,11 +95,10 @@ def masked_scores(
     model: model_folder.LoadedModel,
     pairs: Sequence[Pair],
     mode: str,
-    correction: Correction | None,
     expert: Use = "none",
 ) -> tuple[Scores, Scores]:
     """Sums of log-probabilities and means per unit of both sentences of each pair."""
-    scorer = PairScorer(Session(model, correction=correction, expert=expert), mode=Mode.parse(mode))
+    scorer = PairScorer(Session(model, expert=expert), mode=Mode.parse(mode))
     found = [
         one
         for start in range(0, len(pairs), BATCH_RECORDS)
@@ -114,14 +109,6 @@ def masked_scores(
         values = np.round([one.value(metric) for one in found], 5)
         both.append({"good": values[:, 0].tolist(), "bad": values[:, 1].tolist()})
     return both[0], both[1]
-
-
-def corrected(model: model_folder.LoadedModel, corpus: Corpus) -> Correction:
-    """What one-pass scores take: derived from the masking, else fitted to exact conditionals."""
-    found = fitted(model, Session(model).conditionals(), corpus.validation)
-    if found is not None:
-        keep(model, found)
-    return correction_for(model)
 
 
 def ngram_scores(model: model_folder.LoadedModel, corpus: Corpus, pairs: Sequence[Pair]) -> Scores:
@@ -177,11 +164,9 @@ def _work(
 ) -> list[tuple[tuple[str, ...], Callable[[], Sequence[Scores]]]]:
     lengths = {side: [-float(len(getattr(pair, side))) for pair in pairs] for side in ("good", "bad")}
     return [
-        (("exact", "exact mean"), lambda: masked_scores(model, pairs, "exact", None)),
-        (("whole-unit",), lambda: masked_scores(model, pairs, "whole-unit", None)[:1]),
-        (("one-pass",), lambda: masked_scores(model, pairs, "one-pass", corrected(model, corpus))[:1]),
-        (("one-pass raw",), lambda: masked_scores(model, pairs, "one-pass", Correction())[:1]),
-        (("mixed",), lambda: masked_scores(model, pairs, "exact", None, "counts")[:1]),
+        (("exact", "exact mean"), lambda: masked_scores(model, pairs, "exact")),
+        (("one-pass",), lambda: masked_scores(model, pairs, "one-pass")[:1]),
+        (("mixed",), lambda: masked_scores(model, pairs, "exact", "counts")[:1]),
         (("counts",), lambda: [count_scores(model, pairs)]),
         (("5-gram",), lambda: [ngram_scores(model, corpus, pairs)]),
         (("length",), lambda: [lengths]),
@@ -231,7 +216,7 @@ def table(seeds: Sequence[dict[str, Scores]], pairs: Sequence[Pair]) -> list[dic
         inside = np.flatnonzero((groups == name) | (name == "all"))
         row: dict[str, Any] = {"phenomenon": name, "pairs": len(inside)}
         row |= {arm: float(right[arm][inside].mean()) for arm in ARMS}
-        for arm in ("exact", "whole-unit", "one-pass", "mixed"):
+        for arm in ("exact", "one-pass", "mixed"):
             gain = mean_difference(right[arm][inside] - right["5-gram"][inside], inside)
             row[f"{arm} - 5-gram"] = [gain.value, gain.low, gain.high]
         rows.append(row)

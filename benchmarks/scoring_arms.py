@@ -68,7 +68,6 @@ def ours(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
     from transformers import AutoModelForMaskedLM
 
     from seqmlm.engine.conditionals import Conditionals
-    from seqmlm.engine.correction import Correction
     from seqmlm.engine.model import MaskedRows
     from seqmlm.engine.scoring import Scorer
     from seqmlm.engine.units import EXACT, ONE_PASS
@@ -79,7 +78,7 @@ def ours(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
     precision = "bf16" if arm.kind == "ours-bf16" else "fp32"
     ask = Conditionals(rows, tokens_per_batch=arm.batch, precision=precision)
     mode = ONE_PASS if arm.kind == "one-pass" else EXACT
-    scorer = Scorer(ask, tokenizer.units, mode=mode, correction=Correction())
+    scorer = Scorer(ask, tokenizer.units, mode=mode)
     encodings = tokenizer.encode_batch(list(texts))
     return lambda: [score.pll for score in scorer.windows((one, None) for one in encodings)]
 

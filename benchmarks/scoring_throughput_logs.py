@@ -89,7 +89,6 @@ def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
     from seqmlm.data.problems import Problems
     from seqmlm.domains.logs.counts import counts_of
     from seqmlm.domains.logs.levels import LogBackground
-    from seqmlm.engine.correction import Correction
     from seqmlm.engine.units import ONE_PASS
     from seqmlm.evaluation.conformal import CascadeCalibration, Screening
     from seqmlm.inference.detector import Detector, table
@@ -101,9 +100,7 @@ def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
     encodings = model.tokenizer.encode_batch([record.raw for record in records[:half]])
     level = model.domain.level(None)
     known = LogBackground(counts_of(encodings, model.tokenizer), model.tokenizer)
-    detector = Detector(
-        RecordScorer(Session(model, correction=Correction())), level, mode=ONE_PASS, background=known
-    )
+    detector = Detector(RecordScorer(Session(model)), level, mode=ONE_PASS, background=known)
     batch = detector.scorer.encoded(records[half:], Problems())
     found = detector.scored(batch, further=False)
     rows = [row for own in detector.rows(found) for row in own]
@@ -123,7 +120,6 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from seqmlm.data.problems import Problems
-    from seqmlm.engine.correction import Correction
     from seqmlm.engine.units import ONE_PASS
     from seqmlm.inference import model_folder
     from seqmlm.inference.batches import Input, encoded_batches
@@ -136,7 +132,7 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     model = model_folder.load(asked["model"])
     known, cascade = calibrated(model, Path(asked["normal"]))
-    scorer = RecordScorer(Session(model, correction=Correction()))
+    scorer = RecordScorer(Session(model))
     level = model.domain.level(None)
     how = {"mode": ONE_PASS, "want": EXPECTED}
     detector = Detector(scorer, level, background=known, cascade=cascade, alpha=ALPHA, **how)

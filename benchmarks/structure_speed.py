@@ -42,12 +42,8 @@ from numpy.typing import NDArray
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import ONE_PASS
-from seqmlm.errors import UsageError
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.one_pass import correction_in
 from seqmlm.inference.session import Session
 from seqmlm.structure.base import Estimator, Places
 from seqmlm.structure.cmi import Gibbs
@@ -94,16 +90,13 @@ def asked(field: str, model: LoadedModel, out: Path, pairs: int) -> list[tuple[E
     return found
 
 
-def ours(
-    model: LoadedModel, given: list[tuple[Encoding, Any]], correction: Correction | None, **settings: Any
-) -> Estimator:
+def ours(model: LoadedModel, given: list[tuple[Encoding, Any]], **settings: Any) -> Estimator:
     """An estimator that asks about the chosen pairs alone; every token is a unit."""
     session = Session(model)
     made = estimator(
         StructureSettings(candidates=candidates(model), **settings),
         session.conditionals(),
         session.tokenizer.units,
-        correction=correction,
     )
     chosen = {id(encoding): pairs for encoding, pairs in given}
     whole = made.places
@@ -202,20 +195,15 @@ def measure(field: str, arm: str, out: Path, seed: int, steps: int, pairs: int) 
         return rows
     name, _, k = arm.partition(" ")
     settings: dict[str, Any] = {"estimator": name, "seed": seed}
-    correction = None
     if name == "reference":
         settings = {"estimator": "topk", "k": len(candidates(model))}
     elif name == "topk":
         settings["k"] = int(k)
     elif name == "fast":
         settings["exact_pairs"] = 0.0
-        try:
-            correction = correction_in(model, ONE_PASS)
-        except UsageError:
-            return []
     for upto in (steps // 4, steps) if name == "gibbs" else (0,):
         more = {"steps": upto} if upto else {}
-        made = ours(model, given, correction, **settings, **more)
+        made = ours(model, given, **settings, **more)
         if isinstance(made, Gibbs):
             made.plain = k == "plain"
         began = time.process_time()

@@ -168,8 +168,6 @@ def _show(result: CalibrateResult, alpha: float | None) -> None:
                 f"{kind} {one['found']:.0%}" for kind, one in facts["evidence"]["kinds"].items()
             )
             tell(f"planted faults that mode {name} finds at a false positive rate of 0.05: {kinds}")
-        if facts.get("correction") == "fitted":
-            tell(f"mode {name} is an approximation: its correction is fitted to normal data")
         if "alpha" in facts:
             rests = {
                 "ranks": "guaranteed by ranks",

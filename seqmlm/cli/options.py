@@ -81,16 +81,14 @@ OnErrorSkip = Annotated[
 Mode = Annotated[
     str | None,
     typer.Option(
-        help="How log-probabilities are computed: exact, token, whole-unit, partition:K, one-pass, or "
-        "cascade "
+        help="How log-probabilities are computed: exact, partition:K, one-pass, or cascade "
         "(see `seqmlm score --help`)."
     ),
 ]
 PairMode = Annotated[
     str,
     typer.Option(
-        help="How log-probabilities are computed: exact, token, whole-unit, partition:K or one-pass "
-        "(see `seqmlm score --help`)."
+        help="How log-probabilities are computed: exact, partition:K or one-pass (see `seqmlm score --help`)."
     ),
 ]
 Level = Annotated[

@@ -18,12 +18,11 @@ def score(
     mode: Annotated[
         str | None,
         typer.Option(
-            help="How log-probabilities are computed: exact (mask one unit at a time), token (mask one "
-            "token at a time and show the rest of its unit: the original pseudo-log-likelihood), whole-unit "
-            "(mask all tokens of a unit together), partition:K (K passes), one-pass (one pass, nothing "
-            "masked, corrected), or cascade (one-pass for all, exact for the unusual). Default: exact; where "
-            "that would take more than ten minutes by estimate, cascade, and where that would, one-pass, if "
-            "the model is calibrated for it; for a pipe cascade, if it is."
+            help="How log-probabilities are computed: exact (mask one unit at a time), partition:K (mask "
+            "each unit once in K passes), one-pass (mask nothing), or cascade (one-pass for all, "
+            "exact for the unusual). Default: exact; where that would take more than ten minutes by "
+            "estimate, cascade, and where that would, one-pass, if the model is calibrated for it; "
+            "for a pipe cascade, if it is."
         ),
     ] = None,
     level: opt.Level = None,

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from seqmlm.engine.backbones import position_capacity
 from seqmlm.engine.cones import ConeBatch, Layers
-from seqmlm.engine.correction import Correction, Corrector
 from seqmlm.engine.device import Precision, autocast, compute_dtype, is_out_of_memory, resolved
 from seqmlm.engine.layout import Layout, lay_out
 from seqmlm.engine.packing import PackedBatch
@@ -42,7 +41,7 @@ TARGET: tuple[Reduction, ...] = (TargetLogProb(),)
 
 
 class PackedModel(Protocol):
-    """What is asked: `seqmlm.engine.model.MaskedRows`, alone or behind a head of its own.
+    """What is asked: `seqmlm.engine.model.MaskedRows`, or a linear model.
 
     A module; `probability` says whether special ids have one ("full") or not ("ordinary"), `layers` whether
     masked copies can be computed where they differ alone (`seqmlm.engine.cones`).
@@ -147,14 +146,11 @@ class Conditionals:
         self,
         queries: Iterable[Query],
         want: Collection[Reduction] = TARGET,
-        *,
-        correction: Correction | None = None,
     ) -> Iterator[Answer]:
         """Answer queries lazily and in order; results do not depend on what is asked together (to rounding).
 
         Args:
             want: what is read of each distribution, see `seqmlm.engine.reductions`.
-            correction: of the logits, before anything is read from them.
 
         Raises:
             UsageError: a query that names positions or tokens that are not there, or is longer than the
@@ -162,12 +158,9 @@ class Conditionals:
             TrainingError: a single sequence does not fit into memory.
         """
         reductions = union(want)
-        corrector = None if correction is None else Corrector(correction, self.device)
 
         def compute(batch: PackedBatch | ConeBatch, layout: Layout, start: int, stop: int) -> list[Reduced]:
             logits = self.rows(batch, output="logits")
-            if corrector is not None:
-                logits = corrector(logits, batch.asked_ids)
             return self._reduced(logits, layout, start, stop, reductions)
 
         request = _Request(

@@ -204,7 +204,6 @@ class ConeBatch:
         steps: of the layers, first to last.
         asked: (Q,) each asked row among the sequences' T and, behind them, the copies' rows of the last
             layer.
-        asked_ids: (Q,) the ids that stand there.
         unchanged: whether anything is asked where a copy is like its sequence.
     """
 
@@ -212,7 +211,6 @@ class ConeBatch:
     tokens: Tensor
     steps: tuple[Step, ...]
     asked: Tensor
-    asked_ids: Tensor
     unchanged: bool
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> ConeBatch:
@@ -226,9 +224,7 @@ class ConeBatch:
 
     def _map(self, sequences: PackedBatch, change: Callable[[Tensor], Tensor]) -> ConeBatch:
         steps = tuple(step.map(change) for step in self.steps)
-        own = (self.tokens, self.asked, self.asked_ids)
-        tokens, asked, asked_ids = map(change, own)
-        return ConeBatch(sequences, tokens, steps, asked, asked_ids, self.unchanged)
+        return ConeBatch(sequences, change(self.tokens), steps, change(self.asked), self.unchanged)
 
 
 class Places(NamedTuple):
@@ -282,7 +278,6 @@ def cone_batch(
         tokens=_index(changed.ids[np.searchsorted(changed_rows, rows[0])]),
         steps=tuple(steps),
         asked=_index(found),
-        asked_ids=_index(asked.ids),
         unchanged=bool((found < total).any()),
     )
 

@@ -284,11 +284,6 @@ class PackedBatch:
         """Tokens of the longest document."""
         return max(self.lengths)
 
-    @property
-    def asked_ids(self) -> Tensor:
-        """(Q,) the ids that stand at the asked places."""
-        return self.input_ids[0, self.asked]
-
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
         """The same batch on `device`."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))

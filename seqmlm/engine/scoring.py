@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.conditionals import Conditionals, Query
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.types import Bools, Encoding, Floats, Ids
-from seqmlm.engine.units import EXACT, ONE_PASS, Mode, UnitLogProbs, Units
-from seqmlm.errors import UsageError
+from seqmlm.engine.units import EXACT, Mode, UnitLogProbs, Units
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +71,7 @@ class Scorer:
         conditionals: answers the questions.
         units: how units are hidden and read back; None for groups of tokens.
         mode: how many units are hidden at a time.
-        correction: of the model's outputs; needed where nothing is hidden.
         want: what a `SequenceScore` holds beside log-probabilities (`seqmlm.engine.reductions`).
-
-    Raises:
-        UsageError: a one-pass mode without a correction (give `Correction()` for raw outputs).
     """
 
     def __init__(
@@ -86,15 +80,12 @@ class Scorer:
         units: Units | None = None,
         *,
         mode: Mode = EXACT,
-        correction: Correction | None = None,
         want: Collection[Reduction] = (),
     ) -> None:
-        if mode == ONE_PASS and correction is None:
-            raise UsageError("one-pass scores need a correction of the outputs at tokens the model sees")
         self.conditionals = conditionals
         self.rule = Units(conditionals.space) if units is None else units
         self.mode = mode
-        self._correction, self._want = correction, union(want)
+        self._want = union(want)
 
     def windows(self, windows: Iterable[tuple[Encoding, Bools | None]]) -> Iterator[SequenceScore]:
         """Score windows lazily and in order, each at the positions it owns (None: all).
@@ -115,7 +106,7 @@ class Scorer:
 
         parts: list[UnitLogProbs] = []
         needed = rule.needs(self._want)
-        for answer in self.conditionals.ask(questions(), needed, correction=self._correction):
+        for answer in self.conditionals.ask(questions(), needed):
             while not waiting[0][1]:
                 yield _score(waiting.popleft()[0], [], rule)
             parts.append(rule.read(waiting[0][1][len(parts)], answer, self._want))

@@ -28,7 +28,7 @@ from seqmlm.engine.windows import window_around
 from seqmlm.errors import UsageError
 
 Doubles = NDArray[np.float64]
-Kind = Literal["exact", "token", "whole-unit", "partition", "one-pass"]
+Kind = Literal["exact", "partition", "one-pass"]
 
 # Tokens of the masked copies that one query stands for: bounds the memory a very long sequence takes.
 QUERY_TOKENS = 1 << 20
@@ -42,12 +42,9 @@ class Mode:
 
     Args:
         kind: "exact" asks each token with itself and the later tokens of its unit hidden (Kauf and Ivanova
-            2023); "token" with itself alone hidden (Salazar et al. 2020), the same where a unit is one token;
-            "whole-unit" hides a unit whole and asks all its tokens at once; "partition" hides several
-            units together, each exactly once in `parts` passes; "one-pass" hides nothing and corrects the
-            answers (`seqmlm.engine.correction`).
+            2023), which for units of one token is the original metric (Salazar et al. 2020); "partition"
+            hides several units together, each exactly once in `parts` passes; "one-pass" hides nothing.
         parts: passes of a partition, at least 1; 1 elsewhere.
-        head: "one-pass" alone: a head trained for it answers (`seqmlm.engine.one_pass`).
 
     >>> str(Mode.parse("partition:8"))
     'partition:8'
@@ -55,7 +52,6 @@ class Mode:
 
     kind: Kind
     parts: int = 1
-    head: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Mode:
@@ -67,27 +63,17 @@ class Mode:
         kind, _, parts = text.partition(":")
         if kind == "partition" and parts.isdecimal() and int(parts) >= 1:
             return cls("partition", int(parts))
-        if text == "one-pass:head":
-            return cls("one-pass", head=True)
-        if not parts:
-            for known in ("exact", "token", "whole-unit", "one-pass"):
-                if kind == known:
-                    return cls(known)
-        raise UsageError(
-            f"unknown mode {text!r}; known: exact, token, whole-unit, partition:K (K passes), "
-            "one-pass, one-pass:head"
-        )
+        for mode in (EXACT, ONE_PASS):
+            if text == mode.kind:
+                return mode
+        raise UsageError(f"unknown mode {text!r}; known: exact, partition:K (K passes), one-pass")
 
     def __str__(self) -> str:
-        if self.head:
-            return "one-pass:head"
         return f"{self.kind}:{self.parts}" if self.kind == "partition" else self.kind
 
 
 EXACT = Mode("exact")
-TOKEN = Mode("token")
 ONE_PASS = Mode("one-pass")
-ONE_PASS_HEAD = Mode("one-pass", head=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -330,11 +316,8 @@ class Units:
             if len(asked):
                 yield Query(encoding=encoding, masked=np.zeros(0, dtype=np.int32), asked=asked)
             return
-        if mode.kind == "token":
-            yield from hidden_together(encoding, np.where(scored, np.cumsum(scored) - 1, -1), owned)
-            return
         count = int(numbers.max(initial=-1)) + 1
-        passes = np.arange(count) if mode.kind == "whole-unit" else partition(count, mode.parts)
+        passes = partition(count, mode.parts)
         hidden = np.where(scored, passes[numbers] if count else -1, -1)
         yield from hidden_together(encoding, hidden, owned)
 

@@ -1,7 +1,6 @@
 """The floor that tasks stand on: a model ready to be asked, and a loop over records. In reading order:
 
 model_folder    a model folder, our card in it, and the objects that the card names
-one_pass        what lets a model be scored in one pass
 calibrations    what a folder holds of normal data
 session         reference -> a model ready to be asked
 batches         records -> batches of encodings, read ahead

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from seqmlm.evaluation.conformal import Calibration, CascadeCalibration
 from seqmlm.evaluation.evidence import RATE, Evidence
 from seqmlm.inference.model_folder import CALIBRATION as CALIBRATION
 from seqmlm.inference.model_folder import LoadedModel, changing, put_file
-from seqmlm.inference.one_pass import correction_for, correction_identity
 from seqmlm.parsing import parse_json
 
 BACKGROUND, TRAINED_ON = "background.safetensors", "trained_on.safetensors"
@@ -60,7 +59,6 @@ class Stored:
         precision: "fp32" or "bf16", that the normal data were asked in.
         source: fingerprint of the normal data, or the data set of the training it was set aside from.
         created: when, ISO 8601.
-        correction: what corrected the answers (`correction_identity`); None where the file does not say.
         counts: what counts were mixed into the scores (`seqmlm.inference.expert`), "none" for none.
         evidence: by which planted faults the statistics that judge (of a cascade, those of its first stage)
             were chosen; None where rows were too few, or there is one statistic.
@@ -74,7 +72,6 @@ class Stored:
     precision: str = "fp32"
     source: str = ""
     created: str = ""
-    correction: str | None = None
     counts: str = "none"
     evidence: Evidence | None = None
 
@@ -114,8 +111,6 @@ class Stored:
         if self.evidence is not None:
             found["evidence"] = {**self.evidence.to_state(), "found": self.evidence.found}
             found["judged_by"] = self.evidence.judges
-        if self.asked(mode) == ONE_PASS:
-            found["correction"] = correction_for(model).kind
         if alpha is not None:
             rests = "ranks" if alpha >= fitted.smallest_rate else "tail" if fitted.has_tail else "nothing"
             found["alpha"] = {"rate": alpha, "rests_on": rests}
@@ -199,18 +194,9 @@ def stored_calibration(model: LoadedModel, level: Level, mode: str) -> Stored | 
     """A calibration of a level and mode ("cascade" is one), or None.
 
     Raises:
-        StateError: the file cannot be read, or the calibration rests on another one-pass correction than the
-            model has now: two files cannot be replaced in one step, and a kill may have come in between.
+        StateError: the file cannot be read.
     """
-    folder = Path(model.path)
-    found = stored_calibrations(folder).get((level.name, mode))
-    if found is not None and found.correction not in (None, correction_identity(folder, found.asked(mode))):
-        raise StateError(
-            f"{folder / CALIBRATION}: level {level.name} in mode {mode} was calibrated with another one-pass "
-            "correction than the model has now: calibrate again ('seqmlm calibrate MODEL NORMAL --level "
-            f"{level.name} --mode {mode}'), or ask with --mode exact"
-        )
-    return found
+    return stored_calibrations(Path(model.path)).get((level.name, mode))
 
 
 def stored_background(model: LoadedModel, level: Level) -> Background | None:
@@ -267,19 +253,15 @@ def store(
 
     Args:
         folder: of the model.
-        made: with the correction that stands in the folder now.
+        made: the new ones.
         private: only the owner may read them.
 
     Raises:
         StateError: the folder cannot be written; the calibrations it had are untouched.
     """
-    current = {
-        (level, mode): replace(one, correction=correction_identity(folder, one.asked(mode)))
-        for (level, mode), one in made.items()
-    }
     with changing(folder, private=private) as put:
         others = kept_calibrations(folder, lambda text: None)  # who calibrates was told before
-        put(CALIBRATION, _content({**others, **current}))
+        put(CALIBRATION, _content({**others, **made}))
 
 
 def _content(stored: Mapping[tuple[str, str], Stored]) -> bytes:
@@ -300,7 +282,6 @@ def _content(stored: Mapping[tuple[str, str], Stored]) -> bytes:
                 "records": one.records,
                 "precision": one.precision,
                 "source": one.source,
-                "correction": one.correction,
                 "counts": one.counts,
                 "evidence": None if one.evidence is None else one.evidence.to_state(),
                 "created": one.created or datetime.now(UTC).isoformat(timespec="seconds"),
@@ -346,7 +327,6 @@ def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
         precision=facts.get("precision", "fp32"),
         source=facts["source"],
         created=facts["created"],
-        correction=facts.get("correction"),
         counts=str(facts.get("counts", "none")),
         evidence=Evidence.from_state(facts["evidence"]) if facts.get("evidence") else None,
     )

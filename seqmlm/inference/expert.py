@@ -33,7 +33,6 @@ from seqmlm.errors import StateError
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
 from seqmlm.inference.calibrations import saved, tensors
 from seqmlm.inference.model_folder import COUNTS, LoadedModel, put_file
-from seqmlm.inference.one_pass import correction_in
 from seqmlm.parsing import parse_json
 
 Use = Literal["auto", "counts", "none"]
@@ -115,8 +114,7 @@ class _Learner:
         self._records = records
         ask = Conditionals(model.rows)
         asked = self._asked(budget, seed)
-        correction = correction_in(model, EXACT)
-        bits = Scorer(ask, self._rule, mode=EXACT, correction=correction, want=want).windows(
+        bits = Scorer(ask, self._rule, want=want).windows(
             (encoding, owned) for encoding, owned in zip(self._encodings, asked, strict=True)
         )
         places, found, owner = [], [], []

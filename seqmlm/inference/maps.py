@@ -9,7 +9,6 @@ units, and of pairs, has a limit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, islice
 from typing import Any, NamedTuple
@@ -21,7 +20,6 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import ONE_PASS
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.session import Session, digest
@@ -81,15 +79,11 @@ class Maps:
             counts = PairCounts(settings.window)
             for encoding in corpus:
                 counts.add(self.units.spelled(encoding))
-        correction = None
-        with suppress(UsageError):  # then the estimator says whether it can do without
-            correction = session.correction(ONE_PASS)  # of answers about tokens that the model sees
         self._estimator = estimator(
             replace(self.settings, apc=False),
             session.conditionals(),
             self.units,
             counts=counts,
-            correction=correction,
         )
 
     @property

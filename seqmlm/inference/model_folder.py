@@ -72,8 +72,7 @@ _PATIENCE = 60.0  # seconds to wait for another process that replaces files
 _READ_BY_NAME = (
     *("config.json", "generation_config.json", INDEX, ADAPTER, "model.safetensors", "channels.safetensors"),
     *(*TOKENIZER_FILES, "log_templates.json", CALIBRATION, COUNTS),
-    *("background.safetensors", "trained_on.safetensors", "one_pass.json"),
-    *("one_pass_head.safetensors", "one_pass_head.json"),
+    *("background.safetensors", "trained_on.safetensors"),
 )
 
 

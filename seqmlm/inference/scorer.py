@@ -20,7 +20,7 @@ from seqmlm.data.record import Record
 from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import EXACT, TOKEN, Mode
+from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import NotFiniteError
 from seqmlm.inference.batches import Encoded, encoded
 from seqmlm.inference.expert import mixed, mixed_sequences
@@ -69,13 +69,12 @@ class RecordScorer:
             view: what of a record the model is shown.
 
         Sequences that the model cannot tell apart are scored once. Where the model has counts that help, and
-        is shown the whole record, surprisals are those of the mixture of both; not in the mode "token", whose
-        sums over a unit are no probability of it.
+        is shown the whole record, surprisals are those of the mixture of both.
 
         Returns:
             One for each record, in order, with the units that were scored.
         """
-        expert = self.session.expert if view == WHOLE and mode != TOKEN else None
+        expert = self.session.expert if view == WHOLE else None
         request = _Request(mode, union(want, () if expert is None else expert.needs), view)
 
         def score(chosen: list[int]) -> list[Scored]:
@@ -126,7 +125,7 @@ class RecordScorer:
         Raises:
             NotFiniteError: an answer is not a finite number.
         """
-        expert = self.session.expert if view == WHOLE and mode != TOKEN else None
+        expert = self.session.expert if view == WHOLE else None
         request = _Request(mode, () if expert is None else expert.needs, view)
         try:
             found = [_joined(parts) for parts in self._windows(request, encodings, wanted)]
@@ -168,10 +167,9 @@ class RecordScorer:
         made = self._scorers.get(request)
         if made is None:
             made = self._scorers[request] = Scorer(
-                self.session.conditionals(request.mode),
+                self.session.conditionals(),
                 request.view.units(self.session.tokenizer),
                 mode=request.mode,
-                correction=self.session.correction(request.mode),
                 want=request.want,
             )
         return made

@@ -1,7 +1,7 @@
 """From the name of a model to something that can be asked: what every task does first, in one place.
 
-A session has resolved the reference, loaded the folder, checked what may be shown, and settled precision and
-correction. It makes one `Conditionals` for the model and one for its one-pass head, and remembers scores.
+A session has resolved the reference, loaded the folder, checked what may be shown, and settled the precision.
+It makes one `Conditionals` for the model, and remembers scores.
 
 The trade-off: memory for time. Most log windows and many reads occur again and again, so scores are kept by
 what the model saw; `forget` gives them up. A run does so at each commit, because the packing of a batch, and
@@ -24,16 +24,13 @@ from seqmlm.anomaly.values import Bools, Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.device import Precision, best_device, resolved
 from seqmlm.engine.expert import CountExpert
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.expert import Use, counts_identity, stored_expert
 from seqmlm.inference.model_folder import Card, LoadedModel
-from seqmlm.inference.one_pass import correction_in, head_for
 from seqmlm.registry import ModelEntry, Registry, resolve
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import Workspace
@@ -53,8 +50,6 @@ class Session:
 
     Args:
         model: the model.
-        correction: of its answers in the one-pass mode, where that shall not be the model's own
-            (`seqmlm.inference.one_pass`); what other modes need follows from the model.
         tokens_per_batch: budget of a forward pass; None for what suits the device.
         precision: of the matrix products, for all that is asked; "auto" is resolved here.
         entry: the model's entry in the registry, where it has one.
@@ -65,7 +60,6 @@ class Session:
         self,
         model: LoadedModel,
         *,
-        correction: Correction | None = None,
         tokens_per_batch: int | None = None,
         precision: Precision = "fp32",
         entry: ModelEntry | None = None,
@@ -74,11 +68,9 @@ class Session:
         self.model, self.entry = model, entry
         self._use = expert
         self.precision = resolved(precision)
-        self.one_pass_correction = correction
         self.cache = ScoreCache()
         self._tokens_per_batch = tokens_per_batch
-        self._conditionals: dict[bool, Conditionals] = {}
-        self._corrections: dict[Mode, Correction | None] = {}
+        self._conditionals: Conditionals | None = None
         self._budget = self._forgotten = 0
 
     @classmethod
@@ -172,50 +164,28 @@ class Session:
                 f"a sequence of the {self.card.domain} domain is no plain text; use seqmlm score on files"
             )
 
-    def conditionals(self, mode: Mode = EXACT) -> Conditionals:
-        """What answers in a mode: the model, or the model with its trained one-pass head.
-
-        Raises:
-            UsageError: the mode needs a head that the model does not have.
-            StateError: the head is broken.
-        """
-        if mode.head not in self._conditionals:
-            made = Conditionals(
-                head_for(self.model) if mode.head else self.model.rows,
+    def conditionals(self) -> Conditionals:
+        """What answers for the model, on the best device."""
+        if self._conditionals is None:
+            self._conditionals = Conditionals(
+                self.model.rows,
                 tokens_per_batch=self._tokens_per_batch,
                 device=best_device(),
                 precision=self.precision,
             )
-            self._conditionals[mode.head], self._budget = made, made.tokens_per_batch
-        return self._conditionals[mode.head]
-
-    def correction(self, mode: Mode) -> Correction | None:
-        """What corrects the answers in a mode; None for nothing.
-
-        Raises:
-            UsageError: a one-pass mode for which there is none; the message says why, and what to do.
-            StateError: a stored correction is broken.
-        """
-        if mode == ONE_PASS and self.one_pass_correction is not None:
-            return self.one_pass_correction
-        if mode not in self._corrections:
-            self._corrections[mode] = correction_in(self.model, mode)
-        return self._corrections[mode]
+            self._budget = self._conditionals.tokens_per_batch
+        return self._conditionals
 
     @property
     def forward_tokens(self) -> int:
         """Tokens that went through the model since `forget`."""
-        return self._all_tokens() - self._forgotten
+        return self.conditionals().statistics.tokens - self._forgotten
 
     def forget(self) -> None:
         """Remember no score, and no budget that was halved for want of memory: as in a new process."""
         self.cache = ScoreCache()
-        self._forgotten = self._all_tokens()
-        for one in self._conditionals.values():
-            one.tokens_per_batch = self._budget
-
-    def _all_tokens(self) -> int:
-        return sum(one.statistics.tokens for one in self._conditionals.values())
+        self._forgotten = self.conditionals().statistics.tokens
+        self.conditionals().tokens_per_batch = self._budget
 
 
 class ScoreCache:

@@ -15,7 +15,6 @@ from typing import ClassVar
 import numpy as np
 
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, Rows
 from seqmlm.engine.types import Bools, Encoding, Ids
@@ -111,7 +110,6 @@ class Estimator(ABC):
         settings: of the maps.
         conditionals: of the model.
         units: its rule.
-        correction: for tokens that the model sees; None where there is none.
 
     Attributes:
         name: of the method, as the maps have it. nats: whether its values are nats.
@@ -127,9 +125,8 @@ class Estimator(ABC):
         settings: StructureSettings,
         conditionals: Conditionals,
         units: Units,
-        correction: Correction | None = None,
     ) -> None:
-        self.settings, self.units, self.correction = settings, units, correction
+        self.settings, self.units = settings, units
         self._conditionals = conditionals
         self._space = conditionals.space
         given = settings.candidates
@@ -190,11 +187,9 @@ class Estimator(ABC):
         near = min(units - 1, self.settings.distance or units)
         return max(0, units * near - near * (near + 1) // 2)
 
-    def answers(
-        self, queries: Iterable[Query], want: Sequence[Reduction] = (Rows(),), *, seen: bool = False
-    ) -> Iterator[Answer]:
-        """Ask the model; answers about tokens that it sees are corrected."""
-        return self._conditionals.ask(queries, want, correction=self.correction if seen else None)
+    def answers(self, queries: Iterable[Query], want: Sequence[Reduction] = (Rows(),)) -> Iterator[Answer]:
+        """Ask the model."""
+        return self._conditionals.ask(queries, want)
 
     def finished(
         self,

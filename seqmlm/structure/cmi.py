@@ -19,7 +19,6 @@ from seqmlm.engine.randomness import uniform
 from seqmlm.engine.reductions import Rows, TargetLogProb, TopIds, TopLogProbs, top
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.engine.units import QUERY_TOKENS
-from seqmlm.errors import UsageError
 from seqmlm.structure.base import (
     MASKED,
     Estimator,
@@ -133,14 +132,6 @@ class Fast(Exact):
 
     name = "cmi/fast"
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
-        if self.correction is None:
-            raise UsageError(
-                "estimator fast reads what the model says of tokens that it sees, and no one-pass correction "
-                "follows from how this model was trained: use --estimator exact or topk"
-            )
-
     def passes(self, units: int, tokens: int) -> int:
         exact = min(self.pairs(units), round(self.settings.exact_pairs * units))
         return units * (1 + len(self.alphabet)) + exact * (2 * len(self.alphabet) + 1)
@@ -153,7 +144,7 @@ class Fast(Exact):
             for places in all_places
         ]
         seen = self.answers(
-            chain.from_iterable(substitutions(places, self.alphabet) for places in all_places), seen=True
+            chain.from_iterable(substitutions(places, self.alphabet) for places in all_places)
         )
         ranked = [self._ranked(places, own, seen) for places, own in zip(all_places, alone, strict=True)]
         chosen = [self._strongest(places, values) for places, values in zip(all_places, ranked, strict=True)]

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.linear import LinearRows, columns_of, coupling_norms
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import Rows
@@ -184,9 +183,7 @@ class Dependency(Estimator):
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
         all_places, size = [self.places(one) for one in encodings], len(self.alphabet)
-        answers = self.answers(
-            chain.from_iterable(substitutions(one, self.alphabet) for one in all_places), seen=True
-        )
+        answers = self.answers(chain.from_iterable(substitutions(one, self.alphabet) for one in all_places))
         found = []
         for places in all_places:
             count = len(places.at)
@@ -322,17 +319,12 @@ class Auto(Estimator):
         super().__init__(*given, **more)
         small = len(self.alphabet) <= SMALL_ALPHABET
         self._best: Estimator = (Exact if small else TopK)(*given, **more)
-        if not small:
-            self._cheap: Estimator = Cpmi(*given, **more)
-        else:
-            self._cheap = self._best if self.correction is None else Fast(*given, **more)
+        self._cheap: Estimator = (Fast if small else Cpmi)(*given, **more)
         self._longest = max((n for n in range(2, 4096) if self._best.passes(n, n) <= CHEAP), default=1)
 
     @property
     def name(self) -> str:  # type: ignore[override]
         """Both, and up to which length the better one is taken."""
-        if self._cheap is self._best:
-            return self._best.name
         return f"{self._best.name} up to {self._longest} units, {self._cheap.name} beyond"
 
     def _of(self, places: int) -> Estimator:
@@ -381,17 +373,15 @@ def estimator(
     units: Units,
     *,
     counts: PairCounts | None = None,
-    correction: Correction | None = None,
 ) -> Estimator:
     """What makes maps as settings say.
 
     Args:
         settings, conditionals, units: see `Estimator`.
         counts: of "pmi".
-        correction: for tokens that the model sees: what `fast` needs, and `auto` for long sequences.
 
     Raises:
-        UsageError: no such method, units that it cannot ask about, or a correction that is missing.
+        UsageError: no such method, or units that it cannot ask about.
     """
     if settings.method not in KINDS:
         raise UsageError(f"--method is one of {', '.join(KINDS)}; got {settings.method!r}")
@@ -402,5 +392,5 @@ def estimator(
             "several units: use --method cpmi, or a model of single units"
         )
     if kind is Pmi:
-        return Pmi(settings, conditionals, units, correction, counts=counts)
-    return kind(settings, conditionals, units, correction)
+        return Pmi(settings, conditionals, units, counts=counts)
+    return kind(settings, conditionals, units)

@@ -25,7 +25,6 @@ from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import evenly, hash64, nested
 from seqmlm.engine.device import Precision
-from seqmlm.engine.one_pass import Fit
 from seqmlm.engine.types import Encoding, InMemory, Sequences
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.engine.windows import windows
@@ -48,15 +47,12 @@ from seqmlm.inference.calibrations import (
 from seqmlm.inference.detector import ESCALATE, Detector, JudgedRow, Recorder, copies, table
 from seqmlm.inference.expert import Use
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.one_pass import fitted, keep, nearer
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.registry import Registry
 from seqmlm.tasks.corpus import split_source
 from seqmlm.tasks.models import register_calibrations
 from seqmlm.workspace import Workspace
-
-_ONE_PASS = (str(ONE_PASS), CASCADE)
 
 TRAINING_SHARE, MOST_SHARE = 0.05, 0.25
 """How much longer a training may take for its calibration; at most, where that is too few rows."""
@@ -71,7 +67,6 @@ MOST_RECORDS = 20_000
 """Records that a calibration looks at; of more, so many spread evenly."""
 
 _EXACT_SHARE, _CASCADE_SHARE = 0.5, 0.4  # of the tokens that may be spent; the rest goes to one pass
-_TEACH, _MOST_TEACH = 10, 800  # a correction is fitted to every tenth record, at most so many
 _FLOOR = 300_000  # forward tokens that a mode may take however short the training was
 
 
@@ -105,8 +100,7 @@ class CalibrateResult:
         records: normal records that were used; left_out: those the model was trained on.
         modes: for each mode rows, smallest_rate (of false alarms that is guaranteed), tail (whether smaller
             ones are extrapolated), judged_by and evidence (`seqmlm.evaluation.evidence`), rows_per_day,
-            precision, of one-pass modes the correction ("derived", or "fitted": an approximation) and, where
-            a rate was asked for, what it rests on.
+            precision and, where a rate was asked for, what it rests on.
         problems: by reason.
     """
 
@@ -173,25 +167,26 @@ def _replaced(
     """
     model = calibrator.session.model
     folder, private = Path(model.path), model.card.sensitive
-    stored = kept_calibrations(folder, calibrator.notify)
+    kept_calibrations(folder, calibrator.notify)  # says now what of a broken file will be lost
     background = stored_background(model, level)
     learnt: dict[str, Background] = {}
     if level.background is not None and background is None:
         background, normal = calibrator.background(level, normal, None)
         assert background is not None
         learnt[level.name] = background
-    modes: tuple[str, ...] = (str(EXACT), *_ONE_PASS) if mode is None else (mode,)
-    if mode is None and not any(name != level.name and one in _ONE_PASS for name, one in stored):
-        # Another level's one-pass calibrations rest on the correction there is: with these it may change.
-        modes, normal = calibrator.default_modes(normal)
+    modes = default_modes(model) if mode is None else (mode,)
     made = calibrator.calibrate(level, modes, normal, background)
     if not made:
         raise DataError("too few normal records for sensitive data", remedy="give at least eleven")
     if learnt:
         store_backgrounds(folder, learnt, private=private)
-    calibrator.keep_correction()
     store(folder, made, private=private)
     return made
+
+
+def default_modes(model: LoadedModel) -> tuple[str, ...]:
+    """The modes that a level is calibrated in where none is named: those that the model can be asked in."""
+    return (str(EXACT), str(ONE_PASS), CASCADE) if model.tokenizer.overlap == 1 else (str(EXACT),)
 
 
 def calibrate_trained(
@@ -240,12 +235,10 @@ def calibrate_trained(
             store_backgrounds(folder, {level.name: background}, private=private)
         if not rest.records:
             raise DataError("too few records were set aside")
-        modes, rest = calibrator.default_modes(rest)
-        made = calibrator.calibrate(level, modes, rest, background)
+        made = calibrator.calibrate(level, default_modes(model), rest, background)
     except DataError as error:
         notify(f"not calibrated: {error.reason}; calibrate with normal data by 'seqmlm calibrate'")
         return {}
-    calibrator.keep_correction()
     if made:
         store(folder, made, private=private)
         notify(f"{told(made)}; {time.monotonic() - began:.0f} s")
@@ -324,7 +317,7 @@ class Calibrator:
     """Calibrates one model; the same records give the same calibrations.
 
     Args:
-        session: the model, in a folder of its own, where a fitted one-pass correction may be kept.
+        session: the model.
         problems: receives records that the model cannot read.
         seed: of all draws.
         budget: forward tokens to spend; None for as many as all records take.
@@ -336,7 +329,6 @@ class Calibrator:
     seed: int = 0
     budget: int | None = None
     notify: Callable[[str], None] = field(default=lambda text: None)
-    _fit: Fit | None = field(default=None, init=False)
     _exact: dict[str, Choice] = field(default_factory=dict, init=False)
 
     def background(
@@ -395,42 +387,6 @@ class Calibrator:
                 self.notify(f"too few records to calibrate {level.name} in mode {mode}: {needed}")
                 continue
             found[level.name, mode] = made
-        return found
-
-    def default_modes(self, normal: Normal) -> tuple[tuple[str, ...], Normal]:
-        """Exact, and one pass with its cascade where the model allows it.
-
-        Fits the correction that these need; `keep_correction` keeps it.
-
-        Returns:
-            The modes, and the records left to calibrate with: those that the correction was fitted to are
-            nearer to exact than others will be. Of fewer than twenty none can be spared.
-        """
-        teach = normal.records[::_TEACH][:_MOST_TEACH]
-        try:
-            self._fit = self._fitted(teach)
-        except (UsageError, DataError) as error:
-            self._fit = self.session.one_pass_correction = None
-            self.notify(f"calibrated in the exact mode alone: {error}")
-            return (str(EXACT),), normal
-        if self._fit is not None and len(normal.records) >= 2 * _TEACH:
-            chosen = {id(record) for record in teach}
-            rest = [record for record in normal.records if id(record) not in chosen]
-            normal = replace(normal, records=rest)
-        return (str(EXACT), str(ONE_PASS), CASCADE), normal
-
-    def keep_correction(self) -> None:
-        """Keep with the model what `default_modes` fitted, beside the calibrations that rest on it."""
-        if self._fit is not None:
-            keep(self.session.model, self._fit)
-
-    def _fitted(self, records: Sequence[Record]) -> Fit | None:
-        """Fit a correction, and have the session take it where it is nearer to exact than what it has."""
-        session = self.session
-        found = fitted(session.model, session.conditionals(), self._encodings(records), seed=self.seed)
-        if found is not None:
-            session.one_pass_correction = nearer(session.model, found)
-        session.correction(ONE_PASS)  # raises where there is none
         return found
 
     def _single(

@@ -41,7 +41,7 @@ _HUGGING_FACE = ("config.json", "generation_config.json", "*.safetensors", "*.sa
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt", "log_templates.json")
 _REWRITTEN = ("config.json", "generation_config.json", "model*.safetensors*", "channels.safetensors")
-_EXPORTED = (*_HUGGING_FACE, *_TOKENIZER, *_VOCABULARY, "one_pass*.json", "seqmlm*.json")
+_EXPORTED = (*_HUGGING_FACE, *_TOKENIZER, *_VOCABULARY, "seqmlm*.json")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -293,7 +293,7 @@ def _summary(found: list[ScoredPair], config: PairsConfig, scorer: PairScorer, s
 
     overall = accuracy(*columns(config.metric))
     groups = by_group(*columns(config.metric), [one.pair.group for one in found])
-    asked = scorer.session.conditionals(Mode.parse(config.mode)).statistics
+    asked = scorer.session.conditionals().statistics
     others = ("length",) if config.metric == "shared" else ("sum", "mean", "length")
     return PairsResult(
         metric=config.metric,

@@ -13,7 +13,7 @@ from seqmlm.anomaly.levels import WHOLE, Background, Level
 from seqmlm.engine.device import Precision
 from seqmlm.engine.reductions import Entropy, Rank, top
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
-from seqmlm.errors import SeqmlmError, StateError, UsageError
+from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for
 from seqmlm.inference.batches import Budget, tokens_per_second
 from seqmlm.inference.calibrations import (
@@ -38,12 +38,6 @@ from seqmlm.workspace import Workspace
 PATIENCE = 600.0
 """Seconds that the forward passes of a scoring may take, by estimate, where no mode is asked for and the
 model is calibrated for a cheaper one: about as long as a person waits for one result without planning."""
-
-_CORRECTED = {
-    "none": "by nothing",
-    "derived": "as the masking of the training implies, which is exact for a model that learnt it perfectly",
-    "fitted": "by a fit to exact answers, which is an approximation",
-}
 
 EXPECTED = top(3)
 """What a row says of each unit that it names."""
@@ -168,9 +162,6 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
         raise _uncalibrated(config, level, name, "--mode cascade")
     mode = Mode.parse(name) if name != CASCADE else stored.screen if stored is not None else ONE_PASS
     name = name if name == CASCADE else str(mode)
-    correction = session.correction(mode)
-    if mode == ONE_PASS and correction is not None:
-        notes.append(f"one-pass answers are corrected {_CORRECTED[correction.kind]}")
     notes += _other_precision(stored, session.precision)
     return ScoringPlan(
         session=session,
@@ -225,7 +216,7 @@ def choose_mode(config: ScoreConfig, session: Session, level: Level) -> Choice:
     why = f"the forward passes take {about(seconds[mode])}, by estimate"
     if mode != str(EXACT):
         why += f" (--mode exact: {about(seconds[str(EXACT)])})"
-    elif not fast and _asks_in_one_pass(session):
+    elif not fast and session.tokenizer.overlap == 1:
         why += f" (--mode {ONE_PASS}: {about(seconds[str(ONE_PASS)])}; it is not calibrated for these scores)"
     return Choice(mode, why, work.characters)
 
@@ -238,14 +229,6 @@ def _usable(session: Session, level: Level, mode: str) -> Stored | None:
     """The calibration of a mode, if it is one of the scores that are mixed now."""
     stored = stored_calibration(session.model, level, mode)
     return stored if stored is not None and _rests_on(stored, session, level) else None
-
-
-def _asks_in_one_pass(session: Session) -> bool:
-    try:
-        session.correction(ONE_PASS)
-    except SeqmlmError:
-        return False
-    return True
 
 
 def _possible(config: ScoreConfig, session: Session, level: Level, name: str, why: str) -> tuple[str, str]:

@@ -179,7 +179,7 @@ class Tokenizer(ABC):
 
     @property
     def single_tokens(self) -> bool:
-        """Whether every unit is one token, so that draws per unit are draws per token."""
+        """Whether every unit is one token, so that counts of tokens say how frequent units are."""
         return False
 
     def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:

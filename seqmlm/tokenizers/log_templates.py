@@ -315,10 +315,6 @@ class TemplateTokenizer(Tokenizer):
             done += count
         return gaps
 
-    @property
-    def single_tokens(self) -> bool:
-        return not self._options.time_gaps
-
     def unknown(self, raw: Any) -> list[Unknown]:
         """The lines that fit no template, with their text."""
         lines = lines_of(raw)

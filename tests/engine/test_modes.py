@@ -8,7 +8,6 @@ import torch
 
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.reductions import Entropy, Rank, top
@@ -18,7 +17,7 @@ from seqmlm.engine.units import Mode, partition, unit_numbers
 from seqmlm.errors import UsageError
 
 SPACE = TokenSpace(size=20, pad=0, mask=1, unk=2, start=3, end=4, special=(0, 1, 2, 3, 4))
-MODES = ["exact", "token", "whole-unit", "partition:1", "partition:3", "partition:50", "one-pass"]
+MODES = ["exact", "partition:1", "partition:3", "partition:50", "one-pass"]
 
 
 @pytest.fixture(scope="module")
@@ -59,21 +58,19 @@ def hidden_with(encoding: Encoding, position: int, mode: Mode) -> list[int]:
     ordinary = ~SPACE.is_special[encoding.ids]
     if mode.kind == "one-pass":
         return []
-    if mode.kind == "token":
-        return [position]
     if mode.kind == "partition":
         passes = partition(int(numbers.max()) + 1, mode.parts)
         together = (numbers >= 0) & (passes[numbers] == passes[own])
         return np.flatnonzero(together & ordinary).tolist()
     unit = np.flatnonzero((numbers == own) & ordinary)
-    return [p for p in unit.tolist() if mode.kind == "whole-unit" or p >= position]
+    return [p for p in unit.tolist() if p >= position]
 
 
 @pytest.mark.parametrize("text", MODES)
 def test_a_mode_is_what_a_loop_over_positions_computes(rows: MaskedRows, text: str) -> None:
     mode = Mode.parse(text)
     want = (Entropy(), Rank(), *top(3))
-    scorer = Scorer(Conditionals(rows), mode=mode, correction=Correction(), want=want)
+    scorer = Scorer(Conditionals(rows), mode=mode, want=want)
     for encoding, score in zip(sequences(), scorer.windows((e, None) for e in sequences()), strict=True):
         scored = np.flatnonzero((encoding.groups >= 0) & ~SPACE.is_special[encoding.ids])
         assert score.positions.tolist() == scored.tolist()
@@ -90,27 +87,10 @@ def test_a_mode_is_what_a_loop_over_positions_computes(rows: MaskedRows, text: s
             assert own["top_log_probs"][0] == pytest.approx(float(truth.max()), abs=1e-4)
 
 
-def test_a_correction_acts_where_the_token_is_seen_and_a_bias_everywhere(rows: MaskedRows) -> None:
-    seen = np.where(SPACE.is_special, 0, np.linspace(0.5, 3, SPACE.size)).astype(np.float32)
-    bias = np.where(SPACE.is_special, 0, np.linspace(-1, 1, SPACE.size)).astype(np.float32)
-    encoding = sequences()[3]
-    for text in ("one-pass", "exact"):
-        mode = Mode.parse(text)
-        scorer = Scorer(Conditionals(rows), mode=mode, correction=Correction(seen=seen, bias=bias))
-        [score] = scorer.windows([(encoding, None)])
-        for i, position in enumerate(score.positions.tolist()):
-            logits = naive(rows, encoding, hidden_with(encoding, position, mode), position)
-            logits = logits - torch.from_numpy(bias)
-            token = int(encoding.ids[position])
-            if mode.kind == "one-pass":
-                logits[token] -= float(seen[token])
-            assert score.log_probs[i] == pytest.approx(float(torch.log_softmax(logits, -1)[token]), abs=1e-4)
-
-
 @pytest.mark.parametrize("text", MODES)
 def test_asking_a_part_gives_the_same_answers(rows: MaskedRows, text: str) -> None:
     encoding = sequences()[4]
-    scorer = Scorer(Conditionals(rows), mode=Mode.parse(text), correction=Correction())
+    scorer = Scorer(Conditionals(rows), mode=Mode.parse(text))
     owned = np.arange(len(encoding)) % 3 == 0
     [whole] = scorer.windows([(encoding, None)])
     [part] = scorer.windows([(encoding, owned)])
@@ -127,12 +107,7 @@ def test_a_partition_hides_each_unit_once_and_evenly(count: int, parts: int) -> 
         assert sorted(passes[block : block + parts].tolist()) == list(range(parts))
 
 
-@pytest.mark.parametrize("text", ["", "fast", "partition", "partition:0", "partition:x", "exact:3"])
+@pytest.mark.parametrize("text", ["", "fast", "token", "partition", "partition:0", "partition:x", "exact:3"])
 def test_unknown_modes_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="unknown mode"):
         Mode.parse(text)
-
-
-def test_one_pass_without_a_correction_is_refused(rows: MaskedRows) -> None:
-    with pytest.raises(UsageError, match="correction"):
-        Scorer(Conditionals(rows), mode=Mode.parse("one-pass"))

@@ -40,7 +40,7 @@ TURNS_OVER = {
     *("correct", "best", "weight", "worst_visit", "worst_visit_id", "worst_date"),
 }
 # Of a calibration's header: digests of numbers and of where the data were, and what is fitted to few numbers.
-DIGESTS = {"sha256", "correction", "counts", "smoothing", "source", "tail"}
+DIGESTS = {"sha256", "counts", "smoothing", "source", "tail"}
 
 # Relative and absolute differences that another processor's rounding may bring.
 NEAR = (1e-3, 2e-3)

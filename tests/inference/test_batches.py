@@ -7,7 +7,6 @@ from tiny_models import protein_model, residues
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.layout import exact_cost
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.inference import batches
@@ -41,7 +40,7 @@ def test_a_model_that_looks_everywhere_costs_the_square() -> None:
 @pytest.mark.parametrize("mode", ["exact", "one-pass", "partition:3"])
 def test_the_estimate_is_near_what_scoring_takes(pattern: str, length: int, mode: str) -> None:
     model, asked = protein_model(100, pattern), Mode.parse(mode)
-    session = Session(model, tokens_per_batch=10**6, correction=Correction())
+    session = Session(model, tokens_per_batch=10**6)
     scorer = RecordScorer(session)
     record = Record(id="r", raw=residues(length), source="x", line=1)
     scorer.scored(scorer.encoded([record], Problems()), asked)

@@ -14,14 +14,10 @@ from torch import Tensor
 from seqmlm.anomaly.levels import RecordLevel, UnitLevel
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.reductions import Block, Entropy, Rank, Reduction
-from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.types import InMemory
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.evaluation.conformal import Calibration
-from seqmlm.inference import one_pass
 from seqmlm.inference.batches import encoded
 from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.model_folder import LoadedModel
@@ -53,9 +49,9 @@ class Margin(Reduction):
         return best[:, 0] - best[:, 1]
 
 
-@pytest.mark.parametrize("mode", [EXACT, Mode("partition", 4), Mode("whole-unit")])
+@pytest.mark.parametrize("mode", [EXACT, Mode("partition", 4)])
 def test_parts_that_are_asked_anew_are_those_of_a_whole_scoring(model: LoadedModel, mode: Mode) -> None:
-    scorer = RecordScorer(Session(model, correction=Correction()))
+    scorer = RecordScorer(Session(model))
     batch = scorer.encoded(_records(70, 3, 30), Problems())
     truth = scorer.scored(batch, EXACT, want=[Entropy(), Rank(), Margin()])
     level = RecordLevel("protein")
@@ -74,27 +70,8 @@ def test_parts_that_are_asked_anew_are_those_of_a_whole_scoring(model: LoadedMod
             assert new.values[name][~again].tolist() == old.values[name][~again].tolist()
 
 
-@pytest.mark.parametrize("mode", [EXACT, Mode("partition", 4)])
-def test_unequal_selection_rates_are_taken_off_in_every_mode(
-    model: LoadedModel, mode: Mode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bias = np.random.default_rng(0).normal(size=model.tokenizer.space.size).astype(np.float32)
-    monkeypatch.setattr(one_pass, "bias_for", lambda _: bias)
-    plain = Conditionals(model.rows)
-    [record] = _records(12)
-    encoding = model.tokenizer.encode(record.raw)
-    asked = Scorer(plain, model.tokenizer.units, mode=mode, correction=Correction(bias=bias))
-    [expected] = asked.windows([(encoding, None)])
-    for correction in (None, Correction(seen=np.ones_like(bias), kind="fitted")):
-        scorer = RecordScorer(Session(model, correction=correction))
-        [found] = scorer.scored(scorer.encoded([record], Problems()), mode)
-        assert found.surprisal == pytest.approx(-expected.log_probs / np.log(2), abs=1e-4)
-    [raw] = Scorer(plain, model.tokenizer.units, mode=mode).windows([(encoding, None)])
-    assert expected.log_probs != pytest.approx(raw.log_probs, abs=1e-2)
-
-
 def test_rows_of_units_point_at_their_letters(model: LoadedModel) -> None:
-    scorer = RecordScorer(Session(model, correction=Correction()))
+    scorer = RecordScorer(Session(model))
     detector = Detector(scorer, UnitLevel("residue"), mode=ONE_PASS, want=EXPECTED)
     [record] = _records(50)
     rows = list(detector.judged([record], Problems()))

@@ -17,7 +17,6 @@ from tiny_models import RESIDUES, protein_model
 from seqmlm.data import files
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.inference import batches, estimate
 from seqmlm.inference.batches import forward_tokens
@@ -160,7 +159,7 @@ def test_the_estimate_counts_what_a_level_asks(
     made: Any, level: str, mode: Mode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, records = made(5)
-    session = Session(model, correction=Correction())
+    session = Session(model)
     monkeypatch.setattr(session, "reader", lambda *_, **__: lambda problems: iter(records))
     file = tmp_path / "some"
     file.write_text("some")

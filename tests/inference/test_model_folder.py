@@ -24,7 +24,7 @@ from seqmlm.inference.calibrations import Stored, store, stored_calibrations
 from seqmlm.inference.model_folder import CARD, LOCK, LoadedModel, check_files, put_file, read_card
 from seqmlm.tasks.models import export_model
 
-EXTRA = "one_pass.json"
+EXTRA = "log_templates.json"
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ def test_a_full_disk_leaves_the_old_file_and_a_folder_that_loads(
 
     with monkeypatch.context() as patched:
         patched.setattr(durable.DISK, "rename", full)
-        with pytest.raises(StateError, match=r"one_pass\.json: No space left .* copy the model"):
+        with pytest.raises(StateError, match=r"log_templates\.json: No space left .* copy the model"):
             put_file(folder / EXTRA, b"new", private=False)
     assert (folder / EXTRA).read_bytes() == b'{"seen": 0.5}'
     checked(folder)
@@ -202,7 +202,7 @@ def earlier(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-@pytest.mark.parametrize("name", ["seqmlm_tokenizer.json", "calibration.safetensors", "one_pass.json"])
+@pytest.mark.parametrize("name", ["seqmlm_tokenizer.json", "calibration.safetensors", "log_templates.json"])
 def test_no_file_is_a_pipe_or_leads_out_of_a_folder_without_checksums(
     earlier: Path, tmp_path: Path, name: str, kind: str
 ) -> None:

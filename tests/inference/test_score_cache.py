@@ -11,7 +11,6 @@ from tiny_models import protein_model, residues
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.reductions import Rank
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, ONE_PASS
@@ -47,7 +46,7 @@ def test_equal_sequences_are_asked_once_and_keep_their_own_records(model: Loaded
 
 
 def test_another_request_is_asked_anew(model: LoadedModel) -> None:
-    scorer = RecordScorer(Session(model, correction=Correction()))
+    scorer = RecordScorer(Session(model))
     batch = scorer.encoded(records(12), Problems())
     [exact], [once] = scorer.scored(batch, EXACT), scorer.scored(batch, ONE_PASS)
     assert exact.surprisal.tolist() != once.surprisal.tolist()

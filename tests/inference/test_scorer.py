@@ -1,4 +1,4 @@
-"""Scoring of records against the definition: where long ones are asked, what masking was unequal about."""
+"""Scoring of records against the definition: where long ones are asked, and in which precision."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from tiny_models import protein_model, residues
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals, Query
-from seqmlm.engine.masking.lexicon import Lexicon
-from seqmlm.engine.reductions import Rows
-from seqmlm.engine.types import Floats, TokenSpace
-from seqmlm.engine.units import EXACT, ONE_PASS_HEAD, Mode
+from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import NotFiniteError
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
@@ -62,46 +59,6 @@ def test_scores_do_not_depend_on_the_company(model: LoadedModel) -> None:
         assert together == pytest.approx(_surprisals(model, EXACT, sequence)[0], abs=1e-4)
 
 
-@pytest.mark.parametrize("mode", [EXACT, Mode("whole-unit"), Mode("partition", 3)])
-def test_what_was_hidden_more_often_is_taken_off_in_every_mode(
-    model: LoadedModel, mode: Mode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    space = model.tokenizer.space
-    rates = np.where(space.is_special, 0.0, 0.1).astype(np.float32)
-    rates[space.ordinary[::2]] = 0.4
-    masking = {"masker": "lexicon.v1", "options": {"words": ["L"]}}
-    unequal = replace(model, card=replace(model.card, masking=masking))
-    sequence = residues(15)
-    equal = _surprisals(model, mode, sequence)[0]
-    assert _surprisals(unequal, mode, sequence)[0] == pytest.approx(equal), "one rate for all it selects"
-
-    def selection_rate(self: Lexicon, space: TokenSpace) -> Floats:
-        return rates
-
-    monkeypatch.setattr(Lexicon, "selection_rate", selection_rate)
-    [found] = _surprisals(unequal, mode, sequence)
-    # p(t) / s(t), normalized again: from whole rows of the model as it is.
-    ids = model.tokenizer.encode(sequence).ids[1:-1]
-    expected = [_reweighted(model, mode, sequence, place, rates)[ids[place]] for place in range(15)]
-    assert found == pytest.approx((-np.log2(expected)).tolist(), abs=1e-4)
-    [text] = RecordScorer(Session(unequal)).sequences([model.tokenizer.encode(sequence)], mode)
-    assert text.pll == pytest.approx(float(np.log(expected).sum()), abs=1e-3)
-
-
-def _reweighted(model: LoadedModel, mode: Mode, sequence: str, place: int, rates: Floats) -> Floats:
-    """(V,) p(t | rest) / s(t), normalized, at a residue."""
-    encoding = model.tokenizer.encode(sequence)
-    rule = model.tokenizer.units
-    for query in rule.questions(encoding, None, mode):
-        shown = np.flatnonzero(query.asked == place + 1)
-        if len(shown):
-            [answer] = Conditionals(model.rows).ask([query], [Rows()])
-            row = np.exp(answer.values["rows"][shown[0]].astype(np.float64))
-            weighted = np.divide(row, rates, out=np.zeros_like(row), where=rates > 0)
-            return (weighted / weighted.sum()).astype(np.float32)
-    raise AssertionError(f"residue {place} is not asked")
-
-
 def test_each_precision_has_answers_of_its_own(model: LoadedModel) -> None:
     records = [Record(id="a", raw=residues(33), source="x.fasta", line=1)]
     found = {}
@@ -117,18 +74,6 @@ def test_each_precision_has_answers_of_its_own(model: LoadedModel) -> None:
     assert 0 < apart.max() < 0.2
     if not torch.accelerator.is_available():
         assert found["auto"][0].tolist() == found["fp32"][0].tolist()
-
-
-def test_a_one_pass_head_is_asked_in_the_scorers_precision(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("seqmlm.inference.session.head_for", lambda model: model.rows)
-    scorer = RecordScorer(Session(model, precision="bf16"))
-    records = [Record(id="a", raw=residues(9), source="x.fasta", line=1)]
-    scorer.scored(scorer.encoded(records, Problems()), ONE_PASS_HEAD)
-    [made] = scorer._scorers.values()
-    assert made.conditionals is not scorer.session.conditionals()
-    assert made.conditionals.precision == "bf16"
 
 
 @pytest.mark.parametrize("sensitive", [False, True])

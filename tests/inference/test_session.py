@@ -11,8 +11,6 @@ from tiny_models import protein_model, residues
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.correction import Correction
-from seqmlm.engine.units import EXACT, ONE_PASS, ONE_PASS_HEAD
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.scorer import RecordScorer
@@ -53,25 +51,6 @@ def test_scores_of_sensitive_data_are_not_shown(workspace: Path) -> None:
         Session.open(name, shown=True)
     with pytest.raises(UsageError, match=r"console: name a file$"):
         Session.open(name, shown=True, remedy="name a file")
-
-
-def test_one_model_answers_for_all_modes_but_a_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session(protein_model(), tokens_per_batch=64, precision="bf16")
-    with pytest.raises(UsageError, match="no one-pass head"):
-        session.conditionals(ONE_PASS_HEAD)
-    monkeypatch.setattr("seqmlm.inference.session.head_for", lambda model: model.rows)
-    exact, head = session.conditionals(EXACT), session.conditionals(ONE_PASS_HEAD)
-    assert session.conditionals(ONE_PASS) is exact is not head
-    assert {(one.tokens_per_batch, one.precision) for one in (exact, head)} == {(64, "bf16")}
-
-
-def test_a_correction_replaces_the_models_own_in_one_pass_alone() -> None:
-    with pytest.raises(UsageError, match="no one-pass correction"):
-        Session(protein_model()).correction(ONE_PASS)
-    own = Correction()
-    session = Session(protein_model(), correction=own)
-    assert session.correction(ONE_PASS) is own
-    assert session.correction(EXACT) is None
 
 
 def test_a_session_that_forgot_is_as_new() -> None:

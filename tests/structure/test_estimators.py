@@ -15,7 +15,6 @@ from text_models import text_model
 from tiny_models import dna_model, protein_model, residues
 
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import Units
 from seqmlm.errors import UsageError
@@ -27,14 +26,11 @@ from seqmlm.structure.estimators import PairCounts, StructureSettings, estimator
 from seqmlm.structure.maps import symmetrized
 
 Doubles = NDArray[np.float64]
-NO_CORRECTION = Correction()
 
 
-def made(model: LoadedModel, correction: Correction | None = NO_CORRECTION, **settings: Any) -> Estimator:
+def made(model: LoadedModel, **settings: Any) -> Estimator:
     conditionals = Conditionals(model.rows, tokens_per_batch=256)
-    return estimator(
-        StructureSettings(**settings), conditionals, model.tokenizer.units, correction=correction
-    )
+    return estimator(StructureSettings(**settings), conditionals, model.tokenizer.units)
 
 
 class Naive:
@@ -291,29 +287,20 @@ def test_gibbs_draws_what_its_numbers_say() -> None:
 
 
 def test_fast_ranks_by_the_sequence_as_it_is_and_computes_the_strongest() -> None:
-    correction = Correction(seen=np.linspace(0, 1, DNA.rows.space.size).astype(np.float32))
-    fast = made(DNA, correction, **four(estimator="fast", exact_pairs=0))
+    fast = made(DNA, **four(estimator="fast", exact_pairs=0))
     [ranked] = fast.maps([SEQUENCE])
-    ask = Naive(DNA, np.arange(DNA.rows.space.size, dtype=np.int32))
-    assert correction.seen is not None
-
-    def seen(ids: NDArray[np.int32], at: int) -> Doubles:
-        logits = ask(ids, at)
-        logits[ids[at]] -= correction.seen[ids[at]]  # type: ignore[index]
-        own = np.exp(logits[ALPHABET])
-        return own / own.sum()
-
+    ask = Naive(DNA, ALPHABET)
     directed = np.full((7, 7), np.nan)
     for i in PLACES:
-        alone = np.exp(Naive(DNA, ALPHABET)(changed(SEQUENCE, (i, MASK)), i))
+        alone = np.exp(ask(changed(SEQUENCE, (i, MASK)), i))
         for j in PLACES:
             if i != j:
-                rows = np.stack([seen(changed(SEQUENCE, (i, a)), j) for a in ALPHABET.tolist()])
+                rows = np.exp([ask(changed(SEQUENCE, (i, a)), j) for a in ALPHABET.tolist()])
                 mean = alone @ rows
                 directed[i - 1, j - 1] = alone @ (rows * np.log(rows / mean)).sum(1)
     np.testing.assert_allclose(ranked.values, symmetrized(directed), atol=1e-6)
     [exact] = made(DNA, **four(estimator="exact")).maps([SEQUENCE])
-    [both] = made(DNA, correction, **four(estimator="fast", exact_pairs=1)).maps([SEQUENCE])
+    [both] = made(DNA, **four(estimator="fast", exact_pairs=1)).maps([SEQUENCE])
     again = both.values != ranked.values
     assert int((again & ~np.isnan(both.values)).sum()) == 2 * 7
     order = np.argsort(-ranked.values[np.triu_indices(7, 1)])[:7]
@@ -472,7 +459,6 @@ def test_auto_says_what_it_chooses(words: LoadedModel, monkeypatch: pytest.Monke
     short, long = DNA.tokenizer.encode("ACGTA"), SEQUENCE
     assert [one.method for one in both.maps([short, long])] == ["cmi/exact", "cmi/fast"]
     assert both.passes(7, 9) == made(DNA, **four(estimator="fast")).passes(7, 9)
-    assert made(DNA, None, **four()).name == "cmi/exact"
     assert made(words, k=4).name.startswith("cmi/topk up to ")
 
 
@@ -492,8 +478,6 @@ def test_settings_without_sense(settings: dict[str, Any], said: str) -> None:
 def test_what_is_not_possible_is_said(words: LoadedModel) -> None:
     with pytest.raises(UsageError, match="--method is one of"):
         made(words, method="cmo")
-    with pytest.raises(UsageError, match="no one-pass correction"):
-        made(DNA, None, estimator="fast")
     with pytest.raises(UsageError, match="tries every symbol"):
         made(words, method="jacobian")
 

@@ -23,7 +23,7 @@ from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import ClassNorms
 from seqmlm.engine import durable
 from seqmlm.engine.types import Sequences
-from seqmlm.engine.units import EXACT, ONE_PASS, Mode
+from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import DataError, StateError
 from seqmlm.inference.batches import forward_tokens
 from seqmlm.inference.calibrations import (
@@ -42,11 +42,10 @@ from seqmlm.inference.calibrations import (
 )
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.one_pass import correction_for
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tasks import calibrate as calibrate_module
-from seqmlm.tasks.calibrate import ENOUGH_ROWS, Calibrator, Normal
+from seqmlm.tasks.calibrate import ENOUGH_ROWS, Calibrator, Normal, default_modes
 from seqmlm.tasks.score_output import line
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -106,13 +105,8 @@ def test_the_same_records_give_the_same_calibrations(model: LoadedModel, tmp_pat
     level, records = RecordLevel("protein"), normal(80)
     written = []
     for name in "ab":
-        one = calibrator(model)
-        modes, rest = one.default_modes(records)
-        assert modes == ("exact", "one-pass", "cascade")
-        assert [record.line % 10 == 1 for record in records.records] == [
-            record not in rest.records for record in records.records
-        ], "what a correction was fitted to does not calibrate"
-        found = one.calibrate(level, modes, rest, None)
+        found = calibrator(model).calibrate(level, default_modes(model), records, None)
+        assert [mode for _, mode in found] == ["exact", "one-pass", "cascade"]
         (tmp_path / name).mkdir()
         store(tmp_path / name, {key: replace(s, created="now") for key, s in found.items()})
         written.append((tmp_path / name / CALIBRATION).read_bytes())
@@ -120,41 +114,7 @@ def test_the_same_records_give_the_same_calibrations(model: LoadedModel, tmp_pat
     back = stored_calibration(replace(model, path=str(tmp_path / "a")), level, CASCADE)
     assert back is not None
     assert back.cascade is not None
-    assert (back.rows, back.source, back.created) == (72, "f", "now")
-
-
-def test_a_correction_is_kept_with_the_calibrations_that_rest_on_it(
-    model: LoadedModel, tmp_path: Path
-) -> None:
-    one, level = calibrator(model), RecordLevel("protein")
-    modes, rest = one.default_modes(normal(60))
-    fitted = one.session.correction(ONE_PASS)
-    assert fitted is not None
-    assert fitted.kind == "fitted"
-    assert correction_for(model).kind == "derived", "nothing is written yet"
-    found = one.calibrate(level, modes, rest, None)["protein", "one-pass"].calibration
-    one.keep_correction()
-    kept = correction_for(model).seen
-    assert kept is not None
-    assert fitted.seen is not None
-    assert kept == pytest.approx(fitted.seen, rel=1e-6)
-    again = calibrator(model).calibrate(level, ["one-pass"], rest, None)["protein", "one-pass"].calibration
-    assert found is not None
-    assert again is not None
-    record = normal(1, seed=5).records
-    judged = [
-        Detector(RecordScorer(Session(model)), level, mode=ONE_PASS, calibration=c).batch(record, Problems())
-        for c in (found, again)
-    ]
-    assert judged[0][0].p_value == judged[1][0].p_value
-
-
-def test_a_model_without_one_pass_says_why(model: LoadedModel) -> None:
-    said: list[str] = []
-    records = Normal(records=[Record(id="e", raw="", source="x", line=1)], of=1, source="")
-    assert calibrator(model, notify=said.append).default_modes(records) == (("exact",), records)
-    assert len(said) == 1
-    assert "exact mode alone" in said[0]
+    assert (back.rows, back.source, back.created) == (80, "f", "now")
 
 
 def _rows(count: int) -> Callable[[], int]:

@@ -14,19 +14,13 @@ from text_models import text_model
 from tiny_domain_models import patients_model
 from tiny_models import protein_model
 
-from seqmlm.config import to_dict
 from seqmlm.data.pairs import Pair
 from seqmlm.engine.conditionals import Conditionals, Query
-from seqmlm.engine.correction import Correction
-from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.engine.one_pass import HeadConfig
-from seqmlm.engine.reductions import Rows
-from seqmlm.engine.scoring import Scorer, SequenceScore, pseudo_log_likelihood
-from seqmlm.engine.units import EXACT, ONE_PASS, ONE_PASS_HEAD, Mode
+from seqmlm.engine.scoring import SequenceScore, pseudo_log_likelihood
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import DataError, NotFiniteError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.batches import encoded_texts
-from seqmlm.inference.one_pass import head_for, train_and_store_head
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tasks.pairs import PairScorer, common_tokens
@@ -57,50 +51,15 @@ def test_scores_are_pseudo_log_likelihoods_in_order(model: model_folder.LoadedMo
     assert statistics.unique < statistics.variants
 
 
-def test_whole_units_are_hidden_together(model: model_folder.LoadedModel) -> None:
-    text = "unheardof dog"
-    [whole], [exact] = (
-        scores(Session(model), [text], Mode.parse("whole-unit")),
-        scores(Session(model), [text]),
-    )
-    assert len(whole.units[0]) == len(exact.units[0]) == 2
-    assert whole.pll != pytest.approx(exact.pll, abs=1e-3)
-
-
-def test_a_head_answers_or_is_missed(tmp_path: Path) -> None:
-    model = model_folder.load(text_model(tmp_path / "h"))
-    texts = ["the cat sees the dog", "a dog barks"]
-    with pytest.raises(UsageError, match="has no one-pass head"):
-        scores(Session(model), texts, ONE_PASS_HEAD)
-    train_and_store_head(model, model.tokenizer.encode_batch(texts * 5), HeadConfig(positions=40, epochs=2))
-    [asked, _] = scores(Session(model), texts, ONE_PASS_HEAD)
-    head = Conditionals(head_for(model))
-    [expected, _] = Scorer(head, model.tokenizer.units, mode=ONE_PASS_HEAD).windows(
-        (one, None) for one in model.tokenizer.encode_batch(texts)
-    )
-    assert asked.pll == pytest.approx(expected.pll, abs=1e-4)
-    [raw, _] = scores(Session(model, correction=Correction()), texts, ONE_PASS)
-    assert asked.pll != pytest.approx(raw.pll, abs=1e-3)
-
-
-def test_one_pass_is_one_query_without_a_mask_less_what_seeing_a_token_owes(tmp_path: Path) -> None:
-    masking = MaskingConfig(masker="uniform.v1", keep=0.1, random=0.1, mask=0.8)
-    model = model_folder.load(text_model(tmp_path / "u", masking=to_dict(masking)))
+def test_one_pass_is_one_query_without_a_mask(model: model_folder.LoadedModel) -> None:
     session = Session(model)
     [found] = scores(session, ["the cat sees the dog"], ONE_PASS)
     assert session.conditionals().statistics.unique == 1
-    encoding, space = model.tokenizer.encode("the cat sees the dog"), model.tokenizer.space
+    encoding = model.tokenizer.encode("the cat sees the dog")
     places = np.flatnonzero(encoding.groups >= 0).astype(np.int32)
     query = Query(encoding=encoding, masked=places[:0], asked=places)
-    rows = next(Conditionals(model.rows).ask([query], [Rows()])).values["rows"]
-    assert rows is not None
-    total = 0.0
-    for row, token in zip(rows.astype(np.float64), encoding.ids[places], strict=True):
-        row[token] -= np.log1p(len(space.ordinary))  # keep and random rates are equal
-        total += row[token] - np.logaddexp.reduce(row)
-    assert found.pll == pytest.approx(total, abs=1e-3)
-    with pytest.raises(UsageError, match="one-pass"):
-        scores(Session(model_folder.load(text_model(tmp_path / "n"))), ["a"], ONE_PASS)
+    [answer] = Conditionals(model.rows).ask([query])
+    assert found.pll == pytest.approx(float(answer.values["log_prob"].sum()), abs=1e-3)
 
 
 def test_the_shared_metric_is_a_loop_over_common_tokens(model: model_folder.LoadedModel) -> None:

@@ -171,8 +171,8 @@ def test_another_request_does_not_go_on(
         _stop_after(patched, 5, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             _score(model, fasta, out=out)
-    with pytest.raises(StateError, match="mode was exact and is whole-unit"):
-        _score(model, fasta, out=out, resume=True, mode="whole-unit")
+    with pytest.raises(StateError, match="mode was exact and is partition:2"):
+        _score(model, fasta, out=out, resume=True, mode="partition:2")
     with pytest.raises(StateError, match="precision was fp32 and is bf16"):
         _score(model, fasta, out=out, resume=True, precision="bf16")
     with fasta.open("a") as file:
@@ -243,7 +243,6 @@ def test_rows_before_a_bad_record_are_kept_and_gone_on_with(
         ({"level": "word"}, UsageError, "no level 'word'"),
         ({"format_out": "parquet"}, UsageError, "standard output"),
         ({"domain": "text"}, UsageError, "is a protein model"),
-        ({"mode": "one-pass"}, UsageError, "one-pass|one pass|unmasked"),
     ],
 )
 def test_requests_that_make_no_sense(

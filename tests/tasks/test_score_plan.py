@@ -16,7 +16,6 @@ from tiny_models import RESIDUES, protein_model
 
 from seqmlm.domains.dna import DNA
 from seqmlm.engine.backbones import ModelConfig, build
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.model import MaskedRows
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.evaluation.conformal import Calibration
@@ -81,7 +80,7 @@ def patience(monkeypatch: pytest.MonkeyPatch, session: Session, cost: float) -> 
 def test_the_most_exact_mode_is_taken_that_a_person_waits_for(
     pattern: str, fasta: Path, monkeypatch: pytest.MonkeyPatch, calibrated: set[str]
 ) -> None:
-    session = Session(protein_model(100, pattern), correction=Correction())
+    session = Session(protein_model(100, pattern))
     cost = costs(session, request(fasta))
     assert cost["one-pass"] < cost["cascade"] < cost["exact"]
 
@@ -102,7 +101,7 @@ def test_the_most_exact_mode_is_taken_that_a_person_waits_for(
 def test_a_calibration_with_other_counts_is_none(
     fasta: Path, monkeypatch: pytest.MonkeyPatch, calibrated: set[str]
 ) -> None:
-    session = Session(protein_model(100), correction=Correction())
+    session = Session(protein_model(100))
     patience(monkeypatch, session, 1.0)
     monkeypatch.setattr(score_plan, "stored_calibration", lambda *_: Stored(counts="others"))
     assert mode(session, request(fasta))[0] == "exact"
@@ -119,7 +118,7 @@ def test_layers_that_look_nearby_are_asked_exactly_for_longer(
 def test_what_is_told_is_how_long_it_takes(
     fasta: Path, monkeypatch: pytest.MonkeyPatch, calibrated: set[str]
 ) -> None:
-    session = Session(protein_model(100, "everywhere.v1"), correction=Correction())
+    session = Session(protein_model(100, "everywhere.v1"))
     cost = costs(session, request(fasta))
 
     def told(minutes: float) -> tuple[str, str]:
@@ -141,8 +140,6 @@ def test_what_is_told_is_how_long_it_takes(
         f"the forward passes take 27 hours, by estimate (--mode one-pass: "
         f"{about(27 * 3600 * cost['one-pass'] / cost['exact'])}; it is not calibrated for these scores)",
     )
-    session.one_pass_correction = None  # a model that cannot be asked in one pass: its card says no masking
-    assert told(60 * 27) == ("exact", "the forward passes take 27 hours, by estimate")
 
 
 def test_a_genome_takes_minutes_by_default(
@@ -154,7 +151,7 @@ def test_a_genome_takes_minutes_by_default(
     model = random_model("dna", BaseTokenizer(), max_length=defaults.max_length)
     shape = ModelConfig(size=defaults.size, max_length=defaults.max_length, **defaults.model)
     model = replace(model, rows=MaskedRows(build(shape, model.tokenizer.space), model.tokenizer.space))
-    session = Session(model, correction=Correction())
+    session = Session(model)
     file = tmp_path / "g.fa"
     for bases, name in ((5_000, "cascade"), (61_000, "cascade"), (1_850_000, "one-pass")):
         file.write_text(">c\n" + "".join(random.Random(bases).choices("ACGT", k=bases)) + "\n")
@@ -188,7 +185,7 @@ def test_a_rate_is_asked_of_the_mode_that_has_rows_enough(
 ) -> None:
     known = {"exact": rows(20), "cascade": rows(20), "one-pass": rows(2000)}
     monkeypatch.setattr(score_plan, "stored_calibration", lambda _, __, mode: known.get(mode))
-    session = Session(protein_model(100), correction=Correction())
+    session = Session(protein_model(100))
     plan = choose(request(fasta, fpr=0.01), session)
     assert plan.mode_name == "one-pass"
     assert "its 2,000 normal rows are enough for the rate, the 20 of exact are not" in plan.notes[0]

@@ -11,7 +11,6 @@ import torch
 
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.reductions import Entropy, Rank, top
@@ -51,7 +50,6 @@ def scored(tokenizer: NucleotideTokenizer, text: str, owned: Any = None) -> Sequ
         ask,
         tokenizer.units,
         mode=Mode.parse(text),
-        correction=Correction(),
         want=(Entropy(), Rank(), *top(5)),
     )
     [score] = scorer.windows([(tokenizer.encode(RAW), owned)])
@@ -75,7 +73,7 @@ def check(score: SequenceScore, i: int, shares: dict[str, float], true: str, log
     assert (own["top_log_probs"][count:] == -math.inf).all()
 
 
-@pytest.mark.parametrize("text", ["exact", "whole-unit", "partition:7", "partition:50"])
+@pytest.mark.parametrize("text", ["exact", "partition:7", "partition:50"])
 def test_overlapping_kmers(text: str) -> None:
     tokenizer = KmerTokenizer(k=3)
     rows, encoding, score = rows_for(tokenizer), tokenizer.encode(RAW), scored(tokenizer, text)
@@ -106,7 +104,7 @@ def test_overlapping_kmers(text: str) -> None:
         check(score, i, shares, RAW[place], math.log(shares[RAW[place]]))
 
 
-@pytest.mark.parametrize("text", ["exact", "whole-unit", "partition:3", "one-pass"])
+@pytest.mark.parametrize("text", ["exact", "partition:3", "one-pass"])
 @pytest.mark.parametrize("tokenizer", [KmerBlockTokenizer(k=3), BPE], ids=["blocks", "bpe"])
 def test_tokens_of_several_bases(tokenizer: NucleotideTokenizer, text: str) -> None:
     rows, encoding, score = rows_for(tokenizer), tokenizer.encode(RAW), scored(tokenizer, text)

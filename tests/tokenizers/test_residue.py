@@ -12,7 +12,6 @@ from tiny_models import protein_model
 from transformers import AutoTokenizer, EsmConfig, EsmTokenizer
 
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.units import Mode, Units
 from seqmlm.errors import StateError, UsageError
@@ -91,16 +90,14 @@ def test_j_is_read_as_any_residue():
     assert tokenizer.unknown("MJKJ") == []
 
 
-@pytest.mark.parametrize("mode", ["exact", "whole-unit", "partition:3", "one-pass"])
+@pytest.mark.parametrize("mode", ["exact", "partition:3", "one-pass"])
 def test_residues_that_are_not_known_are_seen_and_not_scored(mode):
     tokenizer, rows = ResidueTokenizer(), protein_model(max_length=40).rows
     raw = "MKXXBLAZGUVOJSERTX"
     standard = [place for place, letter in enumerate(raw) if letter in STANDARD]
     found, every = (
         next(
-            Scorer(Conditionals(rows), units, mode=Mode.parse(mode), correction=Correction()).windows(
-                [(tokenizer.encode(raw), None)]
-            )
+            Scorer(Conditionals(rows), units, mode=Mode.parse(mode)).windows([(tokenizer.encode(raw), None)])
         )
         for units in (tokenizer.units, Units(tokenizer.space))
     )

@@ -44,7 +44,7 @@ class ProteinDomain(Domain):
     """Proteins, one residue a token (ESM's vocabulary, so that ESM checkpoints load).
 
     Residues are masked one by one (80/10/10, as ESM does; 30 %, which teaches more in a short training than
-    its 15 %): with the outcome drawn per token the exact one-pass scores of the engine hold.
+    its 15 %).
     """
 
     name: ClassVar[str] = "protein"

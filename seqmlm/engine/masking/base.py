@@ -1,9 +1,8 @@
 """The masker interface, its shared draws, and the `Corruptor` that applies masks to sequences.
 
 A masker chooses the positions to predict; what is put there ([MASK], a random token or the token itself,
-80/10/10 by default) is decided here, the same for all maskers. Each masker declares how outcomes are shared
-and where random tokens come from, because one-pass scores depend on it. All draws are keyed by (seed, epoch,
-sample), so masks are the same for any number of workers and processes.
+80/10/10 by default) is decided here, the same for all maskers. Each masker declares how outcomes are shared.
+All draws are keyed by (seed, epoch, sample), so masks are the same for any number of workers and processes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
 from seqmlm.errors import UsageError, nearest
 
 Outcome = Literal["token", "unit", "run", "symbol"]
-Replacement = Literal["global", "class", "unit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,28 +69,17 @@ class Masker(Protocol):
         name: versioned name it is stored under.
         outcome: whether [MASK] / random / keep is drawn for each token, once for all tokens of a unit,
             once for each run of neighbouring positions, or once for all units of a symbol.
-        replacement: what random tokens are drawn from: all ordinary tokens, those of the true token's
-            class, or units. `global` ignores the true token, which the one-pass scores rely on; a masker
-            that declares another one is a `Replacer`.
 
-    A masker for overlapping tokens (each shows what its neighbours show too) sets `hides_overlap = True`;
+    A masker that draws its own random tokens is a `Replacer`, one with positions that always become [MASK] a
+    `Hider`. One for overlapping tokens (each shows what its neighbours show too) sets `hides_overlap = True`;
     with such tokens other maskers are refused.
     """
 
     name: ClassVar[str]
     outcome: ClassVar[Outcome]
-    replacement: ClassVar[Replacement]
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
         """(L,) positions to predict, within `eligible` (L,); at least one if the rule permits."""
-        ...
-
-    def selection_rate(self, space: TokenSpace) -> Floats:
-        """(V,) s(token), the probability that a token of this id is selected; 0 for special ids.
-
-        Only ratios between tokens matter: where the rate also depends on the position or the sequence,
-        this is s up to a factor common to all tokens there, and NaN if there is no such factor.
-        """
         ...
 
 
@@ -125,14 +112,9 @@ class RateMasker:
     """
 
     outcome: ClassVar[Outcome] = "token"
-    replacement: ClassVar[Replacement] = "global"
 
     def __init__(self, *, rate: float, space: TokenSpace) -> None:
         self.rate = check_share("rate", rate)
-
-    def selection_rate(self, space: TokenSpace) -> Floats:
-        """(V,) the same rate for every ordinary token."""
-        return np.where(space.is_special, 0.0, self.rate).astype(np.float32)
 
 
 def make_masker(masker: type[Masker], config: MaskingConfig, space: TokenSpace) -> Masker:
@@ -232,7 +214,7 @@ class Corruptor:
     """Corrupts sequences for training; a function of (seed, epoch, sample) only.
 
     Special tokens are never selected and never inserted. A random token is drawn independently of the true
-    one, so it may be the true one; a masker whose replacement is not global draws its own.
+    one, so it may be the true one; a `Replacer` draws its own.
 
     Args:
         config: shares of [MASK], random and kept tokens; static or dynamic.
@@ -258,8 +240,6 @@ class Corruptor:
         self._generator = KeyedGenerator(seed)
         self._hider = masker if isinstance(masker, Hider) else None
         self._replacer = masker if isinstance(masker, Replacer) else None
-        if (self._replacer is None) is not (masker.replacement == "global"):
-            raise TypeError(f"masker {masker.name!r} declares {masker.replacement!r} replacement wrongly")
         if self._replacer is not None and config.replacement == "unigram":
             raise UsageError(
                 f"masker {masker.name!r} draws its own random tokens: leave masking.replacement at 'uniform'"

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.masking.base import Outcome, RateMasker, Replacement, check_share
+from seqmlm.engine.masking.base import Outcome, RateMasker, check_share
 from seqmlm.engine.types import Bools, Encoding, Ids, TokenSpace
 from seqmlm.errors import UsageError
 
@@ -41,7 +41,6 @@ class KmerSpan(RateMasker):
 
     name: ClassVar[str] = "kmer_span.v1"
     outcome: ClassVar[Outcome] = "run"
-    replacement: ClassVar[Replacement] = "unit"
     hides_overlap: ClassVar[bool] = True
 
     def __init__(

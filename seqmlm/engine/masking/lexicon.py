@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.masking.base import Outcome, RateMasker, check_share, draw, number_units
-from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
+from seqmlm.engine.types import Bools, Encoding, Ids, TokenSpace
 from seqmlm.errors import UsageError
 
 Mode = Literal["cloze", "nocloze", "mix"]
@@ -95,16 +95,3 @@ class Lexicon(RateMasker):
         for unit in set(numbers[self._among.take(ids) & ~alone].tolist()):
             words[unit] = tuple(ids[numbers == unit].tolist()) in self.words
         return words
-
-    def selection_rate(self, space: TokenSpace) -> Floats:
-        """(V,) s(token) for units of one token, up to a factor that a sequence's tokens share.
-
-        In `mix` words of the lexicon are selected more often than others by a factor that depends on how
-        many of them the sequence has: NaN for them.
-        """
-        rates = super().selection_rate(space)
-        if self.mode == "mix":
-            rates[self._alone] = np.nan if self.p else self.rate
-        else:
-            rates[self._alone if self.mode == "nocloze" else ~self._alone] = 0
-        return rates

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.masking.base import Outcome, Replacement, check_share, draw, number_units
-from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
+from seqmlm.engine.masking.base import Outcome, check_share, draw, number_units
+from seqmlm.engine.types import Bools, Encoding, Ids, TokenSpace
 from seqmlm.errors import UsageError
 
 # Whole visits or families may take up to this many times the rate, otherwise often none would fit.
@@ -41,7 +41,6 @@ class Visit:
 
     name: ClassVar[str] = "visit.v1"
     outcome: ClassVar[Outcome] = "unit"
-    replacement: ClassVar[Replacement] = "class"
 
     def __init__(
         self,
@@ -132,10 +131,6 @@ class Visit:
             self._parent[drawn[fronts + 1]] >= 0, self._parent[drawn[fronts + 1]], drawn[fronts]
         )
         return drawn
-
-    def selection_rate(self, space: TokenSpace) -> Floats:
-        """(V,) NaN for ordinary ids: a code's rate depends on its visit and on its repetitions."""
-        return np.where(space.is_special, 0.0, np.nan).astype(np.float32)
 
 
 def _of_units(sets: Ids, numbers: NDArray[np.intp], count: int) -> Ids:

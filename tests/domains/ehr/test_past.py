@@ -132,10 +132,9 @@ def test_only_wanted_units_are_asked_and_answered_alike():
 
 def test_a_mode_that_hides_nothing_hides_the_visit_all_the_same():
     model = patients_model()
-    from seqmlm.engine.correction import Correction
 
     record = patients(1)[0]
-    scorer = RecordScorer(Session(model, correction=Correction()))
+    scorer = RecordScorer(Session(model))
     batch = scorer.encoded([record], Problems())
     [one] = scorer.scored(batch, ONE_PASS, view=PastView())
     [exact] = scorer.scored(batch, EXACT, view=PastView())

@@ -154,20 +154,12 @@ def test_wrong_unigrams_and_unknown_replacements_are_refused(space):
         with pytest.raises(UsageError, match="replacement = 'unigram' needs"):
             corruptor(space, replacement="unigram", unigram=unigram)
 
-    class ByClass(Uniform):
-        name = "by_class.v1"
-        replacement = "class"
-
-    with pytest.raises(TypeError, match="declares 'class' replacement wrongly"):
-        Corruptor(MaskingConfig(), ByClass(rate=0.1, space=space), space, None, 0)
-
 
 class NextId(Uniform):
     """Draws its own random tokens: the id after the true one."""
 
     name = "next_id.v1"
     outcome = "run"
-    replacement = "unit"
 
     def replace(self, encoding, swapped, rng):
         assert (np.diff(swapped) > 0).all()

@@ -86,29 +86,6 @@ def test_mix_masks_a_sequence_without_words_uniformly(space):
         assert masker.select(encoding, eligible_tokens(encoding, space), np.random.default_rng(seed)).any()
 
 
-def test_selection_rates(space):
-    def rates(**options) -> np.ndarray:
-        return Lexicon(rate=0.25, space=space, words=WORDS, **options).selection_rate(space)
-
-    cloze, nocloze, mixed = rates(mode="cloze"), rates(mode="nocloze"), rates(mode="mix", p=0.5)
-    assert np.flatnonzero(cloze).tolist() == [7, 8]
-    assert np.flatnonzero(nocloze).tolist() == [5, 6, *range(9, 40)]
-    assert np.flatnonzero(np.isnan(mixed)).tolist() == [7, 8]
-    assert (rates(mode="mix", p=0.0)[5:] == 0.25).all()
-    assert cloze[7] == nocloze[9] == mixed[9] == 0.25
-    assert (mixed[:5] == 0).all()
-
-
-def test_declared_rates_are_those_observed_up_to_a_factor(space, singles):
-    masker = Lexicon(rate=0.15, space=space, ids=[7, 8, 9, 10], mode="cloze")
-    selected = masker.select(singles, eligible_tokens(singles, space), np.random.default_rng(2))
-    observed = np.array([selected[singles.ids == token].mean() for token in range(5, 40)])
-    declared = masker.selection_rate(space)[5:]
-    factors = observed[declared > 0] / declared[declared > 0]
-    assert (observed[declared == 0] == 0).all()
-    assert abs(factors / factors.mean() - 1).max() < 0.05
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -165,14 +165,6 @@ def test_corruption_alters_nothing_unselected(space, one, seed):
     assert (~space.is_special[put] | (put == space.mask)).all()
 
 
-def test_selection_rates_are_honest(space):
-    rates = masker(space).selection_rate(space)
-    assert np.isnan(rates[space.ordinary]).all()
-    assert (rates[list(space.special)] == 0).all()
-    equal = TokenClass(rate=0.2, space=space, classes=CLASSES).selection_rate(space)
-    assert equal[space.ordinary] == pytest.approx(0.2)
-
-
 def test_sequences_without_classes_are_masked_by_units(space, long):
     selected = TokenClass(rate=0.2, space=space).select(
         long, eligible_tokens(long, space), np.random.default_rng(0)

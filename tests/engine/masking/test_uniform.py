@@ -15,10 +15,3 @@ def test_rate_within_binomial_bounds_and_neighbours_independent(space, long):
     inner = selected[1:-1].astype(float)
     assert abs(inner.mean() - 0.15) < 5 * np.sqrt(0.15 * 0.85 / 30_000)
     assert abs(np.corrcoef(inner[1:], inner[:-1])[0, 1]) < 5 / np.sqrt(30_000)
-
-
-def test_declares_a_constant_rate(space):
-    rates = Uniform(rate=0.3, space=space).selection_rate(space)
-    assert (rates[:5] == 0).all()
-    assert (rates[5:] == np.float32(0.3)).all()
-    assert (Uniform.outcome, Uniform.replacement) == ("token", "global")

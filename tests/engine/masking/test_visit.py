@@ -166,9 +166,3 @@ def test_wrong_options(space):
         Visit(rate=0.1, space=space, pools=[[2, 7]])
     with pytest.raises(UsageError, match="'families' must lie in"):
         Visit(rate=0.1, space=space, families=2.0)
-
-
-def test_no_rate_is_claimed_for_one_pass_scores(space):
-    rates = Visit(rate=0.15, space=space).selection_rate(space)
-    assert np.isnan(rates[space.ordinary]).all()
-    assert (rates[list(space.special)] == 0).all()
