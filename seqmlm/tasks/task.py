@@ -187,7 +187,8 @@ class Task(ABC, Generic[ConfigT, Item]):
 
     def sentence(self, figures: Figures, items: int) -> str:
         """The answer, as a person would say it."""
-        return number_of(items, self.unit)
+        told = ", ".join(f"{name} {_said(value)}" for name, value in figures.items() if _is_cell(value))
+        return number_of(items, self.unit) + (f": {told}" if told else "")
 
     def tables(self, figures: Figures) -> Iterable[Table]:
         """The figures as tables."""
@@ -195,10 +196,23 @@ class Task(ABC, Generic[ConfigT, Item]):
 
     def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
         """Add to the report what is no table: warnings, cards, pictures."""
+        cards = {name: value for name, value in figures.items() if _is_cell(value)}
+        if cards:
+            page.cards(cards)
 
     def written(self, rows: Iterator[Row]) -> Iterable[str]:
         """The text of a file in the field's own format; for tasks with `own_format`."""
         raise NotImplementedError
+
+
+def _is_cell(value: Any) -> bool:
+    return isinstance(value, (int, float, str))
+
+
+def _said(value: Cell) -> str:
+    return (
+        f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
