@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_server import Finished, ForkServer
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,22 +85,31 @@ def postgres_url() -> Iterator[str]:
     engine.dispose()
 
 
-@dataclass(frozen=True)
-class Finished:
-    """How a command ended."""
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """Starts commands in processes of their own."""
+    with ForkServer(tmp_path_factory.mktemp("forks")) as server:
+        yield server
 
-    code: int
-    out: str
-    err: str
 
-    @property
-    def json(self) -> Any:
-        """The object a command printed with --json."""
-        return json.loads(self.out)
+@pytest.fixture(scope="session")
+def one_parser() -> Iterator[None]:
+    """The parser of all commands, made once: that takes Typer as long as a small command."""
+    import typer
+
+    from seqmlm.cli import app
+
+    make = typer.main.get_command
+    made = make(app)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.main.get_command", lambda given: made if given is app else make(given))
+        yield
 
 
 @pytest.fixture
-def seqmlm(tracked_workspace: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
+def seqmlm(
+    tracked_workspace: Path, capsys: pytest.CaptureFixture[str], one_parser: None
+) -> Callable[..., Finished]:
     """Run a command line through its entry point, in this process, in an empty workspace."""
     from seqmlm.cli import main
 

@@ -60,9 +60,9 @@ def shell(line: str, *arguments: object) -> tuple[list[int], str, str]:
 @pytest.mark.parametrize(
     ("line", "codes", "said"),
     [
-        ("run data formats -d protein >&-", [4], "error: standard output is closed"),
-        ("run data formats -d protein >/dev/full", [4], "error: the disk is full"),
-        ("run data formats -d protein --json | true", [0, 0], ""),
+        ("run db current >&-", [4], "error: standard output is closed"),
+        ("run db current >/dev/full", [4], "error: the disk is full"),
+        ("run db current | true", [0, 0], ""),
         ("run --version | true", [0, 0], ""),
     ],
 )

@@ -5,10 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fork_server import Finished, ForkServer
 from tiny_fields import random_model
 from tiny_models import protein_model
 
@@ -28,6 +26,8 @@ from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tokenizers.kmer import BaseTokenizer
+
+Run = Callable[..., Finished]
 
 PACED = Path(__file__).resolve().parents[1] / "support" / "paced_cli.py"
 SECONDS = 240  # patience with a busy machine
@@ -57,23 +57,15 @@ def home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     return home
 
 
-def started(home: Path, *arguments: object, program: Path | None = None, **settings: Any) -> Any:
-    named = [str(program)] if program is not None else ["-m", "seqmlm"]
-    environment = {**os.environ, "SEQMLM_HOME": str(home), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, *named, *map(str, arguments)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **settings,
-    )
+@pytest.fixture
+def run(home: Path, forks: ForkServer) -> Callable[..., Finished]:
+    """Runs a command line in the workspace to its end."""
 
+    def run(*words: object, **settings: Any) -> Finished:
+        done = forks.run(*words, environment={"SEQMLM_HOME": str(home)}, seconds=SECONDS, **settings)
+        return replace(done, err=" ".join(done.err.split()))
 
-def run(home: Path, *arguments: object, **settings: Any) -> subprocess.CompletedProcess[str]:
-    process = started(home, *arguments, **settings)
-    out, err = process.communicate(timeout=SECONDS)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, " ".join(err.split()))
+    return run
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -81,28 +73,28 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_killed_in_the_middle_and_gone_on_with(home: Path, tmp_path: Path, suffix: str) -> None:
+def test_killed_in_the_middle_and_gone_on_with(
+    run: Run, forks: ForkServer, home: Path, tmp_path: Path, suffix: str
+) -> None:
     source = fasta(tmp_path / "many.fasta", 1200, 5, longest=60)
     source.write_text(source.read_text().replace(">p5.700\n", ">odd\nMK1\n>p5.700\n"))
     whole, out = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
     common = ("score", home / "mine", source, "--mode", "exact", "--on-error", "quarantine")
-    assert run(home, *common, "--out", whole, program=PACED).returncode == 0
+    assert run(*common, "--out", whole, script=PACED).code == 0
     cursor = Path(f"{out}.resume.json")
     kills = 0
     for least in (40, 400, 800):
-        process = started(home, *common, "--out", out, "--resume", program=PACED)
+        process = forks.start(*common, "--out", out, "--resume", script=PACED)
         while process.poll() is None and not (cursor.exists() and _records(cursor) >= least):
             time.sleep(0.002)
-        process.kill()
-        process.communicate()
-        kills += process.returncode == -signal.SIGKILL
+        kills += process.kill() == -signal.SIGKILL
     assert kills == 3
     assert 800 <= _records(cursor) < 1201
-    last = run(home, *common, "--out", out, "--resume", program=PACED)
-    assert last.returncode == 0, last.stderr
-    assert "continuing" in last.stderr
-    assert "scored 1,200 records" in last.stderr
-    assert ", 1 bad record left out" in last.stderr
+    last = run(*common, "--out", out, "--resume", script=PACED)
+    assert last.code == 0, last.err
+    assert "continuing" in last.err
+    assert "scored 1,200 records" in last.err
+    assert ", 1 bad record left out" in last.err
     assert out.read_bytes() == whole.read_bytes()
     assert Path(f"{out}.quarantine.jsonl").read_bytes() == Path(f"{whole}.quarantine.jsonl").read_bytes()
 
@@ -111,81 +103,81 @@ def _records(cursor: Path) -> int:
     return int(json.loads(cursor.read_text())["position"]["records"])
 
 
-def test_alarms_by_the_stored_calibration(home: Path, tmp_path: Path) -> None:
+def test_alarms_by_the_stored_calibration(run: Run, home: Path, tmp_path: Path) -> None:
     source, out, report = fasta(tmp_path / "n.fasta", 60, 6), tmp_path / "x.jsonl", tmp_path / "r.html"
     asked = ("--fpr", "0.2", "--out", out, "--report", report, "--json")
-    done = run(home, "score", home / "mine", source, "--mode", "exact", *asked)
-    assert done.returncode == 0, done.stderr
-    summary, found = json.loads(done.stdout), rows(out)
+    done = run("score", home / "mine", source, "--mode", "exact", *asked)
+    assert done.code == 0, done.err
+    summary, found = done.json, rows(out)
     assert [row["alarm"] for row in found] == [row["p_value"] <= 0.2 for row in found]
     assert summary["alarms"] == sum(row["alarm"] for row in found) > 0
     assert 0 < summary["incidents"] <= summary["alarms"]
-    assert f"{summary['alarms']} alarms in {summary['incidents']} incidents" in done.stderr
+    assert f"{summary['alarms']} alarms in {summary['incidents']} incidents" in done.err
     [kept] = (home / "mlartifacts").rglob("r.html")
     assert kept.read_bytes() == report.read_bytes()
     assert "sensitive" not in found[0]
 
 
-def test_a_track_is_kept_with_a_run(home: Path, tmp_path: Path) -> None:
+def test_a_track_is_kept_with_a_run(run: Run, home: Path, tmp_path: Path) -> None:
     loaded = random_model("dna", BaseTokenizer(), max_length=64)
     model_folder.write(tmp_path / "dna", loaded.rows, loaded.tokenizer, loaded.card)
     source, track = tmp_path / "g.fasta", tmp_path / "g.bedgraph"
     source.write_text(">chr1\n" + "ACGTTGCAAT" * 30 + "\n")
-    done = run(home, "score", tmp_path / "dna", source, "--track", track, "--out", tmp_path / "x.jsonl")
-    assert done.returncode == 0, done.stderr
+    done = run("score", tmp_path / "dna", source, "--track", track, "--out", tmp_path / "x.jsonl")
+    assert done.code == 0, done.err
     assert "chr1\t" in track.read_text()
     [kept] = (home / "mlartifacts").rglob("g.bedgraph")
     assert kept.read_bytes() == track.read_bytes()
 
 
 def test_of_sensitive_data_nothing_is_kept_with_the_run_and_every_row_says_so(
-    home: Path, tmp_path: Path
+    run: Run, home: Path, tmp_path: Path
 ) -> None:
     loaded = protein_model()
     card = replace(loaded.card, sensitive=True)
     model_folder.write(tmp_path / "private", loaded.rows, loaded.tokenizer, card)
     source, report = fasta(tmp_path / "s.fasta", 12, 4), tmp_path / "private.html"
     common = ("score", tmp_path / "private", source, "--mode", "partition:4")
-    refused = run(home, *common)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "--out" in refused.stderr
+    refused = run(*common)
+    assert (refused.code, refused.out) == (2, "")
+    assert "--out" in refused.err
     for name in ("x.jsonl", "x.csv", "x.parquet"):
         out = tmp_path / name
-        done = run(home, *common, "--out", out, *(["--report", report] if name == "x.jsonl" else []))
-        assert done.returncode == 0, done.stderr
-        assert (done.stdout, out.stat().st_mode & 0o777) == ("", 0o600)
+        done = run(*common, "--out", out, *(["--report", report] if name == "x.jsonl" else []))
+        assert done.code == 0, done.err
+        assert (done.out, out.stat().st_mode & 0o777) == ("", 0o600)
     assert all(row["sensitive"] is True for row in rows(tmp_path / "x.jsonl"))
     with (tmp_path / "x.csv").open(newline="") as table:
         assert {row["sensitive"] for row in csv.DictReader(table)} == {"true"}
     labels = tmp_path / "labels.csv"
     ids = [row["id"] for row in rows(tmp_path / "x.jsonl")]
     labels.write_text("id,label\n" + "".join(f"{name},{int(n < 3)}\n" for n, name in enumerate(ids)))
-    told = run(home, "evaluate", tmp_path / "x.parquet", "--labels", labels, "--json")
-    assert told.returncode != 0
-    assert "11" in told.stderr
-    assert "0.25" not in told.stderr + told.stdout
+    told = run("evaluate", tmp_path / "x.parquet", "--labels", labels, "--json")
+    assert told.code != 0
+    assert "11" in told.err
+    assert "0.25" not in told.err + told.out
     assert report.stat().st_mode & 0o777 == 0o600
     assert not list((home / "mlartifacts").rglob("private.html"))
 
 
-def test_a_line_of_100_mb_and_bytes_that_are_no_text(home: Path, tmp_path: Path) -> None:
+def test_a_line_of_100_mb_and_bytes_that_are_no_text(run: Run, home: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "odd.fasta", tmp_path / "x.jsonl"
     with source.open("wb") as file:
         file.write(b">a\nMKVL\n>long\n")
         for _ in range(100):
             file.write(b"M" * (1 << 20))
         file.write(b"\n>b\nMK\xff\xfeV\n>c\nMKLV\n")
-    raised = run(home, "score", home / "mine", source, "--out", out)
-    assert raised.returncode == 3
-    assert f"{source}:" in raised.stderr
-    assert "--on-error skip ignores bad records" in raised.stderr
-    done = run(home, "score", home / "mine", source, "--out", out, "--on-error", "skip", "--json")
-    assert done.returncode == 0, done.stderr
+    raised = run("score", home / "mine", source, "--out", out)
+    assert raised.code == 3
+    assert f"{source}:" in raised.err
+    assert "--on-error skip ignores bad records" in raised.err
+    done = run("score", home / "mine", source, "--out", out, "--on-error", "skip", "--json")
+    assert done.code == 0, done.err
     assert [row["id"] for row in rows(out)] == ["a", "c"]
-    assert json.loads(done.stdout)["bad"] >= 2
+    assert done.json["bad"] >= 2
 
 
-def test_what_is_empty_strange_or_nowhere_is_named(home: Path, tmp_path: Path) -> None:
+def test_what_is_empty_strange_or_nowhere_is_named(run: Run, home: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.fasta").write_text("")
     good = fasta(tmp_path / "good.fasta", 3, 7)
     for arguments, code, words in (
@@ -198,68 +190,56 @@ def test_what_is_empty_strange_or_nowhere_is_named(home: Path, tmp_path: Path) -
         ),
         (("score", home / "mine", tmp_path / "nowhere.fasta"), 3, "nowhere.fasta"),
     ):
-        done = run(home, *arguments)
-        assert done.returncode == code, done.stderr
-        assert words in done.stderr
-        assert "Traceback" not in done.stderr
-        assert "hint: --on-error" not in done.stderr, "skipping would not help"
+        done = run(*arguments)
+        assert done.code == code, done.err
+        assert words in done.err
+        assert "Traceback" not in done.err
+        assert "hint: --on-error" not in done.err, "skipping would not help"
 
 
-def _limited(size: int) -> Callable[[], None]:
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-    return limit
-
-
-@pytest.mark.filterwarnings("ignore:.*preexec_fn.*:DeprecationWarning")
-def test_a_full_disk_keeps_what_was_committed(home: Path, tmp_path: Path) -> None:
+def test_a_full_disk_keeps_what_was_committed(run: Run, home: Path, tmp_path: Path) -> None:
     source = fasta(tmp_path / "many.fasta", 400, 8)
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
-    assert (
-        run(home, "score", home / "mine", source, "--per-unit", "--out", whole, program=PACED).returncode == 0
-    )
+    assert run("score", home / "mine", source, "--per-unit", "--out", whole, script=PACED).code == 0
     room = whole.stat().st_size // 2
     common = ("score", home / "mine", source, "--per-unit", "--out", out)
-    full = run(home, *common, program=PACED, preexec_fn=_limited(room))
-    assert full.returncode == 4, full.stderr
-    assert "--resume" in full.stderr
-    assert "Traceback" not in full.stderr
-    done = run(home, *common, "--resume", program=PACED)
-    assert done.returncode == 0, done.stderr
+    full = run(*common, script=PACED, most_bytes=room)
+    assert full.code == 4, full.err
+    assert "--resume" in full.err
+    assert "Traceback" not in full.err
+    done = run(*common, "--resume", script=PACED)
+    assert done.code == 0, done.err
     assert out.read_bytes() == whole.read_bytes()
 
 
-def test_a_target_that_cannot_be_written_is_named(home: Path, tmp_path: Path) -> None:
+def test_a_target_that_cannot_be_written_is_named(run: Run, home: Path, tmp_path: Path) -> None:
     source = fasta(tmp_path / "few.fasta", 3, 9)
     (tmp_path / "file").write_text("")
-    done = run(home, "score", home / "mine", source, "--out", tmp_path / "file" / "x.jsonl")
-    assert done.returncode == 4, done.stderr
-    assert "cannot write" in done.stderr
-    assert "Traceback" not in done.stderr
+    done = run("score", home / "mine", source, "--out", tmp_path / "file" / "x.jsonl")
+    assert done.code == 4, done.err
+    assert "cannot write" in done.err
+    assert "Traceback" not in done.err
     if os.geteuid():
         folder = tmp_path / "closed"
         folder.mkdir(mode=0o500)
-        assert run(home, "score", home / "mine", source, "--out", folder / "x.jsonl").returncode == 4
+        assert run("score", home / "mine", source, "--out", folder / "x.jsonl").code == 4
 
 
-def test_rows_come_in_time_while_the_pipe_stays_open(home: Path) -> None:
-    process = started(
-        home, "score", home / "mine", "-", "--format", "fasta", "--max-latency", "1s", stdin=subprocess.PIPE
+def test_rows_come_in_time_while_the_pipe_stays_open(forks: ForkServer, home: Path) -> None:
+    process = forks.start(
+        *("score", home / "mine", "-", "--format", "fasta", "--max-latency", "1s"),
+        stdin=None,
+        environment={"SEQMLM_HOME": str(home)},
     )
+    assert process.stdin is not None
     process.stdin.write(">a\nMKVLA\n>b\nMK\n")
     process.stdin.flush()
-    assert json.loads(process.stdout.readline())["id"] == "a"  # the model is loaded from here on
-    for name in ("c", "d"):
+    assert json.loads(process.line(0, SECONDS))["id"] == "a"  # the model is loaded from here on
+    for number, name in enumerate("cd", start=1):
         sent = time.monotonic()
         process.stdin.write(f"VLA\n>{name}\nMKVV\n")
         process.stdin.flush()
-        assert json.loads(process.stdout.readline())["id"] == chr(ord(name) - 1)
+        assert json.loads(process.line(number, SECONDS))["id"] == chr(ord(name) - 1)
         assert time.monotonic() - sent < 1 + 4, "the latency, and a busy machine's slack"
         assert process.poll() is None
-    process.stdin.close()
-    process.wait(SECONDS)
-    assert process.returncode == 0
-    process.stdout.close()
-    process.stderr.close()
+    assert process.wait(SECONDS).code == 0

@@ -6,9 +6,7 @@ import gzip
 import io
 import json
 import math
-import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from fork_server import ForkServer
 from mlflow.entities import Run as MlflowRun
 
 from seqmlm.tracking import Tracker
@@ -461,19 +460,18 @@ def test_quarantine_keeps_bad_records_aside(seqmlm: Run, tmp_path: Path, workspa
 
 
 @pytest.mark.slow
-def test_sigterm_saves_marks_killed_and_the_run_resumes(fasta: Path, workspace: Path) -> None:
-    command = [sys.executable, "-m", "seqmlm", "train", "-d", "protein", str(fasta), *FAST, "--name", "t"]
-    environment = {**os.environ, "SEQMLM_HOME": str(workspace)}
-    child = subprocess.Popen(
-        [*command, "--max-steps", "100000"], env=environment, stderr=subprocess.PIPE, text=True
-    )
+def test_sigterm_saves_marks_killed_and_the_run_resumes(
+    fasta: Path, tracked_workspace: Path, forks: ForkServer
+) -> None:
+    workspace = tracked_workspace
+    child = forks.start("train", "-d", "protein", fasta, *FAST, "--name", "t", "--max-steps", 100000)
     metrics = workspace / "runs/t/metrics.jsonl"
     deadline = time.monotonic() + 300
     while not (metrics.exists() and metrics.read_text().count("\n") > 3) and time.monotonic() < deadline:
         time.sleep(0.1)
-    child.send_signal(signal.SIGTERM)
-    _, err = child.communicate(timeout=300)
-    assert child.returncode == 143, err
+    child.signal(signal.SIGTERM)
+    done = child.wait(300)
+    assert done.code == 143, done.err
     from seqmlm.tracking import Tracker
     from seqmlm.workspace import Workspace
 

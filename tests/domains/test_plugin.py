@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_server import ForkServer
 
 PLUGIN = Path(__file__).parent.parent / "plugin"
-PACKAGE = Path(__file__).parent.parent.parent
+Run = Callable[..., list[str]]
 
 # Runs command lines one after the other in one process, and prints what each has printed as a JSON list.
 COMMANDS = """
@@ -45,19 +45,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return work / "site"
 
 
-def seqmlm(site: Path, home: Path, *commands: Sequence[object]) -> list[str]:
-    """What command lines print where the distribution is installed."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(site), str(PACKAGE)]),
-        "SEQMLM_HOME": str(home),
-    }
-    told = json.dumps([[str(word) for word in command] for command in commands])
-    command = [sys.executable, "-c", COMMANDS, told]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=home, env=environment)
-    assert done.returncode == 0, done.stderr
-    printed: list[str] = json.loads(done.stdout)
-    return printed
+@pytest.fixture
+def seqmlm(site: Path, tracked_workspace: Path, forks: ForkServer) -> Callable[..., list[str]]:
+    """Runs command lines where the distribution is installed, and returns what each prints."""
+    script = site / "commands.py"  # whose folder Python looks into first
+    script.write_text(COMMANDS)
+
+    def seqmlm(*commands: Sequence[object]) -> list[str]:
+        told = json.dumps([[str(word) for word in command] for command in commands])
+        done = forks.run(told, script=script)
+        assert done.code == 0, done.err
+        return list(done.json)
+
+    return seqmlm
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -65,12 +65,10 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_field_with_a_level_and_a_picture_of_its_own(site: Path, tmp_path: Path) -> None:
+def test_a_field_with_a_level_and_a_picture_of_its_own(seqmlm: Run, tmp_path: Path) -> None:
     tunes, out, report = tmp_path / "tunes.tune", tmp_path / "rows.jsonl", tmp_path / "report.html"
     classes = ["--label", "home=C4", "--label", "away=F4,B4"]
     _, inspected, _, _, evaluated, filled, classified = seqmlm(
-        site,
-        tmp_path,
         ["sample", "--domain", "music", "--out", tmp_path, "--n", 25],
         ["data", "inspect", "--domain", "music", tmp_path, "--json"],
         ["train", "--domain", "music", tunes, "--name", "m", "--max-steps", 3],
@@ -98,11 +96,9 @@ def test_a_field_with_a_level_and_a_picture_of_its_own(site: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_field_whose_format_is_a_folder(site: Path, tmp_path: Path) -> None:
+def test_a_field_whose_format_is_a_folder(seqmlm: Run, tmp_path: Path) -> None:
     folder, out, report = tmp_path / "stations", tmp_path / "rows.jsonl", tmp_path / "report.html"
     _, inspected, *_ = seqmlm(
-        site,
-        tmp_path,
         ["sample", "--domain", "weather", "--out", tmp_path, "--n", 8],
         ["data", "inspect", "--domain", "weather", folder, "--json"],
         ["train", "--domain", "weather", folder, "--name", "w", "--max-steps", 3],

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import encoders
 import numpy as np
 import pytest
 import torch
+from fork_server import ForkServer
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -208,18 +206,10 @@ def test_the_wrapped_model_says_what_it_is_set_to() -> None:
 
 
 @pytest.fixture(scope="module")
-def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_processes(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Path:
     folder = tmp_path_factory.mktemp("sharded")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT.parents[1]), str(SUPPORT)])}
-    done = subprocess.run(
-        [sys.executable, str(SUPPORT / "sharded_rows.py"), str(folder)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = forks.run(folder, script=SUPPORT / "sharded_rows.py")
+    assert done.code == 0, done.err
     return folder
 
 

@@ -15,7 +15,6 @@ import argparse
 import hashlib
 import json
 import math
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +24,10 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "support"))  # where this is run as a script
+
+from fork_server import ForkServer  # noqa: E402
+
 FIELDS = ("text", "protein", "dna", "code", "ehr", "logs")
 SECONDS = 900  # patience with a busy machine
 
@@ -200,11 +203,10 @@ def differences(expected: Any, found: Any, place: str = "", key: str = "") -> It
         yield f"{place}: {str(found)[:200]} instead of {str(expected)[:200]}"
 
 
-def results(field: str, out: Path) -> Path:
+def results(forks: ForkServer, field: str, out: Path) -> Path:
     """Run a field's scenario in a process of its own."""
-    command = [sys.executable, str(HERE / "scenarios.py"), str(out), "--field", field]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = forks.run(out, "--field", field, script=HERE / "scenarios.py", seconds=SECONDS)
+    assert done.code == 0, done.err[-3000:]
     return out / field
 
 
@@ -214,9 +216,9 @@ def expected_file(field: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("field", FIELDS)
-def test_the_same_results_as_before(field: str, tmp_path: Path) -> None:
+def test_the_same_results_as_before(field: str, tmp_path: Path, forks: ForkServer) -> None:
     expected = json.loads(expected_file(field).read_text(encoding="utf-8"))
-    found = list(differences(expected, condensed(results(field, tmp_path))))
+    found = list(differences(expected, condensed(results(forks, field, tmp_path))))
     assert not found, "\n".join(found[:20])
 
 
@@ -238,10 +240,10 @@ def main() -> int:
     if asked.update is None:
         parser.error("say --update or --check FOLDER")
     expected_file("").parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as work:
+    with tempfile.TemporaryDirectory() as work, ForkServer(Path(work)) as forks:
         for field in FIELDS:
             given = asked.update != Path()
-            value = condensed(asked.update / field if given else results(field, Path(work)))
+            value = condensed(asked.update / field if given else results(forks, field, Path(work)))
             lines = [f' "{name}": {json.dumps(one, ensure_ascii=False)}' for name, one in value.items()]
             text = "{\n" + ",\n".join(lines) + "\n}\n"
             expected_file(field).write_text(text, encoding="utf-8")

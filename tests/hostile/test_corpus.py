@@ -13,21 +13,21 @@ from random import Random
 from typing import Any
 
 import pytest
+from fork_server import ForkServer
 from hostile_formats import KEYS, hostile_formats
 from hostile_kinds import extras, kinds
 from hostile_tables import description_kinds, table_kinds
-from own_session import printed
 
 SHARE = 8
 ALL = os.environ.get("SEQMLM_HOSTILE") == "all"
 PARTS = 4
-"""Processes that a full start of Python is paid for."""
 
 
-def told(folder: Path, *words: object) -> list[dict[str, Any]]:
+def told(forks: ForkServer, folder: Path, *words: object) -> list[dict[str, Any]]:
     """What the warm parent says of formats."""
-    script = Path(__file__).with_name("warm.py")
-    return [json.loads(line) for line in printed(folder, script, folder / "work", *words).splitlines()]
+    done = forks.run(folder / "work", *words, script=Path(__file__).with_name("warm.py"), seconds=None)
+    assert done.code == 0, done.err[-4000:]
+    return [json.loads(line) for line in done.out.splitlines()]
 
 
 def test_every_format_has_forty_kinds(tmp_path: Path) -> None:
@@ -43,18 +43,18 @@ def test_every_format_has_forty_kinds(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_kind_of_input_does_harm(tmp_path: Path, part: int) -> None:
+def test_no_kind_of_input_does_harm(tmp_path: Path, forks: ForkServer, part: int) -> None:
     formats = KEYS[part::PARTS]
-    found = told(tmp_path, *formats, "--share", 1 if ALL else SHARE)
+    found = told(forks, tmp_path, *formats, "--share", 1 if ALL else SHARE)
     assert [one["format"] for one in found] == list(formats)
     assert [complaint for one in found for complaint in one["complaints"]] == []
 
 
 @pytest.mark.slow
-def test_memory_is_bounded(tmp_path: Path) -> None:
+def test_memory_is_bounded(tmp_path: Path, forks: ForkServer) -> None:
     """A gigabyte of one record, packed into a few megabytes."""
     formats = () if ALL else ("text-jsonl", "protein-fasta")
     kinds = () if ALL else ("--kinds", "gzip_bomb")
-    found = told(tmp_path, *formats, "--large", *kinds, "--seconds", 300)
+    found = told(forks, tmp_path, *formats, "--large", *kinds, "--seconds", 300)
     assert [complaint for one in found for complaint in one["complaints"]] == []
     assert sum(one["cases"] for one in found) >= 2

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_server import ForkServer
 from safetensors.numpy import load_file, save_file
 
 HERE = Path(__file__).resolve().parent
@@ -89,23 +90,16 @@ def test_nothing_runs(seqmlm: Run, exploits: tuple[Path, dict[str, Any]], text: 
 
 @pytest.mark.parametrize("name", ["config_code", "tokenizer_code"])
 def test_no_answer_is_taken_from_the_data(
-    exploits: tuple[Path, dict[str, Any]], tmp_path: Path, name: str
+    exploits: tuple[Path, dict[str, Any]], tmp_path: Path, forks: ForkServer, name: str
 ) -> None:
     """transformers would ask whether to run the code, and read the answer where the data come from."""
     base, _ = exploits
-    home = {"SEQMLM_HOME": str(tmp_path), "HF_HOME": str(tmp_path / "hf")}
-    done = subprocess.run(
-        [sys.executable, "-m", "seqmlm", "score", base / name, "-", "--domain", "text"],
-        input="y\ny\nyes\n",
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **home},
-    )
-    assert done.returncode == 4, done.stderr
-    assert "auto_map" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+    words = ("score", base / name, "-", "--domain", "text")
+    done = forks.run(*words, stdin="y\ny\nyes\n", environment={"SEQMLM_HOME": str(tmp_path)})
+    assert done.code == 4, done.err
+    assert "auto_map" in done.err
+    assert "Traceback" not in done.err
+    assert done.out == ""
     assert not (base / "canaries" / name).exists()
 
 
@@ -231,13 +225,14 @@ def test_damage_is_said(seqmlm: Run, model: Path, text: Path, name: str) -> None
     assert len(message) < 1000
 
 
-def test_bombs_take_little_memory(exploits: tuple[Path, Any], text: Path, tmp_path: Path) -> None:
+def test_bombs_take_little_memory(exploits: tuple[Path, Any], forks: ForkServer, tmp_path: Path) -> None:
     """A process with 2 GiB beyond what it needs for the harmless folder refuses each of them."""
     for number, name in enumerate(DAMAGE):
         if "pipe" not in name:
             shutil.copytree(exploits[0] / "plain", tmp_path / f"bomb{number}")
             DAMAGE[name](tmp_path / f"bomb{number}")
-    script = """
+    script = tmp_path / "script.py"
+    script.write_text("""
 import resource, sys
 from pathlib import Path
 from seqmlm.errors import SeqmlmError
@@ -255,14 +250,9 @@ for folder in sorted(base.glob("bomb*")):
     except SeqmlmError:
         pass
 print(len(loaded), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script, tmp_path, exploits[0] / "plain"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    loaded, mebibytes = map(int, done.stdout.split()[-2:])
+""")
+    done = forks.run(tmp_path, exploits[0] / "plain", script=script)
+    assert done.code == 0, done.err
+    loaded, mebibytes = map(int, done.out.split()[-2:])
     assert loaded == 1, "only the weights that overflow are found when they are asked"
     assert mebibytes < 400

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import pytest
-from own_session import printed
+from fork_server import ForkServer
 
 
 @pytest.mark.kills
 @pytest.mark.slow
-def test_training_survives_kills_at_any_moment(tmp_path: Path) -> None:
+def test_training_survives_kills_at_any_moment(tmp_path: Path, forks: ForkServer) -> None:
     kills = int(os.environ.get("SEQMLM_KILLS", "20"))
-    here = Path(__file__).resolve().parent
-    environment = {"PYTHONPATH": str(here.parents[1]), "OMP_NUM_THREADS": "1"}
-    told = printed(tmp_path, here / "campaign.py", tmp_path, "--kills", kills, environment=environment)
-    result = json.loads(told)
+    script = Path(__file__).with_name("campaign.py")
+    done = forks.run(tmp_path, "--kills", kills, script=script, seconds=None)
+    assert done.code == 0, done.err[-4000:]
+    result = done.json
     assert result["problems"] == []
     assert sum(result["kills"].values()) == kills
     assert set(result["kills"]) == {"write", "sync", "rename", "remove", "moment"}

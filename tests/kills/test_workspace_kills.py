@@ -5,44 +5,42 @@ A few kills here, as many as SEQMLM_KILLS says under `make kills`; there servers
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-from own_session import printed
+from fork_server import ForkServer
 
 WANTED = int(os.environ.get("SEQMLM_KILLS", "0"))
 
 
-def campaign(folder: Path, scenario: str, kills: int) -> dict[str, Any]:
-    """What a campaign of tests/kills/workspace.py prints."""
+def campaign(forks: ForkServer, folder: Path, scenario: str, kills: int) -> None:
+    """Check what a campaign of tests/kills/workspace.py prints."""
     script = Path(__file__).with_name("workspace.py")
-    found = json.loads(printed(folder, script, folder / "work", scenario, "--kills", kills))
-    assert found["problems"] == []
-    assert found["kills"] == kills
-    return dict(found)
+    done = forks.run(folder / "work", scenario, "--kills", kills, script=script, seconds=None)
+    assert done.code == 0, done.err[-4000:]
+    assert done.json["problems"] == []
+    assert done.json["kills"] == kills
 
 
 @pytest.mark.kills
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["two-trainings", "training-and-scoring", "two-scorings"])
-def test_two_commands_in_one_workspace(tmp_path: Path, scenario: str) -> None:
-    campaign(tmp_path, scenario, WANTED // 3 or 2)
+def test_two_commands_in_one_workspace(tmp_path: Path, forks: ForkServer, scenario: str) -> None:
+    campaign(forks, tmp_path, scenario, WANTED // 3 or 2)
 
 
 @pytest.mark.kills
 @pytest.mark.slow
-def test_an_mlflow_server_is_killed_and_started_again_or_not(tmp_path: Path) -> None:
-    campaign(tmp_path, "tracker", 6 if WANTED else 2)
+def test_an_mlflow_server_is_killed_and_started_again_or_not(tmp_path: Path, forks: ForkServer) -> None:
+    campaign(forks, tmp_path, "tracker", 6 if WANTED else 2)
 
 
 @pytest.mark.kills
 @pytest.mark.slow
 def test_postgresql_is_restarted_during_a_training(
-    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, forks: ForkServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its server is its own: other tests use that of `postgres_url` meanwhile."""
     script = Path(__file__).resolve().parents[2] / ".ci" / "postgres"
@@ -50,6 +48,6 @@ def test_postgresql_is_restarted_during_a_training(
     started = subprocess.run([script, "start"], check=True, capture_output=True, text=True)
     monkeypatch.setenv("SEQMLM_TEST_POSTGRES", started.stdout.strip())
     try:
-        campaign(tmp_path, "database", 6 if WANTED else 1)
+        campaign(forks, tmp_path, "database", 6 if WANTED else 1)
     finally:
         subprocess.run([script, "stop"], check=True, capture_output=True)

@@ -131,10 +131,16 @@ def import_what(work: Callable[[], None], streams: Path) -> None:
     done = start(listed, streams).wait()
     if done.code:
         raise RuntimeError(done.err)
-    for name in json.loads((streams / "modules.json").read_text()):
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
+    import_known(streams / "modules.json")
     no_threads()
+
+
+def import_known(file: Path) -> None:
+    """Import the modules that a file names; nothing where there is no such file."""
+    for name in json.loads(file.read_text()) if file.exists() else ():
+        if name not in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
 
 
 def build_once() -> None:

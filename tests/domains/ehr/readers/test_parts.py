@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fork_server import ForkServer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -180,10 +180,12 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-def test_memory_stays_flat() -> None:
+def test_memory_stays_flat(forks: ForkServer, tmp_path: Path) -> None:
+    script = tmp_path / "memory.py"
+    script.write_text(MEMORY)
+
     def peak(count: int) -> int:
-        command = [sys.executable, "-c", MEMORY, str(count)]
-        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        return int(forks.run(count, script=script).out)
 
     unit = 1 if sys.platform == "darwin" else 1024
     small, large = peak(25_000), peak(250_000)
