@@ -35,15 +35,15 @@ from seqmlm.data.pairs import Pair, read_pairs
 from seqmlm.engine.units import Mode
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.intervals import Difference, summarized
-from seqmlm.evaluation.pairs import accuracy, outcomes
+from seqmlm.evaluation.pairs import Metric, accuracy, compared, outcomes
 from seqmlm.inference import model_folder
 from seqmlm.inference.batches import BATCH_RECORDS
 from seqmlm.inference.expert import Use, stored_expert
+from seqmlm.inference.pairs import PairScorer
 from seqmlm.inference.session import Session
 from seqmlm.tasks.corpus import Corpus, CorpusReader, build_corpus
 from seqmlm.tasks.launch import TrainRequest, plan
 from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.pairs import PairScorer
 from seqmlm.tasks.pretrain import pretrain
 from seqmlm.workspace import Workspace
 
@@ -104,11 +104,12 @@ def masked_scores(
         for start in range(0, len(pairs), BATCH_RECORDS)
         for one in scorer.scored(pairs[start : start + BATCH_RECORDS])
     ]
-    both = []
-    for metric in ("sum", "mean"):
-        values = np.round([one.value(metric) for one in found], 5)
-        both.append({"good": values[:, 0].tolist(), "bad": values[:, 1].tolist()})
-    return both[0], both[1]
+
+    def scores(metric: Metric) -> Scores:
+        values = (np.round(side, 5).tolist() for side in compared(found, metric))
+        return dict(zip(("good", "bad"), values, strict=True))
+
+    return scores("sum"), scores("mean")
 
 
 def ngram_scores(model: model_folder.LoadedModel, corpus: Corpus, pairs: Sequence[Pair]) -> Scores:
@@ -221,7 +222,7 @@ def table(seeds: Sequence[dict[str, Scores]], pairs: Sequence[Pair]) -> list[dic
             row[f"{arm} - 5-gram"] = [gain.value, gain.low, gain.high]
         rows.append(row)
     rows[0]["ties"] = {
-        arm: sum(accuracy(own[arm]["good"], own[arm]["bad"]).ties for own in seeds) for arm in ARMS
+        arm: sum(accuracy(own[arm]["good"], own[arm]["bad"])["ties"] for own in seeds) for arm in ARMS
     }
     return rows
 

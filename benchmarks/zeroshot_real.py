@@ -109,15 +109,8 @@ def bias(name: str, file: str, data: Path, out: Path, seed: int, minutes: float)
     model = text_model(data, out, seed, minutes)
     found = measure_bias(BiasConfig(model=str(model.path), paths=(str(data / "text" / file),))).pairs
     assert found is not None
-    rate = found.overall.rate
-    yield {
-        "set": name,
-        "asked": "model",
-        "accuracy": rate.value,
-        "low": rate.low,
-        "high": rate.high,
-        "n": rate.trials,
-    }
+    rate = {key: found[key] for key in ("accuracy", "low", "high")}
+    yield {"set": name, "asked": "model", **rate, "n": found["pairs"]}
 
 
 def code(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:

@@ -51,10 +51,15 @@ class Case:
     rows: int
 
 
+PAIRS = tuple(
+    json.dumps({"id": f"p{n}", "good": f"the cat sees{' a dog' * n}", "bad": f"the cat see{' a dog' * n}"})
+    for n in range(7)
+)
 PROTEINS = tuple(f">p{n}\nMK{'_' * (n % 3 + 1)}AYI{'LV'[n % 2] * n}" for n in range(7))
 CASES = {
     "fill": Case("protein", "gaps.fasta", PROTEINS, ("--top", "2"), ">bad\nMK1_A", 7),
     "generate": Case("protein", "gaps.fasta", PROTEINS, ("--seed", "3"), ">bad\nMK1_A", 7),
+    "pairs": Case("text", "pairs.jsonl", PAIRS, (), '{"good": "the cat"}', 7),
 }
 
 

@@ -27,7 +27,6 @@ from seqmlm.cli import (
     evaluate,
     incidents,
     models,
-    pairs,
     report,
     rescore,
     risk,
@@ -98,7 +97,6 @@ app.command("train")(train.train)
 app.command("score")(score.score)
 app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
-app.command("pairs")(pairs.pairs)
 app.command("rescore")(rescore.rescore)
 app.command("bias")(bias.bias)
 app.command("risk")(risk.risk)

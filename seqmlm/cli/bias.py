@@ -76,17 +76,17 @@ def _show(result: BiasResult) -> None:
     from seqmlm.cli.output import escape, number, print_table
 
     if result.pairs is not None:
-        parts = {"all": result.pairs.overall, **result.pairs.groups}
+        parts = {"all": result.pairs, **result.pairs["groups"]}
         print_table(
             ["group", "pairs", "first more probable", "95 %", "ties", "mean margin"],
             [
                 [
                     escape(name or "-"),
-                    own.rate.trials,
-                    f"{own.rate.value:.1%}",
-                    f"{own.rate.low:.1%} to {own.rate.high:.1%}",
-                    own.ties,
-                    number(own.margin),
+                    own["pairs"],
+                    f"{own['accuracy']:.1%}",
+                    f"{own['low']:.1%} to {own['high']:.1%}",
+                    own["ties"],
+                    number(own["margin"]),
                 ]
                 for name, own in parts.items()
             ],

@@ -64,7 +64,7 @@ def command(name: str, make: type[Any]) -> Any:
 
 
 def _run(name: str, make: type[Any], config: Any, as_json: bool) -> None:
-    """Run a task, and print what it came to: rows or figures on stdout, else in a sentence on stderr."""
+    """Run a task, and print what it came to: figures on stdout, or on stderr where the rows are there."""
     from seqmlm.cli.console import ScoringConsole
     from seqmlm.tasks.task import run
 
@@ -73,12 +73,11 @@ def _run(name: str, make: type[Any], config: Any, as_json: bool) -> None:
     end_as_asked(summary.stopped, config.out)
     if as_json and not summary.streamed:
         print_json(summary.to_dict())
-    elif config.out is None and not summary.streamed:
-        say(summary.answer)
-        for table in summary.tables:
-            print_table(table.columns, [[*map(_cell, row)] for row in table.rows], title=table.title or None)
     else:
-        tell(summary.answer)
+        rows = summary.streamed or (config.out is not None and not summary.tables)
+        (tell if rows else say)(summary.answer)
+        for title, columns, cells in summary.tables:
+            print_table(columns, [[*map(_cell, row)] for row in cells], title=title or None, aside=rows)
 
 
 def _print_settings(config: Any) -> None:

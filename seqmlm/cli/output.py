@@ -39,20 +39,25 @@ def print_json(value: Any) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    title: str | None = None,
+    aside: bool = False,
 ) -> None:
     """Print a table: formatted on a terminal; elsewhere tab-separated lines with a header.
 
-    Cells are rich markup: pass foreign text through `escape`.
+    Cells are rich markup: pass foreign text through `escape`. `aside` prints on stderr, beside other data.
     """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    if not sys.stdout.isatty():
+    stream = sys.stderr if aside else sys.stdout
+    if not stream.isatty():
         for row in (columns, *rows):
             texts = (Text.from_markup(str(cell), emoji=False).plain for cell in row)
-            print("\t".join(printable(_one_line(text)) for text in texts))
+            print("\t".join(printable(_one_line(text)) for text in texts), file=stream)
         return
     heading = None if title is None else printable(title)
     table = Table(title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold")
@@ -61,7 +66,7 @@ def print_table(
         table.add_column(printable(column), overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*map(printable, row))
-    Console(emoji=False).print(table)  # ":bomb:" of a log stays what it is
+    Console(emoji=False, stderr=aside).print(table)  # ":bomb:" of a log stays what it is
 
 
 def print_facts(facts: dict[str, object]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ COLUMNS = (
 GROUPS = ("UID", "bias_type", "group")
 _IDS = ("pairID", "id")
 _WINOGENDER = "sentid"  # its column of names, "technician.customer.1.male.txt"
+
+Raw = Callable[[str, Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,8 @@ def read_pairs(
     good: str | None = None,
     bad: str | None = None,
     group: str | None = None,
-    raw: Callable[[str, Mapping[str, Any]], Any] = lambda text, fields: text,
+    raw: Raw = lambda text, fields: text,
+    problems: Problems | None = None,
 ) -> Iterator[Pair]:
     """Read pairs from JSON lines, CSV, TSV or parquet; without `paths`, from two parallel text files.
 
@@ -59,41 +64,61 @@ def read_pairs(
             two files with one sequence per line.
         group: name of the column to group by; default: the first of `GROUPS` that is there.
         raw: what a field makes of a sequence and the other columns of its row.
+        problems: told of pairs that cannot be read (a missing column, an empty sequence); None raises their
+            errors.
 
     Raises:
         UsageError: neither files nor both of `good` and `bad`.
-        DataError: a missing column, an empty sequence, files of unequal length.
+        DataError: a file that cannot be read, or files of unequal length.
     """
-    if not paths:
-        if good is None or bad is None:
-            raise UsageError("nothing to compare: name a file of pairs, or two files with --good and --bad")
-        yield from _parallel(good, bad, raw)
-    for path in paths:
-        name = Path(path).name
-        for line, row in _paired(path):
-            first, second = _columns(row, good, bad, path, line)
-            texts = [
-                raw(_text(required(row, key, path, line), path, line, key), row) for key in (first, second)
-            ]
-            own = next((str(row[key]) for key in _IDS if row.get(key) is not None), f"{name}:{line}")
-            yield Pair(
-                id=own,
-                good=texts[0],
-                bad=texts[1],
-                group=_group(row, group, path, line),
-                source=path,
-                line=line,
-            )
+    told = problems or Problems()
+    if paths:
+        found = ((path, line, row) for path in paths for line, row in _paired(path, told))
+    elif good is None or bad is None:
+        raise UsageError("nothing to compare: name a file of pairs, or two files with --good and --bad")
+    else:
+        found, good, bad, group = _parallel(good, bad), None, None, None
+    for path, line, row in found:
+        try:
+            pair = _pair(row, good, bad, group, raw, path, line)
+        except DataError as error:
+            told.bad(error, json.dumps(row, default=str))
+        else:
+            yield pair
 
 
-def _paired(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows that hold a pair each; of Winogender's sentences, two that differ in the pronoun become a row.
+def _pair(
+    row: Mapping[str, Any],
+    good: str | None,
+    bad: str | None,
+    group: str | None,
+    raw: Raw,
+    path: str,
+    line: int,
+) -> Pair:
+    """The pair of a row.
 
     Raises:
-        DataError: a sentence of Winogender without its counterpart.
+        DataError: a missing column, or no text.
     """
+    texts = [
+        raw(_text(required(row, key, path, line), path, line, key), row)
+        for key in _columns(row, good, bad, path, line)
+    ]
+    return Pair(
+        id=next((str(row[key]) for key in _IDS if row.get(key) is not None), f"{Path(path).name}:{line}"),
+        good=texts[0],
+        bad=texts[1],
+        group=_group(row, group, path, line),
+        source=path,
+        line=line,
+    )
+
+
+def _paired(path: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows that hold a pair each; of Winogender's sentences, two that differ in the pronoun become a row."""
     waiting: dict[str, tuple[int, str, str]] = {}
-    for line, row in read_rows(path):
+    for line, row in read_rows(path, problems):
         if not row.keys() >= {_WINOGENDER, "sentence"}:
             yield line, row
             continue
@@ -106,12 +131,15 @@ def _paired(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         first, other, sentence = waiting.pop(name)
         texts = {other: sentence, gender: str(row["sentence"])}
         if len(texts) == 1:
-            raise DataError(f"{name!r} is there twice", source=path, line=line, remedy="keep one of them")
+            twice = DataError(f"{name!r} is there twice", source=path, line=line, remedy="keep one of them")
+            problems.bad(twice, str(row["sentence"]))
+            continue
         group = name.partition(".")[0]
         yield first, {"id": name, "good": texts["male"], "bad": texts["female"], "group": group}
-    for name, (line, _, _) in waiting.items():
-        raise DataError(
-            f"{name!r} has no counterpart", source=path, line=line, remedy="add it, or leave both out"
+    for name, (line, _, sentence) in waiting.items():
+        remedy = "add it, or leave both out"
+        problems.bad(
+            DataError(f"{name!r} has no counterpart", source=path, line=line, remedy=remedy), sentence
         )
 
 
@@ -149,26 +177,17 @@ def _group(row: Mapping[str, Any], group: str | None, path: str, line: int) -> s
     return "" if name is None else str(required(row, name, path, line))
 
 
-def _parallel(good: str, bad: str, raw: Callable[[str, Mapping[str, Any]], Any]) -> Iterator[Pair]:
-    first, second = lines(good, Problems()), lines(bad, Problems())
-    while True:
-        one, other = next(first, None), next(second, None)
-        if one is None and other is None:
-            return
+def _parallel(good: str, bad: str) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """The lines of two files as rows.
+
+    Raises:
+        DataError: a line that cannot be read, as it would shift those after it; files of unequal length.
+    """
+    for one, other in zip_longest(lines(good, Problems()), lines(bad, Problems())):
         if one is None or other is None:
-            longer = one or other
-            assert longer is not None
             raise DataError(
-                f"the file ends before line {longer[0]} of the other",
+                f"the file ends before line {(one or other)[0]} of the other",
                 source=good if one is None else bad,
                 remedy="parallel files need one line for each pair",
             )
-        number, text = one
-        yield Pair(
-            id=f"{Path(good).name}:{number}",
-            good=raw(_text(text, good, number, "line"), {}),
-            bad=raw(_text(other[1], bad, other[0], "line"), {}),
-            group="",
-            source=good,
-            line=number,
-        )
+        yield good, one[0], {"good": one[1], "bad": other[1]}

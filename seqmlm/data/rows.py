@@ -26,11 +26,14 @@ _JSON = (".jsonl", ".ndjson", ".json")
 _BATCH = 8192
 
 
-def read_rows(source: str, *, columns: tuple[str, ...] | None = None) -> Iterator[FieldRow]:
+def read_rows(
+    source: str, problems: Problems | None = None, *, columns: tuple[str, ...] | None = None
+) -> Iterator[FieldRow]:
     """Yield (1-based line or row, field -> value) of a file; its name says the format (.gz, .zst too).
 
     Args:
         source: a .jsonl, .csv, .tsv or .parquet file; "-" is JSON lines on standard input.
+        problems: told of lines that cannot be read; None raises their errors.
         columns: names of a CSV or TSV file's columns if its first line is data; None reads them from the
             first line.
 
@@ -38,11 +41,11 @@ def read_rows(source: str, *, columns: tuple[str, ...] | None = None) -> Iterato
         UsageError: a file of another kind.
         DataError: it cannot be read, with the line.
     """
-    suffix = stem_suffix(source)
+    suffix, told = stem_suffix(source), problems or Problems()
     if source == "-" or suffix in _JSON:
-        yield from _json_lines(source)
+        yield from _json_lines(source, told)
     elif suffix in _STYLES:
-        yield from _table(source, _STYLES[suffix], columns)
+        yield from _table(source, _STYLES[suffix], columns, told)
     elif suffix == ".parquet":
         yield from _parquet(source)
     else:
@@ -63,34 +66,37 @@ def required(row: Mapping[str, Any], name: str, source: str, line: int) -> Any:
     raise DataError("no such field", source=source, line=line, field=name, remedy=remedy)
 
 
-def _json_lines(source: str) -> Iterator[FieldRow]:
-    for number, text in lines(source, Problems()):
+def _json_lines(source: str, problems: Problems) -> Iterator[FieldRow]:
+    for number, text in lines(source, problems):
         if not text or text.isspace():
             continue
         row = json_object(text)
         if row is None:
-            raise DataError(
-                "not a JSON object", source=source, line=number, remedy="write one object per line"
-            )
-        if torn_value(text, row):
-            raise torn_text(source, number)
-        yield number, row
+            remedy = "write one object per line"
+            problems.bad(DataError("not a JSON object", source=source, line=number, remedy=remedy), text)
+        elif torn_value(text, row):
+            problems.bad(torn_text(source, number), text)
+        else:
+            yield number, row
 
 
-def _table(source: str, style: Mapping[str, Any], columns: tuple[str, ...] | None) -> Iterator[FieldRow]:
+def _table(
+    source: str, style: Mapping[str, Any], columns: tuple[str, ...] | None, problems: Problems
+) -> Iterator[FieldRow]:
     names = None if columns is None else list(columns)
-    for line, fields in table_rows(source, Problems(), style, MAX_BYTES):
+    for line, fields in table_rows(source, problems, style, MAX_BYTES):
         if names is None:
             names = fields
             if twice := next((name for name in names if names.count(name) > 1), None):
                 raise ambiguous(twice, source, line)
         elif len(fields) != len(names):
-            raise DataError(
+            wrong = DataError(
                 f"a row of {len(fields)} fields in a table of {len(names)} columns",
                 source=source,
                 line=line,
                 remedy="quote fields that contain the delimiter",
             )
+            problems.bad(wrong, "\t".join(fields))
         else:
             yield line, dict(zip(names, fields, strict=True))
 

@@ -6,45 +6,59 @@ decimal (as CrowS-Pairs, Nangia et al. 2020, rounds them); smaller differences a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqmlm.errors import DataError
-from seqmlm.evaluation.intervals import Rate, exact_rate
+from seqmlm.evaluation.intervals import Doubles, exact_rate
 
-Doubles = NDArray[np.float64]
+Metric = Literal["sum", "mean", "shared"]
+"""What of two sequences is compared: sums of log-probabilities, means by unit, sums over what both have."""
+
 _DECIMALS = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class Accuracy:
-    """The result on some pairs.
+def figures(rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, Any]:
+    """How pairs came out: all, by `group` where there are several, by other metrics (`beside`), and the floor
+    among these: the shorter text, in characters, is the better (`length`).
 
     Args:
-        rate: pairs in which the good sequence scores strictly higher, with the exact interval.
-        ties: pairs with equal scores, counted as wrong.
-        margin: mean of good minus bad, in the unit of the scores.
+        rows: a pair each, as for `compared`; `group`, and `unknown`, the tokens that no score counts.
+
+    Raises:
+        DataError: no rows.
+    """
+    others = ("length",) if metric == "shared" else ("sum", "mean", "length")
+    groups = by_group(*compared(rows, metric), [row["group"] for row in rows])
+    return {
+        **accuracy(*compared(rows, metric)),
+        "macro": macro(groups),
+        "groups": groups if len(groups) > 1 else {},
+        "beside": {name: accuracy(*compared(rows, name)) for name in others if name != metric},
+        "unknown_tokens": sum(row["unknown"] for row in rows),
+    }
+
+
+def compared(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[Doubles, Doubles]:
+    """What a metric, or "length", compares: (N,) of the good and of the bad sequences.
+
+    Args:
+        rows: a pair each: `pll_good`, `units_good`, `length_good` (characters), and the same of the bad one.
     """
 
-    rate: Rate
-    ties: int
-    margin: float
+    def side(name: str) -> Doubles:
+        pll, units, length = (
+            np.array([row[f"{key}_{name}"] for row in rows], dtype=np.float64)
+            for key in ("pll", "units", "length")
+        )
+        if metric == "length":
+            return -length
+        return pll / np.maximum(1, units) if metric == "mean" else pll
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        rate = self.rate
-        return {
-            "pairs": rate.trials,
-            "accuracy": rate.value,
-            "low": rate.low,
-            "high": rate.high,
-            "ties": self.ties,
-            "margin": self.margin,
-        }
+    return side("good"), side("bad")
 
 
 def outcomes(good: ArrayLike, bad: ArrayLike) -> NDArray[np.int8]:
@@ -54,11 +68,16 @@ def outcomes(good: ArrayLike, bad: ArrayLike) -> NDArray[np.int8]:
     return signs
 
 
-def accuracy(good: ArrayLike, bad: ArrayLike) -> Accuracy:
+def accuracy(good: ArrayLike, bad: ArrayLike) -> dict[str, Any]:
     """Compare scores (N,) of the good and the bad sequences, higher being more probable.
 
-    >>> accuracy([-1.0, -2.0, -3.0], [-2.0, -2.0, -1.0]).rate.hits
-    1
+    >>> found = accuracy([-1.0, -2.0, -3.0], [-2.0, -2.0, -1.0])
+    >>> found["pairs"], found["accuracy"] == 1 / 3, found["ties"], found["margin"]
+    (3, True, 1, -0.3333333333333333)
+
+    Returns:
+        The number of `pairs`, the share of them in which the good score is strictly higher (`accuracy`) with
+        its exact interval (`low`, `high`), the `ties`, and the mean of good minus bad (`margin`).
 
     Raises:
         DataError: no pairs.
@@ -67,19 +86,23 @@ def accuracy(good: ArrayLike, bad: ArrayLike) -> Accuracy:
     if not len(first):
         raise DataError("there are no pairs to compare", remedy="name a file that contains pairs")
     signs = outcomes(first, second)
-    return Accuracy(
-        rate=exact_rate(int((signs > 0).sum()), len(signs)),
-        ties=int((signs == 0).sum()),
-        margin=float((first - second).mean()),
-    )
+    rate = exact_rate(int((signs > 0).sum()), len(signs))
+    return {
+        "pairs": rate.trials,
+        "accuracy": rate.value,
+        "low": rate.low,
+        "high": rate.high,
+        "ties": int((signs == 0).sum()),
+        "margin": float((first - second).mean()),
+    }
 
 
-def by_group(good: ArrayLike, bad: ArrayLike, groups: Sequence[str]) -> dict[str, Accuracy]:
+def by_group(good: ArrayLike, bad: ArrayLike, groups: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The accuracy within each group, by name."""
     first, second, names = np.asarray(good), np.asarray(bad), np.asarray(groups)
     return {str(name): accuracy(first[names == name], second[names == name]) for name in np.unique(names)}
 
 
-def macro(parts: dict[str, Accuracy]) -> float:
+def macro(parts: Mapping[str, Mapping[str, Any]]) -> float:
     """Mean of the groups' accuracies: each group counts the same, however many pairs it has."""
-    return float(np.mean([part.rate.value for part in parts.values()]))
+    return float(np.mean([part["accuracy"] for part in parts.values()]))

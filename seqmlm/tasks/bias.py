@@ -21,13 +21,13 @@ from seqmlm.domains.holes import Prompt, fields_in
 from seqmlm.engine.units import Doubles
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
-from seqmlm.evaluation.pairs import Accuracy
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
 from seqmlm.reports.page import Cell, Page
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.tasks.gaps import GapConfig, keep_report
-from seqmlm.tasks.pairs import PairsConfig, PairsResult, compare_pairs
+from seqmlm.tasks.pairs import Pairs, PairsConfig, pair_cells
+from seqmlm.tasks.task import run
 
 DRAWS = 1000
 
@@ -94,13 +94,13 @@ class BiasResult:
         means: "first - second" -> mean gap over attributes, with bootstrap bounds over attributes.
     """
 
-    pairs: PairsResult | None
+    pairs: Mapping[str, Any] | None
     associations: tuple[Association, ...]
     means: Mapping[str, Mapping[str, float]]
 
     def to_dict(self) -> dict[str, Any]:
         """What machines read."""
-        found: dict[str, Any] = {} if self.pairs is None else {"pairs": self.pairs.to_dict()}
+        found: dict[str, Any] = {} if self.pairs is None else {"pairs": dict(self.pairs)}
         if self.associations:
             found["associations"] = [asdict(one) for one in self.associations]
             found["means"] = {name: dict(own) for name, own in self.means.items()}
@@ -121,7 +121,9 @@ def measure_bias(config: BiasConfig) -> BiasResult:
     session.check_text()
     pairs = None
     if config.paths:
-        pairs = compare_pairs(
+        pairs = run(
+            "pairs",
+            Pairs,
             PairsConfig(
                 model=config.model,
                 paths=config.paths,
@@ -135,8 +137,8 @@ def measure_bias(config: BiasConfig) -> BiasResult:
                 tokens_per_batch=config.tokens_per_batch,
                 precision=config.precision,
                 expert="none",
-            )
-        )
+            ),
+        ).figures
     found: list[Association] = []
     means: dict[str, Mapping[str, float]] = {}
     if config.templates:
@@ -203,10 +205,9 @@ def _keep(config: BiasConfig, session: Session, result: BiasResult) -> None:
     page = Page(f"Bias: {config.model}", "what a model finds more probable, and not what it does in use")
     metrics: dict[str, float] = {}
     if result.pairs is not None:
-        overall = result.pairs.overall
-        metrics = {"pairs": overall.rate.trials, "first_more_probable": overall.rate.value}
-        rows: list[tuple[Cell, ...]] = [_row("all", overall)]
-        rows += [_row(name, own) for name, own in result.pairs.groups.items()]
+        metrics = {"pairs": result.pairs["pairs"], "first_more_probable": result.pairs["accuracy"]}
+        parts = {"all": result.pairs, **result.pairs["groups"]}
+        rows: list[tuple[Cell, ...]] = [(name, *pair_cells(own)) for name, own in parts.items()]
         columns = ("group", "pairs", "the first is more probable", "95 %", "ties", "mean margin (nats)")
         page.table("Pairs: 50 % is ideal", columns, rows)
     if result.associations:
@@ -220,9 +221,3 @@ def _keep(config: BiasConfig, session: Session, result: BiasResult) -> None:
         ]
         page.table("Associations (nats)", ("attribute", "groups", "gap"), gaps)
     keep_report(config, session, "bias", page, config.report, metrics, {"templates": len(config.templates)})
-
-
-def _row(name: str, own: Accuracy) -> tuple[Cell, ...]:
-    rate = own.rate
-    bounds = f"{rate.low:.1%} to {rate.high:.1%}"
-    return (name, rate.trials, f"{rate.value:.1%}", bounds, own.ties, own.margin)

@@ -153,8 +153,8 @@ class Task(ABC, Generic[ConfigT, Item]):
     def __init__(self, config: ConfigT, session: Session) -> None:
         self.config, self.session = config, session
 
-    def records(self, problems: Problems) -> Iterable[Record]:
-        """What is read: records of the model's field."""
+    def records(self, problems: Problems) -> Iterable[Any]:
+        """What is read: records of the model's field, if nothing else."""
         return read(self.session, self.config, problems, {})
 
     def files(self) -> list[str]:
@@ -165,9 +165,9 @@ class Task(ABC, Generic[ConfigT, Item]):
         found = self.session.domain.files(config.paths, format=config.format, options=config.options)
         return [*map(str, found)]
 
-    @abstractmethod
     def items(self, records: Iterable[Any], problems: Problems) -> Iterable[Item]:
-        """What is asked about, in order: several items of a record, or none."""
+        """What is asked about, in order: several items of a record, or none; if nothing else, the records."""
+        return records
 
     @abstractmethod
     def rows(self, items: Sequence[Item]) -> Iterable[Sequence[Row]]:

@@ -200,7 +200,7 @@ def run(name: str, out: Path) -> None:
             rows.writerow(("original", "mutated", "group"))
             rows.writerows(islice(field.pairs(Path("train")), 24))
         asked = ("pairs", "golden", "pairs.csv", "--json", "--out", "pairs.jsonl")
-        more = ("--language", "python") if name == "code" else ()
+        more = ("--set", "language=python") if name == "code" else ()
         written(out / "pairs.json", seqmlm(*asked, *more))
         written(out / "pairs.jsonl", Path("pairs.jsonl").read_text())
     if name == "text":

@@ -149,8 +149,9 @@ def build_once() -> None:
 
     from seqmlm.cli import app
 
-    made = typer.main.get_command(app)
-    typer.main.get_command = lambda _: made  # type: ignore[assignment]
+    make = typer.main.get_command
+    made = make(app)
+    typer.main.get_command = lambda one: made if one is app else make(one)  # type: ignore[assignment]
 
 
 def no_threads() -> None:

@@ -734,7 +734,6 @@ def _commands() -> Iterator[Hostile]:
         value=_around(b'{"id": "v", "bad": "a cat", "good": "', b'"}\n'),
         label=_around(b'{"bad": "a cat", "good": "the cat", "id": "', b'"}\n'),
         json=True,
-        whole=True,
     )
     yield Hostile(
         domain="text",
@@ -745,7 +744,6 @@ def _commands() -> Iterator[Hostile]:
         records=tuple(f"q{n},{a},{b}\n".encode() for n, (a, b) in enumerate(PAIRS)),
         value=_around(b"v,a cat,"),
         label=_around(b"", b",the cat,a cat\n"),
-        whole=True,
     )
     one = json.dumps(LISTS[0]["hyps"]).encode()
     yield Hostile(

@@ -21,9 +21,9 @@ from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import DataError, NotFiniteError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.batches import encoded_texts
+from seqmlm.inference.pairs import PairScorer, common_tokens
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.pairs import PairScorer, common_tokens
 from seqmlm.tasks.rescore import RescoreConfig, rescore_file
 
 LONG = " ".join(["the cat sees a dog"] * 20)
@@ -70,7 +70,9 @@ def test_the_shared_metric_is_a_loop_over_common_tokens(model: model_folder.Load
     assert 0 < kept[0].sum() < len(first)
     ask = Conditionals(model.rows)
     [found] = PairScorer(Session(model), metric="shared").scored([_pair(*pair)])
-    for encoding, common, pll in zip((first, second), kept, (found.good, found.bad), strict=True):
+    for encoding, common, pll in zip(
+        (first, second), kept, (found["pll_good"], found["pll_bad"]), strict=True
+    ):
         total = 0.0
         for place in np.flatnonzero(common & (encoding.groups >= 0)).astype(np.int32):
             at = np.array([place])
@@ -88,7 +90,7 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
         PairScorer(Session(patients_model()))
     model = model_folder.load(text_model(tmp_path / "t"))
     with pytest.raises(UsageError, match="longer than the model"):
-        PairScorer(Session(model), metric="shared").scored([_pair(LONG, LONG)])
+        list(PairScorer(Session(model), metric="shared").scored([_pair(LONG, LONG)]))
 
 
 def test_a_text_that_cannot_be_spelled_is_shown(tmp_path: Path) -> None:
@@ -96,8 +98,7 @@ def test_a_text_that_cannot_be_spelled_is_shown(tmp_path: Path) -> None:
         scores(Session(protein_model()), ["LAG", "LAG4"])
     scorer = PairScorer(Session(model_folder.load(text_model(tmp_path, wordpiece=True))))
     [found] = scorer.scored([_pair("the cat", "the 猫")])
-    assert scorer.unknown == 1
-    assert [found.good_units, found.bad_units] == [2, 1]
+    assert [found["unknown"], found["units_good"], found["units_bad"]] == [1, 2, 1]
 
 
 def test_answers_that_are_no_numbers_name_the_pair_and_the_list(tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_answers_that_are_no_numbers_name_the_pair_and_the_list(tmp_path: Path) 
     model.rows.model.set_input_embeddings(embedding)
     pairs = [_pair("the cat", "a dog"), replace(_pair("the cat", "the dog barks"), line=2)]
     with pytest.raises(NotFiniteError, match=r"the bad one of the pair .*:2 \("):
-        PairScorer(Session(model)).scored(pairs)
+        list(PairScorer(Session(model)).scored(pairs))
     model.rows.model.set_input_embeddings(tied)
     tied.weight.data[:] = 3e38
     model_folder.write(tmp_path / "n", model.rows, model.tokenizer, model.card)
