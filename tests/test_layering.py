@@ -291,6 +291,7 @@ STAND_APART = {
     "domains.*.levels": "what a field's records are judged by, a chapter a reader looks for",
     "domains.*.readers*": "a field's own formats, one a module, and what puts them together",
     "domains.dna.fastq": "a format",
+    "domains.dna.overlapping": "a vocabulary, with the units and the masker that it alone needs",
     "domains.dna.genbank": "a format",
     "domains.code.worktree": "which files of a folder are read, beside how one is read",
     "domains.ehr.audit": "what may be told of patients, apart from their readers",

@@ -39,9 +39,7 @@ class Query:
         targets: (A,) token ids whose log-probability is wanted; default: `encoding.ids` at `asked`.
         stream: names the random numbers of what is drawn (`seqmlm.engine.reductions.Sample`); default: the
             query's number in its `ask`, so that equal queries draw independently.
-        key: anything; comes back with the answer.
-        units: what the unit rule that wrote the query must know to read the answer
-            (`seqmlm.engine.units.Units`).
+        key: anything; comes back with the answer. A rule of units keeps here what it must know to read it.
     """
 
     encoding: Encoding
@@ -56,7 +54,6 @@ class Query:
     targets: Ids | None = None
     stream: int | None = None
     key: Any = None
-    units: Any = None
 
     @property
     def variants(self) -> int:
@@ -156,4 +153,4 @@ def _substitution_problems(query: Query, space: TokenSpace) -> Iterator[tuple[st
 
 
 def _name(query: Query) -> str:
-    return "" if query.key is None else f" (query {query.key!r})"
+    return f" (query {query.key!r})" if isinstance(query.key, str | int) else ""

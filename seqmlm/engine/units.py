@@ -1,8 +1,8 @@
 """How what a field counts (its units) is hidden behind [MASK] and read back from the model's answers.
 
 Bits per unit compare between tokenizers only if a unit means the same to all of them. In most fields a unit
-is a group of tokens, and `Units` is that. Where a token shows several units, or neighbouring tokens show the
-same one, the tokenizer supplies another rule with the same methods; who evaluates or scores knows only those:
+is a group of tokens, and `Units` is that. Where tokens are not the symbols that units are spelled in, the
+tokenizer supplies another rule with the same methods; who evaluates or scores knows only those:
 
     query = rule.ask(encoding, hidden=np.array([3, 4]), asked=np.array([3]))
     [answer] = conditionals.ask([query], rule.needs(want))
@@ -111,6 +111,7 @@ class Units:
 
     Attributes:
         names: how the symbols are spelled, or None where they are tokens.
+        one_pass: whether tokens that are seen can be asked, no other one showing what they show.
 
     Args:
         space: the vocabulary.
@@ -119,6 +120,7 @@ class Units:
     """
 
     names: ClassVar[Sequence[str] | None] = None
+    one_pass: ClassVar[bool] = True
 
     def __init__(self, space: TokenSpace, *, complement: Ids | None = None) -> None:
         self.space, self.complement = space, complement

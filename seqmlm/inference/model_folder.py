@@ -503,25 +503,12 @@ def make_masker(config: MaskingConfig, tokenizer: Tokenizer) -> Masker:
         words = options["words"]
         options["words"] = [_spelled(word, tokenizer) if isinstance(word, str) else word for word in words]
     kind = plugins.load("maskers", config.masker)
-    _check_overlap(kind, config.masker, tokenizer)
+    if (reason := tokenizer.unhidden(kind)) is not None:
+        raise UsageError(reason)
     facts = tokenizer.masking_facts
     known = inspect.signature(kind).parameters
     options = {name: facts[name] for name in known if name in facts} | options
     return base.make_masker(kind, replace(config, options=options), tokenizer.space)
-
-
-def _check_overlap(kind: type[Masker], name: str, tokenizer: Tokenizer) -> None:
-    """Refuse a masker that leaves what it hides visible in neighbouring tokens."""
-    if tokenizer.overlap > 1 and not _hides_overlap(kind):
-        fit = [one for one in plugins.names("maskers") if _hides_overlap(plugins.load("maskers", one))]
-        raise UsageError(
-            f"tokenizer {tokenizer.name} shows each {tokenizer.unit} in {tokenizer.overlap} neighbouring "
-            f"tokens, and masker {name} would hide only some of them: use --masker {' or '.join(fit)}"
-        )
-
-
-def _hides_overlap(kind: type[Masker]) -> bool:
-    return bool(getattr(kind, "hides_overlap", False))
 
 
 def inline_words(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -386,7 +386,7 @@ def estimator(
     if settings.method not in KINDS:
         raise UsageError(f"--method is one of {', '.join(KINDS)}; got {settings.method!r}")
     kind = _CMI[settings.estimator] if settings.method == "cmi" else KINDS[settings.method]
-    if not kind.whole and type(units).ask is not Units.ask:
+    if not kind.whole and units.names is not None:
         raise UsageError(
             f"--method {settings.method} changes tokens one at a time, and a token of this tokenizer shows "
             "several units: use --method cpmi, or a model of single units"

@@ -186,7 +186,7 @@ def _replaced(
 
 def default_modes(model: LoadedModel) -> tuple[str, ...]:
     """The modes that a level is calibrated in where none is named: those that the model can be asked in."""
-    return (str(EXACT), str(ONE_PASS), CASCADE) if model.tokenizer.overlap == 1 else (str(EXACT),)
+    return (str(EXACT), str(ONE_PASS), CASCADE) if model.tokenizer.units.one_pass else (str(EXACT),)
 
 
 def calibrate_trained(

@@ -15,7 +15,7 @@ from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.loop import Observer, StepReport
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.reductions import TopIds
-from seqmlm.engine.types import Encoding, Sequences
+from seqmlm.engine.types import Sequences
 from seqmlm.errors import printable
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tracking import TrackedRun
@@ -143,38 +143,13 @@ def sample_predictions(
     """
     blocks = []
     for index in indices:
-        raw, encoding = _spelled(tokenizer, sequences[index])
+        encoding = sequences[index]
+        raw, spans = tokenizer.respelled(encoding)
         query = tokenizer.units.hide(encoding, 0.15, rng(seed, 0, index, EVALUATION))
         if query is None:
             continue
         answer = next(conditionals.ask([query], [TopIds(1)]))
         best = answer.values[TopIds.name][:, 0].astype(np.int32)
-        blocks.append(printable(domain.show(tokenizer, raw, encoding, query.asked, best), lines=True))
+        shown = domain.show(tokenizer, raw, replace(encoding, spans=spans), query.asked, best)
+        blocks.append(printable(shown, lines=True))
     return "\n\n".join(blocks) + "\n"
-
-
-def _spelled(tokenizer: Tokenizer, encoding: Encoding) -> tuple[str, Encoding]:
-    """Text of an encoding, with spaces where units were separate, and spans that point into that text."""
-    pieces: list[str] = []
-    spans = np.zeros((len(encoding), 2), dtype=np.int32)
-    at, last_group, last_end = 0, None, None
-    for position, (token, group) in enumerate(
-        zip(encoding.ids.tolist(), encoding.groups.tolist(), strict=True)
-    ):
-        if group < 0:
-            continue
-        start, end = encoding.spans[position].tolist() if encoding.spans is not None else (0, 0)
-        text = tokenizer.surface(token)
-        if tokenizer.overlap > 1 and last_end is not None and start < last_end:  # shows its end again
-            back = last_end - start
-            spans[position] = at - back, at - back + len(text)
-            pieces.append(text[back:])
-            at, last_group, last_end = at - back + len(text), group, end
-            continue
-        if last_group is not None and group != last_group and start != last_end:
-            pieces.append(" ")
-            at += 1
-        spans[position] = at, at + len(text)
-        pieces.append(text)
-        at, last_group, last_end = at + len(text), group, end
-    return "".join(pieces), replace(encoding, spans=spans)

@@ -216,7 +216,7 @@ def choose_mode(config: ScoreConfig, session: Session, level: Level) -> Choice:
     why = f"the forward passes take {about(seconds[mode])}, by estimate"
     if mode != str(EXACT):
         why += f" (--mode exact: {about(seconds[str(EXACT)])})"
-    elif not fast and session.tokenizer.overlap == 1:
+    elif not fast and session.tokenizer.units.one_pass:
         why += f" (--mode {ONE_PASS}: {about(seconds[str(ONE_PASS)])}; it is not calibrated for these scores)"
     return Choice(mode, why, work.characters)
 

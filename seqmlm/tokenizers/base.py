@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.holes import Gapped
-from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.types import Encoding, Ids, TokenSpace
 from seqmlm.engine.units import Units
 from seqmlm.engine.windows import Moving, moving_windows, windows
 from seqmlm.errors import DataError, StateError, UsageError, nearest
@@ -173,14 +173,13 @@ class Tokenizer(ABC):
         return Units(self.space)
 
     @property
-    def overlap(self) -> int:
-        """Number of neighbouring tokens that show the same unit; above 1, a masker must hide all of them."""
-        return 1
-
-    @property
     def single_tokens(self) -> bool:
         """Whether every unit is one token, so that counts of tokens say how frequent units are."""
         return False
+
+    def unhidden(self, masker: type[Any]) -> str | None:
+        """Why what a masker hides would still be seen, and what to use instead; None where it would not."""
+        return None
 
     def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
         """An equivalent form of a training sequence, of the same length; by default the sequence itself."""
@@ -253,6 +252,22 @@ class Tokenizer(ABC):
     def spelling(self, tokens: Sequence[int]) -> str:
         """The text that some tokens have together, one after the other; lines, where units are lines."""
         return "\n".join(map(self.surface, tokens))
+
+    def respelled(self, encoding: Encoding) -> tuple[str, Ids]:
+        """The text of an encoding, with spaces where units were separate, and (L, 2) spans into that text."""
+        pieces: list[str] = []
+        spans = np.zeros((len(encoding), 2), dtype=np.int32)
+        at, last_group, last_end = 0, None, None
+        for position in np.flatnonzero(encoding.groups >= 0).tolist():
+            group, text = int(encoding.groups[position]), self.surface(int(encoding.ids[position]))
+            start, end = (0, 0) if encoding.spans is None else encoding.spans[position].tolist()
+            if last_group is not None and group != last_group and start != last_end:
+                pieces.append(" ")
+                at += 1
+            spans[position] = at, at + len(text)
+            pieces.append(text)
+            at, last_group, last_end = at + len(text), group, end
+        return "".join(pieces), spans
 
     def alone(self, token: int) -> str | None:
         """The text of id `token` where it can be a unit by itself; None where it is but a piece of one."""

@@ -8,7 +8,7 @@ All tokenizers hide a share of the *bases* and measure -log2 p of the true ones,
 
     one base per token       the token
     several bases per token  all bases of the token together, at -log2 p(token), in equal parts
-    overlapping k-mers       all tokens that cover a chosen base are hidden; see `seqmlm.tokenizers.kmer`
+    overlapping k-mers       all tokens over a chosen base are hidden (`seqmlm.domains.dna.overlapping`)
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ class SeveralBases(Bases):
         """
         query = super().ask(encoding, hidden, asked, hidden_in=hidden_in, asked_in=asked_in)
         inside = np.zeros_like(asked) if asked_in is None else asked_in
-        return replace(query, units=inside * len(self.places(encoding)) + asked)
+        return replace(query, key=inside * len(self.places(encoding)) + asked)
 
     def read(self, query: Query, answer: Answer, want: Collection[Reduction] = ()) -> UnitLogProbs:
         sizes = self._sizes[query.encoding.ids]
@@ -369,8 +369,8 @@ class SeveralBases(Bases):
         variant = np.repeat(variants(query), count)
         # A base was asked alone by `ask` only: its neighbours in the token are left out.
         kept: Any = slice(None)
-        if query.units is not None:
-            kept = np.isin(variant * sizes.sum() + unit, query.units)
+        if query.key is not None:
+            kept = np.isin(variant * sizes.sum() + unit, query.key)
         log_probs = np.repeat(answer.values[TargetLogProb.name].astype(np.float64) / count, count)
         shares = self._marginals(answer.values[Rows.name], count)[kept] if want else np.zeros((0, _FOUR))
         return UnitLogProbs(

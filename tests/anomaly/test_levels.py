@@ -27,7 +27,7 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tasks.score_output import line, reason
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.kmer import BaseTokenizer
+from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.subword import BpeTokenizer, WordPieceTokenizer
 
 SENTENCES = ["the keys to the cabinet are on the table", "the cabinet is old", "a key opens a cabinet"]

@@ -25,7 +25,7 @@ from seqmlm.inference.calibrations import Stored, store
 from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tokenizers.kmer import BaseTokenizer
+from seqmlm.tokenizers.bases import BaseTokenizer
 
 Run = Callable[..., Finished]
 

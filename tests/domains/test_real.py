@@ -11,9 +11,10 @@ import pytest
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
 from seqmlm.domains.dna import DNA
+from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.protein import PROTEIN
 from seqmlm.domains.text import TEXT
-from seqmlm.tokenizers.kmer import BaseTokenizer, KmerTokenizer
+from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 from seqmlm.tokenizers.nucleotide import reverse_complement
 from seqmlm.tokenizers.residue import ResidueTokenizer

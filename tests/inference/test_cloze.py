@@ -11,11 +11,11 @@ import torch
 from checkpoints import checkpoint
 from tiny_fields import random_model
 
+from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.holes import Prompt
 from seqmlm.errors import UsageError
 from seqmlm.inference.cloze import Cloze, most_probable
 from seqmlm.inference.session import Session
-from seqmlm.tokenizers.kmer import KmerTokenizer
 from seqmlm.tokenizers.nucleotide import BASES
 from seqmlm.tokenizers.residue import STANDARD, TOKENS, ResidueTokenizer
 

@@ -25,7 +25,7 @@ from seqmlm.inference.estimate import Work, work_of
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tokenizers.kmer import BaseTokenizer
+from seqmlm.tokenizers.bases import BaseTokenizer
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import torch
 from checkpoints import checkpoint
 from tiny_fields import random_model
 
+from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.variants import Edit, Variant
 from seqmlm.engine.query import Query
 from seqmlm.errors import UsageError
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import CONVENTIONS, MASKED, VariantScorer
-from seqmlm.tokenizers.kmer import KmerTokenizer
 from seqmlm.tokenizers.residue import STANDARD, TOKENS, ResidueTokenizer
 
 WILDTYPE = "MKTAYIAKQRQISFVKSHFSRQ"

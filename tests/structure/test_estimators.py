@@ -16,7 +16,6 @@ from tiny_models import dna_model, protein_model, residues
 
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import Units
 from seqmlm.errors import UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import LoadedModel
@@ -24,6 +23,7 @@ from seqmlm.structure.base import Estimator
 from seqmlm.structure.cmi import Gibbs
 from seqmlm.structure.estimators import PairCounts, StructureSettings, estimator
 from seqmlm.structure.maps import symmetrized
+from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 
 Doubles = NDArray[np.float64]
 
@@ -481,9 +481,5 @@ def test_what_is_not_possible_is_said(words: LoadedModel) -> None:
     with pytest.raises(UsageError, match="tries every symbol"):
         made(words, method="jacobian")
 
-    class Several(Units):
-        def ask(self, *given: Any, **more: Any) -> Any:
-            return super().ask(*given, **more)
-
     with pytest.raises(UsageError, match="--method cpmi"):
-        estimator(StructureSettings(), Conditionals(DNA.rows), Several(DNA.rows.space))
+        estimator(StructureSettings(), Conditionals(DNA.rows), KmerBlockTokenizer(k=3).units)

@@ -9,7 +9,7 @@ from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.model import MaskedRows
 from seqmlm.inference.model_folder import Card, LoadedModel
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.kmer import BaseTokenizer
+from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 RESIDUES = "LAGVSERTIDPKQNFYMHWC"

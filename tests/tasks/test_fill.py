@@ -13,13 +13,14 @@ import pytest
 from histories import histories
 from tiny_fields import random_model
 
+from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.inference import model_folder
 from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.code import CodeTokenizer
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
 from seqmlm.tokenizers.events import EventsTokenizer
-from seqmlm.tokenizers.kmer import BaseTokenizer, KmerTokenizer
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
 from seqmlm.tokenizers.residue import ResidueTokenizer
 

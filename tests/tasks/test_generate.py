@@ -18,7 +18,7 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
 from seqmlm.tasks.generate import Draw, Generate, GenerateConfig
-from seqmlm.tokenizers.kmer import BaseTokenizer
+from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.residue import STANDARD, ResidueTokenizer
 
 

@@ -30,7 +30,7 @@ from seqmlm.tasks import score_plan
 from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_plan import about, choose, choose_mode
-from seqmlm.tokenizers.kmer import BaseTokenizer
+from seqmlm.tokenizers.bases import BaseTokenizer
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.engine.windows import join, windows
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.tokenizers.base import UnknownUnit
+from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
-from seqmlm.tokenizers.kmer import BaseTokenizer, KmerTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 from seqmlm.tokenizers.nucleotide import FIRST, NucleotideTokenizer, reverse_complement
 
@@ -208,3 +209,16 @@ def test_fingerprints_are_those_of_these_vocabularies():
         one.name: one.fingerprint()[:8] for one in (BaseTokenizer(), KmerTokenizer(), KmerBlockTokenizer())
     }
     assert found == {"base.v1": "350ad1fc", "kmer.v1": "02603c5d", "kmer_block.v1": "80eb0d2e"}
+
+
+@every
+@given(raw=masked)
+@settings(max_examples=30)
+def test_encodings_are_spelled_back_with_spaces_for_n(tokenizer, raw):
+    encoding = tokenizer.encode(raw)
+    text, spans = tokenizer.respelled(encoding)
+    shown = encoding.groups >= 0
+    for token, (start, end) in zip(encoding.ids[shown].tolist(), spans[shown].tolist(), strict=True):
+        assert text[start:end] == tokenizer.tokens[token]
+    shortest = tokenizer.k if tokenizer.name == "kmer.v1" else 1
+    assert text.split() == [run for run in raw.upper().split("N") if len(run) >= shortest]

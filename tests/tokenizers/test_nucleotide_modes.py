@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.model import MaskedRows
@@ -19,7 +20,6 @@ from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import Mode, partition
 from seqmlm.errors import UsageError
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
-from seqmlm.tokenizers.kmer import KmerTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 from seqmlm.tokenizers.nucleotide import FIRST, NucleotideTokenizer
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.model import MaskedRows
@@ -17,8 +18,8 @@ from seqmlm.engine.reductions import Candidates, Entropy, Sample
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Units
 from seqmlm.errors import UsageError
+from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
-from seqmlm.tokenizers.kmer import BaseTokenizer, KmerTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 from seqmlm.tokenizers.nucleotide import FIRST, NucleotideTokenizer
 

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from seqmlm.anomaly.faults import Fault, edits, recoded, shuffled
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
@@ -169,31 +167,13 @@ class DNADomain(Domain):
         return sample.write(out, n, seed)
 
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
-        """As `Domain.show`; where tokens overlap a base is hidden if all of its tokens are, and they vote."""
-        if tokenizer.overlap == 1:
+        """As `Domain.show`; where tokens overlap, they vote."""
+        from seqmlm.domains.dna.overlapping import KmerTokenizer, shown
+
+        if not isinstance(tokenizer, KmerTokenizer):
             return super().show(tokenizer, raw, encoding, asked, predicted)
-        assert encoding.spans is not None
-        text, spans = str(raw), encoding.spans
-        visible = np.zeros(len(text), dtype=np.bool_)
-        hidden = set(asked.tolist())
-        for position in np.flatnonzero(encoding.groups >= 0).tolist():
-            if position not in hidden:
-                visible[slice(*spans[position].tolist())] = True
-        votes = np.zeros((len(text), len("ACGT")), dtype=np.int64)
-        covered = np.zeros(len(text), dtype=np.bool_)
-        for position, token in zip(asked.tolist(), predicted.tolist(), strict=True):
-            start, end = spans[position].tolist()
-            covered[start:end] = True
-            for place, base in zip(range(start, end), tokenizer.surface(token), strict=False):
-                votes[place, "ACGT".find(base)] += base in "ACGT"
-        chosen = covered & ~visible
-        guess = ["ACGT"[i] for i in votes.argmax(axis=1)]
-        lines = [
-            ("masked", "".join(self.hidden if c else b for b, c in zip(text, chosen, strict=True))),
-            ("predicted", "".join(g if c else b for b, g, c in zip(text, guess, chosen, strict=True))),
-            ("true", text),
-        ]
-        return "\n".join(f"{label:<10}{line}" for label, line in lines)
+        tokens = [tokenizer.surface(token) for token in predicted.tolist()]
+        return shown(self.hidden, tokens, str(raw), encoding, asked)
 
 
 DNA = DNADomain()

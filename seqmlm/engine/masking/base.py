@@ -71,8 +71,7 @@ class Masker(Protocol):
             once for each run of neighbouring positions, or once for all units of a symbol.
 
     A masker that draws its own random tokens is a `Replacer`, one with positions that always become [MASK] a
-    `Hider`. One for overlapping tokens (each shows what its neighbours show too) sets `hides_overlap = True`;
-    with such tokens other maskers are refused.
+    `Hider`.
     """
 
     name: ClassVar[str]

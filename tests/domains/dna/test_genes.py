@@ -31,7 +31,7 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.reports.report import ScoreReport
 from seqmlm.tasks.score_output import line
-from seqmlm.tokenizers.kmer import BaseTokenizer
+from seqmlm.tokenizers.bases import BaseTokenizer
 
 HEAD = "##gff-version 3\n"
 

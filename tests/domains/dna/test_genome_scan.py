@@ -19,7 +19,7 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.reports.report import ScoreReport
 from seqmlm.tasks.score_output import line
-from seqmlm.tokenizers.kmer import BaseTokenizer
+from seqmlm.tokenizers.bases import BaseTokenizer
 
 BLOCK = 260
 

@@ -30,13 +30,14 @@ from seqmlm.domains.dna.levels import (
     windows,
 )
 from seqmlm.domains.dna.nucleotides import own
+from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tasks.score_output import ScoreCounts, line
+from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
-from seqmlm.tokenizers.kmer import BaseTokenizer, KmerTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 from seqmlm.tokenizers.nucleotide import NucleotideTokenizer, reverse_complement
 

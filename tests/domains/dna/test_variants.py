@@ -20,6 +20,7 @@ from tiny_fields import random_model
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna import DNA
+from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.dna.variants import FLANK, DNAVariants, _ScoredVCF
 from seqmlm.domains.variants import Edit, Variant, VariantTable
 from seqmlm.errors import DataError, StateError, UsageError
@@ -27,8 +28,8 @@ from seqmlm.inference import model_folder, runner
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import VariantScorer
 from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
-from seqmlm.tokenizers.kmer import BaseTokenizer, KmerTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 from seqmlm.tokenizers.nucleotide import reverse_complement
 

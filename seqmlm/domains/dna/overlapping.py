@@ -1,22 +1,24 @@
-"""DNA with a token at every base: single bases, or overlapping k-mers (the base and the k - 1 after it).
+"""Overlapping k-mers (Ji et al. 2021, DNABERT): all that is special to tokens that each show k bases.
 
-A base shows in k overlapping tokens, so hiding it means hiding all of them, and its log-probability comes
-from all of them: each gives the total probability of the k-mers that agree with the visible bases, averaged
-over the k offsets. That costs more passes than non-overlapping tokens (`seqmlm.tokenizers.kmer_block`), but
-keeps bits per base comparable.
+A token stands at every base, and shows it and the k - 1 after it. A base shows in k tokens, so hiding it
+means hiding all of them, and its log-probability comes from all of them: each gives the total probability of
+the k-mers that agree with the visible bases, averaged over the k offsets.
+
+In training a token that is masked alone hides nothing. Ji et al. mask k tokens in a row, which hides a single
+base, and draw [MASK], random or kept for each token separately, so that unmasked tokens contradict the
+others; `KmerSpan` masks all tokens of a span of bases alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.masking.base import draw, eligible_tokens
+from seqmlm.engine.masking.base import Outcome, RateMasker, check_share, draw, eligible_tokens
 from seqmlm.engine.packing import ranges
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, Rows
@@ -27,14 +29,14 @@ from seqmlm.engine.units import (
     Doubles,
     Mode,
     UnitLogProbs,
-    Units,
     of_units,
     partition,
     variants,
 )
 from seqmlm.errors import DataError, UsageError
+from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.nucleotide import (
-    _FOUR,
+    BASES,
     CLS,
     FIRST,
     SEP,
@@ -42,7 +44,6 @@ from seqmlm.tokenizers.nucleotide import (
     Bases,
     Flat,
     N,
-    NucleotideTokenizer,
     checked,
     cut,
     kmer_complements,
@@ -53,14 +54,32 @@ from seqmlm.tokenizers.nucleotide import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+_FOUR = len(BASES)
+_ENTRIES = 1 << 20  # probabilities handled at a time
 
-SHORTEST, LONGEST = 3, 6
 
+class KmerTokenizer(BaseTokenizer):
+    """A token at every base, of it and the bases behind it; a k-mer with an N in it is `N`.
 
-class _EveryBase(NucleotideTokenizer):
-    """A token at every base; k = 1 and k > 1 differ only in the vocabulary."""
+    Args:
+        k: bases of a token, 3 to 6.
+        soft_mask_weight: see `NucleotideTokenizer`.
 
-    k: int
+    >>> KmerTokenizer(k=3).encode("AACG").spans.tolist()
+    [[0, 0], [0, 3], [1, 4], [0, 0]]
+    """
+
+    name: ClassVar[str] = "kmer.v1"
+
+    def __init__(self, *, k: int = 6, soft_mask_weight: float = 0.1) -> None:
+        super().__init__(soft_mask_weight=soft_mask_weight)
+        if not 3 <= k <= 6:
+            raise UsageError(f"k must be between 3 and 6, not {k}")
+        self.k = k
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return {"k": self.k, **super().options}
 
     @cached_property
     def tokens(self) -> Sequence[str]:  # type: ignore[override]
@@ -75,22 +94,48 @@ class _EveryBase(NucleotideTokenizer):
     def _complement(self) -> Ids:
         return np.concatenate([np.arange(FIRST, dtype=np.int32), FIRST + kmer_complements(self.k)])
 
+    @cached_property
+    def units(self) -> OverlappingUnits:  # type: ignore[override]
+        return OverlappingUnits(self.space, k=self.k, first=FIRST)
+
+    @property
+    def single_tokens(self) -> bool:
+        return False
+
+    def unhidden(self, masker: type[Any]) -> str | None:
+        if issubclass(masker, KmerSpan):
+            return None
+        return (
+            f"tokenizer {self.name} shows each {self.unit} in {self.k} neighbouring tokens, and masker "
+            f"{masker.name} would hide only some of them: use --masker {KmerSpan.name}"
+        )
+
+    def respelled(self, encoding: Encoding) -> tuple[str, Ids]:
+        layout = self.units.layout(encoding)
+        place = np.arange(len(layout.code)) + np.cumsum(np.diff(layout.start, prepend=layout.start[:1]) > 1)
+        letters = np.full(int(place.max(initial=-1)) + 1, " ")
+        letters[place] = np.array([*BASES])[layout.code]
+        spans = np.zeros((len(encoding), 2), dtype=np.int32)
+        shown = layout.base >= 0
+        spans[shown] = place[layout.base[shown]][:, None] + np.array([0, self.k])
+        return "".join(letters.tolist()), spans
+
     def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
-        if self.k > 1 and (flat.lengths < self.k).any():
+        if (flat.lengths < self.k).any():
             raise DataError(
                 f"a sequence of fewer than {self.k} bases, which has no {self.k}-mer",
                 remedy="skip it (--on-error skip), or use the tokenizer base.v1",
             )
         k, total = self.k, len(flat.codes)
         ids = self._numbers(flat) + np.int32(FIRST)
-        ids[self._with_n(flat)] = N
+        at = np.unique(np.flatnonzero(flat.codes == 4)[:, None] - np.arange(k))
+        ids[at[(at >= 0) & (at <= total - k)]] = N
         first, last = flat.starts - 1, flat.starts + flat.lengths - k + 1
         ids[first], ids[last] = CLS, SEP
         groups = np.arange(total, dtype=np.int32)
         groups[1:-1] -= np.repeat(flat.starts.astype(np.int32), flat.lengths + 2)
         groups = groups[: len(ids)]
-        spans = np.empty((len(ids), 2), dtype=np.int32)
-        spans[:, 0], spans[:, 1] = groups, groups + k
+        spans = np.stack([groups, groups + np.int32(k)], axis=1)
         spans[first] = spans[last] = 0
         groups[ids < FIRST] = SPECIAL_GROUP
         weights = self._token_weights(flat)
@@ -105,20 +150,11 @@ class _EveryBase(NucleotideTokenizer):
             numbers += flat.codes[offset : offset + count]
         return numbers
 
-    def _with_n(self, flat: Flat) -> np.ndarray[Any, Any]:
-        """The k-mers that contain an N, by their first letter."""
-        at = np.flatnonzero(flat.codes == 4)
-        if self.k > 1 and len(at):
-            at = np.unique(at[:, None] - np.arange(self.k))
-        return at[(at >= 0) & (at <= len(flat.codes) - self.k)]
-
     def _token_weights(self, flat: Flat) -> Floats | None:
         """The mean weight of each token's bases; None if case is ignored."""
         if self._weight == 1:
             return None
         count = len(flat.codes) - self.k + 1
-        if not (flat.letters > ord("Z")).any():
-            return np.ones(count, dtype=np.float32)
         single = self._weights.take(flat.letters)
         weights = single[:count].copy()
         for offset in range(1, self.k):
@@ -127,15 +163,8 @@ class _EveryBase(NucleotideTokenizer):
         weights[flat.starts - 1] = weights[flat.starts + flat.lengths - self.k + 1] = 1
         return weights
 
-    def _other_strand(self, ids: Ids) -> Ids | None:
-        return self._complement[ids[::-1]]
-
     def _spans(self, ids: Ids, start: int) -> Ids:
-        first = np.arange(start, start + len(ids), dtype=np.int32)
-        return np.stack([first, first + np.int32(self.k)], axis=1)
-
-    def _turned_weights(self, weights: Floats, ids: Ids, turned: Ids) -> Floats:
-        return weights[::-1]
+        return super()._spans(ids, start) + np.array([0, self.k - 1], dtype=np.int32)
 
     def hf(self) -> PreTrainedTokenizerFast:
         from seqmlm.tokenizers.fast import every_base
@@ -143,64 +172,7 @@ class _EveryBase(NucleotideTokenizer):
         return every_base(self.tokens, self.k)
 
 
-class BaseTokenizer(_EveryBase):
-    """One token a base.
-
-    >>> BaseTokenizer().encode("ACGTN").ids.tolist()
-    [2, 6, 7, 8, 9, 5, 3]
-    """
-
-    name: ClassVar[str] = "base.v1"
-    k = 1
-
-    @property
-    def units(self) -> Units:
-        return Units(self.space, complement=self._complement)
-
-    @property
-    def single_tokens(self) -> bool:
-        return True
-
-
-class KmerTokenizer(_EveryBase):
-    """Overlapping k-mers, one at every base (Ji et al. 2021, DNABERT); a k-mer with an N in it is `N`.
-
-    A base shows in k tokens, so a masker must hide all of them: `kmer_span.v1`.
-
-    Args:
-        k: bases of a token, 3 to 6.
-        soft_mask_weight: see `NucleotideTokenizer`.
-
-    >>> KmerTokenizer(k=3).encode("AACG").spans.tolist()
-    [[0, 0], [0, 3], [1, 4], [0, 0]]
-    """
-
-    name: ClassVar[str] = "kmer.v1"
-
-    def __init__(self, *, k: int = 6, soft_mask_weight: float = 0.1) -> None:
-        super().__init__(soft_mask_weight=soft_mask_weight)
-        if not SHORTEST <= k <= LONGEST:
-            raise UsageError(f"k must be between {SHORTEST} and {LONGEST}, not {k}")
-        self.k = k
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        return {"k": self.k, **super().options}
-
-    @property
-    def overlap(self) -> int:
-        return self.k
-
-    @cached_property
-    def units(self) -> Units:  # type: ignore[override]
-        return OverlappingUnits(self.space, k=self.k, first=FIRST)
-
-
-_ENTRIES = 1 << 20  # probabilities handled at a time
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Overlaps:
+class _Overlaps(NamedTuple):
     """The bases of a sequence of overlapping k-mers, those of N left out.
 
     Args:
@@ -217,9 +189,8 @@ class _Overlaps:
     base: Longs
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Hidden:
-    """What a query hides.
+class _Hidden(NamedTuple):
+    """What a query hides, its key.
 
     Args:
         bases, variant: (H,) each hidden base, and where: ordered by variant and base.
@@ -232,13 +203,15 @@ class Hidden:
 
 
 class OverlappingUnits(Bases):
-    """A k-mer at every base: a base is hidden with all tokens that cover it.
+    """A k-mer at every base: a base is hidden with all tokens that cover it, and read in all of them.
 
     Args:
         space: the vocabulary.
         k: bases of a token.
         first: id of the first k-mer; the others follow in alphabetical order.
     """
+
+    one_pass = False
 
     def __init__(self, space: TokenSpace, *, k: int, first: int) -> None:
         super().__init__(space)
@@ -255,17 +228,17 @@ class OverlappingUnits(Bases):
         return np.asarray(bases / bases.sum())
 
     def numbers(self, encoding: Encoding) -> Longs:
-        return self._layout(encoding).number
+        return self.layout(encoding).number
 
     def spans(self, encoding: Encoding) -> Longs:
-        start = self._layout(encoding).start
+        start = self.layout(encoding).start
         return np.stack([start, start + 1], axis=1)
 
     def places(self, encoding: Encoding) -> Longs:
-        return self._layout(encoding).high
+        return self.layout(encoding).high
 
     def _codes(self, encoding: Encoding) -> Longs:
-        return self._layout(encoding).code
+        return self.layout(encoding).code
 
     def needs(self, want: Collection[Reduction] = ()) -> tuple[Reduction, ...]:
         return (Rows(),)
@@ -286,7 +259,7 @@ class OverlappingUnits(Bases):
         """
         if (hidden_in is None) is not (asked_in is None):
             raise UsageError("hidden_in, asked_in: both or neither")
-        layout = self._layout(encoding)
+        layout = self.layout(encoding)
         count = len(layout.code)
         each = np.arange(count + 1), np.arange(count)  # here a unit is its own only part
         bases, variant = of_units(*each, hidden, hidden_in)
@@ -305,7 +278,7 @@ class OverlappingUnits(Bases):
             asked=tokens.astype(np.int32),
             masked_in=None if hidden_in is None else masked_in.astype(np.int32),
             asked_in=None if asked_in is None else tokens_in.astype(np.int32),
-            units=Hidden(bases, variant, chosen),
+            key=_Hidden(bases, variant, chosen),
         )
 
     def _covering(self, layout: _Overlaps, bases: Longs, variant: Longs) -> tuple[Longs, Longs]:
@@ -315,7 +288,7 @@ class OverlappingUnits(Bases):
         return of_units(first, ranges(layout.low, count), bases, variant)
 
     def hide(self, encoding: Encoding, rate: float, rng: np.random.Generator) -> Query | None:
-        layout = self._layout(encoding)
+        layout = self.layout(encoding)
         free = np.concatenate([[0], np.cumsum(~eligible_tokens(encoding, self.space))])
         able = np.flatnonzero(free[layout.high + 1] == free[layout.low])
         chosen = able[draw(len(able), rate, rng)]
@@ -323,7 +296,7 @@ class OverlappingUnits(Bases):
 
     def each(self, encoding: Encoding, owned: Bools | None = None) -> Iterator[Query]:
         """A variant for each base, all its tokens hidden; it belongs to who owns the last of them."""
-        layout = self._layout(encoding)
+        layout = self.layout(encoding)
         bases = np.arange(len(layout.code))
         if owned is not None:
             bases = bases[owned[layout.high]]
@@ -358,7 +331,7 @@ class OverlappingUnits(Bases):
 
     def _passes(self, encoding: Encoding, owned: Bools | None, parts: int) -> Iterator[Query]:
         """A query for each pass in which a base is asked."""
-        layout = self._layout(encoding)
+        layout = self.layout(encoding)
         passes = partition(len(layout.code), parts)
         wanted = np.ones(len(layout.code), dtype=np.bool_) if owned is None else owned[layout.high]
         for number in np.unique(passes[wanted]).tolist():
@@ -367,7 +340,7 @@ class OverlappingUnits(Bases):
 
     def read(self, query: Query, answer: Answer, want: Collection[Reduction] = ()) -> UnitLogProbs:
         """Restrict each token to the k-mers that agree with the visible bases; average over the tokens."""
-        layout, hidden = self._layout(query.encoding), query.units
+        layout, hidden = self.layout(query.encoding), query.key
         count = len(layout.code)
         names = hidden.variant * count + hidden.bases
         bases = layout.base[query.asked][:, None] + np.arange(self.k)  # (A, k) base numbers
@@ -417,14 +390,11 @@ class OverlappingUnits(Bases):
                 for row, offset in enumerate(hidden):
                     yield weights @ (choices[row][:, None] == np.arange(_FOUR)), slots[some, offset]
 
-    def _layout(self, encoding: Encoding) -> _Overlaps:
+    def layout(self, encoding: Encoding) -> _Overlaps:
+        """The bases of a sequence, and the tokens that cover each."""
         k, ids, groups = self.k, encoding.ids, encoding.groups.astype(np.int64)
         inside = ids >= self._first
-        goes_on = np.zeros(len(ids), dtype=np.bool_)
-        goes_on[1:] = inside[1:] & inside[:-1] & (np.diff(groups) == 1)
-        firsts = np.flatnonzero(inside & ~goes_on)
-        run = np.cumsum(inside & ~goes_on)[inside] - 1  # the run of each k-mer
-        sizes = np.bincount(run, minlength=len(firsts)).astype(np.int64)  # k-mers of each run
+        firsts, sizes = _runs(encoding, inside)
         bases = sizes + k - 1
         within = ranges(np.zeros_like(bases), bases)
         first, size = np.repeat(firsts, bases), np.repeat(sizes, bases)
@@ -443,3 +413,185 @@ class OverlappingUnits(Bases):
             high=high,
             base=base,
         )
+
+
+class KmerSpan(RateMasker):
+    """Hides spans of symbols of geometric length by selecting all s + k - 1 tokens that cover them.
+
+    A span begins at every symbol with one probability, chosen so that a symbol is hidden with probability
+    `rate`; spans that touch or overlap are merged. A sequence without any gets one. A run of selected tokens
+    has one outcome, and a random one is a random string of symbols tokenized again together with the visible
+    symbols next to it: nothing contradicts and nothing leaks. With k = 1 the tokens are the symbols.
+
+    Args:
+        rate: share of symbols to hide, in [0, 1).
+        space: the vocabulary.
+        k: symbols of a token.
+        first: id of the first k-mer; the other letters ** k - 1 follow in alphabetical order.
+        p: of the geometric lengths, P(s) proportional to p (1 - p)^(s - 1); in (0, 1].
+        longest: longest span, at least 1.
+        letters: number of symbols of the alphabet.
+
+    Raises:
+        UsageError: a value out of range.
+    """
+
+    name: ClassVar[str] = "kmer_span.v1"
+    outcome: ClassVar[Outcome] = "run"
+
+    def __init__(
+        self,
+        *,
+        rate: float,
+        space: TokenSpace,
+        k: int,
+        first: int,
+        p: float = 0.2,
+        longest: int = 10,
+        letters: int = 4,
+    ) -> None:
+        super().__init__(rate=rate, space=space)
+        if check_share("p", p) == 0 or longest < 1:
+            raise UsageError(f"k-mer spans need p in (0, 1] and longest >= 1, not {p} and {longest}")
+        if k < 1 or letters < 2 or not 0 <= first <= space.size - letters**k:
+            raise UsageError(f"{letters} ** {k} k-mers from id {first} on do not fit {space.size} ids")
+        self.k, self.first, self.letters = k, first, letters
+        shares = p * (1 - p) ** np.arange(longest)
+        shares /= shares.sum()
+        self._length_below = np.cumsum(shares)[:-1]
+        self._starts = _start_rate(np.cumsum(shares[::-1])[::-1], rate)
+        self._worth = letters ** np.arange(k - 1, -1, -1)
+
+    def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
+        """(L,) positions to predict: all tokens that cover a hidden symbol."""
+        selected = np.zeros(len(eligible), dtype=np.bool_)
+        inside = encoding.groups >= 0
+        first, size = _runs(encoding, inside)
+        for start, tokens in zip(first.tolist(), size.tolist(), strict=True):
+            part = slice(start, start + tokens)
+            selected[part] = self._select_run(eligible[part], rng)
+        if not selected.any():
+            selected |= self._one_span(eligible, first, size, rng)
+        return selected
+
+    def _select_run(self, eligible: Bools, rng: np.random.Generator) -> Bools:
+        """(n,) the same for a run of n tokens, which shows n + k - 1 symbols."""
+        able = self._able(eligible)
+        # Spans may begin before the first symbol, so that symbols near the ends are hidden as often as
+        # others.
+        longest = len(self._length_below) + 1
+        draws = rng.random(len(able) + longest - 1)
+        starts = np.flatnonzero(draws < self._starts) - (longest - 1)
+        lengths = 1 + self._length_below.searchsorted(rng.random(len(starts)), side="right")
+        edges = np.zeros(len(able) + 1, dtype=np.int64)
+        np.add.at(edges, np.clip(starts, 0, len(able)), 1)
+        np.add.at(edges, np.clip(starts + lengths, 0, len(able)), -1)
+        return self._covering((edges[:-1].cumsum() > 0) & able)
+
+    def _one_span(
+        self, eligible: Bools, first: NDArray[np.intp], size: NDArray[np.intp], rng: np.random.Generator
+    ) -> Bools:
+        """(L,) a single span, at any symbol that can be hidden."""
+        selected = np.zeros(len(eligible), dtype=np.bool_)
+        able = [self._able(eligible[a : a + n]) for a, n in zip(first.tolist(), size.tolist(), strict=True)]
+        places = [(run, letter) for run, own in enumerate(able) for letter in np.flatnonzero(own).tolist()]
+        if places:
+            run, letter = places[int(rng.random() * len(places))]
+            length = 1 + int(self._length_below.searchsorted(rng.random(), side="right"))
+            length = min(length, max(1, int(self.rate * len(able[run]))))
+            hidden = np.zeros(len(able[run]), dtype=np.bool_)
+            hidden[letter : letter + length] = True
+            start = int(first[run])
+            selected[start : start + int(size[run])] = self._covering(hidden & able[run])
+        return selected
+
+    def _able(self, eligible: Bools) -> Bools:
+        """(n + k - 1,) the symbols all of whose tokens may be selected."""
+        barred = np.zeros(len(eligible) + self.k - 1, dtype=np.bool_)
+        for offset in range(self.k):
+            barred[offset : offset + len(eligible)] |= ~eligible
+        return ~barred
+
+    def _covering(self, hidden: Bools) -> Bools:
+        """(n,) the tokens that show any of the hidden (n + k - 1,) symbols."""
+        tokens = len(hidden) - self.k + 1
+        covering = hidden[:tokens].copy()
+        for offset in range(1, self.k):
+            covering |= hidden[offset : offset + tokens]
+        return covering
+
+    def replace(self, encoding: Encoding, swapped: NDArray[np.intp], rng: np.random.Generator) -> Ids:
+        """(S,) k-mers with random symbols where no other token shows them, and the true ones elsewhere."""
+        first, size = _runs(encoding, encoding.groups >= 0)
+        # Neighbouring positions of one run of tokens are tokenized together.
+        run = np.searchsorted(first, swapped, side="right") - 1
+        breaks = np.flatnonzero((np.diff(swapped) > 1) | (np.diff(run) > 0)) + 1
+        parts = []
+        for part, number in zip(np.split(swapped, breaks), run[np.r_[0, breaks]].tolist(), strict=True):
+            begins = part[0] == first[number]
+            closes = part[-1] == first[number] + size[number] - 1
+            parts.append(self._respelled(encoding.ids[part] - self.first, bool(begins), bool(closes), rng))
+        return np.concatenate(parts)
+
+    def _respelled(self, numbers: Ids, begins: bool, closes: bool, rng: np.random.Generator) -> Ids:
+        """(n,) ids of n consecutive k-mers after a change of the symbols that only they show."""
+        k = self.k
+        spelled = np.concatenate([numbers // self._worth[0], numbers[-1] // self._worth[1:] % self.letters])
+        left, right = 0 if begins else k - 1, len(spelled) - (0 if closes else k - 1)
+        if left < right:
+            spelled[left:right] = (rng.random(right - left) * self.letters).astype(spelled.dtype)
+        changed = np.zeros(len(numbers), dtype=np.int64)
+        for offset in range(k):
+            changed = changed * self.letters + spelled[offset : offset + len(numbers)]
+        return (changed + self.first).astype(np.int32)
+
+
+def _runs(encoding: Encoding, inside: Bools) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where runs of neighbouring tokens begin, and their lengths; group numbers go up by one within a run."""
+    goes_on = np.zeros(len(inside), dtype=np.bool_)
+    goes_on[1:] = inside[1:] & inside[:-1] & (np.diff(encoding.groups) == 1)
+    first = np.flatnonzero(inside & ~goes_on)
+    numbers = np.cumsum(inside & ~goes_on)[inside] - 1
+    return first, np.bincount(numbers, minlength=len(first))
+
+
+def _start_rate(at_least: NDArray[np.float64], rate: float) -> float:
+    """Probability that a span begins at a symbol such that a symbol is hidden with probability `rate`.
+
+    A symbol stays visible if none of the `longest` symbols up to it begins a span that reaches it.
+
+    Args:
+        at_least: (longest,) P(length >= 1), P(length >= 2), ...
+    """
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 1 - np.prod(1 - middle * at_least) < rate else (low, middle)
+    return high
+
+
+def shown(hidden: str, tokens: Sequence[str], text: str, encoding: Encoding, asked: Ids) -> str:
+    """As `Domain.show`: a base is hidden if all of its tokens are, and they vote what it is.
+
+    Args:
+        hidden: what stands for a hidden base.
+        tokens: (A,) k-mers that are predicted at the asked positions.
+    """
+    assert encoding.spans is not None
+    visible = np.zeros(len(text), dtype=np.bool_)
+    for position in np.setdiff1d(np.flatnonzero(encoding.groups >= 0), asked).tolist():
+        visible[slice(*encoding.spans[position].tolist())] = True
+    votes, covered = np.zeros((len(text), _FOUR), dtype=np.int64), np.zeros(len(text), dtype=np.bool_)
+    for position, token in zip(asked.tolist(), tokens, strict=True):
+        start, end = encoding.spans[position].tolist()
+        covered[start:end] = True
+        for place, base in zip(range(start, end), token, strict=False):
+            votes[place, BASES.find(base)] += base in BASES
+    chosen = covered & ~visible
+    guess = [BASES[i] for i in votes.argmax(axis=1)]
+    lines = [
+        ("masked", "".join(hidden if c else b for b, c in zip(text, chosen, strict=True))),
+        ("predicted", "".join(g if c else b for b, g, c in zip(text, guess, chosen, strict=True))),
+        ("true", text),
+    ]
+    return "\n".join(f"{label:<10}{line}" for label, line in lines)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seqmlm.domains.dna.overlapping import KmerSpan
 from seqmlm.engine.masking.base import Corruptor, MaskingConfig, eligible_tokens
-from seqmlm.engine.masking.kmer_span import KmerSpan
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import UsageError
 
