@@ -50,13 +50,14 @@ from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.session import Session
 from seqmlm.tasks.bias import BiasConfig, measure_bias
+from seqmlm.tasks.task import run
 from seqmlm.tasks.variants import VariantsConfig, judge_variants
-from seqmlm.tasks.zeroshot import ZeroshotConfig, zeroshot
+from seqmlm.tasks.zeroshot import Zeroshot, ZeroshotConfig
 
 Row = dict[str, Any]
 
 TEMPLATES = ("{text} It was [MASK].", "A [MASK] film: {text}", "{text} All in all, it was [MASK].")
-LABELS = {"1": ("good", "great", "excellent"), "0": ("bad", "terrible", "awful")}
+LABELS = ("1=good,great,excellent", "0=bad,terrible,awful")
 QUESTIONS = 2000
 LATER = 16
 """Unknown events behind the one that is asked about: without any, the session would end with it."""
@@ -90,12 +91,10 @@ def sst2(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
             labels=LABELS,
             truth="label",
             calibration=calibration,  # type: ignore[arg-type]
-            sensitivity=True,
             out=rows,
         )
-        found = zeroshot(config, sys.stdout)
+        spread = run("zeroshot", Zeroshot, config).figures["sensitivity"]
         right = np.array([json.loads(line)["prediction"] for line in rows.read_text().splitlines()]) == truth
-        spread = found.sensitivity or {}
         yield from compared(f"sst2, {calibration}", right, rivals, wordings=(spread["min"], spread["max"]))
 
 

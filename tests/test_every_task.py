@@ -56,10 +56,17 @@ PAIRS = tuple(
     for n in range(7)
 )
 PROTEINS = tuple(f">p{n}\nMK{'_' * (n % 3 + 1)}AYI{'LV'[n % 2] * n}" for n in range(7))
+REVIEWS = tuple(
+    f"a dog {'barks' * (n % 2)} {'so ' * (n % 5)}loudly,{'good' if n % 3 else 'bad'}" for n in range(21)
+)
+CLASSES = ("--template", "{text} it was [MASK].", "--label", "good=great,cat", "--label", "bad=terrible")
 CASES = {
     "fill": Case("protein", "gaps.fasta", PROTEINS, ("--top", "2"), ">bad\nMK1_A", 7),
     "generate": Case("protein", "gaps.fasta", PROTEINS, ("--seed", "3"), ">bad\nMK1_A", 7),
     "pairs": Case("text", "pairs.jsonl", PAIRS, (), '{"good": "the cat"}', 7),
+    "zeroshot": Case(
+        "text", "r.csv", ("text,stars", *REVIEWS), (*CLASSES, "--truth", "stars"), "a dog,meh", len(REVIEWS)
+    ),
 }
 
 

@@ -36,14 +36,13 @@ from seqmlm.cli import (
     train,
     variants,
     workspace,
-    zeroshot,
 )
 from seqmlm.cli.command import command, first_line
 from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
 # Commands that can skip bad records, beside those of tasks.
-_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "zeroshot", "risk", "variants", "structure"}
+_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "risk", "variants", "structure"}
 
 
 _BEFORE_TASKS = "evaluate"  # in the list of commands, tasks come behind this one
@@ -100,7 +99,6 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("rescore")(rescore.rescore)
 app.command("bias")(bias.bias)
 app.command("risk")(risk.risk)
-app.command("zeroshot")(zeroshot.zeroshot)
 app.command("variants")(variants.variants)
 app.command("structure")(structure.structure)
 app.command("sample")(data.sample)

@@ -153,8 +153,9 @@ def _option(name: str, hint: Any, text: str, default: Any) -> Any:
         choices = [*map(str, get_args(kind))]
         text = text if all(one in text for one in choices) else f"{text.rstrip('.')}: {', '.join(choices)}"
         kind = str
-    if default not in (None, (), False, dataclasses.MISSING) and str(default) not in text:
-        text = f"{text.rstrip('.')}. Default: {default}"
+    usual = ", ".join(default) if isinstance(default, tuple) else str(default)
+    if default not in (None, (), False, dataclasses.MISSING) and usual not in text:
+        text = f"{text.rstrip('.')}. Default: {usual}"
     if kind is bool:
         return Annotated[bool | None, typer.Option(flag, help=_sentence(text))]
     return Annotated[kind | None, typer.Option(flag, metavar=metavar, help=_sentence(text))]

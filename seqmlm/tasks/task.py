@@ -13,6 +13,7 @@ gone on with anywhere, and gives the same bytes.
 
 from __future__ import annotations
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -104,7 +105,7 @@ class TaskConfig:
         Raises:
             UsageError: what, and why.
         """
-        if not self.sources:
+        if not self.paths:
             raise UsageError("nothing to read: name files, folders, or - for standard input")
         self.check_files()
 
@@ -163,7 +164,7 @@ class Task(ABC, Generic[ConfigT, Item]):
         if not config.paths or "-" in config.paths:
             return []
         found = self.session.domain.files(config.paths, format=config.format, options=config.options)
-        return [*map(str, found)]
+        return [*map(str, found), *(one for one in config.sources if one not in config.paths)]
 
     def items(self, records: Iterable[Any], problems: Problems) -> Iterable[Item]:
         """What is asked about, in order: several items of a record, or none; if nothing else, the records."""
@@ -477,12 +478,13 @@ def _report(task: Task[Any, Any], summary: Summary, rows: Rows) -> None:
 
 
 def _numbers(figures: Figures, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of figures, by path."""
+    """The numbers of figures, by path, in letters and a length that MLflow takes."""
     for key, value in figures.items():
+        path = prefix + (re.sub(r"[^\w :-]", "_", key) or "_")
         if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{key}/")
+            yield from _numbers(value, f"{path}/")
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            yield f"{prefix}{key}", float(value)
+            yield path[:250], float(value)
 
 
 def keep_run(

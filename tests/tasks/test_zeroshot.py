@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import checkpoint
+from mlflow.tracking import MlflowClient
 from text_models import text_model
 
 from seqmlm.errors import UsageError
-from seqmlm.tasks.zeroshot import Verbalizer
+from seqmlm.inference.classifier import Verbalizer
 
 REVIEWS = ("the cat sees", "a dog barks loudly", "it was terrible", "great cats", "unable dog") * 5
 
@@ -33,8 +34,8 @@ ARGUMENTS = ("--template", "{text} it was [MASK].", "--label", "good=great,cat",
 def test_scores_are_those_of_transformers(tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any]):
     model, fast = checkpoint("bert", tmp_path / "bert")
     done = seqmlm(
-        "zeroshot", tmp_path / "bert", reviews, "--domain", "text", *ARGUMENTS, "--calibration", "none",
-        "--template", "[MASK] ! {text}", "--out", tmp_path / "p.jsonl",
+        "zeroshot", tmp_path / "bert", reviews, *ARGUMENTS, "--template", "[MASK] ! {text}", "--out",
+        tmp_path / "p.jsonl", "--set", "domain=text", "--set", "calibration=none",
     )  # fmt: skip
     assert done.code == 0, done.err
     rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
@@ -68,7 +69,7 @@ def test_figures_are_those_of_a_count_by_hand(tmp_path: Path, reviews: Path, seq
     model = text_model(tmp_path)
     done = seqmlm(
         "zeroshot", model, reviews, *ARGUMENTS, "--template", "[MASK] {text}", "--truth", "stars", "--out",
-        tmp_path / "p.jsonl", "--json", "--sensitivity", "--report", tmp_path / "r.html",
+        tmp_path / "p.jsonl", "--json", "--report", tmp_path / "r.html",
     )  # fmt: skip
     assert done.code == 0, done.err
     rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
@@ -94,6 +95,14 @@ def test_figures_are_those_of_a_count_by_hand(tmp_path: Path, reviews: Path, seq
         "cat, terrible",
     }
     assert spread["min"] == min(spread["wordings"].values()) <= spread["max"]
+    for name, share in spread["wordings"].items():
+        assert share == sum(row["wordings"][name] == row["truth"] for row in rows) / 25
+    assert spread["wordings"][spread["best"]] == spread["max"]
+    assert found["confusion"]["good"]["bad"] == pairs.count(("good", "bad"))
+    store = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    [run] = store.search_runs([store.get_experiment_by_name("seqmlm-text").experiment_id])
+    assert run.data.metrics["accuracy"] == found["accuracy"]
+    assert run.data.metrics["sensitivity/wordings/_MASK_ _text_"] == spread["wordings"]["[MASK] {text}"]
     page = (tmp_path / "r.html").read_text()
     assert "Each wording alone" in page
     assert "terrible" in page
@@ -111,7 +120,7 @@ def test_one_wording_of_several_is_what_it_is_alone(
         accuracy[template] = done.json["accuracy"]
     both = seqmlm(
         "zeroshot", model, reviews, *ARGUMENTS, "--template", "[MASK] {text}", "--truth", "stars", "--out",
-        tmp_path / "both.jsonl", "--json", "--sensitivity",
+        tmp_path / "both.jsonl", "--json",
     )  # fmt: skip
     wordings = both.json["sensitivity"]["wordings"]
     assert {name: wordings[name] for name in accuracy} == pytest.approx(accuracy)
@@ -126,7 +135,7 @@ def test_calibration_takes_off_what_words_have_anyway(
     for how in ("none", "contextual"):
         seqmlm(
             "zeroshot", model, reviews, "--template", "{text} it was [MASK].", "--label", "a=cat", "--label",
-            "b=dog", "--calibration", how, "--out", tmp_path / "p.jsonl",
+            "b=dog", "--set", f"calibration={how}", "--out", tmp_path / "p.jsonl",
         )  # fmt: skip
         rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
         odds = [np.log(row["scores"]["a"] / row["scores"]["b"]) for row in rows]
@@ -165,9 +174,8 @@ def test_data_cannot_write_a_gap(tmp_path: Path, seqmlm: Callable[..., Any]):
         ((*ARGUMENTS[:4], "--label", "bad=cat"), "stands for two classes"),
         ((*ARGUMENTS[:4], "--label", "bad"), "write CLASS=WORD"),
         ((*ARGUMENTS, "--label", "good=x"), "names the class 'good' twice"),
-        ((*ARGUMENTS, "--sensitivity"), "--truth"),
         ((*ARGUMENTS[2:],), "a template is needed"),
-        ((*ARGUMENTS, "--resume"), "--resume continues a file"),
+        ((*ARGUMENTS, "--set", "calibration=some"), "must be one of auto, pmi, contextual, none"),
     ],
 )
 def test_requests_without_sense(
@@ -200,10 +208,13 @@ def test_a_task_in_a_file(tmp_path: Path, reviews: Path, seqmlm: Callable[..., A
     task.write_text(
         'templates: ["{text} it was [MASK]."]\nlabels:\n  good: [great, cat]\n  bad: [terrible]\n'
     )
-    first = seqmlm("zeroshot", model, reviews, "--task", task)
+    first = seqmlm("zeroshot", model, reviews, "--set", f"task={task}")
     assert first.out == seqmlm("zeroshot", model, reviews, *ARGUMENTS).out
+    both = seqmlm("zeroshot", model, reviews, *ARGUMENTS, "--set", f"task={task}")
+    assert both.code == 2
+    assert "leave --template and --label out" in both.err
     task.write_text("template: x\n")
-    wrong = seqmlm("zeroshot", model, reviews, "--task", task)
+    wrong = seqmlm("zeroshot", model, reviews, "--set", f"task={task}")
     assert wrong.code == 2
     assert "did you mean 'templates'" in wrong.err
 

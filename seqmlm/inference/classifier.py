@@ -1,0 +1,200 @@
+"""Classes without training: the words of each, put into the gap of a template (Schick and Schuetze 2021).
+
+Words differ in how probable they are anyway, and that is taken off: by what they have in the template without
+the text (pointwise mutual information), or by what they have on average over unlabelled inputs (contextual
+calibration, Zhao et al. 2021; Hu et al. 2022).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm.config import read_yaml
+from seqmlm.data.record import Record
+from seqmlm.domains.holes import Prompt, fields_in
+from seqmlm.engine.types import Longs
+from seqmlm.engine.units import Doubles
+from seqmlm.errors import DataError, UsageError, nearest
+from seqmlm.inference.cloze import Cloze
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verbalizer:
+    """The words of the classes.
+
+    Args:
+        names: C classes. words: W words, those of a class side by side. owner: (W,) the class of each.
+
+    Raises:
+        UsageError: fewer than two classes, a class without words, or a word of two classes.
+    """
+
+    names: tuple[str, ...]
+    words: tuple[str, ...]
+    owner: Longs
+
+    @classmethod
+    def of(cls, labels: Mapping[str, Sequence[str]]) -> Verbalizer:
+        """From class to words."""
+        if len(labels) < 2:
+            raise UsageError("at least two classes are needed: --label positive=great --label negative=bad")
+        for name, words in labels.items():
+            if not words or any(not word.strip() for word in words):
+                raise UsageError(f"class {name!r} has no words, or an empty one: --label {name}=word,word")
+        every = [word for own in labels.values() for word in own]
+        if (twice := next((word for word in every if every.count(word) > 1), None)) is not None:
+            raise UsageError(f"the word {twice!r} stands for two classes, or twice for one")
+        owner = np.repeat(np.arange(len(labels)), [len(own) for own in labels.values()])
+        return cls(names=tuple(labels), words=tuple(every), owner=owner)
+
+    def probabilities(self, log_probs: Doubles, words: Longs | None = None) -> Doubles:
+        """(..., C) of the classes: a class has the geometric mean of its words, among all words.
+
+        Args:
+            log_probs: (..., W) of the words, calibrated; in any unit but that of a factor.
+            words: those that count; None for all.
+        """
+        chosen = np.arange(len(self.words)) if words is None else words
+        own = log_probs[..., chosen]
+        own = own - np.logaddexp.reduce(own, axis=-1, keepdims=True)
+        of = self.owner[chosen]
+        means = np.stack([own[..., of == number].mean(-1) for number in range(len(self.names))], axis=-1)
+        found: Doubles = np.exp(means - np.logaddexp.reduce(means, axis=-1, keepdims=True))
+        return found
+
+    def alone(self) -> list[Longs]:
+        """One word of each class at a time: the first ones, the second ones, and so on, in turns."""
+        own = [np.flatnonzero(self.owner == number) for number in range(len(self.names))]
+        most = max(map(len, own))
+        return [np.array([one[turn % len(one)] for one in own]) for turn in range(most)] if most > 1 else []
+
+
+class Classifier:
+    """Classifies records with one model.
+
+    Args:
+        cloze: of the model.
+        templates: T texts with a gap, and places for data; one without these stands behind the text.
+        verbalizer: the words.
+
+    Attributes:
+        fields: columns that the templates need.
+
+    Raises:
+        UsageError: no template, one without a gap or with several; a word that cannot stand in it.
+    """
+
+    def __init__(self, cloze: Cloze, templates: Sequence[str], verbalizer: Verbalizer) -> None:
+        if not templates:
+            raise UsageError("a template is needed, such as --template '{text} It was [MASK].'")
+        self.cloze, self.verbalizer = cloze, verbalizer
+        self.templates = [text if fields_in(text) else f"{{text}} {text}" for text in templates]
+        self.fields = set().union(*map(fields_in, self.templates)) - {"text"}
+        special = {cloze.tokenizer.tokens[one] for one in cloze.tokenizer.space.special} | set(cloze.forms)
+        for word in verbalizer.words:
+            if found := next((one for one in special if one in word), None):
+                raise UsageError(f"the word {word!r} has {found!r} in it, which is no word of the data")
+        self._empty = [self._checked(template) for template in self.templates]
+        self._prior = np.zeros((len(self.templates), len(verbalizer.words)))
+
+    def _checked(self, template: str) -> Prompt:
+        """The template without data, once every word was seen to fit into it."""
+        prompt = self._prompt(template, self.cloze.domain.empty, dict.fromkeys(fields_in(template), ""))
+        if len(prompt.holes) != 1:
+            forms = " or ".join(self.cloze.forms)
+            raise UsageError(f"the template {template!r} has {len(prompt.holes)} gaps; write one {forms}")
+        for word in self.verbalizer.words:
+            try:
+                self.cloze.put([prompt], [[word]])
+            except (DataError, UsageError) as error:
+                raise UsageError(f"the word {word!r} cannot stand in {template!r}: {error}") from None
+        return prompt
+
+    def _prompt(self, template: str, raw: Any, fields: Mapping[str, Any]) -> Prompt:
+        written = self.cloze.domain.framed(raw, template, fields, self.cloze.forms)
+        return self.cloze.domain.prompt(written, self.cloze.forms)
+
+    def _log_probs(self, prompts: Sequence[Prompt]) -> Doubles:
+        """(N, T, W) of the words in the gaps of N x T prompts, in nats per token."""
+        words = self.verbalizer.words
+        gapped = self.cloze.put(
+            [prompt for prompt in prompts for _ in words], [[word] for _ in prompts for word in words]
+        )
+        fits = [fit.log_prob / fit.units for fit in self.cloze.fits(gapped)]
+        return np.array(fits, dtype=np.float64).reshape(-1, len(self.templates), len(words))
+
+    def asked(self, records: Sequence[Record]) -> Doubles:
+        """(N, T, W) of the words in each template of each record, in nats per token, calibrated."""
+        prompts = [
+            self._prompt(template, one.raw, one.meta) for one in records for template in self.templates
+        ]
+        found: Doubles = self._log_probs(prompts) - self._prior
+        return found
+
+    def calibrate(self, contexts: Sequence[Record]) -> None:
+        """Take off, from now on, what words have anyway.
+
+        Args:
+            contexts: unlabelled records whose mean that is; none for what words have without data.
+        """
+        if contexts:
+            found = np.logaddexp.reduce(self.asked(contexts), axis=0) - math.log(len(contexts))
+        else:
+            found = self._log_probs(self._empty)[0]
+        self._prior = found
+
+    def scores(self, calibrated: Doubles) -> Doubles:
+        """(N, C) of the classes, the mean over templates."""
+        found: Doubles = self.verbalizer.probabilities(calibrated).mean(axis=1)
+        return found
+
+    def wordings(self, calibrated: Doubles) -> dict[str, list[str]]:
+        """The most probable class of each record by each template, and each word of a class, alone."""
+        templates, words = self.templates if len(self.templates) > 1 else [], self.verbalizer
+        found = {one: words.probabilities(calibrated[:, place]) for place, one in enumerate(templates)}
+        for own in words.alone():
+            name = ", ".join(words.words[place] for place in own)
+            found[name] = words.probabilities(calibrated, own).mean(axis=1)
+        return {name: [words.names[best] for best in own.argmax(axis=1)] for name, own in found.items()}
+
+
+def read_wording(
+    templates: Sequence[str], labels: Sequence[str], file: Path | None
+) -> tuple[Sequence[str], dict[str, list[str]]]:
+    """Templates and the words of each class, as a person wrote them.
+
+    Args:
+        templates: as they are. labels: CLASS=WORD,WORD of each class.
+        file: YAML with `templates` and `labels`, in place of both.
+
+    Raises:
+        UsageError: a class without words or given twice, or a file that cannot be read.
+    """
+    if file is None:
+        found = dict[str, list[str]]()
+        for text in labels:
+            name, equals, words = text.partition("=")
+            if not equals or not name.strip():
+                raise UsageError(f"--label {text!r}: write CLASS=WORD,WORD, such as positive=great,excellent")
+            if name.strip() in found:
+                raise UsageError(
+                    f"--label names the class {name.strip()!r} twice: give all its words at once"
+                )
+            found[name.strip()] = [word.strip() for word in words.split(",")]
+        return templates, found
+    if templates or labels:
+        raise UsageError("task is a file with templates and labels: leave --template and --label out")
+    values = read_yaml(file)
+    if unknown := next((key for key in values if key not in ("templates", "labels")), None):
+        raise UsageError(f"{file}: {unknown!r} is not known{nearest(unknown, ['templates', 'labels'])}")
+    texts, classes = values.get("templates") or [], values.get("labels") or {}
+    good = isinstance(texts, list) and isinstance(classes, dict)
+    if not good or not all(isinstance(words, list) for words in classes.values()):
+        raise UsageError(f"{file}: templates is a list, and labels has a list of words for each class")
+    return [str(one) for one in texts], {str(k): [str(w) for w in own] for k, own in classes.items()}
