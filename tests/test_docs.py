@@ -29,6 +29,7 @@ _DOTTED = re.compile(r"\bseqmlm(?:\.\w+)+\b(?!\()")
 _SPAN = re.compile(r"`([^`\n]+)`")
 _FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"(?:^|(?<=[|&$\s]))seqmlm +((?:[^|&#\n]|(?<=\w)\|(?=\w))+)")
+_ENTRY = re.compile(r'^(\w+) = "[\w.]+:\w+"$', re.MULTILINE)
 _SETTING = re.compile(r"--set +([\w.]+=[^\s`]+)")
 
 
@@ -97,7 +98,9 @@ def test_files_and_names_exist(path: Path) -> None:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_command_lines_and_settings_are_known(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert not [wrong for line in _command_lines(text) if (wrong := _wrong(line))]
+    added = _ENTRY.findall(text)  # what the document itself shows how to add
+    lines = [line for line in _command_lines(text) if line.split(" ")[0] not in added]
+    assert not [wrong for line in lines if (wrong := _wrong(line))]
     of_tasks = {field.name for task in TASKS.values() for field in fields(task.Config)}
     for setting in _SETTING.findall(text):
         if setting.partition("=")[0] in of_tasks:

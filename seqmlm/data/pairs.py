@@ -72,6 +72,7 @@ def read_pairs(
         DataError: a file that cannot be read, or files of unequal length.
     """
     told = problems or Problems()
+    found: Iterator[tuple[str, int, dict[str, Any]]]
     if paths:
         found = ((path, line, row) for path in paths for line, row in _paired(path, told))
     elif good is None or bad is None:
