@@ -173,9 +173,10 @@ class Rows:
         assert self._sink is not None
         if self._format != "jsonl":
             self._made(self.path)
+        self._mark.remove()  # before what it speaks of: a kill in between leaves a finished run
+        if self._format != "jsonl":
             self._sink.close()
             partial_of(self.path).unlink(missing_ok=True)
-        self._mark.remove()
 
     def _made(self, path: Path) -> None:
         """Write the rows in the format that was asked for."""
