@@ -105,7 +105,7 @@ def read_truth(path: Path, schema: str, keys: Iterable[str]) -> dict[str, Any]:
         raise DataError(
             f"this truth has no list {missing[0]!r}",
             source=str(file),
-            remedy="draw the sample again: an earlier version wrote less",
+            remedy="draw the sample again",
         )
     return found
 

@@ -113,7 +113,7 @@ class Choice:
 
     def to_state(self) -> dict[str, Any]:
         """JSON values."""
-        return {"fusion": self.fusion, **({} if self.used is None else {"used": list(self.used)})}
+        return {"fusion": self.fusion, "used": None if self.used is None else list(self.used)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Choice:
@@ -121,16 +121,11 @@ class Choice:
         fusion: Fusion = state["fusion"]
         if fusion not in FUSIONS:
             raise ValueError(f"no fusion {fusion!r}")
-        used = state.get("used")
+        used = state["used"]
         return cls(fusion=fusion, used=None if used is None else tuple(map(str, used)))
 
 
 ALL = Choice()
-
-FORMAT = 5
-_LARGEST_COUNTS, _NOT_LEVELLED = 3, 4
-"""The formats before: one ranked all folds of cross-fitted rows together, by the largest of a p-value; both
-ranked fused statistics of all lengths as they were."""
 
 # Fewest rows of a length bin. Without fusion its ranks are the result and must resolve small rates.
 _FEWEST_ALONE, _FEWEST_FUSED = 200, 50
@@ -164,9 +159,9 @@ class Calibration:
         levels: of each turn the ranks by length of the fused statistic of the rows that estimate it, which
             it is expressed by; None where there is one bin of lengths. Without this the fused statistic of
             short rows, whose statistics have many ties, would be less than that of long ones, and their
-            p-values larger. None of an earlier version's.
+            p-values larger. Empty for one statistic.
         fused: ranks of the fused statistic among the rows of each fold; None for one statistic, whose own
-            ranks are the result. Several turns with one fold are of an earlier version (`_LARGEST_COUNTS`).
+            ranks are the result.
         rows: normal rows it was fitted to.
         choice: how the statistics' p-values become the fused statistic.
     """
@@ -175,7 +170,7 @@ class Calibration:
     fused: CrossRanks | None
     rows: int
     choice: Choice = ALL
-    levels: tuple[RanksByLength | None, ...] | None = None
+    levels: tuple[RanksByLength | None, ...] = ()
 
     @classmethod
     def fit(
@@ -263,18 +258,14 @@ class Calibration:
         if self.fused is None:
             p_values, _, beyond = each[0]
             (p_value,) = p_values.values()
-        elif len(self.fused.folds) == len(each):
+        else:
             p_values = {
                 name: np.mean([found[name] for found, *_ in each], axis=0) for name in self.statistics
             }
             scores = [self.choice.fused(one[1]) for one in each]
-            levels = self.levels or [None] * len(scores)
             p_value, beyond = self.fused.p_values(
-                [_levelled(level, one, sizes) for level, one in zip(levels, scores, strict=True)]
+                [_levelled(level, one, sizes) for level, one in zip(self.levels, scores, strict=True)]
             )
-        else:
-            p_values = {name: np.max([one[0][name] for one in each], axis=0) for name in self.statistics}
-            p_value, beyond = self.fused.p_values([self.choice.fused(p_values)])
         return Judgement(p_value, p_values, beyond)
 
     def to_state(self) -> tuple[dict[str, Any], Arrays]:
@@ -282,9 +273,8 @@ class Calibration:
         arrays: Arrays = {}
         fused = None if self.fused is None else self.fused.to_state("fused", arrays)
         turns = [one.to_state(f"channel/{turn}", arrays) for turn, one in enumerate(self.turns)]
-        state = {"format": FORMAT, "rows": self.rows, **self.choice.to_state()}
-        if self.levels is not None:
-            state["levels"] = [_kept(one, f"levels/{turn}", arrays) for turn, one in enumerate(self.levels)]
+        levels = [_kept(one, f"levels/{turn}", arrays) for turn, one in enumerate(self.levels)]
+        state = {"rows": self.rows, **self.choice.to_state(), "levels": levels}
         return {**state, "turns": turns, "fused": fused}, arrays
 
     @classmethod
@@ -292,20 +282,14 @@ class Calibration:
         """Restore what `to_state` gave.
 
         Raises:
-            StateError: another format, or a missing part.
+            StateError: a part is missing, or does not fit.
         """
-        with_format(state)
         try:
             turns = [Marginals.from_state(o, f"channel/{k}", arrays) for k, o in enumerate(state["turns"])]
             fused = None
-            if state["fused"] is not None and state["format"] == _LARGEST_COUNTS:
-                together = Ranks.from_state(state["fused"], "fused", arrays)
-                fused = CrossRanks((together,), together.tail)
-            elif state["fused"] is not None:
+            if state["fused"] is not None:
                 fused = CrossRanks.from_state(state["fused"], "fused", arrays)
-            levels = None
-            if (kept := state.get("levels")) is not None:
-                levels = tuple(_restored(one, f"levels/{k}", arrays) for k, one in enumerate(kept))
+            levels = tuple(_restored(one, f"levels/{k}", arrays) for k, one in enumerate(state["levels"]))
             return cls(tuple(turns), fused, int(state["rows"]), Choice.from_state(state), levels)
         except (KeyError, TypeError, ValueError) as error:
             raise broken(error) from None
@@ -322,15 +306,6 @@ def teaching_part(rows: int, seed: int) -> Bools:
     teaches = np.zeros(rows, dtype=np.bool_)
     teaches[np.random.default_rng(seed).permutation(rows)[:count]] = True
     return teaches
-
-
-def with_format(state: Mapping[str, Any]) -> None:
-    """Raise StateError if a state has a format that this version does not read."""
-    if state.get("format") not in (_LARGEST_COUNTS, _NOT_LEVELLED, FORMAT):
-        raise StateError(
-            f"the calibration has format {state.get('format')}, this version of seqmlm reads "
-            f"{_LARGEST_COUNTS} to {FORMAT}; calibrate the model again"
-        )
 
 
 def broken(error: Exception) -> StateError:
@@ -571,7 +546,7 @@ class CascadeCalibration:
         arrays: Arrays = {f"screen/{name}": one for name, one in screen_arrays.items()}
         ranks = self.ranks.to_state("exact", arrays)
         exact = self.exact.to_state("exact_channel", arrays)
-        state = {"format": FORMAT, "escalate": self.screening.escalate, "screen": screen}
+        state = {"escalate": self.screening.escalate, "screen": screen}
         state["level"] = _kept(self.level, "exact_level", arrays)
         return {**state, "exact": exact, "ranks": ranks, **self.choice.to_state()}, arrays
 
@@ -580,18 +555,16 @@ class CascadeCalibration:
         """Restore what `to_state` gave.
 
         Raises:
-            StateError: another format, or a missing part.
+            StateError: a part is missing, or does not fit.
         """
-        with_format(state)
         try:
             prefix = "screen/"
             own = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
             screening = Screening(Calibration.from_state(state["screen"], own), float(state["escalate"]))
             exact = Marginals.from_state(state["exact"], "exact_channel", arrays)
-            # Older ones fuse both stages alike.
-            choice = Choice.from_state(state) if "fusion" in state else screening.calibration.choice
             ranks = Ranks.from_state(state["ranks"], "exact", arrays)
-            return cls(screening, exact, ranks, choice, _restored(state.get("level"), "exact_level", arrays))
+            level = _restored(state["level"], "exact_level", arrays)
+            return cls(screening, exact, ranks, Choice.from_state(state), level)
         except (KeyError, TypeError, ValueError) as error:
             raise broken(error) from None
 

@@ -310,12 +310,11 @@ class Marginals:
         Where one of K statistics is infinite, and of no normal row of about that length, a Kth of its
         p-value is fused: among few rows its rank is that of the largest finite one, which one row or another
         has in each statistic. What is fused is ranked again, so this is valid.
-        Statistics that the calibration does not have are left out: it may be older than they are.
 
         Raises:
-            StateError: a statistic of the calibration is missing.
+            StateError: the statistics are not those of the calibration.
         """
-        if not set(statistics) >= set(self.by_statistic):
+        if set(statistics) != set(self.by_statistic):
             raise StateError(
                 f"calibrated for the statistics {', '.join(self.by_statistic)}, not {', '.join(statistics)}; "
                 "calibrate the model again"

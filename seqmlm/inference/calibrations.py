@@ -40,7 +40,7 @@ _HEADER = "seqmlm"
 _CALIBRATE = "calibrate the model again ('seqmlm calibrate')"
 # What arrays and settings that do not fit together raise: a file that is whole may still say anything.
 _UNFIT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-_FORMAT = 1
+_FORMAT = 2
 FEW_RECORDS = 30
 """Records of a calibration below which their number is said, for rows of one record are alike."""
 
@@ -55,7 +55,7 @@ class Stored:
         calibration: of a mode.
         cascade: of a cascade, whose first stage asks in the mode `screen`.
         rows_per_day: of normal data with times; None without.
-        records: normal records that the rows are of; 0 where the file does not say.
+        records: normal records that the rows are of.
         precision: "fp32" or "bf16", that the normal data were asked in.
         source: fingerprint of the normal data, or the data set of the training it was set aside from.
         created: when, ISO 8601.
@@ -323,12 +323,12 @@ def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
         cascade=CascadeCalibration.from_state(facts["state"], arrays) if cascade else None,
         screen=Mode.parse(facts["screen"]),
         rows_per_day=facts["rows_per_day"],
-        records=int(facts.get("records", 0)),
-        precision=facts.get("precision", "fp32"),
+        records=int(facts["records"]),
+        precision=facts["precision"],
         source=facts["source"],
         created=facts["created"],
-        counts=str(facts.get("counts", "none")),
-        evidence=Evidence.from_state(facts["evidence"]) if facts.get("evidence") else None,
+        counts=facts["counts"],
+        evidence=Evidence.from_state(facts["evidence"]) if facts["evidence"] else None,
     )
 
 

@@ -215,8 +215,8 @@ def stored_expert(model: LoadedModel, use: Use = "auto") -> CountExpert | None:
     if use == "none" or not file.is_file():
         if use == "counts":
             raise StateError(
-                f"{model.path} has no counts ({COUNTS}), as models of earlier versions or of few data: train "
-                "it again, or leave --expert out"
+                f"{model.path} has no counts ({COUNTS}), as models of few data: train it again with more, "
+                "or leave --expert out"
             )
         return None
     arrays, header = tensors(file, _AGAIN)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -104,7 +103,7 @@ class Card:
     version: str = __version__
     files: Mapping[str, Any] = field(default_factory=dict)
     """By name of each other file what may be there: one {size, sha256}; while it is replaced the old one and
-    the new one, None for no file. Empty in the folders of earlier versions."""
+    the new one, None for no file."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -237,14 +236,14 @@ def _put(folder: Path, private: bool, name: str, content: bytes | None) -> None:
     files = {} if card is None else dict(card.files)
     new = None if content is None else {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     try:
-        if card is not None and files:
+        if card is not None:
             _write_card(folder, replace(card, files={**files, name: [*files.pop(name, [None]), new]}))
         if content is None:
             path.unlink(missing_ok=True)
             DISK.sync(folder)
         else:
             replace_file(path, content, mode=0o600 if private else 0o666)
-        if card is not None and card.files:
+        if card is not None:
             _write_card(folder, replace(card, files=files if new is None else {**files, name: [new]}))
     except OSError as error:
         raise StateError(f"cannot write {path}: {error.strerror}; {_ELSEWHERE}") from None
@@ -265,7 +264,7 @@ def check_files(folder: Path, card: Card, *, weights: bool = True, replaced: str
 
     Args:
         folder: of the model.
-        card: its card; one without checksums checks nothing.
+        card: its card.
         weights: False checks all but tensors.
         replaced: a file that will be replaced, whatever it is.
 
@@ -286,7 +285,7 @@ def check_files(folder: Path, card: Card, *, weights: bool = True, replaced: str
             raise StateError(f"{folder / name} {what}: {remedy}")
     present = {path.name for path in folder.iterdir()} - {*card.files, CARD}
     added = sorted(filter(_is_read, present))
-    if card.files and added:
+    if added:
         raise StateError(
             f"{folder / added[0]} is not one of the files that {CARD} lists: remove it, or {_COPY}"
         )
@@ -387,7 +386,7 @@ def load(reference: str | Path, *, domain: str | None = None, replaced: str | No
 
 
 def _checked_card(folder: Path, replaced: str | None = None) -> Card | None:
-    """The card, once all files are what it says; one line on stderr where it does not say."""
+    """The card, once all files are what it says."""
     _refuse_links(folder)
     card = read_card(folder)
     if card is not None:
@@ -397,11 +396,6 @@ def _checked_card(folder: Path, replaced: str | None = None) -> Card | None:
             if read_card(folder) == card:
                 raise
             return _checked_card(folder, replaced)  # a file was replaced between the two looks
-        if not card.files:
-            logging.getLogger("seqmlm").warning(
-                f"{folder} is of an earlier version of seqmlm, without checksums: damage to its files would "
-                f"go unnoticed; 'seqmlm models export {folder} --out NEW' writes a copy that has them"
-            )
     return card
 
 
@@ -446,8 +440,7 @@ def read_card(folder: Path) -> Card | None:
         values = read_json(path, largest=_LARGEST_CARD)
         if not isinstance(values, dict):
             raise ValueError("it does not hold keys and values")
-        stated = values.pop(_CHECKSUM, None)
-        if stated != _digest(values) and (stated is not None or values.get("files")):
+        if values.pop(_CHECKSUM, None) != _digest(values):
             raise ValueError("its content is not that of its checksum")
         card = from_dict(Card, values)
         _check_card(card)

@@ -101,7 +101,7 @@ class StreamEntry:
     files: tuple[Mapping[str, Any], ...] = ()
     """How far each generation is, the oldest first."""
     created: datetime
-    alive: datetime | None = None
+    alive: datetime
     """Its last commit; a scoring that runs commits at least every minute."""
     judged: datetime | None = None
     """When its last row was judged."""

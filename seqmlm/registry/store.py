@@ -239,9 +239,7 @@ class Registry:
 
     def begin_stream(self, output: str, request: Mapping[str, Any]) -> int:
         """Add a stream that has read nothing; its id."""
-        row = tables.Stream(
-            output=output, request=dict(request), counts={}, mark={}, written=0, alive=notices.now()
-        )
+        row = tables.Stream(output=output, request=dict(request), counts={}, mark={}, written=0)
         with database.reachable(self._engine), self._writing.begin() as session:
             session.add(row)
             session.flush()

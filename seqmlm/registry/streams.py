@@ -50,10 +50,10 @@ def _entry(session: Session, row: tables.Stream, files: bool) -> StreamEntry:
         written=row.written,
         files=tuple(session.scalars(given)) if files else (),
         created=utc(row.created),
-        alive=None if row.alive is None else utc(row.alive),
+        alive=utc(row.alive),
         judged=None if last is None else utc(last.created),
         last=0 if last is None else last.number,
-        pruned=Pruned(**row.pruned or {}),
+        pruned=Pruned(**row.pruned),
     )
 
 
@@ -134,7 +134,7 @@ def prune_rows(session: Session, stream: int, before: datetime) -> int:
     numbers = list(session.scalars(select(kind.number).where(which).order_by(kind.number).limit(STEP)))
     if numbers:
         session.execute(delete(kind).where(which, kind.number <= numbers[-1]))
-        known = Pruned(**row.pruned or {})
+        known = Pruned(**row.pruned)
         through = max(known.through, numbers[-1])
         row.pruned = asdict(replace(known, rows=known.rows + len(numbers), through=through))
     return len(numbers)
@@ -147,7 +147,7 @@ def prune_incidents(session: Session, stream: int, before: datetime) -> int:
     told = and_(notice.stream_id == stream, notice.incident.in_(select(kind.id).where(which)))
     session.execute(delete(notice).where(told))
     number = cast(CursorResult[Any], session.execute(delete(kind).where(which))).rowcount
-    known = Pruned(**row.pruned or {})
+    known = Pruned(**row.pruned)
     row.pruned = asdict(replace(known, incidents=known.incidents + number))
     return number
 

@@ -141,9 +141,9 @@ class Stream(Base):
     mark: Mapped[dict[str, Any]]
     """Where the output ends with the row `written`: it is cut back to that, and filled again."""
     written: Mapped[int] = mapped_column(Integer)
-    alive: Mapped[datetime | None]
-    """Its last commit, which comes at least every minute; None: of an earlier version."""
-    pruned: Mapped[dict[str, Any] | None]
+    alive: Mapped[datetime] = mapped_column(default=_now)
+    """Its last commit, which comes at least every minute."""
+    pruned: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """What was deleted of it: `rows`, `through` the row of this number, and `incidents`."""
     created: Mapped[datetime] = mapped_column(default=_now)
 
@@ -212,8 +212,7 @@ class StreamStatistics(Base):
     """Of an alarm, the number of its row of results."""
     figures: Mapped[bytes] = mapped_column(LargeBinary)
     """64-bit floating-point numbers, little-endian."""
-    created: Mapped[datetime | None] = mapped_column(default=_now)
-    """When it was kept; None: by an earlier version."""
+    created: Mapped[datetime] = mapped_column(default=_now)
 
 
 class Incident(Base):

@@ -35,7 +35,7 @@ class StreamPart:
     Args:
         output, files: where its rows go, and what it follows.
         state: "running" or "not running".
-        alive, judged: its last commit and its last row; None where there was none.
+        alive, judged: its last commit and its last row; None where none was judged.
         rows, gaps: of the period.
         alarms: of them; text where they are not told; None where it raises none.
     """
@@ -43,7 +43,7 @@ class StreamPart:
     output: str
     files: str
     state: str
-    alive: datetime | None
+    alive: datetime
     judged: datetime | None
     rows: int
     gaps: int

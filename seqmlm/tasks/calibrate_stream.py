@@ -161,9 +161,8 @@ def _kept(registry: Registry, output: str, since: datetime | None) -> tuple[Roll
     entry = registry.rolling(stream.id, since)
     if entry is None or not entry.state.get("judged_by"):
         raise StateError(
-            f"no statistics are kept of the rows of {output}: an earlier version of seqmlm judged them (go "
-            "on with the scoring, and they are kept from then on), or a model that is not calibrated for "
-            "them or is of sensitive data; calibrate with files"
+            f"no statistics are kept of the rows of {output}: the model that judged them is not calibrated "
+            "for them, or is of sensitive data; calibrate with files"
         )
     return entry, registry.owned_rows(stream.id)
 

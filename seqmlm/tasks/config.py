@@ -7,11 +7,10 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from seqmlm import plugins
-from seqmlm.config import arguments_of, from_dict, merge, read_yaml, to_dict
+from seqmlm.config import arguments_of, from_dict, merge, to_dict
 from seqmlm.data.splits import CalibrateOn
 from seqmlm.domains.base import Domain
 from seqmlm.engine.backbones import INITIALIZATIONS, LAYERS, ModelConfig
@@ -252,27 +251,6 @@ def _tokenizer_options(config: TokenizerConfig) -> dict[str, Any]:
                 near = nearest(key, known) if known else "; it takes none"
                 raise UsageError(f"{kind.name} has no option {key!r}{near}")
     return given
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Settings from a YAML file, those of earlier versions in the words of this one.
-
-    Before `model.layers` there was `model.global_attention`, and one pattern and initialization else; before
-    `data.calibrate_on` the latest records calibrated. The settings of a run, which name everything, had no
-    `data.cuts` before cuts could move.
-    """
-    values = read_yaml(path)
-    data = values.get("data")
-    if isinstance(data, dict):
-        data.setdefault("calibrate_on", "latest")
-    if isinstance(data, dict) and data.keys() >= {"paths", "split", "mixture_alpha"}:
-        data.setdefault("cuts", "fixed.v1")
-    model = values.get("model")
-    if isinstance(model, dict) and "global_attention" in model:
-        everywhere = model.pop("global_attention")
-        model.setdefault("layers", "everywhere.v1" if everywhere else "modernbert.v1")
-        model.setdefault("initialization", "modernbert.v1")
-    return values
 
 
 def _domain_defaults(domain: Domain, asked: Mapping[str, Any]) -> dict[str, Any]:

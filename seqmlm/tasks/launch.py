@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm import plugins
-from seqmlm.config import merge, parse_assignments, to_dict
+from seqmlm.config import merge, parse_assignments, read_yaml, to_dict
 from seqmlm.data.files import is_reference, save_stdin
 from seqmlm.data.readers.huggingface import Reference
 from seqmlm.engine.backbones import SHAPE_KEYS, SIZES
@@ -23,7 +23,7 @@ from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.inference.model_folder import inline_words
 from seqmlm.registry import Registry, resolve
 from seqmlm.tasks.assemble import batch_tokens, loop_config, row_length
-from seqmlm.tasks.config import LIMITS, PretrainConfig, read_settings, resolve_config
+from seqmlm.tasks.config import LIMITS, PretrainConfig, resolve_config
 from seqmlm.tasks.corpus import KEPT_INPUTS, split_source
 from seqmlm.workspace import Workspace
 
@@ -102,7 +102,7 @@ def plan(request: TrainRequest, workspace: Workspace, processes: int = 1) -> Pla
     if name is None:
         return _new(request, asked, workspace, processes)
     directory = workspace.run_dir(name)
-    saved = read_settings(directory / RUN_CONFIG)
+    saved = read_yaml(directory / RUN_CONFIG)
     config = complete(_resolve(request, asked, saved), workspace)
     _check_unchanged(name, saved, to_dict(config))
     return Plan(config=config, name=name, directory=directory, resume=True)
@@ -177,14 +177,14 @@ def _runs(workspace: Workspace) -> dict[str, Path]:
 def _newest_unfinished(request: TrainRequest, known: Mapping[str, Path]) -> str | None:
     for name, directory in reversed(list(known.items())):
         finished = (directory / FINISHED).exists()
-        if not finished and request.domain in (None, read_settings(directory / RUN_CONFIG).get("domain")):
+        if not finished and request.domain in (None, read_yaml(directory / RUN_CONFIG).get("domain")):
             return name
     return None
 
 
 def _asked(request: TrainRequest) -> dict[str, Any]:
     """The settings that the request names, nested."""
-    from_file = read_settings(request.config) if request.config else {}
+    from_file = read_yaml(request.config) if request.config else {}
     asked = merge(from_file, _given(request.flags), parse_assignments(request.settings))
     _check_init(asked)
     _check_linear(asked)

@@ -27,7 +27,7 @@ class Standing:
         output: the file its rows go to.
         files: patterns of what it follows.
         running: whether some process goes on with it now.
-        alive: its last commit; None: one of an earlier version of seqmlm.
+        alive: its last commit.
         judged: when its last row was judged; None: none was.
         rows: that it has judged, since it began.
         pruned: of them were deleted from the database.
@@ -37,7 +37,7 @@ class Standing:
     output: str
     files: tuple[str, ...]
     running: bool
-    alive: datetime | None
+    alive: datetime
     judged: datetime | None
     rows: int
     pruned: int
@@ -65,7 +65,7 @@ def standing(entry: StreamEntry, workspace: Workspace) -> Standing:
     that is a server, it commits at least every minute."""
     out = Path(entry.output)
     held = bool(FileLock(out.with_name(f"{out.name}.lock")).held)
-    fresh = entry.alive is not None and abs(datetime.now(UTC) - entry.alive) < _ALIVE
+    fresh = abs(datetime.now(UTC) - entry.alive) < _ALIVE
     return Standing(
         output=entry.output,
         files=tuple(map(str, entry.request.get("files") or [entry.request.get("source") or ""])),

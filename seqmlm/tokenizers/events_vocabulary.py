@@ -130,9 +130,8 @@ class Vocabulary:
     frame: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values, without `units` where there are none: vocabularies without are older than those."""
-        found = asdict(self)
-        return {name: own for name, own in found.items() if own or name != "units"}
+        """JSON values."""
+        return asdict(self)
 
     def bins(self, code: str) -> list[tuple[str, tuple[float, ...]]]:
         """(unit, edges) of each set of bins of a code, "" for values without unit; sorted."""
@@ -156,10 +155,10 @@ class Vocabulary:
             edges={code: tuple(own) for code, own in values["edges"].items()},
             units={
                 code: {unit: tuple(edges) for unit, edges in own.items()}
-                for code, own in values.get("units", {}).items()
+                for code, own in values["units"].items()
             },
-            meanings=dict(values.get("meanings", {})),
-            frame=tuple(values.get("frame", ())),
+            meanings=dict(values["meanings"]),
+            frame=tuple(values["frame"]),
         )
 
 

@@ -56,9 +56,8 @@ GAPS = {  # seconds since the line before, from which each is used
 }
 Counts = NDArray[np.int64]
 FILE = "log_templates.json"
-_FORMAT, _GROWN = 1, 2  # earlier versions do not read one that has grown
+_FORMAT = 3
 _MANY = 1000  # lines from which few templates are worth a warning
-_LATER = ("mask_secrets", "values", "fields", "keep", "mask")
 _PAD, _CLS, _SEP, _MASK, _NEW = range(len(SPECIAL) + 1)
 
 
@@ -190,8 +189,8 @@ class TemplateTokenizer(Tokenizer):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        # The fingerprints of tokenizers that are older than these options do not have them.
-        return {k: v for k, v in asdict(self._options).items() if v or k not in _LATER}
+        made = asdict(self._options)
+        return {**made, "keep": list(made["keep"]), "mask": list(made["mask"])}
 
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
         """Encode windows or sessions; groups are line numbers, spans lines of `"\\n".join(lines)`.
@@ -436,18 +435,20 @@ class TemplateTokenizer(Tokenizer):
         return fast_template_tokenizer(_spelled(self._tokens, self._first))
 
     def _content(self) -> Any:
-        content = {"templates": [list(one) for one in self._all_templates()], "keys": list(self._keys)}
-        closed = {str(number): list(places) for number, places in self._templates.closed.items()}
-        content |= {"closed": closed} if closed else {}
-        content |= {} if self._fields is None else {"fields": self._fields.content()}
-        return content if self._later is None else {**content, "later": self._later._content()}
+        return {
+            "templates": [list(one) for one in self._all_templates()],
+            "keys": list(self._keys),
+            "closed": {str(number): list(places) for number, places in self._templates.closed.items()},
+            "fields": None if self._fields is None else self._fields.content(),
+            "later": None if self._later is None else self._later._content(),
+        }
 
     def _all_templates(self) -> Iterator[tuple[str, ...]]:
         return (self._templates[number] for number in range(len(self._templates)))
 
     def save(self, directory: Path) -> None:
         super().save(directory)
-        content = {"format": _FORMAT if self._later is None else _GROWN, **self._content()}
+        content = {"format": _FORMAT, **self._content()}
         (directory / FILE).write_text(
             json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
         )
@@ -457,22 +458,22 @@ class TemplateTokenizer(Tokenizer):
         card = read_card(directory, expected=cls.name)
         try:
             content = read_json(directory / FILE)
-            if content["format"] not in (_FORMAT, _GROWN):
-                raise ValueError(f"format {content['format']!r} is not known")
+            if content["format"] != _FORMAT:
+                raise ValueError(f"format {content['format']!r}; this version of seqmlm reads {_FORMAT}")
             options = options_of(TemplateOptions, card["options"], cls.name)
             return cls._of(content, options)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise StateError(f"{directory / FILE} cannot be read: {error}") from None
+            raise StateError(f"{directory / FILE} cannot be read: {error}; train it again") from None
 
     @classmethod
     def _of(cls, content: Mapping[str, Any], options: TemplateOptions) -> Self:
         """Back from `_content`."""
         words = [tuple(words) for words in content["templates"]]
-        closed = {int(one): tuple(map(int, at)) for one, at in content.get("closed", {}).items()}
+        closed = {int(one): tuple(map(int, at)) for one, at in content["closed"].items()}
         if any(not 0 <= at < len(words[one]) for one, places in closed.items() for at in places):
             raise ValueError("a closed place is in no template")
         templates = Templates(words, options.drain, options.match_similarity, closed)
-        told, later = content.get("fields"), content.get("later")
+        told, later = content["fields"], content["later"]
         return cls(
             templates,
             content["keys"],

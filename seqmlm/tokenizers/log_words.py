@@ -95,9 +95,11 @@ class LogWordTokenizer(WordPieceTokenizer):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        made = {"patterns": self._values.patterns, "min_sessions": self._min_sessions}
-        # The fingerprints of tokenizers that are older than this option do not have it.
-        return {**made, "mask_secrets": True} if self._values.secrets else made
+        return {
+            "patterns": self._values.patterns,
+            "min_sessions": self._min_sessions,
+            "mask_secrets": self._values.secrets,
+        }
 
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
         """Encode windows or sessions; groups number the words, spans are characters of the raw lines.

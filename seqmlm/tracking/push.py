@@ -70,7 +70,7 @@ class Ledger:
     tags: dict[str, str] = field(default_factory=dict)
     tags_sent: dict[str, str] = field(default_factory=dict)
     metric_keys: list[str] = field(default_factory=list)
-    """Which numbers of metrics.jsonl go to MLflow; all of them where this is empty."""
+    """Which numbers of metrics.jsonl go to MLflow."""
     offset: int = 0
     """Bytes of metrics.jsonl that MLflow has."""
     datasets: list[dict[str, Any]] = field(default_factory=list)
@@ -91,8 +91,6 @@ class Ledger:
         path = directory / LEDGER
         try:
             values = read_json(path)
-            if "gaps" in values:
-                _convert_live(values, directory)
             for name, kind in _KINDS.items():
                 if not isinstance(values.get(name, kind()), kind):
                     raise ValueError(f"{name} is {values[name]!r}")
@@ -131,12 +129,11 @@ class Ledger:
             entry["model_id"] = None
 
     def points(self, line: Mapping[str, Any]) -> list[Point]:
-        """The finite metrics in a line of metrics.jsonl; one without a time takes that of the run's start."""
+        """The finite metrics in a line of metrics.jsonl."""
         return [
-            Point(key, float(value), int(line["step"]), int(line.get("time", self.started)))
+            Point(key, float(value), int(line["step"]), int(line["time"]))
             for key, value in line.items()
-            if key not in _NOT_METRICS
-            and (not self.metric_keys or key in self.metric_keys)
+            if key in self.metric_keys
             and isinstance(value, (int, float))
             and not isinstance(value, bool)
             and math.isfinite(value)
@@ -157,20 +154,6 @@ class Ledger:
             metrics={point.key: point.value for point in points},
             tracked=False,
         )
-
-
-def _convert_live(values: dict[str, Any], directory: Path) -> None:
-    """Bring the ledger of an earlier version up to date in place.
-
-    Points were sent live then, with times of their own: sent again from metrics.jsonl they would be doubled.
-    So what such a run has recorded so far counts as sent, and a tag in MLflow says where that may be wrong.
-    """
-    del values["gaps"], values["status_sent"], values["nonfinite"]
-    path = directory / METRICS
-    if values["run_id"] is not None and path.exists():
-        values["offset"] = path.stat().st_size
-        if not values["complete"]:
-            values["tags"]["seqmlm.gaps"] = f"recorded by an earlier version; all points are in {path}"
 
 
 def read_lines(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -203,8 +186,8 @@ def _line(text: bytes) -> dict[str, Any] | None:
         line = parse_json(text)
     except ValueError:
         return None
-    known = isinstance(line, dict) and all(isinstance(line.get(key, 0), int) for key in _NOT_METRICS)
-    return line if known and "step" in line else None
+    known = isinstance(line, dict) and all(isinstance(line.get(key), int) for key in _NOT_METRICS)
+    return line if known else None
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -270,7 +253,7 @@ class MetricsFile:
             os.truncate(self.path, end)
         # An evaluation at the step of the checkpoint may be repeated too.
         self._kept = [line for line in kept if line["step"] == kept[-1]["step"]]
-        self._latest = max((line.get("time", 0) for line in kept), default=0)
+        self._latest = max((line["time"] for line in kept), default=0)
         self.nonfinite = max((int(line.get("nonfinite_values", 0)) for line in kept), default=0)
 
     def _keep_cut(self, first: int) -> None:
@@ -423,8 +406,7 @@ def _model_points(ledger: Ledger, entry: Mapping[str, Any], path: Path) -> list[
             last[point.key] = point
             if entry["metrics"].get(point.key) == point.value:
                 same[point.key] = point
-    time = entry.get("time", ledger.started)
     return [
-        same.get(key) or Point(key, value, last[key].step if key in last else 0, time)
+        same.get(key) or Point(key, value, last[key].step if key in last else 0, entry["time"])
         for key, value in entry["metrics"].items()
     ]

@@ -25,7 +25,7 @@ from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.score_output import line, reason
+from seqmlm.tasks.score_output import reason
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.subword import BpeTokenizer, WordPieceTokenizer
@@ -143,17 +143,3 @@ def test_alarms_are_as_many_as_without_it_where_nothing_is_unknown() -> None:
         fresh, sizes
     )
     np.testing.assert_array_equal(with_it.p_value, without.p_value)
-
-
-def test_a_calibration_from_before_still_judges() -> None:
-    session, known, _, normal = calibrated()
-    older = Calibration.fit(
-        {name: values for name, values in normal.items() if name != UNKNOWN}, np.full(400, 6), seed=0
-    )
-    detector = Detector(
-        RecordScorer(session), text.SentenceLevel(), background=known, calibration=older, alpha=0.05
-    )
-    [found] = detector.judged([record("the key is on the table")], Problems())
-    assert found.p_value is not None
-    assert UNKNOWN not in found.p_values
-    assert set(line(found, session.tokenizer)["channels"]) == set(older.statistics)

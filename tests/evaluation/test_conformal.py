@@ -223,35 +223,6 @@ def test_few_rows_are_compared_fold_by_fold(monkeypatch: pytest.MonkeyPatch) -> 
             assert judged.p_values[name][row] == pytest.approx(mean)
 
 
-def test_what_an_earlier_version_stored_keeps_its_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Format 3 ranked few rows together, by the largest of a row's p-values; divided rows as today."""
-    monkeypatch.setattr(Tail, "fit", lambda values: None)
-    calibration = Calibration.fit(FEW, np.ones(23), seed=0)
-    state, arrays = calibration.to_state()
-    folds = np.random.default_rng(0).permutation(23) % 5
-    naive = np.sort(
-        [fused_by(folds != folds[row], {name: FEW[name][row] for name in FEW}) for row in range(23)]
-    )
-    old = {**state, "format": 3, "fused": {"total": 23, "tail": None}}
-    judged = Calibration.from_state(old, {**arrays, "fused": naive}).judge(NEW, np.ones(4))
-    for row in range(4):
-        largest = {
-            name: max(own_p_value(name, folds != turn, NEW[name][row]) for turn in range(5)) for name in NEW
-        }
-        assert {name: float(p[row]) for name, p in judged.p_values.items()} == pytest.approx(largest)
-        statistic = -2 * sum(float(np.log(p)) for p in largest.values())
-        assert judged.p_value[row] == pytest.approx((1 + (naive >= statistic - 1e-12).sum()) / 24)
-
-    rng = np.random.default_rng(1)
-    divided = Calibration.fit(*rows(rng, 300), seed=0)
-    state, arrays = divided.to_state()
-    (own,) = state["fused"]["folds"]
-    old = {**state, "format": 3, "fused": {"total": own["total"], "tail": None}}
-    back = Calibration.from_state(old, {**arrays, "fused": arrays["fused/0"]})
-    new, sizes = rows(rng, 50)
-    assert (back.judge(new, sizes).p_value == divided.judge(new, sizes).p_value).all()
-
-
 @pytest.mark.parametrize("records", [2, 4, 7, 60])
 def test_rows_of_one_record_are_in_one_fold(records: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record's rows, which are alike, must not say of each other that they are usual."""
@@ -348,8 +319,6 @@ def test_only_sorted_columns_are_held() -> None:
 
 def test_a_state_that_cannot_be_read_says_so() -> None:
     state, arrays = Calibration.fit({"a": np.arange(9)}, np.ones(9), seed=0).to_state()
-    with pytest.raises(StateError, match="format 7"):
-        Calibration.from_state({**state, "format": 7}, arrays)
     with pytest.raises(StateError, match="no fusion 'mean'"):
         Calibration.from_state({**state, "fusion": "mean"}, arrays)
     with pytest.raises(StateError, match="incomplete"):
@@ -398,6 +367,3 @@ def test_p_values_hold_for_rows_of_each_length(fusion: Fusion) -> None:
     state, arrays = calibration.to_state()
     again = Calibration.from_state(json.loads(json.dumps(state)), arrays)
     assert (again.judge(asked, sizes).p_value == p_value).all()
-    before = {name: value for name, value in state.items() if name != "levels"} | {"format": 4}
-    earlier = Calibration.from_state(before, arrays).judge(asked, sizes).p_value
-    assert (earlier[sizes == 64] <= 0.5).mean() > 0.55, "as it was fitted, without levels"

@@ -16,6 +16,8 @@ import pytest
 from fork_server import ForkServer
 from safetensors.numpy import load_file, save_file
 
+from seqmlm.inference.model_folder import Card, seal
+
 HERE = Path(__file__).resolve().parent
 Run = Callable[..., Any]
 
@@ -135,6 +137,14 @@ def header(path: Path, length: int, data: bytes = b"{}") -> None:
 DEEP = "[" * 100_000 + "]" * 100_000
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
+ENDLESS = Card(
+    domain="text",
+    unit="word",
+    tokenizer="huggingface.v1",
+    max_length=1e30,  # type: ignore[arg-type]
+    probability="full",
+)
+
 DAMAGE: dict[str, Callable[[Path], Any]] = {
     "a billion layers": lambda m: rewrite(m / CONFIG, num_hidden_layers=10**9),
     "no number of layers": lambda m: rewrite(m / CONFIG, num_hidden_layers="many"),
@@ -198,10 +208,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "a deep card": lambda m: (m / "seqmlm.json").write_text(DEEP),
     "a list as card": lambda m: (m / "seqmlm.json").write_text("[]"),
     "a binary card": lambda m: (m / "seqmlm.json").write_bytes(bytes(range(256))),
-    "a card of an infinite length": lambda m: (m / "seqmlm.json").write_text(
-        '{"domain": "text", "unit": "word", "tokenizer": "huggingface.v1", "max_length": 1e30, '
-        '"probability": "full"}'
-    ),
+    "a card of an infinite length": lambda m: seal(m, ENDLESS),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import stat
@@ -192,49 +191,28 @@ def test_calibrations_made_at_once_are_all_kept(folder: Path) -> None:
     checked(folder)
 
 
-@pytest.fixture
-def earlier(folder: Path) -> Path:
-    """A folder as versions before checksums wrote it."""
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+@pytest.mark.parametrize("name", ["seqmlm_tokenizer.json", "calibration.safetensors", "log_templates.json"])
+def test_no_file_is_a_pipe_or_leads_out_of_a_folder(
+    folder: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    (tmp_path / "outside").write_bytes((folder / name).read_bytes() if (folder / name).exists() else b"{}")
+    (folder / name).unlink(missing_ok=True)
+    if kind == "link":
+        (folder / name).symlink_to(tmp_path / "outside")
+    else:
+        os.mkfifo(folder / name)
+    for load in (model_folder.load, model_folder.load_tokenizer):
+        with pytest.raises(StateError, match=r"outside the model's folder|not a regular file"):
+            load(folder)
+
+
+def test_a_card_without_a_checksum_is_refused(folder: Path) -> None:
     values = json.loads((folder / CARD).read_text())
     del values["files"], values["checksum"]
     (folder / CARD).write_text(json.dumps(values))
-    return folder
-
-
-@pytest.mark.parametrize("kind", ["link", "pipe"])
-@pytest.mark.parametrize("name", ["seqmlm_tokenizer.json", "calibration.safetensors", "log_templates.json"])
-def test_no_file_is_a_pipe_or_leads_out_of_a_folder_without_checksums(
-    earlier: Path, tmp_path: Path, name: str, kind: str
-) -> None:
-    (tmp_path / "outside").write_bytes((earlier / name).read_bytes() if (earlier / name).exists() else b"{}")
-    (earlier / name).unlink(missing_ok=True)
-    if kind == "link":
-        (earlier / name).symlink_to(tmp_path / "outside")
-    else:
-        os.mkfifo(earlier / name)
-    for load in (model_folder.load, model_folder.load_tokenizer):
-        with pytest.raises(StateError, match=r"outside the model's folder|not a regular file"):
-            load(earlier)
-
-
-def test_folders_of_earlier_versions_load_and_say_so(
-    earlier: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        model_folder.load(earlier)
-    [said] = caplog.messages
-    assert "without checksums" in said
-    assert f"seqmlm models export {earlier}" in said
-    put_file(earlier / EXTRA, b"{}", private=False)
-    caplog.clear()
-    model_folder.load(earlier)
-    assert len(caplog.messages) == 1
-    export_model(str(earlier), tmp_path / "out")
-    caplog.clear()
-    model_folder.load(tmp_path / "out")
-    assert caplog.messages == [], "a copy has checksums"
-    assert (tmp_path / "out" / EXTRA).exists(), "calibrations rest on it"
-    assert not (tmp_path / "out" / LOCK).exists()
+    with pytest.raises(StateError, match=r"not that of its checksum.*export or copy the model again"):
+        model_folder.load(folder)
 
 
 def test_a_damaged_model_is_not_exported(folder: Path, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from seqmlm.tasks.config import (
     SECOND_STAGE_LEARNING_RATE,
     TOKENS_PER_BATCH,
     PretrainConfig,
-    read_settings,
     resolve_config,
     seconds,
 )
@@ -69,33 +68,6 @@ def test_options_of_the_default_masker_do_not_reach_another() -> None:
 def test_something_ends_the_training() -> None:
     assert resolve_config(plugins.domain("protein"), {}).train.max_steps == 1000
     assert resolve_config(plugins.domain("protein"), {"train": {"epochs": 2}}).train.max_steps is None
-
-
-@pytest.mark.parametrize(("everywhere", "layers"), [(True, "everywhere.v1"), (False, "modernbert.v1")])
-def test_settings_of_earlier_versions_keep_their_meaning(
-    tmp_path: Path, everywhere: bool, layers: str
-) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump({"model": {"size": "tiny", "global_attention": everywhere}}))
-    model = resolve_config(plugins.domain("protein"), read_settings(path)).model
-    assert (model.size, model.layers, model.initialization) == ("tiny", layers, "modernbert.v1")
-    named = {"model": {"layers": "mixed", "initialization": "scaled"}}
-    model = resolve_config(plugins.domain("protein"), named).model
-    assert (model.layers, model.initialization) == ("mixed.v1", "scaled.v1")
-
-
-def test_a_run_from_before_cuts_moved_keeps_its_cuts(tmp_path: Path) -> None:
-    domain, path = plugins.domain("protein"), tmp_path / "config.yaml"
-    config = resolve_config(domain, {})
-    assert config.data.cuts == "moving.v1"
-    stored = to_dict(config)
-    path.write_text(yaml.safe_dump(stored))
-    assert resolve_config(domain, read_settings(path)) == config
-    del stored["data"]["cuts"]
-    path.write_text(yaml.safe_dump(stored))
-    assert resolve_config(domain, read_settings(path)).data.cuts == "fixed.v1"
-    path.write_text(yaml.safe_dump({"data": {"split": "identity"}}))  # what a person writes
-    assert resolve_config(domain, read_settings(path)).data.cuts == "moving.v1"
 
 
 @pytest.mark.parametrize(
@@ -226,19 +198,6 @@ def test_resume_by_name_needs_no_domain_and_keeps_settings(tmp_path: Path) -> No
         plan(TrainRequest(resume="ome"), workspace)
     with pytest.raises(UsageError, match="two different runs"):
         plan(TrainRequest(resume="one", name="two"), workspace)
-
-
-def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
-    """Its settings do not have what there was no choice of."""
-    workspace = Workspace.locate(tmp_path)
-    began = plan(TrainRequest(domain="logs", name="one"), workspace)
-    values = to_dict(began.config)
-    assert values["data"].pop("calibrate_on") == "latest"
-    began.directory.mkdir(parents=True)
-    (began.directory / RUN_CONFIG).write_text(yaml.safe_dump(values))
-    assert plan(TrainRequest(resume="one"), workspace).config == began.config
-    with pytest.raises(StateError, match="other values of data"):
-        plan(TrainRequest(resume="one", flags={"data": {"calibrate_on": "spread"}}), workspace)
 
 
 @pytest.mark.parametrize(

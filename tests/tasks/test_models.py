@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -57,9 +56,15 @@ def _write_model(folder: Path) -> None:
     )
     ModernBertForMaskedLM(config).save_pretrained(folder)
     tokenizer.save(folder)
-    card = {"domain": "protein", "unit": "residue", "tokenizer": "residue.v1", "max_length": 22}
-    card |= {"probability": "ordinary", "metrics": {"eval/bits_per_unit": 3.5}}
-    (folder / "seqmlm.json").write_text(json.dumps(card))
+    card = model_folder.Card(
+        domain="protein",
+        unit="residue",
+        tokenizer="residue.v1",
+        max_length=22,
+        probability="ordinary",
+        metrics={"eval/bits_per_unit": 3.5},
+    )
+    model_folder.seal(folder, card)
     (folder / "pytorch_model.bin").write_bytes(b"not to be exported")
 
 
@@ -259,6 +264,9 @@ def test_an_exported_folder_has_the_whole_tokenizer(
     options = {"min_subjects": 1} if name == "events" else {}
     trained = plugins.tokenizer_class(name).train(texts, **options)
     trained.save(folder)
+    card = model_folder.read_card(folder)
+    assert card is not None
+    model_folder.seal(folder, card)
     export_model("a", tmp_path / "out")
     assert load_tokenizer(str(tmp_path / "out")).fingerprint() == trained.fingerprint()
 
@@ -275,7 +283,11 @@ def test_export_of_what_cannot_be(make: Make, home: Workspace, tmp_path: Path) -
     make("a")
     with pytest.raises(UsageError, match="download it from there"):
         export_model("hf:x", tmp_path / "out")
-    (home.run_dir("a") / "model" / "model.safetensors").unlink()
+    folder = home.run_dir("a") / "model"
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(StateError, match=r"model\.safetensors is missing"):
+        export_model("a", tmp_path / "out")
+    (folder / "seqmlm.json").unlink()
     with pytest.raises(StateError, match="no weights in safetensors"):
         export_model("a", tmp_path / "out")
     assert not (tmp_path / "out").exists()

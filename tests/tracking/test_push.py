@@ -110,7 +110,7 @@ def test_a_process_may_die_after_any_call(
     assert len(client.search_model_versions("name = 'r'")) == 1
 
 
-@pytest.mark.parametrize("folder", ["new", "without a key", "deleted in MLflow", "of another MLflow"])
+@pytest.mark.parametrize("folder", ["new", "deleted in MLflow", "of another MLflow"])
 @pytest.mark.parametrize("goes_on", ["resume", "sync"])
 def test_a_kill_before_the_id_of_the_run_is_stored_makes_no_second_run(
     folder: str, goes_on: str, start: Start, steps: Steps, home: Workspace, tracker: Tracker
@@ -126,8 +126,6 @@ def test_a_kill_before_the_id_of_the_run_is_stored_makes_no_second_run(
         values = json.loads(path.read_text())
         if folder == "deleted in MLflow":
             client.delete_run(run.run_id)
-        elif folder == "without a key":  # as an earlier version wrote it
-            del values["key"]
         else:
             values |= {"run_id": "there", "tracking_uri": "http://127.0.0.1:1"}
         path.write_text(json.dumps(values))
@@ -193,7 +191,7 @@ def test_no_run_is_created_where_its_key_cannot_be_stored(
 
 def test_a_line_torn_by_a_kill_does_not_swallow_the_next(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"step": 2, "eval/l')
+    path.write_text('{"step": 1, "time": 1}\n{"step": 2, "eval/l')
     MetricsFile(path).write(2, {"eval/loss": 1.0})
     assert [line["step"] for line in read_metrics(path)] == [1, 2]
 
@@ -207,7 +205,7 @@ def test_a_damaged_line_in_the_middle_costs_itself(tmp_path: Path, caplog: pytes
         b"5\n",
         b'{"step": 1, "time": "t"}\n',
     )
-    lines = [b'{"step": %d}\n' % number for number in range(1, 7)]
+    lines = [b'{"step": %d, "time": 1}\n' % number for number in range(1, 7)]
     whole = b"".join(chain.from_iterable(zip_longest(lines, damaged, fillvalue=b"")))
     path.write_bytes(whole)
     assert [line["step"] for line in read_metrics(path)] == [1, 2, 3, 4, 5, 6]
@@ -223,7 +221,7 @@ def test_a_damaged_line_in_the_middle_costs_itself(tmp_path: Path, caplog: pytes
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"garbage", b"[1]", b"5", b"{}", b"[" * 100_000, b"\0" * 99, b'{"gaps": 1}'),
+        *(b"", b"garbage", b"[1]", b"5", b"{}", b"[" * 100_000, b"\0" * 99),
         b'{"name": 1, "experiment": "e", "tracking_uri": "u"}',
         b'{"name": "n", "experiment": "e", "tracking_uri": "u", "params": [1], "offset": "x"}',
     ],
@@ -366,41 +364,3 @@ def test_a_kill_between_cutting_and_noting_it_loses_nothing(
             third.log_metrics(step, {"train/loss": 2 / step})
     assert set(_recorded(third)) <= set(_points(home, third.run_id))
     assert [step for step, _, _ in _recorded(third)] == list(range(1, 9))
-
-
-def test_lines_without_a_time_take_that_of_the_runs_start(
-    start: Start, home: Workspace, tracker: Tracker
-) -> None:
-    run = start()
-    (run.directory / "metrics.jsonl").write_text(
-        '{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": 1.0}\n'
-    )
-    for _ in range(2):
-        run._ledger.offset = 0
-        run.flush()
-    run.end()
-    started = Ledger.read(run.directory).started
-    assert _points(home, run.run_id) == [(1, 2.0, started), (2, 1.0, started)]
-
-
-@pytest.mark.parametrize("complete", [True, False])
-def test_a_run_of_an_earlier_version_is_continued_and_what_it_sent_is_not_doubled(
-    complete: bool, start: Start, steps: Steps, home: Workspace
-) -> None:
-    with start() as run:
-        steps(run, range(1, 4))
-    path = run.directory / "tracking.json"
-    values = json.loads(path.read_text())
-    for key in ("offset", "tags_sent"):
-        del values[key]
-    old = {"gaps": False, "status_sent": True, "nonfinite": 0, "complete": complete}
-    path.write_text(json.dumps({**values, **old}))
-    lines = read_metrics(run.directory / "metrics.jsonl")
-    # Live points had times of their own.
-    shifted = [json.dumps({**line, "time": line["time"] + 7}) + "\n" for line in lines]
-    (run.directory / "metrics.jsonl").write_text("".join(shifted))
-    with start(resume=True) as again:
-        again.log_metrics(4, {"train/loss": 0.5})
-    assert [step for step, _, _ in _points(home, run.run_id)] == [1, 2, 3, 4]
-    tags = MlflowClient(tracking_uri=home.tracking_uri).get_run(run.run_id).data.tags
-    assert ("seqmlm.gaps" in tags) is not complete

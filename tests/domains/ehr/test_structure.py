@@ -177,7 +177,7 @@ def test_equal_codes_are_no_edge_and_no_patient_is_drawn() -> None:
     assert EHR.decoder().measure == "auprc"
 
 
-def test_an_older_truth_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_truth_without_its_lists_is_told_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "truth.json").write_text(
         '{"schema": "seqmlm.sample.ehr.v1", "conditions": [], "edges": [], "labs": []}'
     )

@@ -80,8 +80,8 @@ def _streams() -> None:
         _text("output", 4096, unique=True),
         *map(_json, ("request", "counts", "mark")),
         _number("written"),
-        _time("alive", nullable=True),
-        _json("pruned", nullable=True),
+        _time("alive"),
+        _json("pruned"),
         _time("created"),
     )
     op.create_table(
@@ -115,7 +115,7 @@ def _streams() -> None:
         _number("number", primary_key=True),
         _number("row", nullable=True),
         sa.Column("figures", sa.LargeBinary(), nullable=False),
-        _time("created", nullable=True),
+        _time("created"),
     )
 
 
@@ -182,8 +182,8 @@ def _text(name: str, longest: int | None = None, *, nullable: bool = False, **op
     return sa.Column(name, kind, nullable=nullable, **options)
 
 
-def _json(name: str, *, nullable: bool = False) -> sa.Column[Any]:
-    return sa.Column(name, sa.JSON(), nullable=nullable)
+def _json(name: str) -> sa.Column[Any]:
+    return sa.Column(name, sa.JSON(), nullable=False)
 
 
 def _time(name: str, *, nullable: bool = False, index: bool = False) -> sa.Column[Any]:
