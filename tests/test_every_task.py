@@ -16,15 +16,18 @@ from typing import Any
 
 import pytest
 from commands import COMMANDS, TASKS
+from histories import histories
 from text_models import text_model
 from tiny_fields import random_model
 
 from seqmlm.data.files import UNDER_WAY
 from seqmlm.data.problems import Problems
+from seqmlm.domains.ehr.readers.histories import iso
 from seqmlm.engine.durable import FileLock
 from seqmlm.errors import DataError
 from seqmlm.inference import model_folder
 from seqmlm.rows.file import Rows, columns_of
+from seqmlm.tokenizers.events import EventsTokenizer
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 Run = Callable[..., Any]
@@ -35,7 +38,7 @@ class Case:
     """How a task is asked about something small.
 
     Args:
-        model: "text" or "protein".
+        model: "text", "protein" or "ehr".
         name: of the input file; None for a task without one.
         lines: of that file, more than three batches of two items.
         arguments: of the command, behind model and input.
@@ -60,10 +63,23 @@ REVIEWS = tuple(
     f"a dog {'barks' * (n % 2)} {'so ' * (n % 5)}loudly,{'good' if n % 3 else 'bad'}" for n in range(21)
 )
 CLASSES = ("--template", "{text} it was [MASK].", "--label", "good=great,cat", "--label", "bad=terrible")
+EVENTS = tuple(
+    f"{one.subject},{'' if event.time is None else iso(event.time)},{event.code},{event.visit or ''}"
+    for one in histories(7)
+    for event in one.events
+)
 CASES = {
     "fill": Case("protein", "gaps.fasta", PROTEINS, ("--top", "2"), ">bad\nMK1_A", 7),
     "generate": Case("protein", "gaps.fasta", PROTEINS, ("--seed", "3"), ">bad\nMK1_A", 7),
     "pairs": Case("text", "pairs.jsonl", PAIRS, (), '{"good": "the cat"}', 7),
+    "risk": Case(
+        "ehr",
+        "events.csv",
+        ("subject_id,time,code,visit_id", *EVENTS),
+        ("--code", "DRUG//*", "--set", "prevalent=true"),
+        "p3,never,DRUG//metformin,",
+        7,
+    ),
     "zeroshot": Case(
         "text", "r.csv", ("text,stars", *REVIEWS), (*CLASSES, "--truth", "stars"), "a dog,meh", len(REVIEWS)
     ),
@@ -91,10 +107,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder, found = tmp_path_factory.mktemp("tasks"), dict[str, Path]()
     for sensitive in (False, True):
         own = folder / f"sensitive-{sensitive}"
-        protein = random_model("protein", ResidueTokenizer())
-        card = replace(protein.card, sensitive=sensitive)
-        model_folder.write(own / "protein", protein.rows, protein.tokenizer, card)
-        made = {"protein": own / "protein", "text": text_model(own / "text", sensitive=sensitive)}
+        events = EventsTokenizer.train(histories(30), min_subjects=1)
+        protein, ehr = (
+            random_model("protein", ResidueTokenizer()),
+            random_model("ehr", events, max_length=256),
+        )
+        for name, one in {"protein": protein, "ehr": ehr}.items():
+            card = replace(one.card, sensitive=sensitive)
+            model_folder.write(own / name, one.rows, one.tokenizer, card)
+        text = text_model(own / "text", sensitive=sensitive)
+        made = {"protein": own / "protein", "ehr": own / "ehr", "text": text}
         found |= {f"{name}{' sensitive' * sensitive}": path for name, path in made.items()}
     return found
 

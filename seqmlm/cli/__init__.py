@@ -29,7 +29,6 @@ from seqmlm.cli import (
     models,
     report,
     rescore,
-    risk,
     runs,
     score,
     structure,
@@ -42,7 +41,7 @@ from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
 # Commands that can skip bad records, beside those of tasks.
-_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "risk", "variants", "structure"}
+_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "variants", "structure"}
 
 
 _BEFORE_TASKS = "evaluate"  # in the list of commands, tasks come behind this one
@@ -98,7 +97,6 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("rescore")(rescore.rescore)
 app.command("bias")(bias.bias)
-app.command("risk")(risk.risk)
 app.command("variants")(variants.variants)
 app.command("structure")(structure.structure)
 app.command("sample")(data.sample)

@@ -8,430 +8,193 @@ is what the history adds. Labels and predictions have the columns of MEDS.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from seqmlm.data.privacy import SMALLEST, redacted_count
+from seqmlm.data.labels import read_labels
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.rows import read_rows, required
-from seqmlm.data.timestamps import Clock, duration
+from seqmlm.data.timestamps import duration
 from seqmlm.domains.holes import Prompt
-from seqmlm.errors import DataError, UsageError, number_of
-from seqmlm.evaluation.detection import Detection
-from seqmlm.inference.batches import Batch, Encoded
+from seqmlm.engine.units import Doubles
+from seqmlm.errors import UsageError, number_of
+from seqmlm.evaluation.outcomes import Outcome, calibration_curve, quality, quality_of_groups
 from seqmlm.inference.cloze import Cloze
-from seqmlm.inference.runner import Counts, Progress
 from seqmlm.inference.session import Session
-from seqmlm.reports.page import Cell, Page
-from seqmlm.streams.outputs import check_outputs
-from seqmlm.streams.sinks import Fields, Schema
-from seqmlm.tasks.gaps import GapConfig, Written, keep_report, one_by_one, write_rows
+from seqmlm.reports.page import Page
+from seqmlm.rows.file import Row
+from seqmlm.streams.sinks import Kind
+from seqmlm.tasks.task import Figures, Table, Task, TaskConfig
 
-COLUMNS = Schema(
-    columns={
-        "subject_id": "text",
-        "prediction_time": "text",
-        "boolean_value": "flag",
-        "predicted_boolean_value": "flag",
-        "predicted_boolean_probability": "number",
-        "log_ratio": "number",
-    }
-)
-
-SEEN = "who had one of the codes before, left out"
-
-BINS = 10
-"""Of the calibration curve, with equally many predictions each."""
+AT_ONCE = 1024  # histories encoded together, each with a code in its gap: some megabytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class RiskConfig(GapConfig):
+class RiskConfig(TaskConfig):
     """What `seqmlm risk` can be told.
 
     Args:
-        codes: what counts, as the vocabulary spells it; `*` stands for anything.
-        labels: a table with `subject_id`, `prediction_time` and, to evaluate by, `boolean_value`; None asks
-            once for each subject, at its last event.
-        gaps: durations to the visit that is asked about; risks are averaged over them.
+        codes: CODE: a code that counts, as the vocabulary spells it; * stands for anything; repeatable.
+        labels: TABLE: a table with subject_id, prediction_time and perhaps boolean_value (MEDS). Default:
+            each subject at the last event.
+        gaps: DURATION: time from the prediction to what is asked about; several are averaged.
         prevalent: ask about those who had one of the codes before, too.
         seed: of the bootstrap.
-        report: an HTML file that shows the results.
     """
+
+    shown = ("codes", "labels", "gaps", *TaskConfig.shown)
+    inputs = ("labels",)
 
     codes: tuple[str, ...] = ()
     labels: Path | None = None
     gaps: tuple[str, ...] = ("30d",)
     prevalent: bool = False
     seed: int = 0
-    report: Path | None = None
 
     def check(self) -> None:
         super().check()
         if not self.codes:
             raise UsageError("name the codes that count, such as --code 'CONDITION//44054006'")
-        self.seconds()
-        labels = [] if self.labels is None else [str(self.labels)]
-        outputs = {"--out": self.out, "--report": self.report}
-        check_outputs(outputs, inputs=[*self.paths, *labels], streams=True)
-
-    def seconds(self) -> list[float]:
-        """The gaps in seconds.
-
-        Raises:
-            UsageError: one is no duration above 0.
-        """
-        found = [duration(text) for text in self.gaps]
-        if not found or not all(found):
+        if not self.gaps or not all(map(duration, self.gaps)):
             raise UsageError(f"--gap is a duration such as 30d; got {', '.join(self.gaps)}")
-        return [one for one in found if one]
 
 
 class Asked(NamedTuple):
-    """One question about a subject.
-
-    time: of the prediction. label: True, False, or None where it is not known.
-    prompts: one for each gap, then the same without the history.
-    had: what was known until then; before: how often one of the codes was among it.
-    groups: of the subject, for the evaluation.
-    """
+    """A question about a subject: prompts for each gap, then without the history; facts for the figures."""
 
     time: float
     label: bool | None
     prompts: tuple[Prompt, ...]
-    had: int
-    before: int
-    groups: Mapping[str, str]
+    facts: Mapping[str, Any]
 
 
-class Told(NamedTuple):
-    """A prediction whose label is known: subject, label, risk, log-ratio, `had` and `before`, groups."""
+class Risk(Task[RiskConfig, Record]):
+    """Predict how probable it is that a code is in a later visit, from what was known at a time.
 
-    subject: str
-    label: bool
-    risk: float
-    ratio: float
-    had: int
-    before: int
-    groups: Mapping[str, str]
+    A history is cut at the time, and a visit with one unknown event is put behind it. `log_ratio` is what the
+    history adds to what anybody of that sex and age has. Rows have the columns of meds-evaluation. A
+    probability is that of one event of the visit: rank by it, and calibrate it before you believe its size.
 
-
-@dataclass(frozen=True, kw_only=True)
-class Quality:
-    """How good predictions are; of fewer than 11 of a class nothing is said.
-
-    Args:
-        n, positives: predictions, and those that came true.
-        auroc, auroc_low, auroc_high, auprc: of the risk, with bootstrap bounds over subjects.
-        ratio_auroc: of the log-ratio.
-        floors: AUROC of what needs no model: how much is known of the subject (`events`), and how often one
-            of the codes was there before (`before`).
-        brier, brier_constant: of the risk, and of always predicting the prevalence.
+    Example: seqmlm risk hospital meds/ --code 'ICD10CM//E11*' --labels labels.parquet --gap 180d
+    --out predictions.parquet --report risk.html
     """
 
-    n: int
-    positives: int
-    auroc: float
-    auroc_low: float
-    auroc_high: float
-    auprc: float
-    ratio_auroc: float
-    floors: Mapping[str, float]
-    brier: float
-    brier_constant: float
+    Config = RiskConfig
+    unit = "prediction"
+    columns: ClassVar[Mapping[str, Kind]] = {"boolean_value": "flag"}
+    public = frozenset({"codes"})
 
+    def __init__(self, config: RiskConfig, session: Session) -> None:
+        super().__init__(config, session)
+        self.cloze, self.codes, self.seen = Cloze(session), known_codes(config.codes, session), 0
+        self.questions = None if config.labels is None else read_labels(config.labels)
 
-@dataclass(frozen=True, kw_only=True)
-class RiskResult:
-    """What was found.
-
-    Args:
-        predictions: rows written.
-        seen: left out, because one of the codes was there before.
-        codes: that count, of the model's vocabulary.
-        overall: None without labels, or with fewer than 11 of a class.
-        groups: "sex=F" -> its quality.
-        curve: mean risk and share that came true, of equally large parts from the lowest risk up.
-        written: how the run ended.
-    """
-
-    predictions: int
-    seen: int
-    codes: int
-    overall: Quality | None
-    groups: Mapping[str, Quality]
-    curve: Sequence[tuple[float, float]]
-    written: Written
-
-    def to_dict(self) -> dict[str, Any]:
-        """What machines read."""
-        told = {key: value for key, value in asdict(self).items() if key != "written"}
-        return {**told, "seen": redacted_count(self.seen)}
-
-    def sentence(self) -> str:
-        """What a person is told."""
-        told = f"{number_of(self.predictions, 'prediction')} for {number_of(self.codes, 'code')}"
-        told += f" ({redacted_count(self.seen)} left out who had one before)" if self.seen else ""
-        own = self.overall
-        if own is None:
-            return f"{told}; how good they are is not known (11 of each class with a label are needed)"
-        return (
-            f"{told}: AUROC {own.auroc:.3f} ({own.auroc_low:.3f} to {own.auroc_high:.3f}), of the log-ratio "
-            f"{own.ratio_auroc:.3f}, of what needs no model {max(own.floors.values()):.3f}; AUPRC "
-            f"{own.auprc:.3f} (prevalence {own.positives / own.n:.3f}), Brier {own.brier:.4f} (always the "
-            f"prevalence {own.brier_constant:.4f})"
-        )
-
-
-class RiskCounts(Counts):
-    """What is known of the predictions so far, a list for each column."""
-
-    def __init__(self) -> None:
-        self.told: list[Told] = []
-
-    def restore(self, counts: Mapping[str, Any]) -> None:
-        super().restore(counts)
-        self.told = [Told(*one) for one in counts.get("told", ())]
-
-    def snapshot(self) -> dict[str, Any]:
-        return {**super().snapshot(), "told": self.told}
-
-
-def predict_risk(config: RiskConfig, stdout: TextIO, progress: Progress | None = None) -> RiskResult:
-    """Predict for each subject and time of the labels, a row each.
-
-    Raises:
-        UsageError: a request that makes no sense, codes that the model does not have, a field without times.
-        DataError: labels that cannot be read.
-        StateError: no such model, or rows that cannot be written.
-    """
-    config.check()
-    session = config.open()
-    cloze = Cloze(session)
-    codes = known_codes(config.codes, session)
-    questions = None if config.labels is None else read_labels(config.labels)
-    domain, counts = session.domain, RiskCounts()
-
-    def through(records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+    def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+        """A question for each subject and time, but for those who had one of the codes before."""
+        domain, codes = self.session.domain, set(self.codes)
+        gaps = [one for text in self.config.gaps if (one := duration(text))]
         for record in records:
-            for time, label in _times(record, questions, session):
+            for time, label in self._times(record):
                 had, groups = domain.at(record.raw, time)
                 before = sum(code in codes for code in had)
-                if before and not config.prevalent:
-                    problems.note(SEEN)
+                if before and not self.config.prevalent:
+                    self.seen += 1
+                    problems.note("who had one of the codes before, left out")
                     continue
-                prompts = [
-                    domain.later(record.raw, time, gap, known=known)
-                    for known in (True, False)
-                    for gap in config.seconds()
-                ]
-                asked = Asked(time, label, tuple(prompts), len(had), before, groups)
-                yield replace(record, raw=asked)
+                asked = [(known, gap) for known in (True, False) for gap in gaps]
+                prompts = [domain.later(record.raw, time, gap, known=known) for known, gap in asked]
+                facts = {"events": len(had), "before": before, "groups": groups}
+                yield replace(record, raw=Asked(time, label, tuple(prompts), facts))
 
-    def answers(batch: Batch[Encoded], problems: Problems) -> list[tuple[Record, list[float]]]:
-        return one_by_one(
-            batch, problems, lambda some: risks(cloze, [one.raw for one in some], sorted(codes))
+    def _times(self, record: Record) -> Sequence[tuple[float, bool | None]]:
+        """When a subject is asked about: as the labels say, or else at its last event."""
+        if self.questions is not None:
+            return self.questions.get(record.id, ())
+        last = self.session.domain.ends(record.raw)
+        return () if last is None else [(last, None)]
+
+    def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
+        """A prediction for each question; where its label is known, with what the figures need."""
+        step = max(1, AT_ONCE // (2 * len(self.config.gaps) * len(self.codes)))
+        for first in range(0, len(items), step):
+            some = items[first : first + step]
+            for record, (risk, prior) in zip(some, self._risks(some).tolist(), strict=True):
+                row = {
+                    "subject_id": record.id,
+                    "prediction_time": datetime.fromtimestamp(record.raw.time, UTC).isoformat(),
+                    "boolean_value": record.raw.label,
+                    "predicted_boolean_value": risk >= 0.5,
+                    "predicted_boolean_probability": risk,
+                    "log_ratio": float(np.log(max(risk, 1e-300) / max(prior, 1e-300))),
+                }
+                yield [row if record.raw.label is None else row | record.raw.facts]
+
+    def _risks(self, items: Sequence[Record]) -> Doubles:
+        """(N, 2) probability of the codes with the history and without, each the mean over the gaps."""
+        each = [(prompt, [code]) for one in items for prompt in one.raw.prompts for code in self.codes]
+        gapped = self.cloze.put([prompt for prompt, _ in each], [texts for _, texts in each])
+        fits = np.exp([fit.log_prob for fit in self.cloze.fits(gapped)])
+        found: Doubles = fits.reshape(len(items), 2, -1, len(self.codes)).sum(axis=-1).mean(axis=-1)
+        return found
+
+    def figures(self, rows: Iterable[Row]) -> Figures:
+        """How many predictions there are, and how good those with a label are."""
+        n, told = 0, list[Outcome]()
+        for row in rows:
+            n += 1
+            if (label := row["boolean_value"]) is not None:
+                floors = {name: row[name] for name in ("events", "before")}
+                ranked = row["predicted_boolean_probability"], row["log_ratio"]
+                told.append(Outcome(row["subject_id"], label, *ranked, floors, row["groups"]))
+        overall, groups = quality(told, self.config.seed), quality_of_groups(told, self.config.seed)
+        curve = [] if overall is None else calibration_curve(told)
+        facts = {"predictions": n, "seen": self.seen, "codes": len(self.codes)}
+        return {**facts, "overall": overall, "groups": groups, "curve": curve}
+
+    def sentence(self, figures: Figures, items: int) -> str:
+        told = f"{number_of(figures['predictions'], 'prediction')} for {number_of(figures['codes'], 'code')}"
+        told += f" ({figures['seen']} left out who had one before)" if figures["seen"] else ""
+        if (own := figures["overall"]) is None:
+            return f"{told}; how good they are is not known (11 of each class with a label are needed)"
+        return (
+            f"{told}: AUROC {own['auroc']:.3f} ({own['auroc_low']:.3f} to {own['auroc_high']:.3f}), of what "
+            f"needs no model {max(own['floors'].values()):.3f}; AUPRC {own['auprc']:.3f} (prevalence "
+            f"{own['positives'] / own['n']:.3f})"
         )
 
-    def rows(found: list[tuple[Record, list[float]]]) -> list[Fields]:
-        return [_row(record, own, counts) for record, own in found]
+    def tables(self, figures: Figures) -> Iterator[Table]:
+        if (own := figures["overall"]) is None:
+            return
+        kinds = [name for name in own if name != "floors"]
+        every = {"all": own, **figures["groups"]}.items()
+        cells = [(name, *(one[kind] for kind in kinds), *one["floors"].values()) for name, one in every]
+        floors = [f"AUROC of {name}" for name in own["floors"]]
+        yield Table("How good they are", ["group", *(one.replace("_", " ") for one in kinds), *floors], cells)
+        yield Table("Calibration", ["mean risk", "share that came true"], figures["curve"])
 
-    written = write_rows(
-        config, session, COLUMNS, through, answers, rows, stdout, counts=counts, progress=progress
-    )
-    result = _result(config, counts, len(codes), written)
-    if config.report is not None:
-        figures = {"predictions": float(result.predictions)}
-        if (own := result.overall) is not None:
-            figures |= {"auroc": own.auroc, "auprc": own.auprc, "brier": own.brier}
-        meanings = {code: session.tokenizer.meaning(code) for code in sorted(codes)}
-        page, told = _page(config, result, meanings), {"codes": len(codes)}
-        keep_report(config, session, "risk", page, config.report, figures, told)
-    return result
+    def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
+        super().page(page, rows, figures)
+        meanings = [(code, self.session.tokenizer.meaning(code)) for code in self.codes]
+        if any(meaning for _, meaning in meanings):
+            page.table("What counts", ["code", "description"], meanings)
 
 
-def known_codes(wanted: Sequence[str], session: Session) -> set[str]:
+def known_codes(wanted: Sequence[str], session: Session) -> list[str]:
     """The codes of the vocabulary that are meant.
 
     Raises:
         UsageError: there is none for one of the patterns.
     """
-    known = session.domain.candidates(session.tokenizer) or ()
-    found: set[str] = set()
+    known, found = session.domain.candidates(session.tokenizer) or (), set[str]()
     for pattern in wanted:
         own = {code for code in known if fnmatchcase(code, pattern)}
         if not own:
             raise UsageError(f"the model has no code {pattern!r}: it knows those of enough subjects only")
         found |= own
-    return found
-
-
-def read_labels(path: Path) -> dict[str, list[tuple[float, bool | None]]]:
-    """Subject to times and labels.
-
-    Raises:
-        DataError: a column that is missing, a time or a label that cannot be read.
-    """
-    clock, found = Clock(), dict[str, list[tuple[float, bool | None]]]()
-    for line, row in read_rows(str(path)):
-        subject = str(required(row, "subject_id", str(path), line))
-        given = required(row, "prediction_time", str(path), line)
-        dated = isinstance(given, datetime)
-        time = given.replace(tzinfo=given.tzinfo or UTC).timestamp() if dated else clock[str(given)]
-        if time != time:
-            raise DataError(
-                "no time", source=str(path), line=line, field="prediction_time", remedy="ISO 8601"
-            )
-        found.setdefault(subject, []).append((time, _label(row.get("boolean_value"), path, line)))
-    if not found:
-        raise DataError("no labels", source=str(path), remedy="give subject_id and prediction_time")
-    return found
-
-
-def _label(value: Any, path: Path, line: int) -> bool | None:
-    if value is None or value == "":
-        return None
-    if isinstance(value, bool):
-        return value
-    known = {"1": True, "true": True, "0": False, "false": False}.get(str(value).lower())
-    if known is None:
-        remedy = "write true or false"
-        raise DataError("no truth value", source=str(path), line=line, field="boolean_value", remedy=remedy)
-    return known
-
-
-def _times(
-    record: Record, questions: Mapping[str, Sequence[tuple[float, bool | None]]] | None, session: Session
-) -> Sequence[tuple[float, bool | None]]:
-    """When a subject is asked about."""
-    if questions is not None:
-        return questions.get(record.id, ())
-    last = session.domain.ends(record.raw)
-    return () if last is None else [(last, None)]
-
-
-def risks(cloze: Cloze, asked: Sequence[Asked], codes: Sequence[str]) -> list[list[float]]:
-    """For each question, the risk with the history and without, each the mean over its gaps."""
-    prompts = [prompt for one in asked for prompt in one.prompts]
-    each = [(prompt, [code]) for prompt in prompts for code in codes]
-    gapped = cloze.put([prompt for prompt, _ in each], [texts for _, texts in each])
-    fits = np.array([fit.log_prob for fit in cloze.fits(gapped)])
-    shares = np.exp(fits).reshape(len(prompts), len(codes)).sum(axis=1)
-    found, at = [], 0
-    for one in asked:
-        own = shares[at : at + len(one.prompts)].reshape(2, -1).mean(axis=1)
-        found.append([float(own[0]), float(own[1])])
-        at += len(one.prompts)
-    return found
-
-
-def _row(record: Record, own: Sequence[float], counts: RiskCounts) -> Fields:
-    asked: Asked = record.raw
-    risk, prior = own
-    ratio = float(np.log(max(risk, 1e-300) / max(prior, 1e-300)))
-    counts.rows += 1
-    if asked.label is not None:
-        own_facts = asked.had, asked.before, asked.groups
-        counts.told.append(Told(record.id, asked.label, risk, ratio, *own_facts))
-    return {
-        "subject_id": record.id,
-        "prediction_time": datetime.fromtimestamp(asked.time, UTC).isoformat(),
-        "boolean_value": asked.label,
-        "predicted_boolean_value": risk >= 0.5,
-        "predicted_boolean_probability": risk,
-        "log_ratio": ratio,
-    }
-
-
-def quality(told: Sequence[Told], seed: int) -> Quality | None:
-    """How good some predictions are; None where there are fewer than 11 of a class."""
-    labels = np.array([one.label for one in told], dtype=np.bool_)
-    if min(labels.sum(), (~labels).sum()) < SMALLEST:
-        return None
-    risk = np.array([one.risk for one in told])
-    measures = {"auroc": lambda curve: curve.auroc, "auprc": lambda curve: curve.average_precision}
-    of_risk = Detection(labels, risk)
-    found = of_risk.bootstrap(measures, [one.subject for one in told], seed=seed)
-    others: dict[str, Sequence[float]] = {
-        "ratio": [one.ratio for one in told],
-        "events": [one.had for one in told],
-        "before": [one.before for one in told],
-    }
-    aurocs = {name: Detection(labels, values).curve().auroc for name, values in others.items()}
-    return Quality(
-        n=len(labels),
-        positives=int(labels.sum()),
-        auroc=found["auroc"].value,
-        auroc_low=found["auroc"].low,
-        auroc_high=found["auroc"].high,
-        auprc=found["auprc"].value,
-        ratio_auroc=aurocs.pop("ratio"),
-        floors=aurocs,
-        brier=float(np.mean((risk - labels) ** 2)),
-        brier_constant=float(labels.mean() * (1 - labels.mean())),
-    )
-
-
-def _result(config: RiskConfig, counts: RiskCounts, codes: int, written: Written) -> RiskResult:
-    names = sorted({(key, value) for one in counts.told for key, value in one.groups.items()})
-    groups = {
-        f"{key}={value}": quality([one for one in counts.told if one.groups.get(key) == value], config.seed)
-        for key, value in names
-    }
-    overall = quality(counts.told, config.seed)
-    curve: list[tuple[float, float]] = []
-    if overall is not None:
-        order = sorted(counts.told, key=lambda one: one.risk)
-        parts = [part for part in np.array_split(np.arange(len(order)), BINS) if len(part) >= SMALLEST]
-        for part in parts:
-            own = [order[place] for place in part]
-            curve.append(
-                (float(np.mean([one.risk for one in own])), float(np.mean([one.label for one in own])))
-            )
-    return RiskResult(
-        predictions=counts.rows,
-        seen=int(written.notes.get(SEEN, 0)),
-        codes=codes,
-        overall=overall,
-        groups={name: own for name, own in groups.items() if own is not None},
-        curve=curve,
-        written=written,
-    )
-
-
-def _page(config: RiskConfig, result: RiskResult, meanings: Mapping[str, str | None]) -> Page:
-    page = Page(f"Risk: {config.model}", ", ".join(config.codes[:5]))
-    if any(meanings.values()):
-        page.table("What counts", ["code", "description"], meanings.items())
-    if result.overall is None:
-        page.warnings(
-            ["How good the predictions are is not known: 11 of each class with a label are needed."]
-        )
-        return page
-    own = result.overall
-    page.cards(
-        {
-            "AUROC": f"{own.auroc:.3f} ({own.auroc_low:.3f} to {own.auroc_high:.3f})",
-            "AUROC of the log-ratio": own.ratio_auroc,
-            "AUROC of the number of events": own.floors["events"],
-            "AUROC of having had one before": own.floors["before"],
-            "AUPRC": own.auprc,
-            "prevalence": own.positives / own.n,
-            "Brier": own.brier,
-            "Brier of the prevalence": own.brier_constant,
-        }
-    )
-    page.table("Calibration", ["mean risk", "share that came true"], result.curve)
-    rows: list[tuple[Cell, ...]] = [
-        (name, one.n, one.auroc, one.auroc_low, one.auroc_high, one.auprc, one.brier)
-        for name, one in result.groups.items()
-    ]
-    if rows:
-        page.table("Groups", ["group", "predictions", "AUROC", "low", "high", "AUPRC", "Brier"], rows)
-    return page
+    return sorted(found)

@@ -81,6 +81,9 @@ class TaskConfig:
     metavar: ClassVar[str] = "[PATH|-]..."
     """What stands for the paths in the help."""
 
+    inputs: ClassVar[tuple[str, ...]] = ()
+    """Fields that name a file which is read beside the paths."""
+
     model: str
     paths: tuple[str, ...] = ()
     out: Path | None = None
@@ -97,7 +100,8 @@ class TaskConfig:
     @property
     def sources(self) -> tuple[str, ...]:
         """All that is read: the paths, and what a task reads beside them."""
-        return self.paths
+        beside = (getattr(self, name) for name in self.inputs)
+        return (*self.paths, *(str(one) for one in beside if one is not None))
 
     def check(self) -> None:
         """Refuse what makes no sense, before anything is read or loaded.
@@ -137,6 +141,7 @@ class Task(ABC, Generic[ConfigT, Item]):
         unit: what an item is called.
         columns: kinds of columns that rows of tables have, where values alone do not say them (an empty one).
         streams: without `--out`, rows go to standard output; else the figures do.
+        public: figures that count nothing of the data, and are shown of sensitive data, too.
         json_rows: `--json` asks for rows as JSON, not for figures.
         own_format: rows are written in the field's own format (`written`), unless JSON is asked for.
 
@@ -147,6 +152,7 @@ class Task(ABC, Generic[ConfigT, Item]):
     Config: ClassVar[type[TaskConfig]] = TaskConfig
     unit: ClassVar[str] = "record"
     columns: ClassVar[Mapping[str, Kind]] = {}
+    public: ClassVar[frozenset[str]] = frozenset()
     own_format: ClassVar[bool] = False
     json_rows: ClassVar[bool] = False
     streams: bool = True
@@ -308,7 +314,8 @@ def run(
             return Summary(**ended, figures={}, answer="", seconds=time.monotonic() - began)
         if not rows.done:
             raise problems.nothing()
-        figures = redact_small_counts(task.figures(rows.read()), private)
+        found = task.figures(rows.read())
+        figures = redact_small_counts(found, private) | {name: found[name] for name in task.public}
         tables = list(task.tables(figures))
         summary = Summary(
             **ended,

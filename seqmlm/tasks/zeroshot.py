@@ -46,16 +46,13 @@ class ZeroshotConfig(TaskConfig):
     """
 
     shown = ("templates", "labels", "truth", *TaskConfig.shown)
+    inputs = ("task",)
 
     templates: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     truth: str | None = None
     task: Path | None = None
     calibration: Literal["auto", "pmi", "contextual", "none"] = "auto"
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return self.paths if self.task is None else (*self.paths, str(self.task))
 
     def check(self) -> None:
         super().check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +21,15 @@ from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr.readers.histories import Event, History, iso
 from seqmlm.engine.packing import Document
+from seqmlm.engine.types import Bools
+from seqmlm.engine.units import Doubles
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.tokenizers.events import EventsTokenizer
 
-PEOPLE = 60
+PEOPLE = 90
 CODE = "DRUG//metformin"
+PREVALENT = ("--set", "prevalent=true")
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +87,14 @@ def naive(model: LoadedModel, raw: History, code: str) -> float:
     return float(torch.softmax(logits, -1)[true])
 
 
+def auroc(scores: Doubles, labels: Bools) -> float:
+    above = scores[labels][:, None] - scores[~labels][None]
+    return float(np.mean((above > 0) + (above == 0) / 2))
+
+
 def test_a_risk_is_the_probability_at_a_later_visit(folder: Path, tmp_path: Path, seqmlm: Callable[..., Any]):
     done = seqmlm(
-        *asked(folder, tmp_path / "out.jsonl", "--gap", "30d", "--gap", "90d", "--prevalent", "--json")
+        *asked(folder, tmp_path / "out.jsonl", "--gap", "30d", "--gap", "90d", *PREVALENT, "--json")
     )
     assert done.code == 0, done.err
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
@@ -110,16 +119,25 @@ def test_a_risk_is_the_probability_at_a_later_visit(folder: Path, tmp_path: Path
 
 def test_figures_are_those_of_the_rows(folder: Path, tmp_path: Path, seqmlm: Callable[..., Any]):
     out, report = tmp_path / "out.jsonl", tmp_path / "risk.html"
-    done = seqmlm(*asked(folder, out, "--prevalent", "--json", "--report", report))
+    done = seqmlm(*asked(folder, out, *PREVALENT, "--json", "--report", report))
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     labels = np.array([row["boolean_value"] for row in rows])
     risk = np.array([row["predicted_boolean_probability"] for row in rows])
     own = done.json["overall"]
-    above = risk[labels][:, None] - risk[~labels][None]
-    assert own["auroc"] == pytest.approx(np.mean((above > 0) + (above == 0) / 2))
+    assert own["auroc"] == pytest.approx(auroc(risk, labels))
     assert own["brier"] == pytest.approx(np.mean((risk - labels) ** 2))
     assert own["brier_constant"] == pytest.approx(labels.mean() * (1 - labels.mean()))
     assert set(own["floors"]) == {"events", "before"}
+    for name, floor in own["floors"].items():
+        assert floor == pytest.approx(auroc(np.array([row[name] for row in rows]), labels))
+    told = Counter(
+        (f"{key}={value}", row["boolean_value"]) for row in rows for key, value in row["groups"].items()
+    )
+    groups = {name for name, _ in told if min(told[name, True], told[name, False]) >= 11}
+    assert groups
+    assert {name: one["n"] for name, one in done.json["groups"].items()} == {
+        name: told[name, True] + told[name, False] for name in groups
+    }
     assert "Calibration" in report.read_text()
     assert "Metformin &lt;500 MG&gt;" in report.read_text()
     assert out.stat().st_mode & 0o777 == report.stat().st_mode & 0o777 == 0o600
@@ -127,14 +145,14 @@ def test_figures_are_those_of_the_rows(folder: Path, tmp_path: Path, seqmlm: Cal
 
 
 def test_who_had_the_code_is_left_out(folder: Path, tmp_path: Path, seqmlm: Callable[..., Any]):
-    everyone = seqmlm(*asked(folder, tmp_path / "a.jsonl", "--prevalent", "--json")).json
+    everyone = seqmlm(*asked(folder, tmp_path / "a.jsonl", *PREVALENT, "--json")).json
     new = seqmlm(*asked(folder, tmp_path / "b.jsonl", "--json")).json
     assert new["seen"] > 0
     assert new["predictions"] + new["seen"] == everyone["predictions"]
 
 
 def test_codes_are_patterns(folder: Path, tmp_path: Path, seqmlm: Callable[..., Any]):
-    several = seqmlm(*asked(folder, tmp_path / "a.jsonl", "--code", "DRUG//*", "--prevalent", "--json"))
+    several = seqmlm(*asked(folder, tmp_path / "a.jsonl", "--code", "DRUG//*", *PREVALENT, "--json"))
     assert several.json["codes"] == 5
 
 
