@@ -78,13 +78,6 @@ OnErrorSkip = Annotated[
 
 # Computation
 
-Mode = Annotated[
-    str | None,
-    typer.Option(
-        help="How log-probabilities are computed: exact, partition:K, one-pass, or cascade "
-        "(see `seqmlm score --help`)."
-    ),
-]
 PairMode = Annotated[
     str,
     typer.Option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from seqmlm.data.rows import read_rows, required
 from seqmlm.data.timestamps import Clock
@@ -23,7 +24,7 @@ def read_labels(path: Path) -> Labels:
     """
     clock, found = Clock(), Labels()
     for line, row in read_rows(str(path)):
-        at = {"source": str(path), "line": line}
+        at: dict[str, Any] = {"source": str(path), "line": line}
         subject, given = (required(row, name, str(path), line) for name in ("subject_id", "prediction_time"))
         dated = isinstance(given, datetime)
         time = given.replace(tzinfo=given.tzinfo or UTC).timestamp() if dated else clock[str(given)]

@@ -1,39 +1,32 @@
-"""What commands about gaps share: records become sequences with gaps, and answers become rows.
+"""What maps and variants share: records become rows of a file, reports are kept.
 
 Reading, bad records, commits, resuming and the formats of rows are those of `seqmlm score`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from seqmlm.data.files import expand
-from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.device import Precision
 from seqmlm.engine.signals import StopSignals
-from seqmlm.errors import DataError, SeqmlmError, UsageError
+from seqmlm.errors import UsageError
 from seqmlm.inference.batches import Batch, Budget, Encoded
-from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.runner import Counts, Output, Progress, Runner
 from seqmlm.inference.session import Session
 from seqmlm.reports.page import Page
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import Fields, Schema, format_of
-from seqmlm.tasks.corpus import UNNAMED, shown_name
-from seqmlm.tracking import Tracker
-from seqmlm.workspace import Workspace
+from seqmlm.tasks.task import PRIVATE, keep_run
 
 Item = TypeVar("Item")
 Answers = TypeVar("Answers")
-
-PRIVATE = "name a file with --out, which only you can read"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,69 +91,6 @@ class GapConfig:
         left_out = ("model", "paths", "out", "on_error", "resume", "tokens_per_batch")
         told = {key: value for key, value in asdict(self).items() if key not in left_out}
         return {**told, "model": session.model.path, "sources": list(self.paths)}
-
-
-def with_gaps(cloze: Cloze, spell: Callable[[Record], Any]) -> Callable[..., Iterator[Record]]:
-    """What makes records with gaps of records, for `Runner.run`; those without one are passed over.
-
-    It raises a `DataError` where none of them has any.
-
-    Args:
-        cloze: of the model.
-        spell: a raw sequence of the field in which gaps are written.
-    """
-
-    def through(records: Iterable[Record], problems: Problems) -> Iterator[Record]:
-        met = found = 0
-        source = ""
-        for record in records:
-            prompt = cloze.domain.prompt(spell(record), cloze.forms)
-            met, source = met + 1, record.source
-            if prompt.holes:
-                found += 1
-                yield replace(record, raw=prompt)
-            else:
-                problems.note("a sequence without a gap, passed over")
-        if met and not found:
-            forms = " or ".join(cloze.forms)
-            raise DataError("no sequence has a gap", source=source, remedy=f"write {forms} where one is")
-
-    return through
-
-
-def reading_holes(session: Session, format: str | None) -> dict[str, Any]:
-    """The option that makes readers keep gaps in sequences, where some reader of the field has it."""
-    formats = session.domain.all_formats
-    asked = [formats[format]] if format in formats else list(formats.values())
-    return {"holes": True} if any("holes" in one.options() for one in asked) else {}
-
-
-def placed(error: SeqmlmError, record: Record, problems: Problems) -> DataError:
-    """An error about a record, with its file and line; of sensitive data without any letter of it."""
-    letters = problems.sensitive and isinstance(error, DataError)
-    reason = "a sequence that cannot be asked about" if letters else str(error)
-    return DataError(reason, source=record.source, line=record.line, remedy="correct it, or leave it out")
-
-
-def one_by_one(
-    batch: Sequence[Encoded], problems: Problems, ask: Callable[[list[Record]], list[Answers]]
-) -> list[tuple[Record, Answers]]:
-    """Answers about a batch; where one record cannot be asked about, the others still are.
-
-    Args:
-        ask: answers about some records, in order.
-    """
-    records = [record for record, _ in batch]
-    try:
-        return list(zip(records, ask(records), strict=True))
-    except (DataError, UsageError):
-        found = list[tuple[Record, Answers]]()
-        for record in records:
-            try:
-                found += [(record, own) for own in ask([record])]
-            except (DataError, UsageError) as error:
-                problems.bad(placed(error, record, problems), None)
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,21 +185,20 @@ def write_rows(
     *,
     counts: Counts | None = None,
     budget: Budget | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any],
     progress: Progress | None = None,
 ) -> Written:
     """Run over records and write their rows.
 
     Args:
         config, session, columns: of the run and its rows.
-        through: makes other records, such as those with gaps, of records that are read; None where these are
-            tokenized as they are.
+        through: makes other records of those that are read; None where these are tokenized as they are.
         answers: asks about a batch; hands what it cannot ask about to the problems.
         rows: of what was answered.
         stdout: where rows go without a file.
         counts: what is remembered for a run that is resumed.
         budget: of a batch and of a commit interval; None for that of exact scores.
-        options: of the readers; None for those of the config, and what keeps gaps.
+        options: of the readers.
 
     Raises:
         DataError: a bad record, where problems raise; or nothing could be read.
@@ -287,8 +216,6 @@ def write_rows(
         budget=budget,
         progress=progress,
     ) as runner:
-        if options is None:
-            options = {**reading_holes(session, config.format), **config.options}
         runner.run(config.paths, format=config.format, options=options, through=through)
         return Written.of(runner, config.out)
 
@@ -311,24 +238,5 @@ def keep_report(
     Raises:
         StateError: it cannot be written.
     """
-    private, entry = session.card.sensitive, session.entry
-    page.write(path, private=private)
-    name = session.card.run_name or Path(session.model.path).name
-    moment = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-    told = {
-        "domain": session.card.domain,
-        "model": config.model,
-        **({} if entry is None else {"model_name": entry.name, "model_version": entry.version}),
-        "data": UNNAMED if private else shown_name(config.paths),
-        "precision": session.precision,
-        **params,
-    }
-    tags = {"domain": session.card.domain, "task": task}
-    tracker, experiment = Tracker(Workspace.locate()), f"seqmlm-{session.card.domain}"
-    with tracker.start(f"{task}-{name}-{moment}"[:100], experiment=experiment, params=told, tags=tags) as run:
-        if entry is not None:
-            run.uses(entry.name, entry.version)
-        kept = redact_small_counts(dict(metrics), private)
-        run.log_metrics(0, {k: float(v) for k, v in kept.items() if isinstance(v, (int, float))})
-        for file in () if private else (path, *files):
-            run.artifact(file)
+    page.write(path, private=session.card.sensitive)
+    keep_run(session, task, config, metrics, params, [path, *files])

@@ -32,7 +32,8 @@ from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.sinks import Fields, Schema
 from seqmlm.structure.base import StructureSettings
 from seqmlm.structure.maps import DependenceMap, Null, Over, nulls
-from seqmlm.tasks.gaps import GapConfig, placed
+from seqmlm.tasks.gaps import GapConfig
+from seqmlm.tasks.task import placed
 
 Longs = NDArray[np.int64]
 
@@ -251,7 +252,7 @@ class Plan:
             try:
                 found.append(self._shaped(record, self._encodings(record, encoding)))
             except DataError as error:
-                problems.bad(placed(error, record, problems), None)
+                problems.bad(placed(error, record, problems.sensitive))
         return found
 
     def _encodings(self, record: Record, encoding: Encoding) -> Sequence[Encoding]:
