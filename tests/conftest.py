@@ -85,6 +85,20 @@ def postgres_url() -> Iterator[str]:
     engine.dispose()
 
 
+@pytest.fixture
+def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples that commands draw where no data are named are small, yet of more than ten in every part."""
+    from seqmlm import plugins
+    from seqmlm.tasks import corpus
+
+    draw = corpus.draw_sample
+
+    def small(domain: str, out: Path, *, seed: int) -> Any:
+        return draw(domain, out, n=300 if plugins.domain(domain).sensitive else 80, seed=seed)
+
+    monkeypatch.setattr(corpus, "draw_sample", small)
+
+
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """Starts commands in processes of their own."""

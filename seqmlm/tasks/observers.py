@@ -103,8 +103,9 @@ def loss_plot(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> N
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4), layout="constrained")
+    figure = Figure(figsize=(9, 4))
     left, right = figure.subplots(1, 2)
+    figure.subplots_adjust(left=0.09, right=0.98, bottom=0.13, top=0.84, wspace=0.24)
     losses = [(line["step"], line["train/loss"]) for line in metrics if line.get("train/loss") is not None]
     if losses:
         steps, values = np.array(losses).T

@@ -17,6 +17,7 @@ def _inspected(seqmlm, *words: object) -> dict:
     return json.loads(done.out)
 
 
+@pytest.mark.usefixtures("small_samples")
 @pytest.mark.parametrize("domain", plugins.names("domains"))
 def test_the_sample_of_every_domain(seqmlm, workspace: Path, domain: str) -> None:
     found = _inspected(seqmlm, "--domain", domain)

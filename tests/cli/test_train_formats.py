@@ -43,6 +43,7 @@ def test_a_file_of_this_format_trains(seqmlm: Run, tmp_path: Path, domain: str, 
     assert "Traceback" not in done.err
 
 
+@pytest.mark.usefixtures("small_samples")
 @pytest.mark.parametrize("domain", plugins.names("domains"))
 def test_without_data_the_sample_trains(seqmlm: Run, domain: str) -> None:
     done = seqmlm("train", "--domain", domain, "--name", "sample", *FAST)

@@ -28,6 +28,7 @@ def facts(record: Record) -> tuple[Any, ...]:
     return record.id, type(record.raw), str(record.raw), record.document
 
 
+@pytest.mark.usefixtures("small_samples")
 @pytest.mark.parametrize("name", [n for n in plugins.names("domains") if not plugins.domain(n).sensitive])
 def test_records_come_back(workspace: Path, name: str) -> None:
     import datasets
