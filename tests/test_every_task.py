@@ -58,6 +58,10 @@ PAIRS = tuple(
     json.dumps({"id": f"p{n}", "good": f"the cat sees{' a dog' * n}", "bad": f"the cat see{' a dog' * n}"})
     for n in range(7)
 )
+LISTS = tuple(
+    json.dumps({"id": f"u{n}", "ref": "the cat sees", "hyps": [{"text": f"the cat{' a' * n}", "score": -n}]})
+    for n in range(7)
+)
 PROTEINS = tuple(f">p{n}\nMK{'_' * (n % 3 + 1)}AYI{'LV'[n % 2] * n}" for n in range(7))
 REVIEWS = tuple(
     f"a dog {'barks' * (n % 2)} {'so ' * (n % 5)}loudly,{'good' if n % 3 else 'bad'}" for n in range(21)
@@ -71,6 +75,7 @@ EVENTS = tuple(
 CASES = {
     "fill": Case("protein", "gaps.fasta", PROTEINS, ("--top", "2"), ">bad\nMK1_A", 7),
     "generate": Case("protein", "gaps.fasta", PROTEINS, ("--seed", "3"), ">bad\nMK1_A", 7),
+    "rescore": Case("text", "lists.jsonl", LISTS, ("--dev", "0.4"), '{"id": "bad"}', 7),
     "pairs": Case("text", "pairs.jsonl", PAIRS, (), '{"good": "the cat"}', 7),
     "risk": Case(
         "ehr",

@@ -28,7 +28,6 @@ from seqmlm.cli import (
     incidents,
     models,
     report,
-    rescore,
     runs,
     score,
     structure,
@@ -95,7 +94,6 @@ app.command("train")(train.train)
 app.command("score")(score.score)
 app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
-app.command("rescore")(rescore.rescore)
 app.command("bias")(bias.bias)
 app.command("variants")(variants.variants)
 app.command("structure")(structure.structure)

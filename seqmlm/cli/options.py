@@ -78,12 +78,6 @@ OnErrorSkip = Annotated[
 
 # Computation
 
-PairMode = Annotated[
-    str,
-    typer.Option(
-        help="How log-probabilities are computed: exact, partition:K or one-pass (see `seqmlm score --help`)."
-    ),
-]
 Level = Annotated[
     str | None,
     typer.Option(help="What gets a score each, such as record, line or residue. Default: by domain."),
@@ -142,8 +136,3 @@ def configured(kind: type[Config], given: Mapping[str, Any], **further: Any) -> 
     if "option" in given:
         values["options"] = parse_options(given["option"] or [])
     return from_dict(kind, {**values, **further})
-
-
-def mixed_in(counts: bool) -> str:
-    """What `--expert` decided, behind a semicolon."""
-    return "; counts are mixed in (--expert none leaves them out)" if counts else ""

@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from seqmlm.data.files import stem_suffix, whole
+from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import json_value, torn_text, torn_value
 from seqmlm.data.rows import read_rows, required
 from seqmlm.errors import DataError, UsageError
@@ -31,61 +33,74 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NBest:
-    """The hypotheses for one input, in the file's order, and the reference, if known."""
+    """The hypotheses for one input, in the file's order, the reference, if known, and where it stands."""
 
     id: str
     hypotheses: tuple[Hypothesis, ...]
     reference: str | None = None
+    source: str = field(default="", compare=False)
+    line: int | None = field(default=None, compare=False)
 
 
-def read_nbest(path: str, references: str | None = None) -> list[NBest]:
+def read_nbest(path: str, references: str | None = None, problems: Problems | None = None) -> list[NBest]:
     """Read a file of n-best lists, with references from a file of their own where one is named.
 
     Args:
         path: .json, .jsonl or .tsv (.gz, .zst too).
         references: .tsv of ID and text, or .jsonl with "id" and "text"; every list must be in it.
+        problems: told of lists that cannot be read (without hypotheses, texts or scores); None raises their
+            errors.
 
     Raises:
         UsageError: a file of another kind.
-        DataError: a broken file, a list without hypotheses, a list without a reference.
+        DataError: a broken file, a list without a reference.
     """
-    suffix = stem_suffix(path)
+    told, suffix, found = problems or Problems(), stem_suffix(path), list[NBest]()
     if suffix == ".json":
-        found = _whole(path)
+        lists = _whole(path)
     elif suffix in (".jsonl", ".ndjson"):
-        found = [_line(row, path, line) for line, row in read_rows(path)]
+        lists = (partial(_line, row, path, line) for line, row in read_rows(path, told))
     elif suffix == ".tsv":
-        found = _table(path)
+        lists = _table(path, told)
     else:
         raise UsageError(f"{path}: n-best lists are read from .json, .jsonl and .tsv files")
-    if not found:
-        raise DataError("no n-best lists", source=path, remedy="give a file that contains lists")
+    for made in lists:
+        try:
+            found.append(made())
+        except DataError as error:
+            told.bad(error)
     return found if references is None else _with_references(found, references, path)
 
 
-def _whole(path: str) -> list[NBest]:
+def _whole(path: str) -> Iterator[Callable[[], NBest]]:
     text = whole(path, _LARGEST, "file")
     values = json_value(text, path, 1, "see docs/SCORING.md for the forms")
     if torn_value(text.decode("utf-8"), values):
         raise torn_text(path)
-    try:
-        utterances = values.get("utts", values)
-        return [_espnet(name, own, path) for name, own in utterances.items()]
-    except (ValueError, TypeError, AttributeError):  # wherever a list stands for an object, or a number
-        raise DataError(
-            "not a JSON object of n-best lists", source=path, remedy="see docs/SCORING.md for the forms"
-        ) from None
+    utterances = values.get("utts", values) if isinstance(values, dict) else None
+    if not isinstance(utterances, dict):
+        raise _no_lists(path)
+    return (partial(_espnet, name, own, path) for name, own in utterances.items())
+
+
+def _no_lists(path: str) -> DataError:
+    return DataError(
+        "not a JSON object of n-best lists", source=path, remedy="see docs/SCORING.md for the forms"
+    )
 
 
 def _espnet(name: str, own: Mapping[str, Any], path: str) -> NBest:
-    if "output" in own:
-        outputs = own["output"]
-        reference = next((one["text"] for one in outputs if "text" in one), None)
-        texts = [(_plain(one.get("rec_text")), one.get("score")) for one in outputs]
-    else:
-        reference = own.get("ref")
-        numbered = [(key, one) for key, one in own.items() if key.startswith("hyp_")]
-        texts = [(one.get("text"), one.get("score")) for _, one in sorted(numbered, key=_number)]
+    try:
+        if "output" in own:
+            outputs = own["output"]
+            reference = next((one["text"] for one in outputs if "text" in one), None)
+            texts = [(_plain(one.get("rec_text")), one.get("score")) for one in outputs]
+        else:
+            reference = own.get("ref")
+            numbered = [(key, one) for key, one in own.items() if key.startswith("hyp_")]
+            texts = [(one.get("text"), one.get("score")) for _, one in sorted(numbered, key=_number)]
+    except (ValueError, TypeError, AttributeError):  # wherever a list stands for an object, or a number
+        raise _no_lists(path) from None
     return _checked(name, texts, reference, path, None)
 
 
@@ -115,21 +130,29 @@ def _line(row: Mapping[str, Any], path: str, line: int) -> NBest:
     return _checked(str(required(row, "id", path, line)), texts, row.get("ref"), path, line)
 
 
-def _table(path: str) -> list[NBest]:
-    lists: dict[str, list[tuple[Any, Any]]] = {}
-    for line, row in read_rows(path, columns=("id", "score", "text")):
+def _table(path: str, problems: Problems) -> Iterator[Callable[[], NBest]]:
+    lists: dict[str, tuple[int, list[tuple[Any, Any]]]] = {}
+    broken = set[str]()
+    for line, row in read_rows(path, problems, columns=("id", "score", "text")):
         try:
             score = float(row["score"])
         except ValueError:
-            raise DataError(
+            wrong = DataError(
                 f"{row['score']!r} is not a number",
                 source=path,
                 line=line,
                 field="score",
                 remedy="a row is ID, score, text, separated by tabs and without a header",
-            ) from None
-        lists.setdefault(row["id"], []).append((row["text"], score))
-    return [_checked(name, texts, None, path, None) for name, texts in lists.items()]
+            )
+            problems.bad(wrong)
+            broken.add(row["id"])
+        else:
+            lists.setdefault(row["id"], (line, []))[1].append((row["text"], score))
+    return (
+        partial(_checked, name, texts, None, path, line)
+        for name, (line, texts) in lists.items()
+        if name not in broken
+    )
 
 
 def _checked(name: str, texts: list[tuple[Any, Any]], reference: Any, path: str, line: int | None) -> NBest:
@@ -148,6 +171,8 @@ def _checked(name: str, texts: list[tuple[Any, Any]], reference: Any, path: str,
         id=name,
         hypotheses=tuple(Hypothesis(text=text, score=float(score)) for text, score in texts),
         reference=None if reference is None else str(reference),
+        source=path,
+        line=line,
     )
 
 

@@ -74,4 +74,6 @@ def _redacted(key: str, value: Any) -> Any:
         return kept if "quantiles" in key else redact_small_counts(kept, True)
     if "quantiles" in key and isinstance(value, (list, tuple)):
         return list(value[1:-1])
+    if isinstance(value, (list, tuple)):
+        return [_redacted(key, one) if isinstance(one, Mapping) else one for one in value]
     return redacted_count(value) if isinstance(value, int) and not isinstance(value, bool) else value

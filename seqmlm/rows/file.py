@@ -29,6 +29,9 @@ Row = Mapping[str, Any]
 Own = Callable[[Iterator[Row]], Iterable[str]]
 """Makes the text of a file in a field's own format of rows."""
 
+Finished = Callable[[Iterator[Row]], Iterable[Row]]
+"""Makes the rows that are written of those that were committed, where each depends on all."""
+
 
 class Rows:
     """The rows of one run: a file that one run at a time writes, or a stream.
@@ -40,6 +43,7 @@ class Rows:
         format: "jsonl", "csv", "tsv", "parquet", or "own": made by `own`.
         columns: kind of each column of a table whose values alone do not say it.
         own: makes the text of a file in the field's own format.
+        whole: rows are written when all are there, as `finish` makes them.
         resume: go on with an unfinished file.
         private: only the owner may read what is written.
         stdout: where rows go without a file; None keeps them for `read` alone.
@@ -61,6 +65,7 @@ class Rows:
         format: str = "jsonl",
         columns: Mapping[str, Kind] | None = None,
         own: Own | None = None,
+        whole: bool = False,
         resume: bool = False,
         private: bool = False,
         stdout: TextIO | None = None,
@@ -68,7 +73,8 @@ class Rows:
         self.path, self.done, self.notes, self._problems = path, 0, list[str](), problems
         self._format, self._columns, self._own = format, columns or {}, own
         self._resume, self._private, self._stdout = resume, private, stdout
-        self._lines = path if path is None or format == "jsonl" else partial_of(path)
+        self._at_once = format == "jsonl" and not whole  # rows are written as they come
+        self._lines = path if path is None or self._at_once else partial_of(path)
         self._mark = None if path is None else Cursor(path, request, private=private)
         self._sink: LinesSink | None = None
         self._spool: IO[bytes] | None = None
@@ -138,7 +144,7 @@ class Rows:
         self.done += len(items)
         if self._spool is not None:
             self._spool.write(data)
-            if self._stdout is not None and self._format == "jsonl":
+            if self._stdout is not None and self._at_once:
                 self._print(data.decode())
             return
         assert self._sink is not None
@@ -154,31 +160,33 @@ class Rows:
             yield from map(json.loads, self._spool)
             self._spool.seek(0, os.SEEK_END)
         elif self._lines is not None and self._lines.exists():
-            with self._lines.open("rb") as file:
-                yield from map(json.loads, file)
+            yield from _read(self._lines)
 
-    def finish(self) -> None:
+    def finish(self, finished: Finished | None = None) -> None:
         """All rows are there: make what was asked for of them, and forget how far the run had come.
+
+        Args:
+            finished: makes the rows that are written, for a file that is written whole.
 
         Raises:
             StateError: it cannot be written; the rows are kept.
         """
         if self.path is None:
-            if self._stdout is not None and self._format != "jsonl":
+            if self._stdout is not None and not self._at_once:
                 with tempfile.TemporaryDirectory() as folder:
-                    self._made(Path(folder) / "table")
+                    self._made(Path(folder) / "table", finished)
                     self._print((Path(folder) / "table").read_text(encoding="utf-8"))
             return
         assert self._mark is not None
         assert self._sink is not None
-        if self._format != "jsonl":
-            self._made(self.path)
+        if not self._at_once:
+            self._made(self.path, finished)
         self._mark.remove()  # before what it speaks of: a kill in between leaves a finished run
-        if self._format != "jsonl":
+        if not self._at_once:
             self._sink.close()
             partial_of(self.path).unlink(missing_ok=True)
 
-    def _made(self, path: Path) -> None:
+    def _made(self, path: Path, finished: Finished | None) -> None:
         """Write the rows in the format that was asked for."""
         mode = 0o600 if self._private else 0o666
         try:
@@ -186,12 +194,19 @@ class Rows:
                 text = self._own(self.read())
                 replace_file(path, lambda file: file.writelines(one.encode() for one in text), mode=mode)
                 return
-            schema = Schema(columns=columns_of(self.read(), self._columns), closed=True)
-            lines = self._lines
-            if lines is None:
-                lines = path.with_name("rows")
-                lines.write_bytes(json_lines(list(self.read())))
-            convert(lines, path, schema, format=self._format, private=self._private)
+            with tempfile.TemporaryDirectory() as folder:
+                lines = self._lines
+                if lines is None or finished is not None:
+                    lines = Path(folder) / "rows"
+                    with lines.open("wb") as file:
+                        rows = self.read() if finished is None else finished(self.read())
+                        file.writelines(json_lines([row]) for row in rows)
+                if self._format == "jsonl":
+                    made = lines.read_bytes()
+                    replace_file(path, lambda file: file.write(made), mode=mode)
+                    return
+                schema = Schema(columns=columns_of(_read(lines), self._columns), closed=True)
+                convert(lines, path, schema, format=self._format, private=self._private)
         except OSError as error:
             raise unwritable(self.path, error) from None
 
@@ -222,6 +237,11 @@ def columns_of(rows: Iterable[Row], known: Mapping[str, Kind]) -> dict[str, Kind
             else:
                 found[name] = "number" if {before, own} == {"integer", "number"} else "json"
     return {name: kind or "text" for name, kind in found.items()}
+
+
+def _read(path: Path) -> Iterator[Row]:
+    with path.open("rb") as file:
+        yield from map(json.loads, file)
 
 
 def _kind(value: Any) -> Kind | None:

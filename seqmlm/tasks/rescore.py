@@ -1,315 +1,173 @@
-"""Rescoring: the pseudo-log-likelihood joins a first pass's scores, and the best hypothesis may change."""
+"""Rescoring: the pseudo-log-likelihood joins a first pass's scores, and the best hypothesis may change.
+
+Lists are asked about one after the other; which weight they are ranked by may hang on all of them.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal
+from itertools import islice
+from typing import ClassVar, Literal
 
-import numpy as np
-
+from seqmlm.data.files import expand
 from seqmlm.data.nbest import NBest, read_nbest
 from seqmlm.data.problems import Problems
-from seqmlm.engine.device import Precision
 from seqmlm.engine.units import Mode
-from seqmlm.errors import DataError, UsageError
-from seqmlm.evaluation.intervals import Difference
-from seqmlm.evaluation.rescoring import (
-    Norm,
-    edit_distance,
-    error_rate,
-    error_rate_difference,
-    totals,
-)
+from seqmlm.errors import UsageError, number_of
+from seqmlm.evaluation.rescoring import Norm, Reranking, parts
 from seqmlm.inference.batches import encoded_texts, unknown_tokens
 from seqmlm.inference.expert import Use
-from seqmlm.inference.runner import Output, Runner
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.streams.outputs import check_outputs
-from seqmlm.streams.sinks import Fields, Schema
-
-Part = Sequence["Rescored"]
+from seqmlm.rows.file import Row
+from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place
 
 
 @dataclass(frozen=True, kw_only=True)
-class RescoreConfig:
-    """What `seqmlm rescore` can be told."""
+class RescoreConfig(TaskConfig):
+    """What `seqmlm rescore` can be told.
 
-    model: str
-    path: str
-    references: str | None = None
-    weights: tuple[float, ...] = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+    Args:
+        paths: n-best lists: .json (ESPnet, mlm-scoring), .jsonl or .tsv.
+        ref: file of reference texts: .tsv of ID and text, or .jsonl with id and text.
+        weights: weights of the pseudo-log-likelihood to try, separated by commas.
+        norm: divide totals by: none, length (words) or gnmt.
+        dev: choose the weight on this share of the lists, in (0, 1); report on the others.
+        temperature: divide the pseudo-log-likelihood by this.
+        unit: of the error rate: word or character.
+        mode: how log-probabilities are computed: exact, partition:K or one-pass (see `seqmlm score --help`).
+        expert: counts of the training data, mixed into the model's probabilities: auto (where that was better
+            on validation records), counts (wherever the model has any) or none.
+    """
+
+    shown = ("ref", "weights", "norm", "dev", "out", "resume", "report", "on_error")
+    metavar: ClassVar[str] = "FILE..."
+
+    ref: str | None = None
+    weights: str = "0,0.05,0.1,0.2,0.3,0.5,0.7,1"
     norm: Norm = "none"
-    temperature: float = 1.0
     dev: float | None = None
+    temperature: float = 1.0
     unit: Literal["word", "character"] = "word"
     mode: str = "exact"
-    out: Path | None = None
-    domain: str | None = None
-    tokens_per_batch: int | None = None
-    precision: Precision = "fp32"
     expert: Use = "auto"
 
-    def __post_init__(self) -> None:
-        if not self.weights or any(not 0 <= weight < float("inf") for weight in self.weights):
-            raise UsageError(
-                "--weights must be numbers of at least 0, separated by commas, such as 0,0.1,0.3"
-            )
-        if not self.temperature > 0:
-            raise UsageError(f"--temperature must be above 0, not {self.temperature}")
-        if self.dev is not None and not 0 < self.dev < 1:
-            raise UsageError(f"--dev is the share of the lists that choose the weight, not {self.dev}")
-
-
-@dataclass(frozen=True, eq=False)
-class Rescored:
-    """A list with its pseudo-log-likelihoods.
-
-    Args:
-        nbest: the list.
-        pll: (H,) nats.
-        words: (H,) of each hypothesis.
-        totals: weight -> (H,) interpolated scores.
-        characters: whether errors count characters instead of words.
-    """
-
-    nbest: NBest
-    pll: tuple[float, ...]
-    words: tuple[int, ...]
-    totals: Mapping[float, tuple[float, ...]]
-    characters: bool = False
-
-    def best(self, weight: float | None) -> int:
-        """The hypothesis that comes first, the earlier one at a tie; None: of the first pass."""
-        scores = [one.score for one in self.nbest.hypotheses] if weight is None else self.totals[weight]
-        return int(np.argmax(scores))
-
-    @cached_property
-    def edits(self) -> tuple[int, ...]:
-        """(H,) edits that each hypothesis is away from the reference."""
-        return tuple(
-            edit_distance(self._cut(one.text), self._cut(self.nbest.reference or ""))
-            for one in self.nbest.hypotheses
-        )
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return self.paths if self.ref is None else (*self.paths, self.ref)
 
     @property
-    def length(self) -> int:
-        """Words (or characters) of the reference."""
-        return len(self._cut(self.nbest.reference or ""))
+    def tried(self) -> tuple[float, ...]:
+        """The weights, each once.
 
-    def _cut(self, text: str) -> list[str]:
-        return list(" ".join(text.split())) if self.characters else text.split()
+        Raises:
+            UsageError: something that is no number of at least 0.
+        """
+        try:
+            found = tuple(dict.fromkeys(float(weight) for weight in self.weights.split(",")))
+        except ValueError:
+            found = (-1,)
+        if not all(0 <= weight < float("inf") for weight in found):
+            raise UsageError(
+                f"--weights {self.weights!r} must be numbers of at least 0, separated by commas, such as "
+                "0,0.1,0.3"
+            )
+        return found
 
-    def to_dict(self, chosen: float | None) -> dict[str, Any]:
-        """The line of `--out`: best first by the chosen weight, else in the file's order."""
-        order = list(range(len(self.pll)))
-        if chosen is not None:
-            order.sort(key=lambda place: -self.totals[chosen][place])
-        hypotheses = self.nbest.hypotheses
-        return {
-            "id": self.nbest.id,
-            "ref": self.nbest.reference,
-            "weight": chosen,
-            "best": {f"{weight:g}": hypotheses[self.best(weight)].text for weight in self.totals},
-            "hyps": [
-                {
-                    "text": hypotheses[place].text,
-                    "score": hypotheses[place].score,
-                    "pll": self.pll[place],
-                    "total": {
-                        f"{weight:g}": own[place] if np.isfinite(own[place]) else None
-                        for weight, own in self.totals.items()
-                    },
-                }
-                for place in order
-            ],
-        }
+    def check(self) -> None:
+        if not self.paths:
+            raise UsageError("nothing to rescore: name a file of n-best lists")
+        if self.tried and not self.temperature > 0:
+            raise UsageError(f"the temperature must be above 0, not {self.temperature}")
+        if self.dev is not None and not 0 < self.dev < 1:
+            raise UsageError(f"--dev is the share of the lists that choose the weight, not {self.dev}")
+        self.check_files()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Errors:
-    """How some choices compare with the references.
+class Rescore(Task[RescoreConfig, NBest]):
+    """Rerank n-best lists by first-pass score + weight x pseudo-log-likelihood.
 
-    Args:
-        name: "first pass", a weight, or "oracle".
-        error_rate: edits over words (or characters) of the references.
-        exact: share of lists whose choice is the reference, word for word.
-        changed: lists whose choice is not the first pass's.
+    With references, reports the error rate of every weight, of the first pass and of the oracle (the best
+    hypothesis of each list). Choosing a weight on the lists it is reported on is too optimistic: use --dev.
+    Lists are ranked by the weight chosen with --dev, or by the only weight given.
+
+    Example: seqmlm rescore english nbest.json --ref ref.tsv --dev 0.3 --out reranked.jsonl
     """
 
-    name: str
-    error_rate: float
-    exact: float
-    changed: int
+    Config = RescoreConfig
+    unit = "list"
+    whole = True
 
+    def __init__(self, config: RescoreConfig, session: Session) -> None:
+        super().__init__(config, session)
+        session.check_text()
+        self.scorer, self.mode = RecordScorer(session), Mode.parse(config.mode)
+        self.rule = Reranking(config.tried, config.norm, config.temperature, config.unit == "character")
 
-@dataclass(frozen=True, kw_only=True)
-class RescoreResult:
-    """What a rescoring found.
+    def records(self, problems: Problems) -> list[NBest]:
+        config = self.config
+        lists = [one for path in config.paths for one in read_nbest(path, config.ref, problems)]
+        if config.dev is not None and lists:
+            if any(one.reference is None for one in lists):
+                raise UsageError(
+                    "--dev chooses a weight by its errors, which needs references: name them with --ref"
+                )
+            parts([one.id for one in lists], config.dev)  # refused here, before hours of scoring
+        return lists
 
-    Args:
-        lists, hypotheses: read.
-        weight: the one that lists are ranked by; None where several were asked for and none was chosen.
-        dev, test: errors of every choice on the part that chose the weight and on the other; `test` is
-            everything where nothing was chosen; both empty without references.
-        gain: how much lower the error rate of the chosen weight is than the first pass's, on `test`.
-        unknown: tokens that the vocabulary does not have, which no score counts.
-        precision: "fp32" or "bf16".
-        counts: whether they are mixed into the scores.
-    """
+    def files(self) -> list[str]:
+        return expand(self.config.sources)
 
-    lists: int
-    hypotheses: int
-    weight: float | None
-    dev: tuple[Errors, ...]
-    test: tuple[Errors, ...]
-    gain: Difference | None
-    unknown: int
-    precision: str
-    counts: bool
-
-
-def rescore_file(config: RescoreConfig) -> tuple[RescoreResult, Iterator[dict[str, Any]]]:
-    """Rescore the lists of a file.
-
-    Args:
-        config: which lists, and how.
-
-    Returns:
-        What was found, and a line for each list; the lines are written to `config.out` too, if that is named.
-
-    Raises:
-        UsageError: a model that takes no text, `dev` without references, an output that is the input.
-        DataError: lists that cannot be read or spelled; a part without lists.
-        StateError: no such model, or lines that cannot be written.
-    """
-    mode = Mode.parse(config.mode)
-    inputs = [config.path, *(() if config.references is None else (config.references,))]
-    check_outputs({"--out": config.out}, inputs=inputs, streams=True)
-    lists = read_nbest(config.path, config.references)
-    if config.dev is not None and any(one.reference is None for one in lists):
-        raise UsageError("--dev chooses a weight by its errors, which needs references: name them with --ref")
-    session = Session.open(
-        config.model,
-        domain=config.domain,
-        tokens_per_batch=config.tokens_per_batch,
-        precision=config.precision,
-        expert=config.expert,
-        shown=True,
-    )
-    session.check_text()
-    check_outputs({"--out": config.out}, folder=session.model.path)
-    scorer, found, unknown = RecordScorer(session), list[Rescored](), 0
-
-    def answers(batch: Sequence[NBest]) -> list[Rescored]:
-        nonlocal unknown
-        places = [(own.id, number, one.text) for own in batch for number, one in enumerate(own.hypotheses, 1)]
-        encodings = encoded_texts(session.tokenizer, [text for _, _, text in places])
-        unknown += unknown_tokens(session.tokenizer, encodings)
+    def rows(self, items: Sequence[NBest]) -> Iterator[list[Row]]:
+        """A row for each list, in which every hypothesis has its pseudo-log-likelihood."""
+        places = [(own, number, one.text) for own in items for number, one in enumerate(own.hypotheses, 1)]
+        encodings = encoded_texts(self.session.tokenizer, [text for _, _, text in places])
 
         def named(number: int) -> str:
-            return f"{config.path}: hypothesis {places[number][1]} of the list {places[number][0]!r}"
+            own, hypothesis, _ = places[number]
+            name = f"in line {own.line}" if self.session.card.sensitive else repr(own.id)
+            return f"{own.source}: hypothesis {hypothesis} of the list {name}"
 
-        scores = iter(scorer.sequences(encodings, mode, named=named))
-        return [rescored(own, [next(scores).pll for _ in own.hypotheses], config) for own in batch]
+        scores = self.scorer.sequences(encodings, self.mode, named=named)
+        answers = iter(zip(encodings, scores, strict=True))
+        for own in items:
+            known = list(islice(answers, len(own.hypotheses)))
+            unknown = unknown_tokens(self.session.tokenizer, [encoding for encoding, _ in known])
+            hypotheses = [
+                {"text": one.text, "score": one.score, "pll": score.pll}
+                for one, (_, score) in zip(own.hypotheses, known, strict=True)
+            ]
+            yield [{**place(own), "ref": own.reference, "unknown": unknown, "hyps": hypotheses}]
 
-    def rows(scored: list[Rescored]) -> list[Fields]:
-        found.extend(scored)
-        return []  # the weight that lists are ranked by is known when all are scored
+    def finished(self, rows: Iterator[Row], figures: Figures) -> Iterator[Row]:
+        """The lists, best first by the chosen weight, else in the file's order."""
+        return (self.rule.reranked(row, figures["weight"]) for row in rows)
 
-    with closing(Output(config.out, Schema(columns={}))) as output:
-        output.claim()
-        Runner(session, answers, rows, Output(None, Schema(columns={})), Problems()).run_items(lists)
-        result = _result(found, config, unknown, session)
-        output.begin(Problems())
-        output.write([one.to_dict(result.weight) for one in found])
-        output.finish()
-    return result, (one.to_dict(result.weight) for one in found)
+    def figures(self, rows: Iterable[Row]) -> Figures:
+        """What was rescored, the weight that was chosen, and the errors of every choice of hypotheses."""
+        told = {"precision": self.session.precision, "counts": self.session.expert is not None}
+        return {**self.rule.figures(rows, self.config.dev), **told}
 
+    def sentence(self, figures: Figures, items: int) -> str:
+        gain, unknown = figures["gain"], figures["unknown"]
+        told = [f"rescored {number_of(items, 'list')}"]
+        if gain is not None:
+            bounds = f"{-gain['high']:+.2%} to {-gain['low']:+.2%}"
+            told += [
+                f"weight {figures['weight']:g} compared with the first pass: {-gain['value']:+.2%} ({bounds})"
+            ]
+        told += [f"{number_of(unknown, 'unknown token')} not scored"] if unknown else []
+        told += ["counts are mixed in (--set expert=none leaves them out)"] if figures["counts"] else []
+        return "; ".join(told)
 
-def rescored(nbest: NBest, pll: Sequence[float], config: RescoreConfig) -> Rescored:
-    """Interpolate the scores of a list.
-
-    Args:
-        nbest: the list.
-        pll: (H,) pseudo-log-likelihoods, nats.
-        config: weights and norm.
-    """
-    first = [one.score for one in nbest.hypotheses]
-    words = [len(one.text.split()) for one in nbest.hypotheses]
-    made = {
-        weight: totals(first, pll, words, weight=weight, norm=config.norm, temperature=config.temperature)
-        for weight in config.weights
-    }
-    return Rescored(
-        nbest,
-        tuple(pll),
-        tuple(words),
-        {weight: tuple(values.tolist()) for weight, values in made.items()},
-        config.unit == "character",
-    )
-
-
-def chooses(name: str, share: float) -> bool:
-    """Whether the list of this name helps to choose the weight: by hash, so the same in every run."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) < share * 2**64
-
-
-def _result(found: Part, config: RescoreConfig, unknown: int, session: Session) -> RescoreResult:
-    referred = all(one.nbest.reference is not None for one in found)
-    weight = config.weights[0] if len(config.weights) == 1 else None
-    dev: Part = []
-    test: Part = found
-    if config.dev is not None:
-        dev = [one for one in found if chooses(one.nbest.id, config.dev)]
-        test = [one for one in found if not chooses(one.nbest.id, config.dev)]
-        if not dev or not test:
-            raise DataError(
-                f"--dev {config.dev:g} of {len(found)} lists leaves {len(dev)} to choose by and {len(test)} "
-                "to report on",
-                remedy="take another share, or more lists",
-            )
-        weight = min(config.weights, key=lambda own: _errors(dev, "", own).error_rate)
-    gain = None
-    if referred and weight is not None:
-        first = [one.edits[one.best(None)] for one in test]
-        second = [one.edits[one.best(weight)] for one in test]
-        gain = error_rate_difference(first, second, [one.length for one in test])
-    return RescoreResult(
-        lists=len(found),
-        hypotheses=sum(len(one.pll) for one in found),
-        weight=weight,
-        dev=tuple(_table(dev, config.weights)) if dev else (),
-        test=tuple(_table(test, config.weights)) if referred else (),
-        gain=gain,
-        unknown=unknown,
-        precision=session.precision,
-        counts=session.expert is not None,
-    )
-
-
-def _table(part: Part, weights: Sequence[float]) -> Iterator[Errors]:
-    yield _errors(part, "first pass", None)
-    for weight in weights:
-        yield _errors(part, f"weight {weight:g}", weight)
-    least = [int(np.argmin(one.edits)) for one in part]
-    yield _of_choices(part, "oracle", least)
-
-
-def _errors(part: Part, name: str, weight: float | None) -> Errors:
-    return _of_choices(part, name, [one.best(weight) for one in part])
-
-
-def _of_choices(part: Part, name: str, choices: Sequence[int]) -> Errors:
-    edits = [one.edits[choice] for one, choice in zip(part, choices, strict=True)]
-    return Errors(
-        name=name,
-        error_rate=error_rate(edits, [one.length for one in part]),
-        exact=float(np.mean([count == 0 for count in edits])),
-        changed=sum(one.best(None) != choice for one, choice in zip(part, choices, strict=True)),
-    )
+    def tables(self, figures: Figures) -> Iterator[Table]:
+        columns = ("lists", "choice", f"{self.config.unit} error rate", "exact", "changed")
+        parts = {"that chose the weight": figures["dev"], "reported": figures["test"]}
+        rows = [
+            (part, one["name"], f"{one['error_rate']:.2%}", f"{one['exact']:.1%}", one["changed"])
+            for part, choices in parts.items()
+            for one in choices
+        ]
+        if rows:
+            yield Table("", columns, rows)

@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TextIO, TypeVar
@@ -140,6 +141,7 @@ class Task(ABC, Generic[ConfigT, Item]):
         Config: class of the config; its docstring describes the options.
         unit: what an item is called.
         columns: kinds of columns that rows of tables have, where values alone do not say them (an empty one).
+        whole: rows are written when all are there, as `finished` makes them.
         streams: without `--out`, rows go to standard output; else the figures do.
         public: figures that count nothing of the data, and are shown of sensitive data, too.
         json_rows: `--json` asks for rows as JSON, not for figures.
@@ -154,6 +156,7 @@ class Task(ABC, Generic[ConfigT, Item]):
     columns: ClassVar[Mapping[str, Kind]] = {}
     public: ClassVar[frozenset[str]] = frozenset()
     own_format: ClassVar[bool] = False
+    whole: ClassVar[bool] = False
     json_rows: ClassVar[bool] = False
     streams: bool = True
 
@@ -206,6 +209,10 @@ class Task(ABC, Generic[ConfigT, Item]):
         cards = {name: value for name, value in figures.items() if _is_cell(value)}
         if cards:
             page.cards(cards)
+
+    def finished(self, rows: Iterator[Row], figures: Figures) -> Iterable[Row]:
+        """The rows that are written, where each depends on all; for tasks that write them `whole`."""
+        raise NotImplementedError
 
     def written(self, rows: Iterator[Row]) -> Iterable[str]:
         """The text of a file in the field's own format; for tasks with `own_format`."""
@@ -327,7 +334,7 @@ def run(
         )
         if config.report is not None:
             _report(task, summary, rows)
-        rows.finish()
+        rows.finish(partial(task.finished, figures=figures) if task.whole else None)
         return summary
 
 
@@ -374,6 +381,7 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
         format="own" if own else asked,
         columns=task.columns,
         own=task.written,
+        whole=task.whole,
         resume=config.resume,
         private=session.card.sensitive,
         stdout=stdout if task.streams and (task.json_rows or not as_json) else None,

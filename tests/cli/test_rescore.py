@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from text_models import text_model
 
-from seqmlm.engine.durable import FileLock
-from seqmlm.tasks.rescore import chooses
+from seqmlm.evaluation.rescoring import parts
 
 Run = Callable[..., Any]
 
@@ -37,7 +36,7 @@ def lists(tmp_path: Path) -> Path:
 
 
 def test_totals_are_what_they_are_said_to_be(seqmlm: Run, model: Path, lists: Path, tmp_path: Path) -> None:
-    done = seqmlm("rescore", model, lists, "--weights", "0,0.5", "--norm", "length", "--temperature", 2)
+    done = seqmlm("rescore", model, lists, "--weights", "0,0.5", "--norm", "length", "--set", "temperature=2")
     assert done.code == 0, done.err
     rows = [json.loads(line) for line in done.out.splitlines()]
     assert [row["id"] for row in rows] == [f"u{number}" for number in range(40)]
@@ -65,7 +64,8 @@ def test_a_weight_is_chosen_on_one_part_and_reported_on_the_other(
     dev = {row["name"]: row["error_rate"] for row in result["dev"]}
     assert dev[f"weight {result['weight']:g}"] == min(dev[f"weight {w}"] for w in (0, 1, 3))
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    tested = [row for row in rows if not chooses(row["id"], 0.5)]
+    chosen = parts([row["id"] for row in rows], 0.5)
+    tested = [row for row, chooses in zip(rows, chosen, strict=True) if not chooses]
     assert 10 < len(tested) < 30
     test = {row["name"]: row for row in result["test"]}
     assert test["oracle"]["error_rate"] == 0
@@ -78,19 +78,14 @@ def test_a_weight_is_chosen_on_one_part_and_reported_on_the_other(
     assert all(row["weight"] == result["weight"] for row in rows)
 
 
-def test_lists_are_written_by_one_at_a_time_and_whole(
-    seqmlm: Run, model: Path, lists: Path, tmp_path: Path
-) -> None:
+def test_lists_are_written_whole(seqmlm: Run, model: Path, lists: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text("old")
-    with FileLock(tmp_path / "out.jsonl.lock"):
-        refused = seqmlm("rescore", model, lists, "--out", out)
-    assert (refused.code, out.read_text()) == (4, "old")
-    assert "in use" in refused.err
     assert seqmlm("rescore", model, lists, "--out", out, "--dev", 0.001).code == 3
     assert out.read_text() == "old"
-    assert seqmlm("rescore", model, lists, "--out", out).code == 0
-    assert len(out.read_text().splitlines()) == 40
+    shown = seqmlm("rescore", model, lists, "--dev", 0.5)
+    assert seqmlm("rescore", model, lists, "--dev", 0.5, "--out", out).code == 0
+    assert shown.out == out.read_text()
     assert {one.name for one in tmp_path.glob("out*")} == {"out.jsonl"}
 
 
@@ -105,7 +100,7 @@ def test_lists_without_references_and_empty_hypotheses(seqmlm: Run, model: Path,
     assert row["hyps"][1]["total"] == {"0.1": None}
     assert "error rate" not in done.err
     characters = seqmlm(
-        "rescore", model, path, "--json", "--unit", "character", "--ref", _references(tmp_path)
+        "rescore", model, path, "--json", "--set", "unit=character", "--ref", _references(tmp_path)
     )
     assert characters.code == 0, characters.err
     oracle = characters.json["test"][-1]
@@ -122,11 +117,11 @@ def _references(folder: Path) -> Path:
     [
         (("--weights", "0,x"), 2, "must be numbers"),
         (("--weights", "-1"), 2, "must be numbers"),
-        (("--temperature", "0"), 2, "above 0"),
+        (("--set", "temperature=0"), 2, "above 0"),
         (("--dev", "1.5"), 2, "share of the lists"),
         (("--dev", "0.001"), 3, "leaves 0 to choose by"),
         (("--norm", "wrong"), 2, "norm"),
-        (("--mode", "fast"), 2, "unknown mode"),
+        (("--set", "mode=fast"), 2, "unknown mode"),
         (("--out", "lists.jsonl"), 2, "is one of the inputs"),
         (("--ref", "none.tsv"), 3, "no such file"),
     ],
@@ -155,10 +150,10 @@ def test_a_weight_is_not_chosen_without_references(seqmlm: Run, model: Path, tmp
 def test_precision_is_chosen_and_told(seqmlm: Run, model: Path, lists: Path) -> None:
     found = {}
     for precision in ("fp32", "bf16"):
-        done = seqmlm("rescore", model, lists, "--precision", precision, "--weights", "0.5")
+        done = seqmlm("rescore", model, lists, "--set", f"precision={precision}", "--weights", "0.5")
         assert done.code == 0, done.err
         found[precision] = [hyp["pll"] for line in done.out.splitlines() for hyp in json.loads(line)["hyps"]]
-        told = seqmlm("rescore", model, lists, "--precision", precision, "--json").json
+        told = seqmlm("rescore", model, lists, "--set", f"precision={precision}", "--json").json
         assert told["precision"] == precision
     assert found["bf16"] != found["fp32"]
     assert found["bf16"] == pytest.approx(found["fp32"], abs=0.3)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from seqmlm.data.nbest import Hypothesis, NBest, read_nbest
+from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError, UsageError
 
 TEXTS = {"u1": [("the cat", -1.0), ("a cat", -2.5)], "u2": [("dogs", -3.0)]}
@@ -100,13 +101,26 @@ def test_ten_hypotheses_stay_in_their_order(tmp_path: Path) -> None:
         ("a.tsv", "u\tx\ttext\n", "'x' is not a number"),
         ("a.tsv", "u\tnan\ttext\n", "has no text or no finite score"),
         ("a.tsv", "u\t1\n", "a row of 2 fields in a table of 3 columns"),
-        ("a.tsv", "\n", "no n-best lists"),
     ],
 )
 def test_broken_lists_are_named(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=message):
         read_nbest(str(tmp_path / name))
+
+
+def test_lists_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
+    good = {"hyp_1": {"text": "the cat", "score": -1.0}}
+    texts = {
+        "a.json": json.dumps({"u": 5, "v": good, "w": {"hyp_x": good}}),
+        "a.jsonl": '{"id": "u", "hyps": [5]}\n{\n{"id": "v", "hyps": [{"text": "the cat", "score": -1}]}\n',
+        "a.tsv": "u\tx\tthe cat\nu\t-1\tcats\nv\t-1\tthe cat\nw\tnan\tthe cat\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        problems = Problems("skip")
+        [found] = read_nbest(str(tmp_path / name), None, problems)
+        assert (found.id, found.hypotheses[0].text, problems.bad_count) == ("v", "the cat", 2), name
 
 
 def test_missing_references_are_counted(tmp_path: Path) -> None:

@@ -162,16 +162,13 @@ class Bench:
     def _words(self, path: Path | str, folder: Path, case: Case, *, raises: bool = False) -> Sequence[object]:
         words: list[object] = [self.one.command, self.model, f"{self.one.prefix}{path}"]
         words += [*self._options(folder), "--out", self._out(folder)]
-        words += [] if raises or self.one.command == "rescore" else ["--on-error", "skip"]
-        if self.one.command == "pairs":
+        words += [] if raises else ["--on-error", "skip"]
+        if self.one.command != "score":
             words += ["--set", "mode=partition:4"]
             return words + ([] if case.packed else ["--set", "tokens_per_batch=1"])
-        words += ["--mode", "partition:4"]
+        words += ["--mode", "partition:4", *self._format(), "--json"]
         words += [] if case.packed else ["--tokens-per-batch", 1]
-        if self.one.command == "score":
-            words += [*self._format(), "--json"]
-            words += ["--level", LEVELS[self.one.domain]] if self.one.domain in LEVELS else []
-        return words
+        return words + (["--level", LEVELS[self.one.domain]] if self.one.domain in LEVELS else [])
 
     def _run(self, folder: Path, case: Case, *words: object) -> Ended:
         self.commands += 1

@@ -756,7 +756,6 @@ def _commands() -> Iterator[Hostile]:
         label=_around(b'{"id": "', b'", "hyps": ' + one + b"}\n"),
         options=("--weights", "0.5"),
         json=True,
-        whole=True,
     )
     yield Hostile(
         domain="text",

@@ -24,7 +24,8 @@ from seqmlm.inference.batches import encoded_texts
 from seqmlm.inference.pairs import PairScorer, common_tokens
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.rescore import RescoreConfig, rescore_file
+from seqmlm.tasks.rescore import Rescore, RescoreConfig
+from seqmlm.tasks.task import run
 
 LONG = " ".join(["the cat sees a dog"] * 20)
 
@@ -116,9 +117,9 @@ def test_answers_that_are_no_numbers_name_the_pair_and_the_list(tmp_path: Path) 
     model_folder.write(tmp_path / "n", model.rows, model.tokenizer, model.card)
     lists = [{"id": "u", "hyps": [{"text": one, "score": 0.0} for one in ("the cat", "a dog barks")]}]
     (tmp_path / "lists.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lists))
-    config = RescoreConfig(path=str(tmp_path / "lists.jsonl"), model=str(tmp_path / "n"))
+    config = RescoreConfig(paths=(str(tmp_path / "lists.jsonl"),), model=str(tmp_path / "n"))
     with pytest.raises(NotFiniteError, match=r"lists.jsonl: hypothesis 1 of the list 'u'"):
-        rescore_file(config)
+        run("rescore", Rescore, config)
 
 
 def _pair(good: str, bad: str) -> Pair:
