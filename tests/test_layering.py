@@ -303,6 +303,7 @@ STAND_APART = {
     "engine.fused*": "what is computed otherwise on a GPU, beside the model it must agree with; its kernels",
     "registry.store": "queries; `registry` is the door",
     "tracking.run": "a run that is being written; `tracking` is the door",
+    "tasks.finalize": "what follows the last step of a training, a chapter",
     "tasks.labels": "who has which label, before anything is measured",
     "tasks.score_versions": "versions of a followed model: aliases that move, and a shadow beside",
     "tokenizers.kmer_block": "one vocabulary",

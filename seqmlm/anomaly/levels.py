@@ -65,9 +65,11 @@ class Background(ABC):
 
     Class attributes:
         needs_scores: whether `learn` must be called with scored normal records before it can be used.
+        judges: whether statistics rest on it, so that what it learnt from cannot calibrate, too.
     """
 
     needs_scores: ClassVar[bool] = False
+    judges: ClassVar[bool] = True
 
     @classmethod
     @abstractmethod
@@ -222,6 +224,7 @@ class Level(ABC):
         view: what of a record the model is shown when a unit is asked.
         second: a second way to read each record, or None.
         background: what it must know of normal data, or None.
+        whole: a record is one row.
         shares: how an alarm says what a share is of that a statistic measures, with "{}" for the percentage.
         counted_from: number of a record's first unit and character, as rows are named and reports tell them:
             0, where the end of a stretch is not included, or 1, where it is.
@@ -237,6 +240,7 @@ class Level(ABC):
     view: View = WHOLE
     second: SecondReading | None = None
     background: ClassVar[type[Background] | None] = None
+    whole: ClassVar[bool] = False
     shares: ClassVar[Mapping[str, str]] = {}
     counted_from: ClassVar[int] = 0
 
@@ -363,6 +367,7 @@ class RecordLevel(Level):
     """
 
     statistics: ClassVar[Mapping[str, str]] = BITS_PER_UNIT
+    whole: ClassVar[bool] = True
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -70,36 +70,43 @@ class TrainingConsole(_Console):
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
-            TextColumn("step {task.completed:.0f}/{task.fields[total_text]}"),
-            TextColumn("loss [bold]{task.fields[loss]:.3f}"),
-            TextColumn("{task.fields[rate]:,.0f} tokens/s"),
+            TextColumn("{task.fields[text]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self._rich,
             disable=not self._live,
         )
-        self._task: TaskID | None = None
+        self._tasks: dict[str, TaskID] = {}
 
     def step(self, report: StepReport, total: float | None) -> None:
         """Show the current step; `total` is the expected number of steps, None if unknown."""
+        of = f"/{total:.0f}" if total else ""
+        text = f"step {report.step}{of}  loss {report.loss:.3f}  {report.tokens_per_second:,.0f} tokens/s"
         if self._live:
-            self._show(report, total)
-        elif time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
-            self._last_line = time.monotonic()
-            of = f"/{total:.0f}" if total else ""
-            tell(
-                f"step {report.step}{of}  loss {report.loss:.3f}  {report.tokens_per_second:,.0f} tokens/s"
-                f"  {_eta(report, total)}"
-            )
+            self._show("training", report.step, total, text)
+        elif self._due():
+            tell(f"{text}  {_eta(report, total)}")
 
-    def _show(self, report: StepReport, total: float | None) -> None:
-        loss, rate = report.loss, report.tokens_per_second
-        if self._task is None:
-            text = f"{total:.0f}" if total else "?"
-            self._task = self._progress.add_task(
-                "training", total=total, total_text=text, loss=loss, rate=rate
-            )
-        self._progress.update(self._task, completed=report.step, loss=loss, rate=rate)
+    def calibration(self, mode: str, share: float, rows: int) -> None:
+        """Show how much of the calibration of a mode is done, and of how many rows it is."""
+        what = f"calibrating {mode}"
+        if self._live:
+            self._show(what, share, 1.0, f"{rows:,} rows")
+        elif self._due():
+            tell(f"{what}: {share:.0%}, {rows:,} rows")
+
+    def _due(self) -> bool:
+        """Whether it is time for a line, where nothing is live."""
+        now = time.monotonic()
+        if now - self._last_line < SECONDS_BETWEEN_LINES:
+            return False
+        self._last_line = now
+        return True
+
+    def _show(self, what: str, done: float, total: float | None, text: str) -> None:
+        if what not in self._tasks:
+            self._tasks[what] = self._progress.add_task(what, total=total, text=text)
+        self._progress.update(self._tasks[what], completed=done, total=total, text=text)
 
 
 def _eta(report: StepReport, total: float | None) -> str:

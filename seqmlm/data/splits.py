@@ -78,7 +78,8 @@ class Split(Protocol):
 _GIVEN: dict[str | None, int] = {None: 0, "train": 1, "validation": 2, "calibration": 3}
 
 
-def _no_label(record: Record) -> str | None:
+def no_label(record: Record) -> str | None:
+    """The data name no part."""
     return None
 
 
@@ -91,6 +92,7 @@ class ByKey:
         seed: of the hash.
         share: share of the groups for validation; 0 for none.
         calibration: share of the groups for calibration; 0 for none.
+        enough: records that calibrate at least, if any; a fifth of few.
         given: the split the data itself names for a record ("train", "validation" or "calibration"), or None.
             If any record is in validation, only the records named so are held out; if none is named for
             calibration, half of the validation groups calibrate.
@@ -100,7 +102,8 @@ class ByKey:
     seed: int = 0
     share: float = 0.05
     calibration: float = 0.0
-    given: Callable[[Record], str | None] = _no_label
+    enough: int = 0
+    given: Callable[[Record], str | None] = no_label
 
     def mark(self, record: Record) -> tuple[int, int]:
         return hash64(self.key(record), self.seed), _GIVEN[self.given(record)]
@@ -109,7 +112,7 @@ class ByKey:
         groups, labels = marks[:, 0], marks[:, 1]
         held_out = labels == _GIVEN["validation"]
         if not held_out.any():
-            return _by_share(groups, (self.share, self.calibration))
+            return _by_share(groups, (self.share, _calibrating(self, len(marks))))
         parts = held_out.astype(np.int8) * np.int8(VALIDATION)
         named = labels == _GIVEN["calibration"]
         if named.any():
@@ -200,7 +203,14 @@ def _enough(groups: int, asked: tuple[int, int], wanted: tuple[float, float]) ->
     return validate, max(0, min(calibrate, groups - 1 - validate))
 
 
-_FEWEST_CALIBRATING = 40  # records: as many rows guarantee a rate of .025
+_FIFTH = 0.2
+
+
+def _calibrating(split: ByKey | Chronological, records: int) -> float:
+    """The share of so many records that calibrate."""
+    if not split.calibration:
+        return 0.0
+    return max(split.calibration, min(split.enough / max(records, 1), _FIFTH, (1 - split.share) / 2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,8 +225,8 @@ class Chronological:
         key: the domain's group of a record (session, patient); a group's time is that of its first record.
         order: the record's place in time: a number, a date, or ISO 8601 text.
         share: share of the records for validation; each part gets a group if there are enough.
-        calibration: share of the records for calibration, and at least 40 records, or a fifth of fewer than
-            200; 0 for none.
+        calibration: share of the records for calibration; 0 for none.
+        enough: records that calibrate at least, if any; a fifth of few.
         calibrate_on: whether the latest groups calibrate, or some spread over the time of training.
     """
 
@@ -224,6 +234,7 @@ class Chronological:
     order: Callable[[Record], Any]
     share: float = 0.05
     calibration: float = 0.0
+    enough: int = 0
     calibrate_on: CalibrateOn = "latest"
 
     def mark(self, record: Record) -> tuple[int, int]:
@@ -250,11 +261,8 @@ class Chronological:
         left = np.lexsort((groups, begins))  # groups in no part yet, the earliest first
         spread = self.calibrate_on == "spread"
         order = (VALIDATION, CALIBRATION) if spread else (CALIBRATION, VALIDATION)
-        enough = min(_FEWEST_CALIBRATING, len(marks) / 5) if self.calibration else 0.0
-        wanted = {
-            VALIDATION: self.share * len(marks),
-            CALIBRATION: max(self.calibration * len(marks), enough),
-        }
+        calibration = _calibrating(self, len(marks))
+        wanted = {VALIDATION: self.share * len(marks), CALIBRATION: calibration * len(marks)}
         for part in order:
             # Training keeps one group, then validation, then calibration.
             kept = 2 if part == order[0] and wanted[order[1]] > 0 and (len(left) > 2 or not spread) else 1

@@ -31,6 +31,7 @@ from seqmlm.domains.holes import MASK, Prompt, frame, put, read_holes
 from seqmlm.domains.samples import TRUTH, Sample, overlap
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
+from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import DataError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -149,6 +150,8 @@ class Domain(ABC):
             Parquet files are read: a format that every field has, by the name "huggingface".
         columns: of a table that `datasets` loads, name to Arrow type, in which `row` spells a record.
         defaults: see `DomainDefaults`.
+        mode: how records are scored where nobody says, and what a training calibrates: by
+            docs/BENCHMARKS.md the cheapest that ranks as `exact` does, or `exact` where that costs little.
         sensitive: records concern people: no values in errors, samples or artifacts.
         followed: its readers keep a `data.files.Memory`, so that files can be scored while they are written.
         hidden: how a masked place is shown to a person.
@@ -165,6 +168,7 @@ class Domain(ABC):
     dataset: ClassVar[Format] = dataset_format(read_parquet)
     columns: ClassVar[Mapping[str, str]] = {"text": "string"}
     defaults: ClassVar[DomainDefaults]
+    mode: ClassVar[Mode] = EXACT
     sensitive: ClassVar[bool] = False
     followed: ClassVar[bool] = False
     hidden: ClassVar[str] = MASK

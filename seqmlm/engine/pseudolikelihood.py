@@ -353,7 +353,7 @@ class LinearLoop:
         config, progress = self.config, self.progress
         limits = [config.max_steps or _ROUND * 10**9]
         limits += [math.ceil(config.epochs)] if config.epochs is not None else []
-        late = config.max_seconds is not None and progress.seconds >= config.max_seconds
+        late = config.training_seconds is not None and progress.seconds >= config.training_seconds
         return 0 if late else min(limits) - progress.step
 
     def _keep(self, parameters: list[Tensor], done: int, loss: float) -> None:

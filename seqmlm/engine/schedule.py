@@ -78,7 +78,8 @@ class TimePlan:
     a run that repeats steps after a crash repeats them exactly.
 
     Args:
-        seconds: the limit.
+        seconds: of training: what was left of the limit when it began.
+        limit: that a person set; a training that is continued with another one decides anew.
         first: seconds of the first step (compilation and cold caches: excluded from the speed).
         expected: steps expected within the limit, once measured; determines the warm-up.
         decay_start: step at which the decay starts, decided when a fifth of the time is left.
@@ -86,6 +87,7 @@ class TimePlan:
     """
 
     seconds: float
+    limit: float
     first: float | None = None
     expected: int | None = None
     decay_start: int | None = None
@@ -130,6 +132,7 @@ class TimePlan:
 # Settings without influence on the results: a resumed run may change them without notice.
 _OPERATIONAL = {
     "max_seconds",
+    "spent",
     "micro_tokens",
     "loader_workers",
     "evaluate_every",
@@ -149,6 +152,7 @@ class LoopConfig:
         max_steps: optimizer steps.
         max_seconds: training time, over all resumptions. The learning rate decays over its last fifth; with
             no other limit it is constant before that, whatever `schedule` is.
+        spent: of these seconds, before a new training begins: the first process has read its data.
         epochs: passes over the data, fractions allowed.
         learning_rate: peak.
         weight_decay: of matrices; not of norms, biases and embeddings.
@@ -172,6 +176,7 @@ class LoopConfig:
 
     max_steps: int | None = None
     max_seconds: float | None = None
+    spent: float = 0.0
     epochs: float | None = None
     learning_rate: float = 5e-4
     weight_decay: float = 0.01
@@ -218,7 +223,7 @@ class LoopConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UsageError(f"{name} = {value} must be above 0")
-        for name in ("weight_decay", "warmup", "loader_workers"):
+        for name in ("weight_decay", "warmup", "loader_workers", "spent"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} = {getattr(self, name)} must not be negative")
         allowed = {
@@ -230,6 +235,11 @@ class LoopConfig:
         for name, values in allowed.items():
             if getattr(self, name) not in values:
                 raise UsageError(f"{name} = {getattr(self, name)!r} must be one of {', '.join(values)}")
+
+    @property
+    def training_seconds(self) -> float | None:
+        """What `max_seconds` leaves of itself for a new training."""
+        return None if self.max_seconds is None else self.max_seconds - self.spent
 
     def settings(self) -> dict[str, Any]:
         """The settings that influence the results, as plain values."""
@@ -251,9 +261,10 @@ class StopRule:
         self._config = config
         self.total_steps = _total_steps(config, rows_per_epoch)
         self._time: TimePlan | None = None
-        if config.max_seconds is not None:
-            same = decided is not None and decided["seconds"] == config.max_seconds
-            self._time = TimePlan(**decided) if decided and same else TimePlan(seconds=config.max_seconds)
+        if config.max_seconds is not None and config.training_seconds is not None:
+            same = decided is not None and decided.get("limit") == config.max_seconds
+            new = TimePlan(seconds=config.training_seconds, limit=config.max_seconds)
+            self._time = TimePlan(**decided) if decided and same else new
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of the update that follows `step` completed ones."""

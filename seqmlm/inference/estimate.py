@@ -13,11 +13,9 @@ from seqmlm.anomaly.values import Doubles
 from seqmlm.data.files import metered
 from seqmlm.data.problems import Problems
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import EXACT, ONE_PASS
+from seqmlm.engine.units import Mode
 from seqmlm.errors import SeqmlmError
 from seqmlm.inference.batches import Encoded, batches, characters, encoded, forward_tokens, input_bytes
-from seqmlm.inference.calibrations import CASCADE
-from seqmlm.inference.detector import ESCALATE
 from seqmlm.inference.session import Session, digest
 
 LOOK = 1 << 21
@@ -27,7 +25,7 @@ LOOK = 1 << 21
 class Work(NamedTuple):
     """What a scoring takes, by estimate.
 
-    tokens: forward tokens (`forward_tokens`) in each mode that may be taken where nobody asks for one.
+    tokens: forward tokens (`forward_tokens`) in each mode that it is asked of.
     characters: of all records.
     """
 
@@ -38,38 +36,37 @@ class Work(NamedTuple):
 def work_of(
     session: Session,
     level: Level,
+    modes: Sequence[Mode],
     sources: Sequence[str],
     *,
     format: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Work | None:
-    """What a scoring takes, by estimate; no clock is asked.
+    """What a scoring takes in some modes, by estimate; no clock is asked.
 
     Records are read and counted, equal ones once. Of an input of more than `LOOK` tokens the rest is taken to
     be like its beginning, by the bytes that were read for it, which may be compressed.
 
     Args:
-        session, level: of the scoring.
+        session, level, modes: of the scoring.
         sources, format, options: its input, as `Domain.read` takes it.
 
     Returns:
         None where the input can be read only once. Records that cannot be read count nothing.
     """
-    cost = _cost(session, level)
+    costs = [cost_of(session, level, mode) for mode in modes]
     found = totals(
         session,
-        lambda one: cost(one.encoding),
+        lambda one: np.array([cost(one.encoding) for cost in costs]),
         sources,
         format=format,
         options=options,
-        entries=2,
+        entries=len(costs),
         once=True,
     )
     if found is None:
         return None
-    (exact, screen), characters = found
-    spent = {str(EXACT): exact, CASCADE: screen + ESCALATE * exact, str(ONE_PASS): screen}
-    return Work(spent, characters)
+    return Work(dict(zip(map(str, modes), found[0], strict=True)), found[1])
 
 
 def totals(
@@ -115,30 +112,32 @@ def totals(
     return (whole * total).tolist(), whole * seen
 
 
-def _cost(session: Session, level: Level) -> Callable[[Encoding], Doubles]:
-    """(2,) forward tokens that a record takes at a level in the exact mode, and in one pass."""
+def cost_of(session: Session, level: Level, mode: Mode) -> Callable[[Encoding], float]:
+    """Forward tokens that a record takes at a level in a mode."""
     model, view = session.model, level.view
     if view is not WHOLE:  # what is asked there depends on the record
         rule = view.units(session.tokenizer)
 
-        def of_windows(encoding: Encoding) -> Doubles:
+        def of_windows(encoding: Encoding) -> float:
             parts = view.windows(encoding, session.tokenizer, session.card.max_length)
-            asked = [
-                sum(query.variants * len(query.encoding) for query in rule.questions(*one)) for one in parts
-            ]
-            shown = [len(one) for (one, _), passes in zip(parts, asked, strict=True) if passes]
-            return np.array([sum(asked), sum(shown)], dtype=np.float64)
+            return float(
+                sum(
+                    query.variants * len(query.encoding)
+                    for window, owned in parts
+                    for query in rule.questions(window, owned, mode)
+                )
+            )
 
         return of_windows
-    modes = [forward_tokens(model), forward_tokens(model, ONE_PASS)]
-    also = [forward_tokens(model, mode) for mode in level.also]
+    passes = forward_tokens(model, mode)
+    also = [forward_tokens(model, other) for other in level.also]
     ways, special = 1 if level.second is None else 2, session.tokenizer.space.is_special
+    alone = mode.kind not in ("one-pass", "partition")  # they show what they do not ask, too
 
-    def cost(encoding: Encoding) -> Doubles:
-        length = len(encoding)
-        asked = np.count_nonzero((encoding.groups >= 0) & ~special[encoding.ids])
-        share = np.array([float(asked) / max(length, 1), 1.0])  # one pass shows what it does not ask, too
-        first = ways * share * [one(length) for one in modes]
-        return np.asarray(first + sum(one(length) for one in also))
+    def cost(encoding: Encoding) -> float:
+        length, share = len(encoding), 1.0
+        if alone and length:
+            share = np.count_nonzero((encoding.groups >= 0) & ~special[encoding.ids]) / length
+        return float(ways * share * passes(length) + sum(one(length) for one in also))
 
     return cost

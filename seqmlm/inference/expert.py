@@ -60,6 +60,7 @@ def fit_expert(
     tokens: int,
     seed: int,
     notify: Callable[[str], None],
+    budget: int | None = None,
 ) -> CountExpert | None:
     """Count a training split, learn the mixture on validation records, and keep both with the model.
 
@@ -71,6 +72,7 @@ def fit_expert(
             takes up to half a minute and a gigabyte of memory.
         seed: of the choice of units.
         notify: told what could not be done.
+        budget: forward tokens for units that are asked; None for a share of those trained on.
 
     Returns:
         The expert; None where the held-out data are too few to learn a mixture.
@@ -81,7 +83,8 @@ def fit_expert(
     readings = 1 if rule.complement is None else 2
     chosen = evenly(len(train), int(min(max(tokens, _FEWEST), _MOST) / mean / readings) + 1)
     want = (Rows(),) if multiplied(rule, unigram) else ()
-    learner = _Learner(model, validation, max(_FLOOR, int(_SHARE * tokens)), seed, want)
+    usual = max(_FLOOR, int(_SHARE * tokens))
+    learner = _Learner(model, validation, usual if budget is None else min(usual, budget), seed, want)
     if min(learner.learns.sum(), (~learner.learns).sum()) < _LEAST_UNITS:
         notify("no counts beside the model: too few validation units to learn a mixture from")
         return None
@@ -138,7 +141,8 @@ class _Learner:
     def _asked(self, budget: int, seed: int) -> list[Bools]:
         """(L,) for each window, True at the tokens of the units that are asked."""
         lengths = np.array([len(one) for one in self._encodings])
-        units = min(_ASKED, int(budget / max(1.0, float(lengths.mean())))) if len(lengths) else 0
+        units = int(budget / max(1.0, float(lengths.mean()))) if len(lengths) else 0
+        units = min(_ASKED, max(units, 3 * _LEAST_UNITS))
         each = np.diff(np.linspace(0, units, len(lengths) + 1).astype(np.int64))
         found = []
         for number, (encoding, count) in enumerate(zip(self._encodings, each.tolist(), strict=True)):

@@ -27,6 +27,7 @@ from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.device import Precision, best_device, resolved
 from seqmlm.engine.expert import CountExpert
 from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.expert import Use, counts_identity, stored_expert
@@ -126,6 +127,11 @@ class Session:
     def domain(self) -> Domain:
         """The model's domain."""
         return self.model.domain
+
+    @property
+    def mode(self) -> Mode:
+        """How records are scored where nobody says: the field's way, where units have tokens of their own."""
+        return self.domain.mode if self.tokenizer.units.one_pass else EXACT
 
     @property
     def card(self) -> Card:

@@ -38,6 +38,7 @@ from seqmlm.evaluation.bits import memorization_gap, unigram, unit_bits
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import load_tokenizer, make_masker
 from seqmlm.tasks.config import (
+    AFTERWARDS,
     LEARNING_RATES,
     SECOND_STAGE_LEARNING_RATE,
     TOKENS_PER_BATCH,
@@ -186,7 +187,7 @@ def loop_config(config: PretrainConfig) -> LoopConfig:
         every = max(1, train.max_steps // 10) if train.max_steps else 100
     same = {one.name: getattr(train, one.name) for one in fields(LoopConfig) if hasattr(train, one.name)}
     settled = {
-        "max_seconds": None if train.max_time is None else seconds(train.max_time),
+        "max_seconds": None if train.max_time is None else (1 - AFTERWARDS) * seconds(train.max_time),
         "learning_rate": rate,
         "rows_per_batch": max(1, round(batch_tokens(config) / row_length(config))),
         "evaluate_every": every,
@@ -233,9 +234,14 @@ class Evaluator:
         """The evaluation during training."""
         return self._measure(rows, self.records)
 
-    def final(self, rows: MaskedRows | LinearRows) -> dict[str, float]:
-        """The evaluation after training, on more sequences."""
-        return self._measure(rows, FINAL_FACTOR * self.records)
+    def final(self, rows: MaskedRows | LinearRows, tokens: int | None = None) -> dict[str, float]:
+        """The evaluation after training, on more sequences: so many tokens, where their number is given."""
+        records = FINAL_FACTOR * self.records
+        if tokens is not None:
+            records = min(
+                records, max(_FEWEST, int(tokens / max(1.0, float(self.validation.lengths.mean()))))
+            )
+        return self._measure(rows, records)
 
     def _measure(self, rows: MaskedRows | LinearRows, records: int) -> dict[str, float]:
         ask = Conditionals(rows, tokens_per_batch=self.tokens_per_batch)
@@ -255,6 +261,7 @@ class Evaluator:
 
 
 _BITS = "eval/bits_per_unit"
+_FEWEST = 32  # sequences of the last evaluation of a training, however short
 
 
 def linear_told(parts: Parts, world: int) -> str:

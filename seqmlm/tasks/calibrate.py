@@ -12,18 +12,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from seqmlm.anomaly.levels import Background, Level
 from seqmlm.anomaly.values import Longs, Scored
-from seqmlm.data.identity import TrainedOn
 from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
-from seqmlm.data.splits import evenly, hash64, nested
+from seqmlm.data.splits import hash64, nested
 from seqmlm.engine.device import Precision
 from seqmlm.engine.types import Encoding, InMemory, Sequences
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
@@ -31,20 +30,21 @@ from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.conformal import Calibration, CascadeCalibration, Choice, Screening
 from seqmlm.evaluation.incidents import rows_per_day
-from seqmlm.inference.batches import Encoded, batches, encoded, forward_tokens
+from seqmlm.inference.batches import Budget, Encoded, batches, encoded
 from seqmlm.inference.calibrations import (
     CALIBRATION,
     CASCADE,
     Stored,
     kept_calibrations,
+    rate_above,
     store,
     store_backgrounds,
-    store_trained_on,
     stored_background,
     stored_trained_on,
     told,
 )
 from seqmlm.inference.detector import ESCALATE, Detector, JudgedRow, Recorder, copies, table
+from seqmlm.inference.estimate import cost_of
 from seqmlm.inference.expert import Use
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
@@ -54,20 +54,23 @@ from seqmlm.tasks.corpus import split_source
 from seqmlm.tasks.models import register_calibrations
 from seqmlm.workspace import Workspace
 
-TRAINING_SHARE, MOST_SHARE = 0.05, 0.25
-"""How much longer a training may take for its calibration; at most, where that is too few rows."""
+if TYPE_CHECKING:
+    from seqmlm.tasks.launch import Plan
+    from seqmlm.tasks.observers import Console
 
-ENOUGH_ROWS = 1_000
-"""Rows that a mode is calibrated with if the most share allows it: 500 of them guarantee rates of .002."""
+ENOUGH_ROWS, LEAST_ROWS = 1_000, 100
+"""Rows that a training calibrates a mode with, if it can pay for them: half of them guarantee rates of .002.
+So many it gives its cheapest mode, however short it was: they guarantee .01."""
 
+_PORTIONS = 16  # of a limit
 _ENOUGH_RECORDS = 50  # rows of few records, as lines of a file, are more alike than so many rows would be
-_FORWARD = 3.0  # a forward pass is a third of a training step's work
 
 MOST_RECORDS = 20_000
 """Records that a calibration looks at; of more, so many spread evenly."""
 
-_EXACT_SHARE, _CASCADE_SHARE = 0.5, 0.4  # of the tokens that may be spent; the rest goes to one pass
-_FLOOR = 300_000  # forward tokens that a mode may take however short the training was
+
+Progress = Callable[[str, float, int], None]
+"""Told the mode, how much of it is done (0 to 1), and how many rows there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,12 +115,15 @@ class CalibrateResult:
     problems: Mapping[str, Any]
 
 
-def calibrate_files(config: CalibrateConfig, notify: Callable[[str], None]) -> CalibrateResult:
+def calibrate_files(
+    config: CalibrateConfig, notify: Callable[[str], None], progress: Progress | None = None
+) -> CalibrateResult:
     """Replace a model's calibrations of one level by those from normal data.
 
     Args:
         config: which model, which data.
         notify: told what could not be done.
+        progress: told how far it is.
 
     Raises:
         UsageError: no input, or a level or mode the model does not have.
@@ -141,7 +147,9 @@ def calibrate_files(config: CalibrateConfig, notify: Callable[[str], None]) -> C
     level = model.domain.level(config.level)
     with Problems(config.on_error, sensitive=sensitive) as problems:
         normal, left_out = _normal(config, model, problems)
-        calibrator = Calibrator(session=session, problems=problems, seed=config.seed, notify=notify)
+        calibrator = Calibrator(
+            session=session, problems=problems, seed=config.seed, notify=notify, progress=progress
+        )
         made = _replaced(calibrator, level, config.mode, normal)
         counts = problems.counts
     if session.entry is not None:
@@ -174,7 +182,7 @@ def _replaced(
         background, normal = calibrator.background(level, normal, None)
         assert background is not None
         learnt[level.name] = background
-    modes = default_modes(model) if mode is None else (mode,)
+    modes = default_modes(calibrator.session) if mode is None else (mode,)
     made = calibrator.calibrate(level, modes, normal, background)
     if not made:
         raise DataError("too few normal records for sensitive data", remedy="give at least eleven")
@@ -184,9 +192,11 @@ def _replaced(
     return made
 
 
-def default_modes(model: LoadedModel) -> tuple[str, ...]:
-    """The modes that a level is calibrated in where none is named: those that the model can be asked in."""
-    return (str(EXACT), str(ONE_PASS), CASCADE) if model.tokenizer.units.one_pass else (str(EXACT),)
+def default_modes(session: Session) -> tuple[str, ...]:
+    """The modes that a level is calibrated in where none is named: one pass and the field's own, the cheaper
+    first."""
+    cheap = (str(ONE_PASS),) if session.tokenizer.units.one_pass else ()
+    return tuple(dict.fromkeys((*cheap, str(session.mode))))
 
 
 def calibrate_trained(
@@ -195,36 +205,37 @@ def calibrate_trained(
     calibrating: Callable[[int], Iterator[Record]],
     of: int,
     train: Sequences,
-    trained_on: TrainedOn,
-    tokens: int,
+    budget: int,
     source: str,
     seed: int,
-    notify: Callable[[str], None],
+    console: Console,
 ) -> dict[str, float]:
     """Calibrate a model just trained with the records set aside, and write into its folder what it needs.
 
     A model whose data leave nothing to calibrate with stays without calibrations.
 
     Args:
-        model: in the folder that is being written.
+        model: in its folder.
         calibrating: streams at most so many of the records set aside.
         of: how many those are.
         train: the training split.
-        trained_on: tells whether a record trained.
-        tokens: trained on.
+        budget: forward tokens to spend.
         source: the data set's fingerprint.
         seed: of the training.
-        notify: told what was calibrated, and what could not be.
+        console: told what was calibrated, what could not be, and how far it is.
 
     Returns:
         Rows and smallest rates by mode, as metrics.
     """
     began, level = time.monotonic(), model.domain.level(None)
-    folder, private = Path(model.path), model.card.sensitive
-    store_trained_on(folder, trained_on, private=private)
-    problems, budget = Problems("skip", sensitive=private), int(TRAINING_SHARE * _FORWARD * tokens)
+    folder, private, notify = Path(model.path), model.card.sensitive, console.message
     calibrator = Calibrator(
-        session=Session(model), problems=problems, seed=seed, budget=budget, notify=notify
+        session=Session(model),
+        problems=Problems("skip", sensitive=private),
+        seed=seed,
+        budget=budget,
+        notify=notify,
+        progress=console.calibration,
     )
     normal = Normal(records=list(calibrating(MOST_RECORDS)), of=of, source=source)
     try:
@@ -235,7 +246,7 @@ def calibrate_trained(
             store_backgrounds(folder, {level.name: background}, private=private)
         if not rest.records:
             raise DataError("too few records were set aside")
-        made = calibrator.calibrate(level, default_modes(model), rest, background)
+        made = calibrator.calibrate(level, default_modes(calibrator.session), rest, background)
     except DataError as error:
         notify(f"not calibrated: {error.reason}; calibrate with normal data by 'seqmlm calibrate'")
         return {}
@@ -247,6 +258,19 @@ def calibrate_trained(
         for (_, mode), one in made.items()
         for name, value in (("rows", one.rows), ("smallest_rate", one.fitted.smallest_rate))
     }
+
+
+def few_held_out(level: Level, records: int, plan: Plan) -> str | None:
+    """What is to be said before a training of which too few records are held out for a rate of .01."""
+    if not level.whole or records >= LEAST_ROWS - 1 or not plan.config.data.calibration:
+        return None
+    rate = f"rates of {rate_above(1 / (records + 1))} and above" if records else "no rate"
+    some = "few" if plan.config.data.sensitive else f"{records}"
+    return (
+        f"{some} records are held out for calibration, which allow alarms at {rate}; --fpr 0.01 needs "
+        f"{LEAST_ROWS - 1}: give more data, or after the training seqmlm calibrate {plan.name} NORMAL with "
+        "as many other records"
+    )
 
 
 def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> tuple[Normal, int]:
@@ -312,6 +336,43 @@ class Normal:
     source: str
 
 
+class Limit(NamedTuple):
+    """How much is spent on a mode: so many forward tokens, but so many rows and records at least."""
+
+    tokens: float
+    rows: int = 0
+    records: int = 0
+
+
+class Portion(NamedTuple):
+    """Some records that are judged together.
+
+    records: tokenized.
+    done, of: records up to here, of how many.
+    spent: forward tokens up to here, by estimate.
+    limit: of these; None where all records are taken.
+    """
+
+    records: list[Encoded]
+    done: int
+    of: int
+    spent: float
+    limit: Limit | None
+
+    def share(self, rows: int) -> float:
+        """How much is done with so many rows, from 0 to 1: of all records, or of what is enough."""
+        if self.limit is None:
+            return self.done / self.of
+        tokens, least, records = self.limit
+        paid = min(self.spent / max(tokens, 1), rows / max(least, 1), self.done / max(records, 1))
+        plenty = min(rows / ENOUGH_ROWS, self.done / _ENOUGH_RECORDS)
+        return min(1.0, max(paid, plenty, self.done / self.of))
+
+    def enough(self, rows: int) -> bool:
+        """Whether no further records need be taken."""
+        return self.limit is not None and self.share(rows) >= 1
+
+
 @dataclass(kw_only=True, eq=False)
 class Calibrator:
     """Calibrates one model; the same records give the same calibrations.
@@ -322,6 +383,7 @@ class Calibrator:
         seed: of all draws.
         budget: forward tokens to spend; None for as many as all records take.
         notify: told what could not be done.
+        progress: told how far it is.
     """
 
     session: Session
@@ -329,6 +391,7 @@ class Calibrator:
     seed: int = 0
     budget: int | None = None
     notify: Callable[[str], None] = field(default=lambda text: None)
+    progress: Progress | None = None
     _exact: dict[str, Choice] = field(default_factory=dict, init=False)
 
     def background(
@@ -343,30 +406,28 @@ class Calibrator:
         """
         if level.background is None:
             return None, normal
-        half = Normal(records=normal.records[::2], of=normal.of, source=normal.source)
-        rest = Normal(records=normal.records[1::2], of=normal.of, source=normal.source)
+        half, rest = normal.records[::2], replace(normal, records=normal.records[1::2])
         fitted = level.background.fit(
-            self._encodings(half.records) if train is None else train, self.session.tokenizer, seed=self.seed
+            self._encodings(half) if train is None else train, self.session.tokenizer, seed=self.seed
         )
         if self.session.card.sensitive:
             fitted = fitted.discreet()
-        if train is not None and not fitted.needs_scores:
-            return fitted, normal
         if fitted.needs_scores:
-            detector = Detector(self._scorer(), level)
+            detector = Detector(self._scorer(), level, mode=self.session.mode)
+            limit = None if self.budget is None else Limit(self.budget / 4, records=SMALLEST)
             found: list[Scored] = []
-            few = self._paid(
-                half.records, _EXACT_SHARE / 2, self._cost(EXACT, level), lambda: sum(map(len, found))
-            )
-            for batch in batches(few):
-                found += detector.scored(self._encoded(batch, self.problems))
+            for portion in self._portions(detector, half, limit):
+                found += detector.scored(portion.records)
+                if portion.enough(len(found)):
+                    break
             fitted = fitted.learn(found)
-        return fitted, rest
+        apart = train is None or (fitted.needs_scores and fitted.judges)
+        return fitted, rest if apart else normal
 
     def calibrate(
         self, level: Level, modes: Sequence[str], normal: Normal, background: Background | None
     ) -> dict[tuple[str, str], Stored]:
-        """Calibrate a level in some modes ("cascade" is one).
+        """Calibrate a level in some modes, the cheapest first ("cascade" is one).
 
         Returns:
             By level and mode; nothing for a mode in which fewer than eleven sensitive records have rows.
@@ -378,10 +439,15 @@ class Calibrator:
         found: dict[tuple[str, str], Stored] = {}
         random = np.random.default_rng(self.seed)
         parts = [part for record in normal.records for part in level.as_judged(record, random)]
-        normal = replace(normal, records=parts)
-        for mode in modes:
+        normal, left = replace(normal, records=parts), self.budget
+        for number, mode in enumerate(modes):
+            limit = None
+            if left is not None:
+                few = SMALLEST if number == 0 or self.session.card.sensitive else 0
+                limit = Limit(left / (len(modes) - number), LEAST_ROWS if number == 0 else 0, few)
             one = self._cascade if mode == CASCADE else self._single
-            made = one(level, mode, normal, background)
+            made, spent = one(level, mode, normal, background, limit)
+            left = None if left is None else max(0, left - int(spent))
             if made is None:
                 needed = f"sensitive data need {SMALLEST}; give more normal data to 'seqmlm calibrate'"
                 self.notify(f"too few records to calibrate {level.name} in mode {mode}: {needed}")
@@ -390,15 +456,14 @@ class Calibrator:
         return found
 
     def _single(
-        self, level: Level, name: str, normal: Normal, background: Background | None
-    ) -> Stored | None:
+        self, level: Level, name: str, normal: Normal, background: Background | None, limit: Limit | None
+    ) -> tuple[Stored | None, float]:
         mode = Mode.parse(name)
-        share = 1 - _EXACT_SHARE - _CASCADE_SHARE if mode == ONE_PASS else _EXACT_SHARE
         detector = Detector(self._scorer(), level, mode=mode, background=background)
-        everything, taken = self._judged(detector, normal, share, self._cost(mode, level))
+        everything, taken, spent = self._judged(detector, normal, limit, name)
         judged = [one for one in everything if one.row.score is not None]
         if self._too_few(judged):
-            return None
+            return None, spent
         statistics, lengths = table([one.row for one in judged], level.statistics)
         evidence = detector.evidence(judged, statistics, lengths, seed=self.seed)
         choice = level.choice if evidence is None else evidence.choice
@@ -408,18 +473,14 @@ class Calibrator:
             statistics, lengths, seed=self.seed, choice=choice, records=self._owners(judged)
         )
         facts = self._facts(judged, taken, normal)
-        return Stored(calibration=calibration, evidence=evidence, **facts)
+        return Stored(calibration=calibration, evidence=evidence, **facts), spent
 
     def _cascade(
-        self, level: Level, name: str, normal: Normal, background: Background | None
-    ) -> Stored | None:
-        scorer = self._scorer()
-        again = self._cost(EXACT, level)
-        stage = Recorder()
+        self, level: Level, name: str, normal: Normal, background: Background | None, limit: Limit | None
+    ) -> tuple[Stored | None, float]:
+        scorer, stage = self._scorer(), Recorder()
         detector = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
-        judged, records = self._judged(
-            detector, normal, _CASCADE_SHARE, lambda tokens: again(tokens) * ESCALATE
-        )
+        judged, records, spent = self._judged(detector, normal, limit, name)
         seen = np.array([one.row.score is not None for one in judged], dtype=np.bool_)
         screen, _, lengths = stage.shown(seen)
         judged = [one for one in judged if one.row.score is not None]
@@ -430,33 +491,57 @@ class Calibrator:
         detector = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
         judged = [one for one in detector.judged(records, self.problems) if one.row.score is not None]
         if self._too_few(judged):
-            return None
+            return None, spent
         screen, exact, lengths = stage.shown(seen)
         choice = self._exact.get(level.name, level.choice)
         cascade = CascadeCalibration.fit(screening, screen, exact, lengths, seed=self.seed, choice=choice)
         facts = self._facts(judged, records, normal)
-        return Stored(cascade=cascade, screen=ONE_PASS, evidence=evidence, **facts)
+        return Stored(cascade=cascade, screen=ONE_PASS, evidence=evidence, **facts), spent
 
     def _judged(
-        self,
-        detector: Detector,
-        normal: Normal,
-        share: float,
-        cost: Callable[[int], float],
-    ) -> tuple[list[JudgedRow], list[Record]]:
-        """The rows of normal records, taken as long as `_paid` gives some, and those records."""
-        judged, taken, scored = list[JudgedRow](), list[Record](), 0
-        chooses = detector.level.chooses(detector.level.statistics)
+        self, detector: Detector, normal: Normal, limit: Limit | None, name: str
+    ) -> tuple[list[JudgedRow], list[Record], float]:
+        """The rows of normal records, taken until there are enough; those records, and what they cost."""
+        judged, taken, spent, rows = list[JudgedRow](), list[Record](), 0.0, 0
+        for portion in self._portions(detector, normal.records, limit):
+            more = detector.encoded(portion.records)
+            judged += more
+            rows += sum(one.row.score is not None for one in more)
+            taken += [one.record for one in portion.records]
+            spent = portion.spent
+            if self.progress is not None:
+                self.progress(name, portion.share(rows), rows)
+            if portion.enough(rows):
+                break
+        return judged, taken, spent
 
-        def records() -> Iterator[Record]:
-            for record in self._paid(normal.records, share, cost, lambda: scored, chooses=chooses):
-                taken.append(record)
-                yield record
+    def _portions(
+        self, detector: Detector, records: Sequence[Record], limit: Limit | None
+    ) -> Iterator[Portion]:
+        """Records in parts of about a batch; in an order of which every beginning is spread evenly, where
+        not all may be taken."""
+        if limit is not None:
+            records = [records[place] for place in nested(len(records))]
+        cost = cost_of(self.session, detector.level, detector.mode)
+        most = Budget.of(self.session.model, detector.mode).batch
+        if limit is not None:
+            most = min(most, max(limit.tokens / _PORTIONS, 1.0))
+        chooses = limit is not None and detector.level.chooses(detector.level.statistics)
+        done, tokens, part = 0, 0.0, list[Encoded]()
 
-        for one in detector.judged(records(), self.problems):
-            judged.append(one)
-            scored += one.row.score is not None
-        return judged, taken
+        def portion() -> Portion:
+            copied = copies(done) / done if chooses else 0.0  # with faults, which are scored, too
+            return Portion(part, done, len(records), tokens * (1 + copied), limit)
+
+        for some in batches(records):
+            for one in self._encoded(some, self.problems):
+                part.append(one)
+                done, before, tokens = done + 1, tokens, tokens + cost(one.encoding)
+                if tokens // most > before // most:
+                    yield portion()
+                    part = []
+        if part:
+            yield portion()
 
     def _owners(self, judged: Sequence[JudgedRow]) -> Longs:
         """(N,) hashes of what rows are of, as training divides data; of records, where all are of one."""
@@ -501,43 +586,3 @@ class Calibrator:
             for one in self._encoded(batch, self.problems):
                 found += windows(one.encoding, space, longest)
         return InMemory(found)
-
-    def _cost(self, mode: Mode, level: Level) -> Callable[[int], float]:
-        """Forward tokens of a record by its tokens."""
-        once, ways = forward_tokens(self.session.model, mode), 1 if level.second is None else 2
-        return lambda tokens: ways * once(tokens)
-
-    def _paid(
-        self,
-        records: Sequence[Record],
-        share: float,
-        cost: Callable[[int], float],
-        rows: Callable[[], int],
-        *,
-        chooses: bool = False,
-    ) -> Iterator[Record]:
-        """Records, spread evenly, until a share of the budget is spent, on copies with faults too, and there
-        are `ENOUGH_ROWS`.
-
-        One at least. Where rows are few it goes on until the share of the most budget is spent.
-
-        Args:
-            records: to take from; all without a budget.
-            cost: forward tokens of a record by its tokens.
-            rows: there are by now.
-            chooses: copies with faults will say which statistics judge.
-        """
-        if self.budget is None or not records:
-            yield from records
-            return
-        sample = [records[i] for i in evenly(len(records), 256)]
-        lengths = [len(one.encoding) for one in self._encoded(sample, Problems("skip"))]
-        each = max(1.0, float(np.mean([cost(length) for length in lengths or [1]])))
-        usual = share * self.budget
-        most = max(usual * MOST_SHARE / TRAINING_SHARE, _FLOOR)
-        for number, place in enumerate(nested(len(records))):
-            spent = (number + (copies(number) if chooses else 0)) * each
-            enough = rows() >= ENOUGH_ROWS and number >= _ENOUGH_RECORDS
-            if number and spent >= (usual if enough else most):
-                return
-            yield records[place]

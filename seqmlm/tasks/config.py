@@ -30,6 +30,9 @@ NAMED: Mapping[str, Collection[str]] = {"layers": LAYERS, "initialization": INIT
 LIMITS = ("max_steps", "max_time", "epochs")
 DEFAULT_STEPS = 1000  # without any limit
 
+AFTERWARDS = 0.2
+"""Share of `max_time` for what follows the last step: evaluation, counts and calibration."""
+
 # Peak learning rates that trained stably from scratch at these widths; second-stage training starts lower.
 # A linear model has a line search instead.
 LEARNING_RATES = {"tiny": 2e-3, "small": 1e-3, "base": 5e-4, "linear": 1.0}
@@ -75,8 +78,8 @@ class DataConfig:
     validation: float = 0.05
     """Share of the split keys held out for validation."""
     calibration: float = 0.0
-    """Share of the split keys held out to calibrate scores, by domain. 0 for none: such a model gives no
-    p-values until it is calibrated."""
+    """Share of the split keys held out to calibrate scores, by domain; of few records more, a fifth at most,
+    so that rates of .01 can be asked. 0 for none: such a model gives no p-values until it is calibrated."""
     calibrate_on: CalibrateOn = "latest"
     """Which of them calibrate with a chronological split: the latest, which are most like what comes next, or
     some spread over the time of training, which hold what comes and goes. By key, they are drawn anyway."""
@@ -118,7 +121,8 @@ class TrainConfig:
 
     max_steps: int | None = None
     max_time: str | float | None = None
-    """Training time such as 90s, 10m or 2h; the learning rate decays over its last fifth."""
+    """How long a training may take in all, such as 90s, 10m or 2h: reading, steps, and a fifth for evaluation
+    and calibration. The learning rate decays over the last fifth of the steps."""
     epochs: float | None = None
     tokens_per_batch: int | None = None
     """Tokens of one optimizer step, over all processes; by model size when absent."""

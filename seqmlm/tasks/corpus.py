@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -28,7 +28,7 @@ from seqmlm.data.prepare import combined, file_fingerprint, prepare
 from seqmlm.data.privacy import Cell, redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
-from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, evenly, neighbours
+from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, evenly, neighbours, no_label
 from seqmlm.data.store import Prepared
 from seqmlm.domains.base import Domain, plural
 from seqmlm.domains.samples import Sample
@@ -46,6 +46,10 @@ UNNAMED = "data"
 """Name of the corpus of all files that the user gives no name."""
 KEPT_INPUTS = ".inputs"
 """Folder, among the runs, of standard input as it was kept in files."""
+
+CALIBRATING, CALIBRATING_PARTS = 130, 40
+"""Records that are held out to calibrate, at least, unless they are more than a fifth: where a record is one
+row (about 100 guarantee a rate of .01, and groups are drawn), and where it has many, which are alike."""
 
 _TWO_NUMBERS = np.dtype((np.int64, 2))
 
@@ -105,6 +109,11 @@ class Corpus:
     quarantined: list[Path]
     calibrating: Callable[[int], Iterator[Record]]
     trained_on: TrainedOn
+
+    @property
+    def held_out(self) -> int:
+        """Records that calibrate."""
+        return sum(int(facts["calibration"]["records"]) for facts in self.statistics.values())
 
 
 class CorpusReader:
@@ -295,18 +304,30 @@ class CorpusReader:
 
     def split(self) -> Split:
         """The rule that divides training from validation and calibration records; a new object each time."""
-        share, seed = self.config.data.validation, self.config.seed
-        calibration = self.config.data.calibration
-        if self.config.data.split == "identity":
-            return ByKey(key=self.domain.clusters(), share=share, calibration=calibration, seed=seed)
+        data, seed = self.config.data, self.config.seed
+        enough = CALIBRATING if self.domain.level(None).whole else CALIBRATING_PARTS
         # Sequences that share a window must be in the same part: where they are joined, neighbours share one.
-        key = neighbours if self.config.data.join_documents else self.domain.split_key
-        if self.config.data.split == "chronological":
-            order = self.domain.order_key
-            on = self.config.data.calibrate_on
-            return Chronological(key=key, order=order, share=share, calibration=calibration, calibrate_on=on)
-        given = self.domain.given_split
-        return ByKey(key=key, share=share, calibration=calibration, seed=seed, given=given)
+        key = neighbours if data.join_documents else self.domain.split_key
+        if data.split == "chronological":
+            return Chronological(
+                key=key,
+                order=self.domain.order_key,
+                share=data.validation,
+                calibration=data.calibration,
+                enough=enough,
+                calibrate_on=data.calibrate_on,
+            )
+        by_key = ByKey(
+            key=key,
+            share=data.validation,
+            calibration=data.calibration,
+            enough=enough,
+            seed=seed,
+            given=self.domain.given_split,
+        )
+        if data.split == "identity":
+            return replace(by_key, key=self.domain.clusters(), given=no_label)
+        return by_key
 
 
 def _unnamed(id: str, source: str) -> str:

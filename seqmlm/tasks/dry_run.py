@@ -13,8 +13,8 @@ from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.loop import measured_speed
 from seqmlm.errors import UsageError
-from seqmlm.tasks.assemble import Parts, assemble
-from seqmlm.tasks.config import PretrainConfig, seconds
+from seqmlm.tasks.assemble import Parts, assemble, loop_config
+from seqmlm.tasks.config import PretrainConfig
 from seqmlm.tasks.corpus import CorpusReader, build_corpus
 from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import Console
@@ -100,12 +100,12 @@ def _batch_report(parts: Parts, where: torch.device) -> dict[str, Any]:
 
 def _steps(config: PretrainConfig, per_epoch: int, step_seconds: float) -> int:
     """Optimizer steps until the first limit."""
-    train = config.train
+    train, seconds = config.train, loop_config(config).max_seconds
     limits = []
     if train.max_steps is not None:
         limits.append(train.max_steps)
     if train.epochs is not None:
         limits.append(max(1, round(train.epochs * per_epoch)))
-    if train.max_time is not None:
-        limits.append(max(1, round(seconds(train.max_time) / max(step_seconds, 1e-9))))
+    if seconds is not None:
+        limits.append(max(1, round(seconds / max(step_seconds, 1e-9))))
     return min(limits)

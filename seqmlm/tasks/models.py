@@ -99,7 +99,6 @@ def resolve_model(reference: str | Path) -> ModelRef:
 
 
 def register_model(
-    run: TrackedRun,
     directory: Path,
     *,
     name: str,
@@ -107,29 +106,23 @@ def register_model(
     dataset: DatasetEntry,
     tokenizer: TokenizerEntry,
     masking: Mapping[str, Any],
-    metrics: Mapping[str, float],
+    run_id: str | None,
     init: str | None = None,
-    tracked_dataset: str | None = None,
     pause: Callable[[float], None] = time.sleep,
-) -> int:
-    """Register a model folder in our registry, which decides its version, and in MLflow.
+) -> ModelEntry:
+    """Register a model folder in our registry, which decides its version; `track_model` tells MLflow.
 
     The first version of a name becomes its `champion`; `seqmlm models alias` moves that. A folder registered
     before keeps its version. A server that cannot be reached is tried again for a minute: a training has
     ended here, and a server that is restarted must not cost it its end.
 
     Args:
-        run: the training's run; MLflow may be unreachable.
-        directory: the model folder, complete.
+        directory: the model folder.
         name: the model's name.
         domain, dataset, tokenizer, masking: what it was trained with.
-        metrics: final metrics, for MLflow's table of models.
+        run_id: of the training in MLflow, where it is known.
         init: what training started from: a reference, folder or hub id; None from scratch.
-        tracked_dataset: the name given to `run.dataset` for the data the metrics were measured on.
         pause: waits for some seconds, between attempts to reach the registry.
-
-    Returns:
-        The version.
 
     Raises:
         StateError: the registry cannot be used, or the folder holds no model.
@@ -148,23 +141,37 @@ def register_model(
                 masking=masking,
                 init=init,
                 parent=_parent(registry, home, init),
-                mlflow_run_id=run.run_id,
+                mlflow_run_id=run_id,
                 aliases=_champion(registry, name),
             )
 
-    entry = patiently(enter, pause)
-    params = {"domain": domain, "tokenizer": tokenizer.name, "vocabulary_size": tokenizer.vocabulary_size}
+    return patiently(enter, pause)
+
+
+def track_model(
+    run: TrackedRun, entry: ModelEntry, metrics: Mapping[str, float], *, dataset: str | None = None
+) -> None:
+    """Register a version in MLflow too, its folder complete.
+
+    Args:
+        run: the training's run; MLflow may be unreachable.
+        entry: of our registry.
+        metrics: final ones, for MLflow's table of models.
+        dataset: the name given to `run.dataset` for the data that they were measured on.
+    """
+    tokenizer = entry.tokenizer
+    params: dict[str, Any] = {"domain": entry.domain, "tokenizer": tokenizer.name}
+    params["vocabulary_size"] = tokenizer.vocabulary_size
     run.register(
-        name,
-        directory,
+        entry.name,
+        entry.path,
         version=entry.version,
         metrics=metrics,
-        dataset=tracked_dataset,
-        params={**params, "masker": masking.get("masker"), "init": init or "from scratch"},
+        dataset=dataset,
+        params={**params, "masker": entry.masking.get("masker"), "init": entry.init or "from scratch"},
         aliases=entry.aliases,
-        withheld=PERSONAL if _card(directory).get("sensitive", False) else (),
+        withheld=PERSONAL if _card(entry.path).get("sensitive", False) else (),
     )
-    return entry.version
 
 
 def register_calibrations(registry: Registry, entry: ModelEntry) -> None:

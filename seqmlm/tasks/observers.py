@@ -43,6 +43,9 @@ class Console(Protocol):
     def step(self, report: StepReport, total: float | None) -> None:
         return
 
+    def calibration(self, mode: str, share: float, rows: int) -> None:
+        return
+
 
 class SilentConsole(Console):
     """Prints nothing."""

@@ -7,64 +7,50 @@ a crash at any moment, `--resume` reaches the same model.
 from __future__ import annotations
 
 import json
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors import SafetensorError
 
 from seqmlm import plugins
-from seqmlm.anomaly.levels import WHOLE, Level
 from seqmlm.config import from_dict, to_dict
 from seqmlm.data.privacy import redact_small_counts
-from seqmlm.domains.base import Domain
 from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import LAYERS, PATTERN_KEYS, parameter_count
-from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
-from seqmlm.engine.durable import move_into_place, owner_only, replace_file
+from seqmlm.engine.durable import owner_only, replace_file
 from seqmlm.engine.linear import LinearRows, Penalty
 from seqmlm.engine.loop import Loop, LoopResult, NullObserver, Observer, StepReport
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import restore_module
 from seqmlm.engine.pseudolikelihood import LinearLoop
 from seqmlm.errors import StateError, UsageError
-from seqmlm.inference import model_folder
-from seqmlm.inference.expert import fit_expert
 from seqmlm.parsing import read_json
-from seqmlm.registry import DatasetEntry, Registry, UnreachableError, patiently
+from seqmlm.registry import Registry
 from seqmlm.tasks.assemble import Best, Evaluator, Parts, assemble, linear_told, new_model
-from seqmlm.tasks.calibrate import calibrate_trained
+from seqmlm.tasks.calibrate import few_held_out
 from seqmlm.tasks.config import LIMITS, PretrainConfig
 from seqmlm.tasks.corpus import (
     QUARANTINE,
-    UNNAMED,
     Corpus,
     CorpusReader,
     build_corpus,
-    sequence_indices,
-    shown_name,
 )
+from seqmlm.tasks.finalize import disk_errors, finalize, shown_corpus
 from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, Plan, TrainRequest, plan
-from seqmlm.tasks.models import register_calibrations, register_model, tokenizer_entry
 from seqmlm.tasks.observers import (
     Console,
     Recorder,
-    loss_plot,
-    sample_predictions,
 )
-from seqmlm.tasks.sizing import foretell, sized
-from seqmlm.tracking import LEDGER, METRICS, TrackedRun, Tracker, read_metrics
+from seqmlm.tasks.sizing import foretell, reading_seconds, sized
+from seqmlm.tracking import LEDGER, TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
-SHOWN_PREDICTIONS = 8
-MODEL_FOLDER, BEST = "model", "best.safetensors"
+BEST = "best.safetensors"
 
 
 def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
@@ -96,9 +82,13 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
     domain = plugins.domain(agreed.config.domain)
     say = console.message if processes.is_main else _silent
     corpus = build_corpus(CorpusReader(agreed.config, domain, workspace), say)
-    agreed = sized(agreed, corpus, processes, say)
+    if few := few_held_out(domain.level(None), corpus.held_out, agreed):
+        say(few)
+    spent = float(processes.text_from_main(repr(time.monotonic() - began)))
+    agreed = sized(agreed, corpus, processes, say, spent=spent)
     foretell(agreed, corpus, processes, say)
     parts = assemble(agreed.config, corpus)
+    parts = replace(parts, loop=replace(parts.loop, spent=reading_seconds(agreed.config, spent)))
     model = agreed.config.model
     if model.is_linear:
         say(linear_told(parts, processes.world))
@@ -124,7 +114,7 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
         if agreed.config.train.sharding != "none" and processes.world > 1:
             parts = replace(parts, rows=_whole_model(agreed.config, parts, outcome))
         if best is not None:
-            with _disk_errors(agreed):
+            with disk_errors(agreed):
                 last = best.restore(parts.rows)
             if last is not None:
                 say(
@@ -132,7 +122,7 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
                     f"{last:.3f} by the last ones, which had begun to memorize; train a shorter time, or on "
                     "more data"
                 )
-        version, values = finalize(agreed, domain, workspace, parts, outcome, run, say)
+        version, values = finalize(agreed, domain, workspace, parts, outcome, run, console)
         bits, unigram = values["eval/bits_per_unit"], values["eval/unigram_bits_per_unit"]
         say(
             f"finished at step {outcome.steps}: {bits:.3f} bits per {domain.unit} (unigram {unigram:.3f}); "
@@ -189,8 +179,8 @@ def _expected_steps(parts: Parts, report: StepReport) -> float:
     limits: list[float] = []
     if parts.loop.max_steps is not None:
         limits.append(parts.loop.max_steps)
-    if parts.loop.max_seconds is not None:
-        limits.append(report.step * parts.loop.max_seconds / report.seconds)
+    if parts.loop.training_seconds is not None:
+        limits.append(report.step * parts.loop.training_seconds / report.seconds)
     if parts.loop.epochs is not None and parts.aligned is not None:
         limits.append(parts.loop.epochs)
     elif parts.loop.epochs is not None:
@@ -217,13 +207,8 @@ def _tracked(agreed: Plan, workspace: Workspace, parts: Parts, console: Console)
     run.artifact(settings)
     for name, paths in corpus.sources.items():
         counts = redact_small_counts(corpus.statistics[name], config.data.sensitive)
-        run.dataset(_shown(config, name, paths), paths[0], corpus.fingerprint, counts)
+        run.dataset(shown_corpus(config, name, paths), paths[0], corpus.fingerprint, counts)
     return run
-
-
-def _shown(config: PretrainConfig, name: str, paths: Sequence[str]) -> str:
-    """What MLflow calls a corpus: as the user does, else by its files, but for sensitive ones."""
-    return name if name != UNNAMED or config.data.sensitive else shown_name(paths)
 
 
 def _keep_quarantined(corpus: Corpus, path: Path) -> None:
@@ -266,7 +251,7 @@ def _params(config: PretrainConfig, parts: Parts) -> dict[str, Any]:
         "epochs": train.epochs,
         "precision": train.precision,
         "seed": config.seed,
-        "data": ", ".join(_shown(config, name, paths) for name, paths in parts.corpus.sources.items()),
+        "data": ", ".join(shown_corpus(config, name, paths) for name, paths in parts.corpus.sources.items()),
         "data_fingerprint": parts.corpus.fingerprint,
         "training_sequences": len(parts.corpus.train),
     }
@@ -306,207 +291,6 @@ def _whole_model(config: PretrainConfig, parts: Parts, outcome: LoopResult) -> M
 
 def _silent(text: str) -> None:
     """Print nothing: only the main process reports."""
-
-
-def finalize(
-    plan: Plan,
-    domain: Domain,
-    workspace: Workspace,
-    parts: Parts,
-    outcome: LoopResult,
-    run: TrackedRun,
-    say: Callable[[str], None],
-) -> tuple[int, Mapping[str, float]]:
-    """Evaluate the trained model, calibrate it, write its folder and register it.
-
-    Returns:
-        The model's version and the final evaluation.
-
-    Raises:
-        StateError: the disk is full, or the registry cannot be reached; the checkpoints are untouched.
-    """
-    directory = plan.directory
-    values = parts.evaluator.final(parts.rows)
-    with _disk_errors(plan):
-        folder = _model_folder(directory, outcome.steps)
-        building = directory / "model.tmp"
-        shutil.rmtree(building, ignore_errors=True)
-        card = _card(plan, domain, parts, outcome, run, values)
-        model_folder.write(building, parts.rows, parts.corpus.tokenizer, card)
-        model = model_folder.LoadedModel(
-            rows=parts.rows, tokenizer=parts.corpus.tokenizer, domain=domain, card=card, path=str(building)
-        )
-        values = {**values, **_counts(plan, model, parts, outcome, say)}
-        values = {**values, **_calibrate(plan, model, parts, outcome, say)}
-        shutil.rmtree(folder, ignore_errors=True)
-        move_into_place(building, folder)
-    run.log_metrics(outcome.steps, values)
-    try:
-        version = _register(plan, workspace, parts, folder, run, values)
-    except UnreachableError as error:
-        raise StateError(
-            f"{error}; the model is in {folder}: then `seqmlm train --resume {plan.name}`"
-        ) from None
-    with _disk_errors(plan):
-        _artifacts(plan, domain, parts, run)
-    return version, values
-
-
-def _model_folder(directory: Path, steps: int) -> Path:
-    """The folder of the model; a run that was extended keeps the folder of its earlier version."""
-    first = directory / MODEL_FOLDER
-    card = model_folder.read_card(first)
-    return first if card is None or card.steps == steps else directory / f"{MODEL_FOLDER}-{steps}"
-
-
-@contextmanager
-def _disk_errors(plan: Plan) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise StateError(
-            f"cannot write {plan.directory}: {error}; free space, then --resume {plan.name}"
-        ) from None
-
-
-def _card(
-    plan: Plan,
-    domain: Domain,
-    parts: Parts,
-    outcome: LoopResult,
-    run: TrackedRun,
-    values: Mapping[str, float],
-) -> model_folder.Card:
-    config, tokenizer, rows = plan.config, parts.corpus.tokenizer, parts.rows
-    linear = isinstance(rows, LinearRows)
-    return model_folder.Card(
-        domain=domain.name,
-        unit=domain.unit,
-        tokenizer=tokenizer.name,
-        max_length=rows.model.config.length if linear else config.model.max_length,
-        probability=parts.rows.probability,
-        sensitive=config.data.sensitive,
-        channels=parts.rows.channels.described() if parts.rows.channels is not None else {},
-        masking={} if linear else to_dict(config.masking),
-        reading=dict(config.data.options) if linear else {},
-        seed=config.seed,
-        parent=config.model.init,
-        dataset=parts.corpus.fingerprint,
-        run_name=plan.name,
-        run_id=run.run_id,
-        steps=outcome.steps,
-        metrics=values,
-    )
-
-
-def _counts(
-    plan: Plan,
-    model: model_folder.LoadedModel,
-    parts: Parts,
-    outcome: LoopResult,
-    say: Callable[[str], None],
-) -> dict[str, float]:
-    """Put counts beside the model; what they are worth, as metrics."""
-    expert = fit_expert(
-        model,
-        parts.corpus.train,
-        parts.corpus.validation,
-        unigram=parts.evaluator.unigram,
-        tokens=outcome.tokens,
-        seed=plan.config.seed,
-        notify=say,
-    )
-    if expert is None:
-        return {}
-    bits = {name: float(expert.facts[f"{name}_bits"]) for name in ("mixture", "model", "counts")}
-    verdict = counts_verdict(model.domain.levels, better=bool(expert.facts["better"]))
-    say(
-        f"asked one {model.domain.unit} at a time: {bits['model']:.3f} bits by the model, "
-        f"{bits['counts']:.3f} by counts, {bits['mixture']:.3f} by both; {verdict} (--expert)"
-    )
-    if expert.facts["gain_over_counts"]["low"] <= 0:
-        say("the model adds nothing to counts so far: train longer, or on more data")
-    return {f"eval/exact_{name}_bits_per_unit": value for name, value in bits.items()}
-
-
-def counts_verdict(levels: Sequence[Level], *, better: bool) -> str:
-    """Whether scores of some levels will mix counts in: those that show the model a part alone never do."""
-    if not better:
-        return "scores use the model alone"
-    alone = ", ".join(level.name for level in levels if level.view != WHOLE)
-    return "scores mix both" + (f", those of {alone} excepted: they use the model alone" if alone else "")
-
-
-def _calibrate(
-    plan: Plan,
-    model: model_folder.LoadedModel,
-    parts: Parts,
-    outcome: LoopResult,
-    say: Callable[[str], None],
-) -> dict[str, float]:
-    corpus = parts.corpus
-    return calibrate_trained(
-        model,
-        calibrating=corpus.calibrating,
-        of=sum(facts["calibration"]["records"] for facts in corpus.statistics.values()),
-        train=corpus.train,
-        trained_on=corpus.trained_on,
-        tokens=outcome.tokens,
-        source=corpus.fingerprint,
-        seed=plan.config.seed,
-        notify=say,
-    )
-
-
-def _register(
-    plan: Plan,
-    workspace: Workspace,
-    parts: Parts,
-    folder: Path,
-    run: TrackedRun,
-    values: Mapping[str, float],
-) -> int:
-    """Register the folder as a new version of the model named after the run; returns the version."""
-    config, corpus, tokenizer = plan.config, parts.corpus, parts.corpus.tokenizer
-    sources = tuple(path for paths in corpus.sources.values() for path in paths)
-    version = register_model(
-        run,
-        folder,
-        name=plan.name,
-        domain=config.domain,
-        dataset=DatasetEntry(
-            fingerprint=corpus.fingerprint,
-            domain=config.domain,
-            sources=sources,
-            counts=redact_small_counts(corpus.statistics, config.data.sensitive),
-        ),
-        tokenizer=tokenizer_entry(tokenizer),
-        masking={} if config.model.is_linear else to_dict(config.masking),
-        metrics=values,
-        init=config.model.init,
-        tracked_dataset=_shown(config, *next(iter(corpus.sources.items()))),
-    )
-
-    def calibrations() -> None:
-        with Registry(workspace) as registry:
-            register_calibrations(registry, registry.get(plan.name, version=version))
-
-    patiently(calibrations)
-    return version
-
-
-def _artifacts(plan: Plan, domain: Domain, parts: Parts, run: TrackedRun) -> None:
-    directory = plan.directory
-    loss_plot(read_metrics(directory / METRICS), directory / "loss.png", plan.name)
-    run.artifact(directory / "loss.png")
-    if plan.config.data.sensitive:
-        return
-    ask = Conditionals(parts.rows, tokens_per_batch=parts.evaluator.tokens_per_batch)
-    validation = parts.corpus.validation
-    shown = sequence_indices(validation, SHOWN_PREDICTIONS)
-    text = sample_predictions(ask, domain, parts.corpus.tokenizer, validation, shown, plan.config.seed)
-    (directory / "predictions.txt").write_text(text, encoding="utf-8")
-    run.artifact(directory / "predictions.txt")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,14 +5,16 @@ The same request to the same model always gives the same plan.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from seqmlm import plugins
 from seqmlm.anomaly.levels import WHOLE, Background, Level
 from seqmlm.engine.device import Precision
 from seqmlm.engine.reductions import Entropy, Rank, top
-from seqmlm.engine.units import EXACT, ONE_PASS, Mode
+from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for
 from seqmlm.inference.batches import Budget, tokens_per_second
@@ -36,8 +38,8 @@ from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.workspace import Workspace
 
 PATIENCE = 600.0
-"""Seconds that the forward passes of a scoring may take, by estimate, where no mode is asked for and the
-model is calibrated for a cheaper one: about as long as a person waits for one result without planning."""
+"""Seconds that the forward passes of a scoring may take, by estimate, in the mode that is the field's own:
+about as long as a person waits for one result without planning."""
 
 EXPECTED = top(3)
 """What a row says of each unit that it names."""
@@ -126,10 +128,8 @@ class ScoringPlan:
 def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
     """Decide level, mode and calibration.
 
-    Where no mode is asked for, an input is scored exactly, but by a cascade, or else in one pass, where that
-    would take more than `PATIENCE` and the model is calibrated for these; a pipe by a cascade, if it is. The
-    estimate rests on no clock: the same request always gets the same mode on the same kind of device, and
-    what is resumed goes on in the mode it began with.
+    The estimate of what a mode takes rests on no clock: the same request always gets the same mode on the
+    same kind of device, and what is resumed goes on in the mode it began with.
 
     Raises:
         UsageError: an unknown level or mode, one the model cannot be asked in, or a rate of alarms that its
@@ -141,9 +141,7 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
     notes: list[str] = []
     name, characters = config.mode, None
     if name is None:
-        choice = choose_mode(config, session, level)
-        name, why = _possible(config, session, level, choice.mode, choice.why)
-        characters = choice.characters
+        name, why, characters = choose_mode(config, session, level)
         notes.append(f"--mode {name}: {why}")
     stored = stored_calibration(model, level, name)
     notes += _counts(session, level)
@@ -191,59 +189,64 @@ class Choice(NamedTuple):
 
 
 def choose_mode(config: ScoreConfig, session: Session, level: Level) -> Choice:
-    """The most exact mode that takes at most `PATIENCE`, else the cheapest, of exact and those that the model
-    is calibrated for."""
+    """The field's own mode, where it is calibrated for what is asked and takes at most `PATIENCE`.
+
+    Else one that is calibrated; the cheapest of them, and of all where none is.
+    """
     if config.resume and config.out is not None:
         begun = Cursor(config.out, {}).begun().get("mode")
         if isinstance(begun, str):
             return Choice(begun, "as the scoring that is continued began")
-    if config.since is not None or config.diff is not None:
-        return Choice(str(EXACT), "only files that changed are scored")
-    cheaper = [name for name in _CHEAPER if _usable(session, level, name) is not None]
-    sources = ["-"] if config.follow else config.sources
-    work = work_of(session, level, sources, format=config.format, options=config.options)
+    own, stored = str(session.mode), _usable(session, level)
+    enough = [name for name, one in stored.items() if not _too_rare(config, level, name, one)]
+    if stored and not enough:
+        name = min(stored, key=lambda mode: stored[mode].fitted.smallest_rate)
+        return Choice(name, "it is calibrated with the most rows")
+    modes = enough or [own, *([str(ONE_PASS)] if session.tokenizer.units.one_pass else [])]
+    changes = config.since is not None or config.diff is not None  # few, and unknown before they are read
+    sources = ["-"] if config.follow or changes else config.sources
+    asked = [Mode.parse(name) for name in dict.fromkeys([*modes, own])]
+    work = work_of(session, level, asked, sources, format=config.format, options=config.options)
     if work is None:
-        why = "how much there is to score is not known"
-        if CASCADE in cheaper:
-            return Choice(CASCADE, why)
-        why += f", but no cascade is calibrated for these scores of level {level.name}"
-        return Choice(str(EXACT), why)
+        return Choice(*_of_unknown(own, stored, modes))
     rate = tokens_per_second(session.model)
     seconds = {name: tokens / rate for name, tokens in work.tokens.items()}
-    usable = [str(EXACT), *cheaper]
-    fast = [name for name in usable if seconds[name] <= PATIENCE]
-    mode = fast[0] if fast else min(usable, key=seconds.__getitem__)
-    why = f"the forward passes take {about(seconds[mode])}, by estimate"
-    if mode != str(EXACT):
-        why += f" (--mode exact: {about(seconds[str(EXACT)])})"
-    elif not fast and session.tokenizer.units.one_pass:
-        why += f" (--mode {ONE_PASS}: {about(seconds[str(ONE_PASS)])}; it is not calibrated for these scores)"
-    return Choice(mode, why, work.characters)
+    if own in modes and seconds[own] <= PATIENCE:
+        return Choice(own, f"{_DEFAULT}; {about(seconds[own])} by estimate", work.characters)
+    name = min(modes, key=seconds.__getitem__)
+    why = f"{about(seconds[name])} by estimate"
+    if name != own:
+        lacks = f", {_lack(own, stored)}" if own not in modes else ""
+        why += f"; --mode {own}, {_DEFAULT}{lacks}, {about(seconds[own])}"
+    return Choice(name, why, work.characters)
 
 
-_CHEAPER = (CASCADE, str(ONE_PASS))
-"""Modes that may be taken where nobody asks for one and exact scores take long, the most exact first."""
+_DEFAULT = "the default of this field"
 
 
-def _usable(session: Session, level: Level, mode: str) -> Stored | None:
-    """The calibration of a mode, if it is one of the scores that are mixed now."""
-    stored = stored_calibration(session.model, level, mode)
-    return stored if stored is not None and _rests_on(stored, session, level) else None
+def _of_unknown(own: str, stored: Mapping[str, Stored], modes: Sequence[str]) -> tuple[str, str]:
+    """The mode for an input of unknown size, and why."""
+    if own in modes:
+        return own, _DEFAULT
+    return modes[0], f"--mode {own}, {_DEFAULT}, {_lack(own, stored)}"
 
 
-def _possible(config: ScoreConfig, session: Session, level: Level, name: str, why: str) -> tuple[str, str]:
-    """The mode, and why; another one where only that was calibrated with enough rows for the asked rate."""
-    own = stored_calibration(session.model, level, name)
-    if config.rate_option is None or config.resume or own is None or not _too_rare(config, level, name, own):
-        return name, why
-    for mode in _CHEAPER:
-        other = _usable(session, level, mode)
-        if other is not None and not _too_rare(config, level, mode, other):
-            why = (
-                f"its {other.rows:,} normal rows are enough for the rate, the {own.rows:,} of {name} are not"
-            )
-            return mode, why
-    return name, why
+def _lack(own: str, stored: Mapping[str, Stored]) -> str:
+    """Why a mode cannot be taken where others can."""
+    if own not in stored:
+        return "is not calibrated for these scores"
+    return f"has too few normal rows for the rate ({stored[own].rows:,})"
+
+
+def _usable(session: Session, level: Level) -> dict[str, Stored]:
+    """The calibrations of a level, by mode, that are of the scores that are mixed now."""
+    found = {}
+    for name, mode in stored_calibrations(Path(session.model.path)):
+        if name == level.name and mode != CASCADE:
+            one = stored_calibration(session.model, level, mode)
+            if one is not None and _rests_on(one, session, level):
+                found[mode] = one
+    return found
 
 
 def about(seconds: float) -> str:
@@ -307,13 +310,13 @@ def check_rate(config: ScoreConfig) -> None:
         return  # nothing is asked, or loading says what is wrong
     level = plugins.domain(card.domain).level(config.level)
     stored = stored_calibrations(folder)
-    modes = [config.mode] if config.mode else [str(EXACT), *_CHEAPER]
-    found = {mode: one for mode in modes if (one := stored.get((level.name, mode))) is not None}
+    own = {mode: one for (name, mode), one in stored.items() if name == level.name}
+    found = {mode: one for mode, one in own.items() if config.mode in (None, mode)}
     if not found:
-        raise _uncalibrated(config, level, modes[0], option)
-    refusals = [_too_rare(config, level, mode, one) for mode, one in found.items()]
-    if all(refusals):
-        raise UsageError(str(refusals[0]))
+        raise _uncalibrated(config, level, config.mode or str(plugins.domain(card.domain).mode), option)
+    most = min(found, key=lambda mode: found[mode].fitted.smallest_rate)
+    if refusal := _too_rare(config, level, most, found[most]):
+        raise UsageError(refusal)
 
 
 def _alpha(config: ScoreConfig, level: Level, mode: str, stored: Stored | None) -> float | None:
@@ -335,7 +338,9 @@ def _rate(config: ScoreConfig, stored: Stored) -> float:
 
 
 def _too_rare(config: ScoreConfig, level: Level, mode: str, stored: Stored) -> str | None:
-    """Why a calibration is too small for the rate that is asked; None where it is not."""
+    """Why a calibration is too small for the rate that is asked; None where it is not, or none is asked."""
+    if config.rate_option is None:
+        return None
     alpha, fitted = _rate(config, stored), stored.fitted
     if alpha >= fitted.smallest_rate or (config.extrapolate and fitted.has_tail):
         return None

@@ -17,10 +17,10 @@ import torch
 from seqmlm.engine.backbones import SHAPE_KEYS, SIZES, ModelConfig, body_parameter_count
 from seqmlm.engine.device import is_out_of_memory, random_state_kept, release_memory
 from seqmlm.engine.distributed import Processes
-from seqmlm.engine.loop import measured_speed
+from seqmlm.engine.loop import LoopResult, measured_speed
 from seqmlm.engine.packing import PackedBatch
-from seqmlm.tasks.assemble import Parts, assemble, batch_tokens, row_length
-from seqmlm.tasks.config import PretrainConfig, TrainConfig, seconds
+from seqmlm.tasks.assemble import Parts, assemble, batch_tokens, loop_config, row_length
+from seqmlm.tasks.config import AFTERWARDS, PretrainConfig, TrainConfig, seconds
 from seqmlm.tasks.corpus import Corpus
 from seqmlm.tasks.launch import Plan
 
@@ -129,7 +129,9 @@ def choose(candidates: Sequence[Candidate], time: float, speed: Callable[[str], 
     return Choice(taken.size, sees)
 
 
-def sized(agreed: Plan, corpus: Corpus, processes: Processes, say: Callable[[str], None]) -> Plan:
+def sized(
+    agreed: Plan, corpus: Corpus, processes: Processes, say: Callable[[str], None], *, spent: float = 0.0
+) -> Plan:
     """The plan for the size that suits its time, chosen by the main process; unchanged if the size is named.
 
     Leaves no trace: models, optimizers and the state of random generators are thrown away.
@@ -139,6 +141,7 @@ def sized(agreed: Plan, corpus: Corpus, processes: Processes, say: Callable[[str
         corpus: the data of the training.
         processes: those of the training; all of them must call this.
         say: told in one sentence what was chosen and why.
+        spent: seconds of the limit that reading took.
 
     Raises:
         UsageError: see `assemble`.
@@ -151,12 +154,44 @@ def sized(agreed: Plan, corpus: Corpus, processes: Processes, say: Callable[[str
         limit = str(agreed.config.train.max_time).strip()
         with random_state_kept(processes.device):
             candidates = [_candidate(plan.config, corpus) for plan in plans.values()]
-            choice = choose(
-                candidates, seconds(limit), lambda size: _speed(plans[size].config, corpus, processes)
-            )
+            time = (1 - AFTERWARDS) * seconds(limit) - reading_seconds(agreed.config, spent)
+            choice = choose(candidates, time, lambda size: _speed(plans[size].config, corpus, processes))
         taken = choice.size
         say(told(choice, limit if limit[-1].isalpha() else f"{limit}s", int(corpus.train.lengths.sum())))
     return plans[processes.text_from_main(taken)]
+
+
+def reading_seconds(config: PretrainConfig, spent: float) -> float:
+    """Of the time that reading took, what is taken from a training's limit: half of its steps' at most."""
+    limit = loop_config(config).max_seconds
+    return 0.0 if limit is None else min(spent, limit / 2)
+
+
+@dataclass(frozen=True)
+class Afterwards:
+    """Forward tokens that what follows the last step of a training may take; None where nothing bounds it."""
+
+    evaluation: int | None
+    counts: int | None
+    calibration: int
+
+
+_FORWARD = 3.0  # a forward pass is a third of a training step's work
+_LEAST_CALIBRATION = 600_000
+
+
+def afterwards(config: PretrainConfig, outcome: LoopResult) -> Afterwards:
+    """What the last fifth of a limit of time is for; calibration takes a fifth of any other training's time.
+
+    By tokens, at the speed of the steps, and never by a clock: a training that is continued after a kill does
+    the same again.
+    """
+    if config.train.max_time is None:
+        spent = int(AFTERWARDS * _FORWARD * outcome.tokens)
+        return Afterwards(None, None, max(spent, _LEAST_CALIBRATION))
+    speed = _FORWARD * outcome.tokens / max(outcome.seconds, 1e-9)
+    tokens = AFTERWARDS * seconds(config.train.max_time) * speed
+    return Afterwards(int(tokens / 4), int(tokens / 4), int(tokens / 2))
 
 
 def foretell(agreed: Plan, corpus: Corpus, processes: Processes, say: Callable[[str], None]) -> None:

@@ -17,7 +17,7 @@ from seqmlm.data.privacy import PERSONAL
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr.readers.histories import iso
 from seqmlm.inference import model_folder
-from seqmlm.inference.calibrations import CALIBRATION, CASCADE, stored_calibrations, stored_trained_on
+from seqmlm.inference.calibrations import CALIBRATION, stored_calibrations, stored_trained_on
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -50,7 +50,7 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     folder = workspace / "runs/mine/model"
     first = stored_calibrations(folder)
     [level] = {level for level, _ in first}
-    assert {mode for _, mode in first} == {"exact", "one-pass", "cascade"}
+    assert {mode for _, mode in first} == {"one-pass", "partition:4"}
     rows = {mode: one.rows for (_, mode), one in first.items()}
     assert 35 < rows["one-pass"] < 130, "the third that was set aside"
     assert _registered(workspace) == [(level, mode, rows[mode]) for mode in sorted(rows)]
@@ -81,12 +81,12 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     model = model_folder.load(folder)
     other = next(one.name for one in model.domain.levels if one.name != level)
     assert seqmlm("calibrate", "mine", normal, "--records", 40, "--level", other).code == 0
-    assert {(level, CASCADE), (other, CASCADE)} < stored_calibrations(folder).keys()
+    assert {(level, "one-pass"), (other, "one-pass")} < stored_calibrations(folder).keys()
 
-    only = seqmlm("calibrate", "mine", normal, "--mode", "partition:4", "--records", 60)
+    only = seqmlm("calibrate", "mine", normal, "--mode", "partition:2", "--records", 60)
     assert only.code == 0, only.err
-    assert f"{level}\tpartition:4\t60" in only.out
-    assert len(stored_calibrations(folder)) == 7
+    assert f"{level}\tpartition:2\t60" in only.out
+    assert len(stored_calibrations(folder)) == 5
 
     # A file of another version is refused, and calibrating takes its place.
     written = (folder / CALIBRATION).read_bytes()
@@ -129,12 +129,13 @@ def test_rates_that_the_normal_rows_do_not_guarantee(
     trained = seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.calibration=0.3")
     assert trained.code == 0, trained.err
     assert seqmlm("calibrate", "mine", normal).code == 0
-    assert seqmlm("calibrate", "mine", normal, "--mode", "exact", "--records", 40).code == 0
+    assert seqmlm("calibrate", "mine", normal, "--mode", "partition:4", "--records", 40).code == 0
 
     chosen = seqmlm("score", "mine", new, "--fpr", 0.01)
     assert chosen.code == 0, chosen.err
-    assert (
-        "--mode cascade: its 400 normal rows are enough for the rate, the 40 of exact are not" in chosen.err
+    assert chosen.err.startswith("--mode one-pass: ")
+    assert "--mode partition:4, the default of this field, has too few normal rows for the rate (40)" in (
+        chosen.err
     )
     beyond = seqmlm("score", "mine", new, "--fpr", 0.0001, "--extrapolate", "--mode", "one-pass")
     assert beyond.code == 0, beyond.err
@@ -144,7 +145,7 @@ def test_rates_that_the_normal_rows_do_not_guarantee(
     for source in (new, "-"):
         refused = seqmlm("score", "mine", source, "--fpr", "0.000001")
         assert refused.code == 2
-        assert "asks for a rate of 1e-06; the 40 normal rows" in refused.err
+        assert "asks for a rate of 1e-06; the 400 normal rows" in refused.err
     stored = {
         mode: one.fitted for (_, mode), one in stored_calibrations(workspace / "runs/mine/model").items()
     }
@@ -155,9 +156,9 @@ def test_rates_that_the_normal_rows_do_not_guarantee(
         assert fitted.smallest_rate <= float(rate) < 1.1 * fitted.smallest_rate
         assert f"--mode {mode}'" in refused.err
         assert ("--extrapolate" in refused.err) is fitted.has_tail
-    refused = seqmlm("score", "mine", new, "--fpr", "0.01", "--mode", "partition:4")
+    refused = seqmlm("score", "mine", new, "--fpr", "0.01", "--mode", "exact")
     assert refused.code == 4
-    assert "mode partition:4: make one from normal data" in refused.err
+    assert "mode exact: make one from normal data" in refused.err
     assert "--extrapolate is about" in seqmlm("score", "mine", new, "--extrapolate").err
 
 
@@ -197,7 +198,7 @@ def test_what_cannot_be_used_is_named(
 
 
 def test_nothing_of_a_patient_is_in_the_calibration(seqmlm: Run, workspace: Path) -> None:
-    lines = ["patient,time,code,value,text,visit"]
+    header, lines = "patient,time,code,value,text,visit", []
     for history in histories(80):
         for event in history.events:
             time = "" if event.time is None else iso(event.time)
@@ -212,8 +213,11 @@ def test_nothing_of_a_patient_is_in_the_calibration(seqmlm: Run, workspace: Path
             )
             lines.append(",".join(fields))
     table = workspace / "events.csv"
-    table.write_text("\n".join(lines) + "\n")
     for share, calibrated in (("0.5", True), ("0.05", False)):
+        kept = [
+            one for one in lines if calibrated or int(one.partition(",")[0].removeprefix("subjectp")) < 40
+        ]
+        table.write_text("\n".join([header, *kept]) + "\n")
         name = f"p{share[2:]}"
         done = seqmlm(
             "train",
@@ -261,11 +265,11 @@ def test_a_calibration_knows_its_precision_and_scores_in_another_say_so(seqmlm: 
     assert seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine").code == 0
     folder = workspace / "runs/mine/model"
     assert {one.precision for one in stored_calibrations(folder).values()} == {"fp32"}
-    done = seqmlm("calibrate", "mine", normal, "--mode", "exact", "--precision", "bf16", "--json")
+    done = seqmlm("calibrate", "mine", normal, "--mode", "partition:4", "--precision", "bf16", "--json")
     assert done.code == 0, done.err
-    assert done.json["modes"]["exact"]["precision"] == "bf16"
+    assert done.json["modes"]["partition:4"]["precision"] == "bf16"
     kept = {mode: one.precision for (_, mode), one in stored_calibrations(folder).items()}
-    assert kept == {"exact": "bf16", "one-pass": "fp32", "cascade": "fp32"}
+    assert kept == {"partition:4": "bf16", "one-pass": "fp32"}
     out, rows = workspace / "out.jsonl", {}
     for precision in ("fp32", "bf16"):
         asked = ("score", "mine", normal, "--out", out, "--json", "--precision", precision)

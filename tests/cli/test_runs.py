@@ -15,7 +15,7 @@ from tiny_models import protein_model, residues
 
 from seqmlm.inference import model_folder
 from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry
-from seqmlm.tasks.models import register_model
+from seqmlm.tasks.models import register_model, track_model
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 
@@ -34,17 +34,17 @@ def two_runs(tracked_workspace: Path) -> Path:
             model = run.directory / "model"
             card = replace(tiny.card, metrics={"eval/bits_per_unit": loss + 1}, parent=parent)
             model_folder.write(model, tiny.rows, tiny.tokenizer, card)
-            register_model(
-                run,
+            entry = register_model(
                 model,
                 name=name,
                 domain="protein",
                 dataset=DatasetEntry(fingerprint="f", domain="protein", sources=("/p.fasta",)),
                 tokenizer=TokenizerEntry(hash="h", name="residue.v1", vocabulary_size=33),
                 masking={"masker": "uniform.v1", "rate": 0.15},
-                metrics={"train/loss": loss},
                 init=parent,
+                run_id=run.run_id,
             )
+            track_model(run, entry, {"train/loss": loss})
             parent = str(model)
     return tracked_workspace
 

@@ -182,7 +182,7 @@ def test_spread_calibration_is_drawn_from_all_times_before_validation(
 @pytest.mark.parametrize(("records", "calibrating"), [(1000, 100), (300, 40), (110, 22), (12, 3), (5, 1)])
 def test_of_little_data_more_calibrates(records: int, calibrating: int) -> None:
     rows = [record(str(number), time=number) for number in range(records)]
-    split = Chronological(key=key, order=lambda r: r.meta["time"], share=0.05, calibration=0.1)
+    split = Chronological(key=key, order=lambda r: r.meta["time"], share=0.05, calibration=0.1, enough=40)
     found = split.parts(np.array([split.mark(row) for row in rows], dtype=np.int64))
     assert np.flatnonzero(found == CALIBRATION).tolist() == list(range(records - calibrating, records))
 

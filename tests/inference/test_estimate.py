@@ -20,7 +20,7 @@ from seqmlm.data.record import Record
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.inference import batches, estimate
 from seqmlm.inference.batches import forward_tokens
-from seqmlm.inference.detector import ESCALATE, Detector
+from seqmlm.inference.detector import Detector
 from seqmlm.inference.estimate import Work, work_of
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
@@ -38,8 +38,11 @@ def fasta(tmp_path: Path) -> Path:
     return file
 
 
+MODES = (EXACT, ONE_PASS, Mode("partition", 4))
+
+
 def work(session: Session, path: object, level: str | None = None, **settings: Any) -> Work:
-    found = work_of(session, session.domain.level(level), [str(path)], **settings)
+    found = work_of(session, session.domain.level(level), MODES, [str(path)], **settings)
     assert found is not None
     return found
 
@@ -59,9 +62,7 @@ def test_an_input_costs_what_its_records_cost_equal_ones_once(pattern: str, fast
     found = work(session, fasta)
     exact = sum(cost(session, 80 + n % 10) for n in range(40))
     screen = sum(82 + n % 10 for n in range(40))
-    assert found.tokens == pytest.approx(
-        {"exact": exact, "cascade": screen + ESCALATE * exact, "one-pass": screen}
-    )
+    assert found.tokens == pytest.approx({"exact": exact, "one-pass": screen, "partition:4": 4 * screen})
     assert found.characters == sum(80 + n % 10 for n in range(40)) + 2 * 80
 
 
@@ -120,7 +121,7 @@ def test_no_more_is_read_than_is_needed(fasta: Path, monkeypatch: pytest.MonkeyP
 
 def test_pipes_are_not_read_for_it() -> None:
     session = Session(protein_model(100))
-    assert work_of(session, session.domain.level(None), ["-"]) is None
+    assert work_of(session, session.domain.level(None), MODES, ["-"]) is None
 
 
 def test_a_bad_input_is_for_the_scoring_to_refuse(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_a_bad_input_is_for_the_scoring_to_refuse(tmp_path: Path) -> None:
     assert tokens(session, bad) == cost(session, 3)
     empty = tmp_path / "empty.fasta"
     empty.write_text("")
-    assert work(session, empty) == Work({"exact": 0, "cascade": 0, "one-pass": 0}, 0)
+    assert work(session, empty) == Work({"exact": 0, "one-pass": 0, "partition:4": 0}, 0)
 
 
 def test_an_input_is_read_as_the_request_says(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def strands(count: int) -> tuple[LoadedModel, list[Record]]:
     return model, [Record(id=str(n), raw=raw, source="x", line=n) for n, raw in enumerate(raws, 1)]
 
 
-@pytest.mark.parametrize("mode", [EXACT, ONE_PASS], ids=str)
+@pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize(
     ("made", "level"), [(patient_files, "visit"), (patient_files, "visit-whole"), (strands, "window")]
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,6 @@ from seqmlm.engine import durable
 from seqmlm.engine.types import Sequences
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import DataError, StateError
-from seqmlm.inference.batches import forward_tokens
 from seqmlm.inference.calibrations import (
     BACKGROUND,
     CALIBRATION,
@@ -44,8 +43,7 @@ from seqmlm.inference.detector import Detector
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks import calibrate as calibrate_module
-from seqmlm.tasks.calibrate import ENOUGH_ROWS, Calibrator, Normal, default_modes
+from seqmlm.tasks.calibrate import Calibrator, Normal, default_modes
 from seqmlm.tasks.score_output import line
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -105,56 +103,39 @@ def test_the_same_records_give_the_same_calibrations(model: LoadedModel, tmp_pat
     level, records = RecordLevel("protein"), normal(80)
     written = []
     for name in "ab":
-        found = calibrator(model).calibrate(level, default_modes(model), records, None)
-        assert [mode for _, mode in found] == ["exact", "one-pass", "cascade"]
+        one = calibrator(model)
+        found = one.calibrate(level, default_modes(one.session), records, None)
+        assert [mode for _, mode in found] == ["one-pass", "partition:4"]
         (tmp_path / name).mkdir()
         store(tmp_path / name, {key: replace(s, created="now") for key, s in found.items()})
         written.append((tmp_path / name / CALIBRATION).read_bytes())
     assert written[0] == written[1]
-    back = stored_calibration(replace(model, path=str(tmp_path / "a")), level, CASCADE)
+    back = stored_calibration(replace(model, path=str(tmp_path / "a")), level, "one-pass")
     assert back is not None
-    assert back.cascade is not None
     assert (back.rows, back.source, back.created) == (80, "f", "now")
 
 
-def _rows(count: int) -> Callable[[], int]:
-    return lambda: count
+@pytest.mark.parametrize("pattern", ["nearby.v1", "everywhere.v1"])
+def test_a_budget_bounds_what_is_asked(pattern: str) -> None:
+    one = calibrator(protein_model(100, pattern), budget=400_000)
+    found = one.calibrate(RecordLevel("protein"), ["one-pass", "exact"], normal(3000, longest=90), None)
+    rows = {mode: stored.rows for (_, mode), stored in found.items()}
+    assert 1000 <= rows["one-pass"] < 1300, "as many as are enough"
+    assert 100 < rows["exact"] < 1000
+    assert one.session.forward_tokens == pytest.approx(400_000 - 50_000, rel=0.2), "what one pass left"
 
 
-def test_a_budget_bounds_what_is_asked(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    records, exact = normal(3000).records, forward_tokens(model)
-
-    def paid(budget: int | None, rows: int) -> list[Record]:
-        return list(calibrator(model, budget=budget)._paid(records, 0.5, exact, _rows(rows)))
-
-    def cost(found: Sequence[Record]) -> float:
-        return sum(exact(len(record.raw) + 2) for record in found)
-
-    assert paid(None, 0) == list(records)
-    assert len(paid(1, ENOUGH_ROWS)) == 50, "rows of few records are too much alike"
-    few = paid(1, 0)
-    assert 200_000 < cost(few) < 400_000, "so much however short the training was"
-    lines = np.diff(sorted(record.line for record in few))
-    assert lines.max() <= 2 * max(lines.min(), 1), "spread evenly"
-    monkeypatch.setattr(calibrate_module, "_FLOOR", 0)
-    assert len(paid(1, 0)) == 1
-    usual, most = cost(paid(200_000, ENOUGH_ROWS)), cost(paid(200_000, ENOUGH_ROWS - 1))
-    assert 60_000 < usual < 140_000
-    assert 4 * usual < most < 6 * usual
-
-
-def test_a_short_training_affords_more_exact_records_where_layers_look_nearby(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(calibrate_module, "ENOUGH_ROWS", 0)
-    records = normal(600, longest=90)
-    rows, spent = {}, {}
-    for pattern in ("nearby.v1", "everywhere.v1"):
-        one = calibrator(protein_model(100, pattern), budget=400_000)
-        found = one.calibrate(RecordLevel("protein"), [str(EXACT)], records, None)["protein", "exact"]
-        rows[pattern], spent[pattern] = found.rows, one.session.forward_tokens
-    assert rows["nearby.v1"] > 2 * rows["everywhere.v1"]
-    assert all(150_000 < tokens < 250_000 for tokens in spent.values()), "half of the budget, both"
+def test_a_short_training_calibrates_its_cheapest_mode_with_rows_enough() -> None:
+    records = normal(3000)
+    one, told = calibrator(protein_model(100), budget=1), list[tuple[str, float, int]]()
+    one.progress = lambda *given: told.append(given)
+    found = one.calibrate(RecordLevel("protein"), ["one-pass", "exact"], records, None)
+    assert found["protein", "one-pass"].rows == 100
+    assert found["protein", "exact"].rows == 1
+    assert found["protein", "one-pass"].fitted.smallest_rate < 0.01
+    shares = [share for mode, share, _ in told if mode == "one-pass"]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
 
 
 def test_rows_a_day_stand_for_all_records(model: LoadedModel) -> None:
@@ -293,7 +274,7 @@ def test_folders_without_calibration_and_broken_ones(model: LoadedModel, tmp_pat
     assert "anything" not in found
     store(tmp_path, {("a", "exact"): _one(model)})
     content = (tmp_path / CALIBRATION).read_bytes()
-    (tmp_path / CALIBRATION).write_bytes(content.replace(b'\\"format\\": 1', b'\\"format\\": 9'))
+    (tmp_path / CALIBRATION).write_bytes(content.replace(b'\\"format\\": 2', b'\\"format\\": 9'))
     with pytest.raises(StateError, match="format"):
         stored_calibrations(tmp_path)
 

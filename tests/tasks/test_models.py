@@ -29,6 +29,7 @@ from seqmlm.tasks.models import (
     register_model,
     resolve_model,
     show_model,
+    track_model,
 )
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
@@ -82,19 +83,19 @@ def make(home: Workspace) -> Make:
         with Tracker(home).start(run_name or name, experiment="e", params={}) as run:
             _write_model(run.directory / "model")
             run.dataset("p", "/p.fasta", "f", {})
-            return register_model(
-                run,
+            entry = register_model(
                 run.directory / "model",
                 name=name,
                 domain="protein",
                 dataset=DatasetEntry(fingerprint="f", domain="protein", sources=("/p.fasta",)),
                 tokenizer=TokenizerEntry(hash="h", name="residue.v1", vocabulary_size=33),
                 masking={"masker": "uniform.v1"},
-                metrics={"eval/bits_per_unit": 3.5},
                 init=init,
-                tracked_dataset="p",
+                run_id=run.run_id,
                 pause=pause,
             )
+            track_model(run, entry, {"eval/bits_per_unit": 3.5}, dataset="p")
+            return entry.version
 
     return build
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seqmlm import plugins
-from seqmlm.tasks.pretrain import counts_verdict
+from seqmlm.tasks.finalize import counts_verdict
 
 
 def test_levels_that_never_mix_counts_in_are_named() -> None:

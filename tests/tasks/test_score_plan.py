@@ -17,6 +17,7 @@ from tiny_models import RESIDUES, protein_model
 from seqmlm.domains.dna import DNA
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference import batches, model_folder
@@ -24,7 +25,6 @@ from seqmlm.inference.batches import tokens_per_second
 from seqmlm.inference.calibrations import Stored
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.estimate import work_of
-from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.session import Session
 from seqmlm.tasks import score_plan
 from seqmlm.tasks.score import score_files
@@ -43,16 +43,24 @@ def fasta(tmp_path: Path) -> Path:
     return file
 
 
+def rows(count: int, **facts: Any) -> Stored:
+    """A calibration of so many rows."""
+    values = np.random.default_rng(0).normal(size=count)
+    return Stored(calibration=Calibration.fit({"pll": values}, np.full(count, 10), seed=0), **facts)
+
+
 @pytest.fixture
-def calibrated(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The modes that every model is calibrated for: a cascade and one pass, unless a test changes it."""
-    modes = {"cascade", "one-pass"}
-
-    def stored(model: LoadedModel, level: object, mode: str) -> object:
-        return Stored() if mode in modes else None
-
-    monkeypatch.setattr(score_plan, "stored_calibration", stored)
-    return modes
+def calibrated(monkeypatch: pytest.MonkeyPatch) -> dict[str, Stored]:
+    """The calibrations by mode that every level of every model has."""
+    found = {"partition:4": rows(400), "one-pass": rows(400)}
+    levels = ("protein", "window")
+    monkeypatch.setattr(
+        score_plan,
+        "stored_calibrations",
+        lambda _: {(level, mode): one for level in levels for mode, one in found.items()},
+    )
+    monkeypatch.setattr(score_plan, "stored_calibration", lambda _, __, mode: found.get(mode))
+    return found
 
 
 def request(*paths: object, **settings: Any) -> ScoreConfig:
@@ -61,7 +69,8 @@ def request(*paths: object, **settings: Any) -> ScoreConfig:
 
 def costs(session: Session, config: ScoreConfig) -> dict[str, float]:
     """Forward tokens in each mode."""
-    found = work_of(session, session.domain.level(None), config.sources)
+    modes = [EXACT, Mode("partition", 4), ONE_PASS]
+    found = work_of(session, session.domain.level(None), modes, config.sources)
     assert found is not None
     return dict(found.tokens)
 
@@ -76,74 +85,59 @@ def patience(monkeypatch: pytest.MonkeyPatch, session: Session, cost: float) -> 
     monkeypatch.setattr(score_plan, "PATIENCE", cost / tokens_per_second(session.model))
 
 
-@pytest.mark.parametrize("pattern", ["nearby.v1", "everywhere.v1"])
-def test_the_most_exact_mode_is_taken_that_a_person_waits_for(
-    pattern: str, fasta: Path, monkeypatch: pytest.MonkeyPatch, calibrated: set[str]
-) -> None:
-    session = Session(protein_model(100, pattern))
-    cost = costs(session, request(fasta))
-    assert cost["one-pass"] < cost["cascade"] < cost["exact"]
-
-    def chosen(longest: float) -> str:
-        patience(monkeypatch, session, longest)
-        return mode(session, request(fasta))[0]
-
-    assert [chosen(1.001 * cost[name]) for name in cost] == ["exact", "cascade", "one-pass"]
-    assert [chosen(0.999 * cost[name]) for name in cost] == ["cascade", "one-pass", "one-pass"]
-    calibrated.remove("cascade")
-    assert chosen(0.999 * cost["exact"]) == "one-pass"
-    calibrated.symmetric_difference_update({"cascade", "one-pass"})
-    assert chosen(0.999 * cost["one-pass"]) == "cascade", "the cheapest of those that there are"
-    calibrated.clear()
-    assert chosen(0.999 * cost["exact"]) == "exact"
-
-
-def test_a_calibration_with_other_counts_is_none(
-    fasta: Path, monkeypatch: pytest.MonkeyPatch, calibrated: set[str]
+def test_the_field_says_how_it_is_scored_as_long_as_a_person_waits(
+    fasta: Path, monkeypatch: pytest.MonkeyPatch, calibrated: dict[str, Stored]
 ) -> None:
     session = Session(protein_model(100))
-    patience(monkeypatch, session, 1.0)
-    monkeypatch.setattr(score_plan, "stored_calibration", lambda *_: Stored(counts="others"))
-    assert mode(session, request(fasta))[0] == "exact"
-
-
-def test_layers_that_look_nearby_are_asked_exactly_for_longer(
-    fasta: Path, monkeypatch: pytest.MonkeyPatch, calibrated: set[str]
-) -> None:
-    near, far = (Session(protein_model(100, pattern)) for pattern in ("nearby.v1", "everywhere.v1"))
-    patience(monkeypatch, near, 2 * costs(near, request(fasta))["exact"])
-    assert [mode(session, request(fasta))[0] for session in (near, far)] == ["exact", "cascade"]
-
-
-def test_what_is_told_is_how_long_it_takes(
-    fasta: Path, monkeypatch: pytest.MonkeyPatch, calibrated: set[str]
-) -> None:
-    session = Session(protein_model(100, "everywhere.v1"))
     cost = costs(session, request(fasta))
+    assert cost["one-pass"] < cost["partition:4"] < cost["exact"]
+    patience(monkeypatch, session, 1.001 * cost["partition:4"])
+    assert mode(session, request(fasta))[0] == "partition:4"
+    patience(monkeypatch, session, 0.999 * cost["partition:4"])
+    assert mode(session, request(fasta))[0] == "one-pass"
+    del calibrated["one-pass"]
+    assert mode(session, request(fasta))[0] == "partition:4", "no other one is calibrated"
+    calibrated["exact"] = rows(400)
+    del calibrated["partition:4"]
+    assert mode(session, request(fasta))[0] == "exact"
+    calibrated.clear()
+    assert mode(session, request(fasta))[0] == "one-pass", "the cheapest, where none is calibrated"
+    patience(monkeypatch, session, 1.001 * cost["partition:4"])
+    assert mode(session, request(fasta))[0] == "partition:4"
+
+
+def test_a_calibration_with_other_counts_is_none(fasta: Path, calibrated: dict[str, Stored]) -> None:
+    session = Session(protein_model(100))
+    assert mode(session, request(fasta))[0] == "partition:4"
+    calibrated["partition:4"] = rows(400, counts="others")
+    assert mode(session, request(fasta))[0] == "one-pass"
+
+
+def test_what_is_told_is_which_mode_and_how_long_it_takes(
+    fasta: Path, monkeypatch: pytest.MonkeyPatch, calibrated: dict[str, Stored]
+) -> None:
+    session = Session(protein_model(100))
+    cost = costs(session, request(fasta))
+    share = cost["one-pass"] / cost["partition:4"]
 
     def told(minutes: float) -> tuple[str, str]:
-        """Where an exact scoring takes so long."""
-        monkeypatch.setattr(score_plan, "tokens_per_second", lambda _: cost["exact"] / (60 * minutes))
+        """Where the field's mode takes so long."""
+        monkeypatch.setattr(score_plan, "tokens_per_second", lambda _: cost["partition:4"] / (60 * minutes))
         return mode(session, request(fasta))
 
+    own = "the default of this field"
     for minutes, said in ((0.2, "less than a minute"), (1, "1 minute"), (7, "7 minutes")):
-        assert told(minutes) == ("exact", f"the forward passes take {said}, by estimate")
-    share = cost["cascade"] / cost["exact"]
-    assert told(8 / share) == (
-        "cascade",
-        f"the forward passes take 8 minutes, by estimate (--mode exact: {about(480 / share)})",
-    )
+        assert told(minutes) == ("partition:4", f"{own}; {said} by estimate")
+    said = f"{about(27 * 3600 * share)} by estimate; --mode partition:4, {own}, 27 hours"
+    assert told(27 * 60) == ("one-pass", said)
     calibrated.clear()
-    name, why = told(60 * 27)
-    assert (name, why) == (
-        "exact",
-        f"the forward passes take 27 hours, by estimate (--mode one-pass: "
-        f"{about(27 * 3600 * cost['one-pass'] / cost['exact'])}; it is not calibrated for these scores)",
-    )
+    assert told(27 * 60) == ("one-pass", said)
+    monkeypatch.setattr(type(session.tokenizer.units), "one_pass", False)
+    assert told(27 * 60)[0] == "exact", "units that other tokens show, too"
 
 
 def test_a_genome_takes_minutes_by_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibrated: set[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibrated: dict[str, Stored]
 ) -> None:
     """Of 61 kb and 1.85 Mb, by a model of the default size and layers of DNA, on two cores."""
     monkeypatch.setattr(batches, "_RATES", dict.fromkeys((False, True), batches._RATES[False]))
@@ -153,45 +147,35 @@ def test_a_genome_takes_minutes_by_default(
     model = replace(model, rows=MaskedRows(build(shape, model.tokenizer.space), model.tokenizer.space))
     session = Session(model)
     file = tmp_path / "g.fa"
-    for bases, name in ((5_000, "cascade"), (61_000, "cascade"), (1_850_000, "one-pass")):
+    for bases, name in ((61_000, "partition:4"), (1_850_000, "one-pass")):
         file.write_text(">c\n" + "".join(random.Random(bases).choices("ACGT", k=bases)) + "\n")
         assert mode(session, request(file))[0] == name
         seconds = costs(session, request(file))[name] / tokens_per_second(session.model)
         assert seconds < 20 * 60
 
 
-def test_pipes_are_not_read_for_it_and_changes_are_few(calibrated: set[str], tmp_path: Path) -> None:
-    session = Session(protein_model(100))
-    unknown = "how much there is to score is not known"
-    assert mode(session, request("-")) == ("cascade", unknown)
-    calibrated.remove("cascade")
-    assert mode(session, request("-")) == (
-        "exact",
-        f"{unknown}, but no cascade is calibrated for these scores of level protein",
-    )
+def test_pipes_and_changes_are_not_read_for_it(calibrated: dict[str, Stored], tmp_path: Path) -> None:
+    session, own = Session(protein_model(100)), "the default of this field"
+    assert mode(session, request("-")) == ("partition:4", own)
     for changed in ({"since": "main"}, {"diff": tmp_path / "no.diff"}):
-        assert mode(session, request(tmp_path / "nowhere", **changed))[0] == "exact"
+        assert mode(session, request(tmp_path / "nowhere", **changed)) == ("partition:4", own)
+    del calibrated["partition:4"]
+    told = "one-pass", f"--mode partition:4, {own}, is not calibrated for these scores"
+    assert mode(session, request("-")) == told
 
 
-def rows(count: int) -> Stored:
-    """A calibration of so many rows, half of which guarantee a rate."""
-    values = np.random.default_rng(0).normal(size=count)
-    sizes = np.full(count, 10)
-    return Stored(calibration=Calibration.fit({"pll": values}, sizes, seed=0))
-
-
-def test_a_rate_is_asked_of_the_mode_that_has_rows_enough(
-    fasta: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = {"exact": rows(20), "cascade": rows(20), "one-pass": rows(2000)}
-    monkeypatch.setattr(score_plan, "stored_calibration", lambda _, __, mode: known.get(mode))
+def test_a_rate_is_asked_of_a_mode_that_has_rows_enough(fasta: Path, calibrated: dict[str, Stored]) -> None:
     session = Session(protein_model(100))
+    calibrated["partition:4"] = rows(20)
     plan = choose(request(fasta, fpr=0.01), session)
     assert plan.mode_name == "one-pass"
-    assert "its 2,000 normal rows are enough for the rate, the 20 of exact are not" in plan.notes[0]
-    assert choose(request(fasta, fpr=0.2), session).mode_name == "exact"
-    del known["one-pass"]
-    with pytest.raises(UsageError, match="the 20 normal rows that level protein"):
+    assert "has too few normal rows for the rate (20)" in plan.notes[0]
+    assert choose(request(fasta, fpr=0.2), session).mode_name == "partition:4"
+    calibrated["one-pass"] = rows(30)
+    with pytest.raises(UsageError, match="the 30 normal rows that level protein"):
+        choose(request(fasta, fpr=0.01), session)
+    calibrated.clear()
+    with pytest.raises(StateError, match="has none of level protein in mode partition:4"):
         choose(request(fasta, fpr=0.01), session)
 
 
@@ -199,7 +183,7 @@ def test_a_bad_input_is_for_the_scoring_to_refuse(tmp_path: Path, workspace: Pat
     session = Session(protein_model(100))
     empty = tmp_path / "empty.fasta"
     empty.write_text("")
-    assert mode(session, request(empty))[0] == "exact"
+    assert mode(session, request(empty))[0] == "partition:4"
     folder = tmp_path / "model"
     model_folder.write(folder, session.model.rows, session.tokenizer, session.card)
     with pytest.raises(DataError, match="the file is empty"):
@@ -228,16 +212,10 @@ def test_a_resumed_scoring_goes_on_in_the_mode_it_began_with(
         with pytest.raises(KeyboardInterrupt):
             score_files(config, io.StringIO())
     monkeypatch.setattr(score_plan, "PATIENCE", 0.0)  # as another device, or another version, may have it
-    stored = score_plan.stored_calibration
-
-    def cascade(model: LoadedModel, level: Any, mode: str) -> Any:
-        return Stored() if mode == "cascade" else stored(model, level, mode)
-
-    monkeypatch.setattr(score_plan, "stored_calibration", cascade)
     session = Session(model_folder.load(str(folder)))
-    assert mode(session, config)[0] == "cascade"
+    assert mode(session, config)[0] == "one-pass"
     again = ScoreConfig(model=config.model, paths=config.paths, out=config.out, resume=True)
-    assert mode(session, again) == ("exact", "as the scoring that is continued began")
+    assert mode(session, again) == ("partition:4", "as the scoring that is continued began")
     summary = score_files(again, io.StringIO())
     assert (summary.records, summary.rows) == (42, 42)
 
@@ -253,4 +231,4 @@ def test_counts_matter_to_a_calibration_only_where_they_are_mixed_in(
     assert any("other counts" in note for note in plan.notes) is not rests
     if not rests:
         with pytest.raises(StateError, match="with other counts"):
-            choose(request("some", level=level, mode="cascade"), session)
+            choose(request("some", level=level, mode="exact", fpr=0.1), session)

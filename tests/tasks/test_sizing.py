@@ -261,7 +261,7 @@ def test_a_size_without_memory_is_not_taken(
     assert "small does not fit in memory" in done.err
 
 
-@pytest.mark.parametrize(("per_second", "size"), [(1.0, "tiny"), (1e4, "small"), (1e6, "base")])
+@pytest.mark.parametrize(("per_second", "size"), [(1.0, "tiny"), (1.3e4, "small"), (1e6, "base")])
 def test_the_size_taken_decides_what_depends_on_it(
     workspace: Path, fasta: Path, monkeypatch: pytest.MonkeyPatch, per_second: float, size: str
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry
 from seqmlm.tasks.doctor import upgrade
-from seqmlm.tasks.models import register_model
+from seqmlm.tasks.models import register_model, track_model
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 
@@ -28,17 +28,17 @@ def test_mlflow_and_the_registry_share_a_server(
         model = run.directory / "model"
         model.mkdir()
         (model / "config.json").write_text("{}")
-        version = register_model(
-            run,
+        entry = register_model(
             model,
             name="r",
             domain="protein",
             dataset=DatasetEntry(fingerprint="f", domain="protein", sources=()),
             tokenizer=TokenizerEntry(hash="h", name="residue.v1", vocabulary_size=33),
             masking={},
-            metrics={"train/loss": 2.0},
+            run_id=run.run_id,
         )
-    assert (version, warnings_given) == (1, [])
+        track_model(run, entry, {"train/loss": 2.0})
+    assert (entry.version, warnings_given) == (1, [])
     # MLflow opens the database once more and finds its own schema as it left it.
     (found,) = Tracker(home, warn=warnings_given.append).runs()
     assert (found.status, found.metrics["train/loss"]) == ("FINISHED", 2.0)

@@ -22,6 +22,7 @@ from seqmlm.domains.dna.nucleotides import BLOCK, CONTEXT, Contig, own, read_gen
 from seqmlm.domains.samples import Sample, overlap
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
+from seqmlm.engine.units import Mode
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.nucleotide import reverse_complement
 
@@ -71,6 +72,7 @@ class DNADomain(Domain):
         "bed": Format(read=read_bed, suffixes=(".bed",)),
     }
     dataset: ClassVar[Format] = dataset_format(partial(read_dataset, _contig))
+    mode: ClassVar[Mode] = Mode("partition", 4)
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="base.v1",
         masking=MaskingConfig(masker="uniform.v1", rate=0.3, mask=0.8, random=0.1, keep=0.1),

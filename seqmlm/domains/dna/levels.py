@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -20,7 +21,7 @@ from seqmlm.anomaly.levels import UNKNOWN, Background, Level, SecondReading, Tra
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Place, Row, Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.genes import named_over
-from seqmlm.domains.dna.nucleotides import GENES, own
+from seqmlm.domains.dna.nucleotides import CONTEXT, GENES, OWN, own
 from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import Units
@@ -243,6 +244,9 @@ def _sums(bases: Doubles, scored: Scored) -> Doubles:
 WINDOW, STEP = 100, 50
 """Bases of a window, and from one window to the next."""
 
+STRETCH = 10 * WINDOW
+"""Bases of a genome that calibrate together: windows of many places, at little more than the cost of one."""
+
 _BASES_COUNTED = 4_000_000
 
 
@@ -355,6 +359,9 @@ class WindowLevel(StretchLevel):
 
     name = "window"
 
+    def as_judged(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
+        return stretches(record)
+
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         values = self.values(scored, background)
         spans, (begin, stop) = scored.spans, own(scored.record)
@@ -373,6 +380,9 @@ class BaseLevel(DnaLevel):
 
     name = "base"
 
+    def as_judged(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
+        return stretches(record)
+
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         values = self.values(scored, background)
         return [
@@ -388,6 +398,19 @@ class RecordLevel(StretchLevel):
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         return [_whole(scored, self.values(scored, background))]
+
+
+def stretches(record: Record) -> list[Record]:
+    """A record in stretches of `STRETCH` bases or a little more, each with the bases next to it, as blocks of
+    a genome come to be scored."""
+    begin, stop = own(record)
+    ends = np.linspace(begin, stop, max(1, (stop - begin) // STRETCH) + 1).astype(np.int64).tolist()
+    found = []
+    for first, last in pairwise(ends):
+        left, right = max(0, first - CONTEXT), last + CONTEXT
+        meta = {**record.meta, OWN: (first - left, last - left)}
+        found.append(replace(record, raw=str(record.raw)[left:right], meta=meta))
+    return found
 
 
 def windows(length: int) -> Iterator[tuple[int, int]]:

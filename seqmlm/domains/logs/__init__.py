@@ -19,6 +19,7 @@ from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.domains.samples import Sample, whole
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
+from seqmlm.engine.units import ONE_PASS, Mode
 
 if TYPE_CHECKING:
     from seqmlm.domains.structure import Decoder
@@ -49,6 +50,7 @@ class LogsDomain(Domain):
     }
     dataset: ClassVar[Format] = dataset_format(READERS["jsonl"])
     columns: ClassVar[Mapping[str, str]] = {"lines": "list<string>", "timestamp": "list<double>"}
+    mode: ClassVar[Mode] = ONE_PASS
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="templates.v1",
         tokenizer_options={"values": 64, "fields": "auto"},

@@ -412,6 +412,7 @@ class SessionLevel(_LinesLevel):
     }
     choice = Choice(fusion="harmonic")
     always = ("unseen",)
+    whole: ClassVar[bool] = True
     also, also_want = (PARTITION,), (Rank(),)
 
     def __init__(self, name: str) -> None:

@@ -20,6 +20,7 @@ from seqmlm.domains.protein.levels import SEGMENT, ProteinLevel, ResidueLevel
 from seqmlm.domains.protein.readers import read_clustal, read_mmcif, read_pdb, read_swissprot
 from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.units import Mode
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.residue import STANDARD
 
@@ -65,6 +66,7 @@ class ProteinDomain(Domain):
         "mmcif": Format(read=read_mmcif, suffixes=(".cif", ".mmcif")),
     }
     dataset: ClassVar[Format] = dataset_format(partial(read_dataset, _protein))
+    mode: ClassVar[Mode] = Mode("partition", 4)
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="residue.v1",
         masking=MaskingConfig(masker="uniform.v1", rate=0.3, mask=0.8, random=0.1, keep=0.1),

@@ -51,6 +51,7 @@ class LengthReference(Background):
     """
 
     needs_scores: ClassVar[bool] = True
+    judges: ClassVar[bool] = False
 
     def __init__(self, lengths: Doubles, means: Doubles, deviations: Doubles) -> None:
         self.lengths, self.means, self.deviations = lengths, means, deviations
@@ -116,6 +117,7 @@ class ProteinLevel(Level):
     }
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = LengthReference
+    whole: ClassVar[bool] = True
     counted_from = 1  # wherever proteins are
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:

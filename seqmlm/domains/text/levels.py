@@ -56,6 +56,7 @@ class SentenceLevel(Level):
     always, shares = (UNKNOWN,), _SHARES
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = Frequencies
+    whole: ClassVar[bool] = True
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         statistics = {"bits_per_unit": mean(scored)}
