@@ -19,10 +19,8 @@ def score(
         str | None,
         typer.Option(
             help="How log-probabilities are computed: exact (mask one unit at a time), partition:K (mask "
-            "each unit once in K passes), one-pass (mask nothing), or cascade (one-pass for all, "
-            "exact for the unusual). Default: exact; where that would take more than ten minutes by "
-            "estimate, cascade, and where that would, one-pass, if the model is calibrated for it; "
-            "for a pipe cascade, if it is."
+            "each unit once in K passes) or one-pass (mask nothing). Default: by domain; where that "
+            "would take more than ten minutes by estimate, or is not calibrated, another one that is."
         ),
     ] = None,
     level: opt.Level = None,

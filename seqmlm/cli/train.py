@@ -76,7 +76,7 @@ def train(
     max_time: Annotated[
         str | None,
         typer.Option(
-            help="Stop after this training time: 90s, 10m, 2h; the learning rate falls over its last fifth. "
+            help="End within this time: 90s, 10m, 2h, of which a fifth is for evaluation and calibration. "
             "Without --size a measured second chooses the size: --max-time 5m on two cores takes tiny."
         ),
     ] = None,
