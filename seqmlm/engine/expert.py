@@ -337,6 +337,18 @@ class CountExpert:
         """(N,) log2 p by counts alone, together."""
         return self.mixed(_nobody(priced), priced, ALONE)[0]
 
+    def bounded(self, model: Doubles, priced: Priced) -> tuple[Doubles, Doubles]:
+        """What both say where the model sees the unit and can only be too sure: p is at most that of counts.
+
+        Args:
+            model: (N,) log2 p by the model. priced: of the same units.
+
+        Returns:
+            (N,) log2 p; (N,) 1 where it is that of counts, else 0.
+        """
+        counts = self.alone(priced)
+        return np.minimum(model, counts), (counts < model).astype(np.float64)
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All that is stored beside `described`."""
         found: dict[str, NDArray[Any]] = {"unigram": self.log2_unigram}

@@ -246,11 +246,11 @@ def counts_identity(model: LoadedModel, expert: CountExpert | None) -> str:
 # Scores
 
 
-def mixed(expert: CountExpert, found: Sequence[Scored], mode: str) -> list[Scored]:
+def mixed(expert: CountExpert, found: Sequence[Scored], *, seen: bool) -> list[Scored]:
     """Scores with the counts mixed in.
 
     Args:
-        found: of whole records, with what `CountExpert.needs`. mode: how the model was asked.
+        found: of whole records, with what `CountExpert.needs`. seen: the model saw what it was asked about.
 
     Returns:
         The same with the mixture's surprisals, and the values `ALONE`, `COUNTED` and `SEEN` in the place of
@@ -260,7 +260,10 @@ def mixed(expert: CountExpert, found: Sequence[Scored], mode: str) -> list[Score
     result, needed = [], {wish.name for wish in expert.needs}
     for one, prices in zip(found, priced, strict=True):
         own = prices.some(one.places)
-        log2, share = expert.mixed(expert.told(-one.surprisal, one.values), own, mode)
+        if seen:
+            log2, share = expert.bounded(-one.surprisal, own)
+        else:
+            log2, share = expert.mixed(expert.told(-one.surprisal, one.values), own, str(EXACT))
         read = {name: values for name, values in one.values.items() if name not in needed}
         values = {**read, ALONE: one.surprisal, COUNTED: share, SEEN: own.seen}
         result.append(replace(one, surprisal=-log2, values=values))
@@ -268,15 +271,18 @@ def mixed(expert: CountExpert, found: Sequence[Scored], mode: str) -> list[Score
 
 
 def mixed_sequences(
-    expert: CountExpert, encodings: Sequence[Encoding], scores: Sequence[SequenceScore], mode: str
+    expert: CountExpert, encodings: Sequence[Encoding], scores: Sequence[SequenceScore], *, seen: bool
 ) -> list[SequenceScore]:
     """Scores of sequences with the counts mixed in; each unit at the first of its positions."""
     result = []
     for encoding, one, prices in zip(encodings, scores, _priced(expert, encodings), strict=True):
         groups, nats = one.units
         places = np.searchsorted(expert.rule.numbers(encoding), groups)
-        told = expert.told(nats / np.log(2), one.values)
-        log2, _ = expert.mixed(told, prices.some(places), mode)
+        own, bits = prices.some(places), nats / np.log(2)
+        if seen:
+            log2, _ = expert.bounded(bits, own)
+        else:
+            log2, _ = expert.mixed(expert.told(bits, one.values), own, str(EXACT))
         first = np.unique(one.groups, return_index=True)[1]
         mixture = (log2 * np.log(2)).astype(np.float32)
         result.append(SequenceScore(one.positions[first], mixture, groups))

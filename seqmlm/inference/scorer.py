@@ -17,10 +17,11 @@ from seqmlm.anomaly.levels import WHOLE, View
 from seqmlm.anomaly.values import Bools, Scored, scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import EXACT, Mode
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import NotFiniteError
 from seqmlm.inference.batches import Encoded, encoded
 from seqmlm.inference.expert import mixed, mixed_sequences
@@ -69,7 +70,8 @@ class RecordScorer:
             view: what of a record the model is shown.
 
         Sequences that the model cannot tell apart are scored once. Where the model has counts that help, and
-        is shown the whole record, surprisals are those of the mixture of both.
+        is shown the whole record, surprisals are those of the mixture of both; where the
+        model sees the units, the larger of both.
 
         Returns:
             One for each record, in order, with the units that were scored.
@@ -94,7 +96,7 @@ class RecordScorer:
                 scored(one.record, one.encoding, rule, windows, request.want)
                 for one, windows in zip(own, parts, strict=True)
             ]
-            return found if expert is None else mixed(expert, found, str(mode))
+            return found if expert is None else mixed(expert, found, seen=self._sees(mode))
 
         conceal = self.session.tokenizer.conceal
         known = self.session.cache.scores([one.encoding for one in batch], request, score, wanted)
@@ -132,7 +134,13 @@ class RecordScorer:
         except NotFiniteError as error:
             name = named(self._culprit(request, encodings, wanted))
             raise NotFiniteError(f"{self.session.model.path}: {name}: {error}") from None
-        return found if expert is None else mixed_sequences(expert, encodings, found, str(mode))
+        if expert is None:
+            return found
+        return mixed_sequences(expert, encodings, found, seen=self._sees(mode))
+
+    def _sees(self, mode: Mode) -> bool:
+        """Whether the model sees the units that it is asked about; a linear one never looks at them."""
+        return mode == ONE_PASS and not isinstance(self.session.model.rows, LinearRows)
 
     def _windows(
         self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None

@@ -19,7 +19,7 @@ from seqmlm.data.record import Record
 from seqmlm.engine.expert import CountExpert
 from seqmlm.engine.reductions import Rows
 from seqmlm.engine.types import Encoding, Longs
-from seqmlm.engine.units import EXACT, Mode
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import StateError
 from seqmlm.inference.calibrations import saved
 from seqmlm.inference.expert import fit_expert, stored_expert
@@ -162,6 +162,20 @@ def test_scores_are_the_mixture(model: LoadedModel, mode: Mode) -> None:
     for one, score in zip(both, sequences, strict=True):
         assert score.pll == pytest.approx(-one.surprisal.sum() * np.log(2), rel=1e-5)
         assert len(score.units[0]) == len(one)
+
+
+def test_a_model_that_sees_the_units_is_no_surer_than_counts(model: LoadedModel) -> None:
+    expert = stored_expert(model)
+    assert expert is not None
+    alone = _scored(Session(model, expert="none"), RAWS, ONE_PASS)
+    both = _scored(Session(model), RAWS, ONE_PASS)
+    for own, one in zip(alone, both, strict=True):
+        counts = -expert.alone(expert.priced(expert.named([own.encoding])))
+        assert np.allclose(one.surprisal, np.maximum(own.surprisal, counts))
+        assert np.allclose(one.values[COUNTED], counts > own.surprisal)
+    sequences = RecordScorer(Session(model)).sequences([one.encoding for one in both], ONE_PASS)
+    for one, score in zip(both, sequences, strict=True):
+        assert score.pll == pytest.approx(-one.surprisal.sum() * np.log(2), rel=1e-5)
 
 
 def test_some_units_of_a_record_are_mixed_as_in_all_of_it(model: LoadedModel) -> None:
