@@ -49,7 +49,7 @@ from seqmlm.evaluation.intervals import bootstrap_weights, exact_rate, summarize
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.session import Session
-from seqmlm.tasks.bias import BiasConfig, measure_bias
+from seqmlm.tasks.bias import Bias, BiasConfig
 from seqmlm.tasks.task import run
 from seqmlm.tasks.variants import VariantsConfig, judge_variants
 from seqmlm.tasks.zeroshot import Zeroshot, ZeroshotConfig
@@ -106,8 +106,8 @@ def _words(data: Path, name: str) -> set[str]:
 
 def bias(name: str, file: str, data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
     model = text_model(data, out, seed, minutes)
-    found = measure_bias(BiasConfig(model=str(model.path), paths=(str(data / "text" / file),))).pairs
-    assert found is not None
+    config = BiasConfig(model=str(model.path), paths=(str(data / "text" / file),))
+    found = run("bias", Bias, config).figures["pairs"]
     rate = {key: found[key] for key in ("accuracy", "low", "high")}
     yield {"set": name, "asked": "model", **rate, "n": found["pairs"]}
 

@@ -76,6 +76,7 @@ CASES = {
     "fill": Case("protein", "gaps.fasta", PROTEINS, ("--top", "2"), ">bad\nMK1_A", 7),
     "generate": Case("protein", "gaps.fasta", PROTEINS, ("--seed", "3"), ">bad\nMK1_A", 7),
     "rescore": Case("text", "lists.jsonl", LISTS, ("--dev", "0.4"), '{"id": "bad"}', 7),
+    "bias": Case("text", "pairs.jsonl", PAIRS, (), '{"good": "the cat"}', 7),
     "pairs": Case("text", "pairs.jsonl", PAIRS, (), '{"good": "the cat"}', 7),
     "risk": Case(
         "ehr",

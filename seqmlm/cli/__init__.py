@@ -21,7 +21,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from seqmlm import __version__, plugins
 from seqmlm.cli import (
-    bias,
     calibrate,
     data,
     evaluate,
@@ -94,7 +93,6 @@ app.command("train")(train.train)
 app.command("score")(score.score)
 app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
-app.command("bias")(bias.bias)
 app.command("variants")(variants.variants)
 app.command("structure")(structure.structure)
 app.command("sample")(data.sample)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any
@@ -14,7 +14,7 @@ from seqmlm.data.pairs import Pair
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding
 from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.pairs import Metric, compared, outcomes
+from seqmlm.evaluation.pairs import Metric, compared, figures, outcomes
 from seqmlm.inference.batches import encoded_texts, unknown_tokens
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -81,6 +81,16 @@ class PairScorer:
             first, second = compared([row], self._metric)
             margin, correct = float(first[0] - second[0]), bool(outcomes(first, second)[0] > 0)
             yield {**row, "margin": margin, "correct": correct}
+
+    def figures(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """How pairs came out (`seqmlm.evaluation.pairs.figures`), and how they were scored."""
+        return {
+            "metric": self._metric,
+            "mode": str(self._mode),
+            "precision": self.session.precision,
+            **figures(rows, self._metric),
+            "counts": self._metric != "shared" and self.session.expert is not None,
+        }
 
 
 class _TokenView(View):

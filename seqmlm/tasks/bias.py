@@ -9,215 +9,192 @@ al. 2021).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from itertools import pairwise, product
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise, product, starmap
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from seqmlm.data.files import expand
+from seqmlm.data.pairs import Pair
+from seqmlm.data.problems import Problems
 from seqmlm.domains.holes import Prompt, fields_in
-from seqmlm.engine.units import Doubles
 from seqmlm.errors import DataError, UsageError
-from seqmlm.evaluation.intervals import bootstrap_weights, summarized
+from seqmlm.evaluation.intervals import Doubles, bootstrap_weights, summarized
 from seqmlm.inference.cloze import Cloze
+from seqmlm.inference.pairs import PairScorer
 from seqmlm.inference.session import Session
-from seqmlm.reports.page import Cell, Page
-from seqmlm.streams.outputs import check_outputs
-from seqmlm.tasks.gaps import GapConfig, keep_report
-from seqmlm.tasks.pairs import Pairs, PairsConfig, pair_cells
-from seqmlm.tasks.task import run
+from seqmlm.rows.file import Row
+from seqmlm.tasks.pairs import pair_cells, pairs_of, share
+from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place
 
-DRAWS = 1000
+DRAWS = 1000  # of the bootstrap
+
+
+def words(given: Iterable[str]) -> tuple[str, ...]:
+    """Words that are named one by one, or with commas between them."""
+    return tuple(word.strip() for one in given for word in one.split(",") if word.strip())
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiasConfig(GapConfig):
+class BiasConfig(TaskConfig):
     """What `seqmlm bias` can be told.
 
     Args:
-        good, bad, by: columns of pairs, and of their groups, as `seqmlm pairs` takes them.
-        templates: with `{group}` and `{attribute}`.
-        groups: two words or more that are compared.
-        attributes: words whose association with the groups is asked.
-        seed: of the bootstrap.
-        report: an HTML file that shows the results.
+        paths: files of pairs: .jsonl, .csv, .tsv or .parquet.
+        templates: text with {group} and {attribute}; several are averaged.
+        groups: WORD,WORD: words that are compared, such as he,she.
+        attributes: WORD,...: words whose association with the groups is asked.
+        by: column to group pairs by; default: bias_type or group; of Winogender, occupations.
+        good, bad: column of the first and of the second sentence of a pair.
+        seed: of the bootstrap over attributes.
     """
 
-    good: str | None = None
-    bad: str | None = None
-    by: str | None = None
+    shown = ("templates", "groups", "attributes", "by", "out", "resume", "report", "on_error")
+    metavar: ClassVar[str] = "[FILE]..."
+
     templates: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
+    by: str | None = None
+    good: str | None = None
+    bad: str | None = None
     seed: int = 0
-    report: Path | None = None
 
     def check(self) -> None:
-        asked = (self.templates, self.groups, self.attributes)
+        asked = (self.templates, words(self.groups), words(self.attributes))
         if any(asked) and not all(asked):
             raise UsageError("associations need --template, two --group words or more, and --attribute words")
-        if self.templates and len(set(self.groups)) < 2:
+        if self.templates and len(set(words(self.groups))) < 2:
             raise UsageError("--group names at least two different words, such as --group he,she")
         for template in self.templates:
             if fields_in(template) != {"group", "attribute"}:
                 raise UsageError(f"the template {template!r} has no {{group}} and {{attribute}}, or more")
         if not self.templates and not self.paths:
             raise UsageError("nothing to compare: name a file of pairs, or templates, groups and attributes")
-        check_outputs({"--out": self.out, "--report": self.report}, inputs=self.paths, streams=True)
+        self.check_files()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Association:
-    """How much more an attribute goes with one word of a group than with another.
+class Association(NamedTuple):
+    """A group's word beside an attribute in a template; it stands in no file."""
 
-    Args:
-        attribute: the word.
-        first, second: the words that are compared.
-        gap: mean over templates, in nats: above 0, it goes with the first.
-    """
-
+    template: str
+    group: str
     attribute: str
-    first: str
-    second: str
-    gap: float
+    source: None = None
+    line: None = None
+
+    @property
+    def id(self) -> str:
+        """The sentence."""
+        return self.template.replace("{group}", self.group).replace("{attribute}", self.attribute)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BiasResult:
-    """What was found.
+class Bias(Task[BiasConfig, Pair | Association]):
+    """Measure bias: which of two counterfactual sentences is more probable, which words go with which group.
 
-    Args:
-        pairs: of the files; None without.
-        associations: of all attributes with each two neighbouring groups.
-        means: "first - second" -> mean gap over attributes, with bootstrap bounds over attributes.
+    Files of pairs: CrowS-Pairs (the first sentence is the more stereotyping one), Winogender (paired by
+    `sentid`, the male form first), or own ones. Only tokens that both sentences share are compared; 50 % is
+    ideal. The gap of an attribute is how much more it raises the first group's probability than the second's,
+    in nats.
+
+    Example: seqmlm bias english crows_pairs_anonymized.csv --report bias.html
+
+    Example: seqmlm bias english --template '{group} works as a {attribute}.' --group he,she
+    --attribute nurse,engineer,teacher
     """
 
-    pairs: Mapping[str, Any] | None
-    associations: tuple[Association, ...]
-    means: Mapping[str, Mapping[str, float]]
+    Config = BiasConfig
+    unit = "comparison"
+    streams = False
 
-    def to_dict(self) -> dict[str, Any]:
-        """What machines read."""
-        found: dict[str, Any] = {} if self.pairs is None else {"pairs": dict(self.pairs)}
-        if self.associations:
-            found["associations"] = [asdict(one) for one in self.associations]
-            found["means"] = {name: dict(own) for name, own in self.means.items()}
-        return found
+    def __init__(self, config: BiasConfig, session: Session) -> None:
+        super().__init__(config, session)
+        self.pairs, self.cloze = PairScorer(session, metric="shared"), Cloze(session)
+        self.groups, self.attributes = words(config.groups), words(config.attributes)
 
+    def records(self, problems: Problems) -> Iterator[Pair]:
+        config = self.config
+        found = pairs_of(config, self.session, problems, group=config.by, options=config.options)
+        return found if config.paths else iter(())
 
-def measure_bias(config: BiasConfig) -> BiasResult:
-    """Compare pairs, and associations of words.
+    def files(self) -> list[str]:
+        return [] if "-" in self.config.paths else expand(self.config.paths)
 
-    Raises:
-        UsageError: a request that makes no sense, a word that cannot stand in a template, or a model that
-            takes no text.
-        DataError: pairs that cannot be read or spelled.
-        StateError: no such model, or results that cannot be written.
-    """
-    config.check()
-    session = config.open()
-    session.check_text()
-    pairs = None
-    if config.paths:
-        pairs = run(
-            "pairs",
-            Pairs,
-            PairsConfig(
-                model=config.model,
-                paths=config.paths,
-                good=config.good,
-                bad=config.bad,
-                group=config.by,
-                metric="shared",
-                options=config.options,
-                out=config.out,
-                domain=config.domain,
-                tokens_per_batch=config.tokens_per_batch,
-                precision=config.precision,
-                expert="none",
-            ),
-        ).figures
-    found: list[Association] = []
-    means: dict[str, Mapping[str, float]] = {}
-    if config.templates:
-        gains = _gains(Cloze(session), config)
-        for first, second in pairwise(range(len(config.groups))):
-            gaps = (gains[:, first] - gains[:, second]).mean(axis=0)
-            names = config.groups[first], config.groups[second]
-            found += [
-                Association(attribute=word, first=names[0], second=names[1], gap=float(gap))
-                for word, gap in zip(config.attributes, gaps, strict=True)
-            ]
-            means[" - ".join(names)] = _mean(gaps, config.seed)
-    result = BiasResult(pairs=pairs, associations=tuple(found), means=means)
-    if config.report is not None:
-        _keep(config, session, result)
-    return result
+    def items(self, records: Iterable[Pair], problems: Problems) -> Iterator[Pair | Association]:
+        """The pairs, then every group with every attribute in every template."""
+        yield from records
+        yield from starmap(Association, product(self.config.templates, self.groups, self.attributes))
 
+    def rows(self, items: Sequence[Pair | Association]) -> Iterator[Sequence[Row]]:
+        """A row for each pair, as `seqmlm pairs` gives it, and for each association."""
+        yield from ([row] for row in self.pairs.scored([one for one in items if isinstance(one, Pair)]))
+        cells = (one for one in items if isinstance(one, Association))
+        for template, own in groupby(cells, lambda one: one.template):
+            yield from self._associated(template, [*own])
 
-def _gains(cloze: Cloze, config: BiasConfig) -> Doubles:
-    """(T, G, A) increase of a group's log-probability by an attribute, per token, for each template."""
-    form = cloze.domain.gaps[0]
-    shape = len(config.templates), len(config.groups), len(config.attributes)
-    found = np.zeros(shape)
-    for number, template in enumerate(config.templates):
+    def _associated(self, template: str, cells: Sequence[Association]) -> Iterator[list[Row]]:
+        """How much an attribute increases a group's log-probability, by token."""
+        cloze, form = self.cloze, self.cloze.domain.gaps[0]
         written = template.replace("{group}", form).replace("{attribute}", form)
         both = cloze.domain.prompt(written, cloze.forms)
-        place = 0 if template.index("{group}") < template.index("{attribute}") else 1
-        cells = list(product(config.groups, config.attributes))
-        texts = [(group, word) if place == 0 else (word, group) for group, word in cells]
+        step = 1 if template.index("{group}") < template.index("{attribute}") else -1
+        at = int(step < 0)
         try:
-            hidden = cloze.put([both] * len(cells), texts)
-            seen = [_shown(cloze, both, place, word) for _, word in cells]
-            shown = cloze.put(seen, [(group,) for group, _ in cells])
+            hidden = cloze.put([both] * len(cells), [(one.group, one.attribute)[::step] for one in cells])
+            seen = [cloze.domain.filled(both, (form, one.attribute)[::step]) for one in cells]
+            alone = [Prompt(raw=one.raw, holes=(one.holes[at],)) for one in seen]
+            shown = cloze.put(alone, [(one.group,) for one in cells])
         except (UsageError, DataError) as error:
             raise UsageError(f"a word cannot stand in the template {template!r}: {error}") from None
-        prior, posterior = cloze.fits(hidden, place), cloze.fits(shown)
-        gains = [(b.log_prob - a.log_prob) / a.units for a, b in zip(prior, posterior, strict=True)]
-        found[number] = np.array(gains).reshape(shape[1:])
-    return found
+        for one, prior, posterior in zip(cells, cloze.fits(hidden, at), cloze.fits(shown), strict=True):
+            gain = (posterior.log_prob - prior.log_prob) / prior.units
+            told = {"template": template, "word": one.group, "attribute": one.attribute, "gain": gain}
+            yield [{**place(one), **told}]
 
+    def figures(self, rows: Iterable[Row]) -> Figures:
+        """How pairs came out, and the gap between each two neighbouring groups."""
+        kept, found = list(rows), dict[str, Any]()
+        associations, means = list[dict[str, Any]](), dict[str, dict[str, float]]()
+        if pairs := [row for row in kept if "margin" in row]:
+            found["pairs"] = self.pairs.figures(pairs)
+        if len(pairs) < len(kept):
+            shape = len(self.config.templates), len(self.groups), len(self.attributes)
+            gains = np.array([row["gain"] for row in kept if "gain" in row]).reshape(shape).mean(axis=0)
+            for at, (first, second) in enumerate(pairwise(self.groups)):
+                gaps = gains[at] - gains[at + 1]
+                means[f"{first} - {second}"] = _mean(gaps, self.config.seed)
+                associations += [
+                    {"attribute": word, "first": first, "second": second, "gap": float(gap)}
+                    for word, gap in zip(self.attributes, gaps, strict=True)
+                ]
+            found |= {"associations": associations, "means": means}
+        return found
 
-def _shown(cloze: Cloze, both: Prompt, place: int, word: str) -> Prompt:
-    """The template with an attribute in it, the place of the group still a gap."""
-    own = both.holes[place]
-    texts = (
-        [str(both.raw)[own.start : own.end], word]
-        if place == 0
-        else [word, str(both.raw)[own.start : own.end]]
-    )
-    filled = cloze.domain.filled(both, texts)
-    return Prompt(raw=filled.raw, holes=(filled.holes[place],))
+    def sentence(self, figures: Figures, items: int) -> str:
+        pairs = figures.get("pairs")
+        told = [f"the first sentence is the more probable one in {share(pairs)}"] if pairs else []
+        for name, own in figures.get("means", {}).items():
+            bounds = f"{own['low']:.4g} to {own['high']:.4g} over attributes"
+            told.append(f"{name}: mean gap {own['gap']:.4g} nats ({bounds})")
+        return "; ".join(told)
+
+    def tables(self, figures: Figures) -> Iterator[Table]:
+        if "pairs" in figures:
+            parts = {"all": figures["pairs"], **figures["pairs"]["groups"]}
+            columns = ("group", "pairs", "first more probable", "95 %", "ties", "mean margin")
+            rows = [(name or "-", *pair_cells(own)) for name, own in parts.items()]
+            yield Table("Pairs: 50 % is ideal, ties count for the second", columns, rows)
+        if "associations" in figures:
+            found = sorted(figures["associations"], key=lambda one: float(one["gap"]))
+            gaps = [(one["attribute"], f"{one['first']} - {one['second']}", one["gap"]) for one in found]
+            yield Table("Associations (nats)", ("attribute", "groups", "gap"), gaps)
 
 
 def _mean(gaps: Doubles, seed: int) -> dict[str, float]:
     """The mean over attributes and its bounds."""
     weights = bootstrap_weights(np.arange(len(gaps)), DRAWS, seed)
-    drawn = np.array([np.average(gaps, weights=weights(draw)) for draw in range(DRAWS)])
-    own = summarized(float(gaps.mean()), drawn)
+    drawn = [np.average(gaps, weights=weights(draw)) for draw in range(DRAWS)]
+    own = summarized(float(gaps.mean()), np.array(drawn))
     return {"gap": own.value, "low": own.low, "high": own.high}
-
-
-def _keep(config: BiasConfig, session: Session, result: BiasResult) -> None:
-    assert config.report is not None
-    page = Page(f"Bias: {config.model}", "what a model finds more probable, and not what it does in use")
-    metrics: dict[str, float] = {}
-    if result.pairs is not None:
-        metrics = {"pairs": result.pairs["pairs"], "first_more_probable": result.pairs["accuracy"]}
-        parts = {"all": result.pairs, **result.pairs["groups"]}
-        rows: list[tuple[Cell, ...]] = [(name, *pair_cells(own)) for name, own in parts.items()]
-        columns = ("group", "pairs", "the first is more probable", "95 %", "ties", "mean margin (nats)")
-        page.table("Pairs: 50 % is ideal", columns, rows)
-    if result.associations:
-        means: list[tuple[Cell, ...]] = [
-            (name, own["gap"], own["low"], own["high"]) for name, own in result.means.items()
-        ]
-        page.table("Mean gap over attributes (nats)", ("groups", "gap", "low", "high"), means)
-        gaps: list[tuple[Cell, ...]] = [
-            (one.attribute, f"{one.first} - {one.second}", one.gap)
-            for one in sorted(result.associations, key=lambda one: one.gap)
-        ]
-        page.table("Associations (nats)", ("attribute", "groups", "gap"), gaps)
-    keep_report(config, session, "bias", page, config.report, metrics, {"templates": len(config.templates)})

@@ -12,7 +12,6 @@ from seqmlm.data.problems import Problems
 from seqmlm.engine.units import Mode
 from seqmlm.errors import UsageError, number_of
 from seqmlm.evaluation.pairs import Metric
-from seqmlm.evaluation.pairs import figures as pair_figures
 from seqmlm.inference.expert import Use
 from seqmlm.inference.pairs import PairScorer
 from seqmlm.inference.session import Session
@@ -80,15 +79,7 @@ class Pairs(Task[PairsConfig, Pair]):
     def records(self, problems: Problems) -> Iterator[Pair]:
         config = self.config
         options = {**config.options, **({"language": config.language} if config.language else {})}
-
-        def raw(text: str, fields: Mapping[str, Any]) -> Any:
-            """The row's own options count, then the user's."""
-            own = {name: value for name, value in fields.items() if value}
-            return self.session.domain.of_text(text, {**options, **own})
-
-        return read_pairs(
-            config.paths, good=config.good, bad=config.bad, group=config.group, raw=raw, problems=problems
-        )
+        return pairs_of(config, self.session, problems, group=config.group, options=options)
 
     def files(self) -> list[str]:
         return [] if "-" in self.config.sources else expand(self.config.sources)
@@ -98,10 +89,7 @@ class Pairs(Task[PairsConfig, Pair]):
         return ([row] for row in self.scorer.scored(items))
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        config, session = self.config, self.session
-        told = {"metric": config.metric, "mode": config.mode, "precision": session.precision}
-        counts = config.metric != "shared" and session.expert is not None
-        return {**told, **pair_figures(list(rows), config.metric), "counts": counts}
+        return self.scorer.figures(list(rows))
 
     def sentence(self, figures: Figures, items: int) -> str:
         groups, unknown = len(figures["groups"]), figures["unknown_tokens"]
@@ -116,6 +104,24 @@ class Pairs(Task[PairsConfig, Pair]):
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         yield pairs_table("", figures)
+
+
+def pairs_of(
+    config: Any, session: Session, problems: Problems, *, group: str | None, options: Mapping[str, Any]
+) -> Iterator[Pair]:
+    """The pairs of a config's files, in the raw form of the model's field.
+
+    Args:
+        config: has `paths`, and `good` and `bad`, as `read_pairs` takes them.
+        group: column to group them by.
+        options: of the field; what a row says itself goes before.
+    """
+
+    def raw(text: str, fields: Mapping[str, Any]) -> Any:
+        own = {name: value for name, value in fields.items() if value}
+        return session.domain.of_text(text, {**options, **own})
+
+    return read_pairs(config.paths, good=config.good, bad=config.bad, group=group, raw=raw, problems=problems)
 
 
 def share(figures: Figures) -> str:

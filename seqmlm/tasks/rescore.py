@@ -42,6 +42,7 @@ class RescoreConfig(TaskConfig):
     """
 
     shown = ("ref", "weights", "norm", "dev", "out", "resume", "report", "on_error")
+    inputs = ("ref",)
     metavar: ClassVar[str] = "FILE..."
 
     ref: str | None = None
@@ -52,10 +53,6 @@ class RescoreConfig(TaskConfig):
     unit: Literal["word", "character"] = "word"
     mode: str = "exact"
     expert: Use = "auto"
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return self.paths if self.ref is None else (*self.paths, self.ref)
 
     @property
     def tried(self) -> tuple[float, ...]:

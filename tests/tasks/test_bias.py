@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ TEMPLATE = (
 
 def test_associations_are_those_of_transformers(tmp_path: Path, seqmlm: Callable[..., Any]):
     model, fast = checkpoint("bert", tmp_path / "bert")
-    done = seqmlm("bias", tmp_path / "bert", "--domain", "text", *TEMPLATE, "--json")
+    done = seqmlm("bias", tmp_path / "bert", "--set", "domain=text", *TEMPLATE, "--json")
     assert done.code == 0, done.err
     mask = fast.mask_token_id
 
@@ -48,6 +49,18 @@ def test_associations_are_those_of_transformers(tmp_path: Path, seqmlm: Callable
     mean = done.json["means"]["cat - dog"]
     assert mean["gap"] == pytest.approx(np.mean(list(expected.values())), abs=1e-5)
     assert mean["low"] <= mean["gap"] <= mean["high"]
+    out, pairs = tmp_path / "rows.jsonl", tmp_path / "pairs.csv"
+    pairs.write_text("good,bad\ncats see,dogs see\n")
+    one_by_one = [*TEMPLATE[:2], "--group", "cat", "--group", "dog", *TEMPLATE[4:]]
+    both = seqmlm(
+        "bias", tmp_path / "bert", pairs, "--set", "domain=text", *one_by_one, "--json", "--out", out
+    )
+    assert both.code == 0, both.err
+    assert both.json["associations"] == done.json["associations"]
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["id"] for row in rows[:2]] == ["pairs.csv:2", "cat sees the cats."]
+    gains = {(row["word"], row["attribute"]): row["gain"] for row in rows[1:]}
+    assert {key: gains["cat", key] - gains["dog", key] for key in expected} == pytest.approx(found)
 
 
 def test_sentences_of_winogender_are_paired_by_their_names(tmp_path: Path, seqmlm: Callable[..., Any]):
@@ -81,11 +94,12 @@ def test_sentences_of_winogender_are_paired_by_their_names(tmp_path: Path, seqml
         (TEMPLATE[:4], "associations need"),
         (("--template", "{group} sees", *TEMPLATE[2:]), "has no {group} and {attribute}"),
         ((*TEMPLATE[:2], "--group", "cat", *TEMPLATE[4:]), "at least two different words"),
+        ((*TEMPLATE[:5], "猫"), "error: a word cannot stand in the template '{group} sees the {attribute}.'"),
     ],
 )
 def test_requests_without_sense(
     tmp_path: Path, seqmlm: Callable[..., Any], arguments: tuple[str, ...], said: str
 ):
-    done = seqmlm("bias", text_model(tmp_path), *arguments)
+    done = seqmlm("bias", text_model(tmp_path, wordpiece=True), *arguments)
     assert done.code == 2
     assert said in done.err
