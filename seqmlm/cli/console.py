@@ -124,20 +124,22 @@ class ScoringConsole(_Console):
         self._live = self._rich.is_terminal
         self._progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.completed:,.0f} records"),
+            BarColumn(),
+            TextColumn("{task.fields[records]:,.0f} records"),
             TextColumn("{task.fields[rate]:,.0f} records/s"),
             TextColumn("{task.fields[alarms]}"),
             TimeElapsedColumn(),
+            TimeRemainingColumn(),
             console=self._rich,
             disable=not self._live,
             auto_refresh=False,  # no thread: reading ahead forks
         )
-        self._task = self._progress.add_task("scoring", total=None, rate=0.0, alarms="")
+        self._task = self._progress.add_task("scoring", total=None, records=0, rate=0.0, alarms="")
         self._began: tuple[float, int] | None = None
         self._shown = 0.0
 
-    def progress(self, records: int, rows: int, alarms: int) -> None:
-        """Show records done and alarms; the rate is the mean since the first call."""
+    def progress(self, records: int, rows: int, alarms: int, share: float | None = None) -> None:
+        """Show records and share done, and alarms; the rate is the mean since the first call."""
         if not self._live:
             return
         now = time.monotonic()
@@ -146,7 +148,10 @@ class ScoringConsole(_Console):
         seconds, done = now - self._began[0], records - self._began[1]
         shown = f"{alarms:,} alarms" if alarms else ""
         rate = done / seconds if seconds else 0.0
-        self._progress.update(self._task, completed=records, rate=rate, alarms=shown)
+        total = None if share is None else 1.0
+        self._progress.update(
+            self._task, completed=share or 0.0, total=total, records=records, rate=rate, alarms=shown
+        )
         if now - self._shown >= _REFRESH:
             self._shown = now
             self._progress.refresh()

@@ -60,8 +60,8 @@ class Progress(Protocol):
     def message(self, text: str) -> None:
         """A sentence for a person."""
 
-    def progress(self, records: int, rows: int, alarms: int) -> None:
-        """So much is done."""
+    def progress(self, records: int, rows: int, alarms: int, share: float | None = None) -> None:
+        """So much is done; `share` of all, where that is known."""
 
 
 class NoProgress:
@@ -69,7 +69,7 @@ class NoProgress:
 
     def message(self, text: str) -> None: ...
 
-    def progress(self, records: int, rows: int, alarms: int) -> None: ...
+    def progress(self, records: int, rows: int, alarms: int, share: float | None = None) -> None: ...
 
 
 class Counts:
@@ -81,6 +81,11 @@ class Counts:
     """
 
     asked = rows = alarms = 0
+
+    @property
+    def share(self) -> float | None:
+        """Of the input, by estimate; None where it is not known how much there is."""
+        return None
 
     def restore(self, counts: Mapping[str, Any]) -> None:
         """Continue from what `snapshot` gave at the last commit; empty at the beginning."""
@@ -302,7 +307,8 @@ class Runner(Generic[Item, Answers]):
             self.output.write(self._rows(answers))
         self.records += batch.read
         self.counts.asked += len(batch)
-        self._progress.progress(self.counts.asked, self.counts.rows, self.counts.alarms)
+        counts = self.counts
+        self._progress.progress(counts.asked, counts.rows, counts.alarms, counts.share)
 
     def _due(self) -> bool:
         if not self.counts.asked:

@@ -46,7 +46,7 @@ from seqmlm.tasks.observers import (
     Console,
     Recorder,
 )
-from seqmlm.tasks.sizing import foretell, reading_seconds, sized
+from seqmlm.tasks.sizing import reading_seconds, sized
 from seqmlm.tracking import LEDGER, TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
@@ -86,7 +86,6 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
         say(few)
     spent = float(processes.text_from_main(repr(time.monotonic() - began)))
     agreed = sized(agreed, corpus, processes, say, spent=spent)
-    foretell(agreed, corpus, processes, say)
     parts = assemble(agreed.config, corpus)
     parts = replace(parts, loop=replace(parts.loop, spent=reading_seconds(agreed.config, spent)))
     model = agreed.config.model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, TextIO
@@ -14,7 +13,7 @@ from seqmlm.inference.session import Session
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary, lines, schema, summarized
-from seqmlm.tasks.score_plan import ScoringPlan, about, check_rate, choose
+from seqmlm.tasks.score_plan import ScoringPlan, check_rate, choose
 from seqmlm.tasks.score_show import ScoreReporter
 from seqmlm.workspace import Workspace
 
@@ -49,9 +48,7 @@ def score_files(config: ScoreConfig, stdout: TextIO, progress: Progress | None =
         output.claim()
         problems = stack.enter_context(problems_of(config, plan))
         reporter = stack.enter_context(ScoreReporter(config, plan, Workspace.locate(), progress.message))
-        counts, detector = ScoreCounts(), plan.detector()
-        if plan.characters is not None:
-            progress = Left(progress, counts, plan.characters)
+        counts, detector = ScoreCounts(plan.characters), plan.detector()
         runner = Runner(
             plan.session,
             detector.encoded,
@@ -74,35 +71,6 @@ NOT_DURABLE = (
     "followed with --follow"
 )
 """What is said once where standard input is read live."""
-
-SECONDS_BETWEEN, SHARE_BETWEEN = 60.0, 0.01
-"""Between two sentences on how much is left of a scoring, at least."""
-
-
-class Left:
-    """Progress that says now and then which share is done, and about how long the rest takes.
-
-    Args:
-        progress: told all that happens, and these sentences.
-        counts: of the scoring.
-        characters: of all records, by estimate.
-    """
-
-    def __init__(self, progress: Progress, counts: ScoreCounts, characters: float) -> None:
-        self._progress, self._counts, self._characters = progress, counts, max(characters, 1.0)
-        self._began = self._told = time.monotonic()
-        self._share = 0.0
-        self.message = progress.message
-
-    def progress(self, records: int, rows: int, alarms: int) -> None:
-        """So much is done."""
-        self._progress.progress(records, rows, alarms)
-        now, share = time.monotonic(), self._counts.characters / self._characters
-        if now - self._told < SECONDS_BETWEEN or not self._share + SHARE_BETWEEN <= share < 1:
-            return
-        self._told, self._share = now, share
-        left = about((now - self._began) * (1 - share) / share)
-        self.message(f"{share:.0%} scored, {left} left, by estimate")
 
 
 def opened(config: ScoreConfig) -> Session:

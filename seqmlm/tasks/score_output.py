@@ -382,6 +382,9 @@ class ScoreCounts(Counts):
         recent: of the last `RECENT` rows with p-values, the bin of each.
         told: of shifts that were told while files are followed, when; seconds since 1970-01-01 UTC.
         characters: of the records counted by this process, as `inference.batches.characters` counts them.
+
+    Args:
+        total: characters of all records, by estimate; None where that is not known.
     """
 
     unfamiliar_ids: Sequence[int] = ()
@@ -426,8 +429,13 @@ class ScoreCounts(Counts):
         "shadow_common",
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, total: float | None = None) -> None:
+        self._total = total
         self.restore({})
+
+    @property
+    def share(self) -> float | None:
+        return None if self._total is None else min(1.0, self.characters / max(self._total, 1.0))
 
     def restore(self, counts: Mapping[str, Any]) -> None:
         super().restore(counts)

@@ -1,5 +1,4 @@
 """Which size a limit of time is for, where the user names none: measured on the data, before there is a run.
-And the reverse: how long a training without a limit of time will take, and which size would take less.
 
 A larger model learns more from a token, and sees fewer tokens in the same time. So every size takes a few
 steps of the real training, a second in all, and the largest one is taken that would see enough: so many
@@ -10,17 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import torch
-
-from seqmlm.engine.backbones import SHAPE_KEYS, SIZES, ModelConfig, body_parameter_count
+from seqmlm.engine.backbones import SIZES, body_parameter_count
 from seqmlm.engine.device import is_out_of_memory, random_state_kept, release_memory
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.loop import LoopResult, measured_speed
 from seqmlm.engine.packing import PackedBatch
-from seqmlm.tasks.assemble import Parts, assemble, batch_tokens, loop_config, row_length
-from seqmlm.tasks.config import AFTERWARDS, PretrainConfig, TrainConfig, seconds
+from seqmlm.tasks.assemble import Parts, assemble, batch_tokens, loop_config
+from seqmlm.tasks.config import AFTERWARDS, PretrainConfig, seconds
 from seqmlm.tasks.corpus import Corpus
 from seqmlm.tasks.launch import Plan
 
@@ -49,16 +46,6 @@ STEPS = 300
 PASSES = 16
 """Passes over the data that count: later ones teach little (Muennighoff et al. 2023: the worth of repeated
 tokens falls with a constant of about 15 passes). Not measured here."""
-
-
-SHORT = 15 * 60.0
-"""Seconds: a training that takes longer is told what would take less."""
-
-SAID = 60.0
-"""Seconds: nothing is said of a training that takes less, nor measured where it surely does."""
-
-FASTEST = {"cpu": 5e10, "cuda": 1e14}
-"""Multiplications and additions a second that hardly a training exceeds, of a thread or an accelerator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +93,21 @@ class Choice:
     sees: float
     larger: Candidate | None = None
     larger_sees: float = 0.0
+
+    def sentence(self, limit: str) -> str:
+        """The size and the reason for it, in one line.
+
+        >>> Choice("tiny", 2_100_000).sentence("5m")
+        'size: tiny (it sees about 2,100,000 tokens within 5m, and none is larger; --size names another)'
+        """
+        larger, why = self.larger, "none is larger"
+        if larger is not None and not self.larger_sees:
+            why = f"{larger.size} does not fit in memory"
+        elif larger is not None:
+            passes = f" in {PASSES} passes over the data" if larger.repeats else ""
+            why = f"{larger.size} needs {larger.enough:,.0f}{passes}"
+        sees = f"it sees about {self.sees:,.0f} tokens within {limit}"
+        return f"size: {self.size} ({sees}, and {why}; --size names another)"
 
 
 def choose(candidates: Sequence[Candidate], time: float, speed: Callable[[str], float]) -> Choice:
@@ -157,7 +159,7 @@ def sized(
             time = (1 - AFTERWARDS) * seconds(limit) - reading_seconds(agreed.config, spent)
             choice = choose(candidates, time, lambda size: _speed(plans[size].config, corpus, processes))
         taken = choice.size
-        say(told(choice, limit if limit[-1].isalpha() else f"{limit}s", int(corpus.train.lengths.sum())))
+        say(choice.sentence(limit if limit[-1].isalpha() else f"{limit}s"))
     return plans[processes.text_from_main(taken)]
 
 
@@ -192,131 +194,6 @@ def afterwards(config: PretrainConfig, outcome: LoopResult) -> Afterwards:
     speed = _FORWARD * outcome.tokens / max(outcome.seconds, 1e-9)
     tokens = AFTERWARDS * seconds(config.train.max_time) * speed
     return Afterwards(int(tokens / 4), int(tokens / 4), int(tokens / 2))
-
-
-def foretell(agreed: Plan, corpus: Corpus, processes: Processes, say: Callable[[str], None]) -> None:
-    """Say how long a new training without a limit of time will take, and what would take less.
-
-    Measured like a size, in a second or a step of each size; nothing is measured where the fastest machine
-    would take less than a minute. Evaluations come on top. Leaves no trace.
-
-    Args:
-        agreed, corpus, processes: of the training.
-        say: told in one sentence, if at all.
-    """
-    config = agreed.config
-    known = agreed.resume or config.train.max_time is not None or config.model.is_linear
-    if known or not processes.is_main:
-        return
-    if _least_seconds(config, corpus, processes) < SAID:
-        return
-    most, shorter = _most(config, corpus), None
-    with random_state_kept(processes.device):
-        speed = _speed(config, corpus, processes)
-        if not speed or most / speed < SAID:
-            return
-        for other in _smaller(config) if most / speed > SHORT else ():
-            found = _speed(other, corpus, processes)
-            if found:
-                shorter = other.model.size, _most(other, corpus) / found
-                if shorter[1] <= SHORT:
-                    break
-    say(foretold(config.train, float(corpus.train.lengths.sum()), speed, most / speed, shorter))
-
-
-def foretold(
-    train: TrainConfig, epoch: float, speed: float, lasts: float, shorter: tuple[str, float] | None = None
-) -> str:
-    """How long a training will take, in words, with what would take less if it is long.
-
-    Args:
-        train: its limits.
-        epoch: tokens of one pass over the data.
-        speed: in tokens per second.
-        lasts: seconds that it will take.
-        shorter: a smaller size and the seconds that it would take.
-
-    >>> foretold(TrainConfig(epochs=2, tokens_per_batch=100), 1e6, 8192, 244.1)
-    'time: about 4 min for 2 epochs of 1 million tokens at 8,200 tokens/s'
-    """
-    steps, epochs, batch = train.max_steps, train.epochs, train.tokens_per_batch or 0
-    limit = f"{epochs or 0:g} {'epoch' if epochs == 1 else 'epochs'} of {_amount(epoch)} tokens"
-    if steps is not None and (epochs is None or steps * batch <= epochs * epoch):
-        limit = f"{steps:,} steps of {batch:,} tokens"
-    text = f"time: about {_time(lasts)} for {limit} at {_two_digits(speed)} tokens/s"
-    if lasts <= SHORT:
-        return text
-    if shorter is None:
-        return f"{text}; --max-time 15m ends it after 15 min"
-    size, other = shorter
-    by_time = "--max-time 15m without --size picks one for 15 min"
-    return f"{text}; --size {size} takes about {_time(other)}; {by_time}"
-
-
-def _time(seconds: float) -> str:
-    """A duration in two digits.
-
-    >>> _time(59), _time(250), _time(9000)
-    ('59 s', '4 min', '2.5 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{_two_digits(seconds / 3600)} h"
-
-
-def _least_seconds(config: PretrainConfig, corpus: Corpus, processes: Processes) -> float:
-    """Seconds that a training takes at least, on a machine of this kind; nothing is computed for it."""
-    model = config.model if config.model.init is None else ModelConfig(size=next(iter(SIZES)))
-    parameters = body_parameter_count(model, corpus.tokenizer.space)
-    kind, threads = processes.device.type, torch.get_num_threads()
-    fastest = FASTEST["cpu"] * threads if kind == "cpu" else FASTEST["cuda"]
-    # Forward and backward: six of both for each parameter and token (Kaplan et al. 2020).
-    return 6 * parameters * _most(config, corpus) / (fastest * processes.world)
-
-
-def _smaller(config: PretrainConfig) -> list[PretrainConfig]:
-    """The same settings with each smaller size, the largest first; none where the size does not decide."""
-    model, train = config.model, config.train
-    if model.init is not None or SHAPE_KEYS & set(model.overrides):
-        return []
-    # What the size decided is decided by the other one; a number that was named stays.
-    batch = replace(config, train=replace(train, tokens_per_batch=None))
-    if batch_tokens(batch) == train.tokens_per_batch:
-        train = replace(train, tokens_per_batch=None)
-    if row_length(replace(config, train=replace(config.train, tokens_per_row=None))) == train.tokens_per_row:
-        train = replace(train, tokens_per_row=None)
-    sizes = list(SIZES)
-    sizes = sizes[: sizes.index(model.size)]
-    return [replace(config, model=replace(model, size=size), train=train) for size in reversed(sizes)]
-
-
-def told(choice: Choice, limit: str, epoch: int) -> str:
-    """The choice in words.
-
-    >>> told(Choice("tiny", 2_100_000), "5m", 1_000_000)
-    'size: tiny (within 5m it sees about 2.1 million tokens, 2.1 times the data; --size names another)'
-    """
-    larger, other = choice.larger, ""
-    if larger is not None:
-        passes = f" in at most {PASSES} passes" if larger.repeats else ""
-        # Where it was not measured, all that is known is that it sees no more.
-        slower = f" and sees {_amount(choice.larger_sees)}" if choice.larger_sees < choice.sees else ""
-        needs = f"needs {_amount(larger.enough)}{passes or slower}"
-        needs = needs if choice.larger_sees else "does not fit in memory"
-        other = f"{larger.size} {needs}; "
-    return (
-        f"size: {choice.size} (within {limit} it sees about {_amount(choice.sees)} tokens, "
-        f"{_two_digits(choice.sees / epoch)} times the data; {other}--size names another)"
-    )
-
-
-def _amount(tokens: float) -> str:
-    return f"{_two_digits(tokens / 1e6)} million" if tokens >= 1e6 else _two_digits(tokens)
-
-
-def _two_digits(value: float) -> str:
-    rounded = float(f"{value:.2g}")
-    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
 def _candidate(config: PretrainConfig, corpus: Corpus) -> Candidate:

@@ -30,7 +30,6 @@ from seqmlm.inference.session import Session
 from seqmlm.tasks.score import opened, score_files
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_output import UNSCORED, ScoreCounts, ScoreSummary
-from seqmlm.tasks.score_plan import about
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
 
 
@@ -39,11 +38,13 @@ class Lines:
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.shares: list[float | None] = []
 
     def message(self, text: str) -> None:
         self.said.append(text)
 
-    def progress(self, records: int, rows: int, alarms: int) -> None: ...
+    def progress(self, records: int, rows: int, alarms: int, share: float | None = None) -> None:
+        self.shares.append(share)
 
 
 @pytest.fixture(scope="module")
@@ -85,28 +86,14 @@ def _stop_after(monkeypatch: pytest.MonkeyPatch, batches: int, error: BaseExcept
     monkeypatch.setattr(Detector, "encoded", batch)
 
 
-def test_how_much_is_left_is_said_now_and_then(
-    model: str, fasta: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = 0.0
-
-    def later() -> float:  # every look at the clock is half a minute after the one before
-        nonlocal clock
-        clock += 30
-        return clock
-
-    monkeypatch.setattr("seqmlm.tasks.score.time", SimpleNamespace(monotonic=later))
+def test_the_share_that_is_done_is_shown(model: str, fasta: Path) -> None:
     progress = Lines()
     _score(model, fasta, progress=progress)
     lengths = [3 + n % 9 for n in range(40)]
-    done = [sum(lengths[: 4 * n]) / sum(lengths) for n in range(11)]
-    told = [text for text in progress.said if "scored" in text]
-    assert [text.partition(" ")[0] for text in told] == [f"{done[n]:.0%}" for n in (2, 4, 6, 8)]
-    minutes = [about(30 * n * (1 - done[n]) / done[n]) for n in (2, 4, 6, 8)]
-    assert [text.partition(", ")[2] for text in told] == [f"{left} left, by estimate" for left in minutes]
+    assert progress.shares == pytest.approx([sum(lengths[: 4 * n]) / sum(lengths) for n in range(1, 11)])
     asked = Lines()
     _score(model, fasta, progress=asked, mode="exact")
-    assert not any("left" in text for text in asked.said), "nobody has looked at how much there is"
+    assert asked.shares == [None] * 10, "nobody has looked at how much there is"
 
 
 def test_counts_are_mixed_in_as_the_request_says(model: str, fasta: Path) -> None:
