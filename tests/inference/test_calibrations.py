@@ -30,7 +30,7 @@ ENTRY = {"level": "record", "mode": "exact", "kind": "single", "state": {}, "scr
     "numbers", [torch.bfloat16, torch.float8_e4m3fn, torch.complex64, torch.bool], ids=str
 )
 @pytest.mark.parametrize(
-    "header", [{}, [], 5, {"format": 1, "entries": [ENTRY]}, {"format": 1, "entries": 5}]
+    "header", [{}, [], 5, {"format": 2, "entries": [ENTRY]}, {"format": 2, "entries": 5}]
 )
 def test_a_calibration_that_makes_no_sense_is_said(tmp_path: Path, numbers: Any, header: Any) -> None:
     tensors = {"record/exact/scores": torch.zeros(3).to(numbers)}
