@@ -55,7 +55,7 @@ def run(plan: TimePlan, first: float, per_step: float, warmup: float = 0.1) -> t
 
 @pytest.mark.parametrize("first", [1.0, 60.0])
 def test_time_limit_decays_over_its_last_fifth(first: float) -> None:
-    plan = TimePlan(seconds=1000)
+    plan = TimePlan(seconds=1000, limit=1000)
     factors, elapsed = run(plan, first, 1.0)
     assert plan.decay_start is not None
     assert plan.end == len(factors)
@@ -70,7 +70,7 @@ def test_time_limit_decays_over_its_last_fifth(first: float) -> None:
 
 
 def test_decisions_are_kept_and_not_taken_again() -> None:
-    plan = TimePlan(seconds=100)
+    plan = TimePlan(seconds=100, limit=100)
     for step in range(1, 90):
         plan.observe(step, float(step))
     assert (plan.decay_start, plan.end) == (80, 100)
@@ -81,6 +81,6 @@ def test_decisions_are_kept_and_not_taken_again() -> None:
 
 
 def test_a_step_longer_than_the_limit_still_ends() -> None:
-    plan = TimePlan(seconds=10)
+    plan = TimePlan(seconds=10, limit=10)
     factors, _ = run(plan, 50.0, 50.0)
     assert len(factors) == 1

@@ -158,7 +158,7 @@ def test_another_request_does_not_go_on(
         _stop_after(patched, 5, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             _score(model, fasta, out=out)
-    with pytest.raises(StateError, match="mode was exact and is partition:2"):
+    with pytest.raises(StateError, match="mode was partition:4 and is partition:2"):
         _score(model, fasta, out=out, resume=True, mode="partition:2")
     with pytest.raises(StateError, match="precision was fp32 and is bf16"):
         _score(model, fasta, out=out, resume=True, precision="bf16")

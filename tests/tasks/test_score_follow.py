@@ -487,7 +487,7 @@ def test_a_corrupt_database_is_refused(model: str, logs: Path) -> None:
         (logs.parent / beside).unlink(missing_ok=True)
     with pytest.raises(
         StateError,
-        match=r"the registry at .*seqmlm\.db cannot be used: file is not a database; .*doctor --repair",
+        match=r"the registry at .*seqmlm\.db is damaged: file is not a database; .*models rescan",
     ):
         score_following(config)
     assert _text(config) == kept
