@@ -298,12 +298,25 @@ def test_a_bad_record_costs_itself(asked: Asked, tmp_path: Path) -> None:
     assert done.code == 3
     assert f"{asked.input}:" in done.err
     assert "--on-error skip" in done.err
-    assert asked("--out", tmp_path / "rows.jsonl", "--on-error", "quarantine").code == 0
+    done = asked("--out", tmp_path / "rows.jsonl", "--on-error", "quarantine", "--json")
+    assert done.code == 0, done.err
+    if not TASKS[asked.task].json_rows:
+        assert (done.json["items"], done.json["bad"]) == (asked.case.rows, 1)
     assert len(lines_of(tmp_path / "rows.jsonl")) == asked.case.rows
     (aside,) = lines_of(tmp_path / "rows.jsonl.quarantine.jsonl")
     assert aside["source"] == str(asked.input)
     assert aside["line"]
     assert aside["reason"]
+
+
+def test_bad_records_alone_are_an_error(asked: Asked, tmp_path: Path) -> None:
+    if asked.case.bad is None or asked.input is None:
+        pytest.skip("every input of this task is good, or none is read")
+    header = asked.case.lines[:1] if asked.input.suffix in (".csv", ".tsv") else ()
+    asked.input.write_text("\n".join([*header, asked.case.bad]) + "\n")
+    done = asked("--out", tmp_path / "rows.jsonl", "--on-error", "skip")
+    assert done.code == 3, done.err
+    assert "no record could be read" in done.err
 
 
 def test_nothing_to_read_is_an_error_and_leaves_no_file(asked: Asked, tmp_path: Path) -> None:

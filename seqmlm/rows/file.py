@@ -49,7 +49,7 @@ class Rows:
         stdout: where rows go without a file; None keeps them for `read` alone.
 
     Attributes:
-        done: items whose rows are committed.
+        done: items whose rows are committed; asked: of these, all but those that were left out.
         notes: what a person should know of the beginning.
 
     Raises:
@@ -70,7 +70,8 @@ class Rows:
         private: bool = False,
         stdout: TextIO | None = None,
     ) -> None:
-        self.path, self.done, self.notes, self._problems = path, 0, list[str](), problems
+        self.path, self.notes, self._problems = path, list[str](), problems
+        self.done = self.asked = 0
         self._format, self._columns, self._own = format, columns or {}, own
         self._resume, self._private, self._stdout = resume, private, stdout
         self._at_once = format == "jsonl" and not whole  # rows are written as they come
@@ -93,6 +94,7 @@ class Rows:
                 self._sink = LinesSink(self._lines, private=self._private, mark=mark)
                 opening.callback(self._sink.close)
             self.done = self._position.records
+            self.asked = int(self._position.counts.get("asked", 0))
             self._open = opening.pop_all()
         return self
 
@@ -122,6 +124,11 @@ class Rows:
         self._mark.save(Position(problems=self._problems.snapshot()))
         return Position()
 
+    @property
+    def streamed(self) -> bool:
+        """Whether rows go to standard output."""
+        return self.path is None and self._stdout is not None
+
     @contextmanager
     def skipping(self) -> Iterator[int]:
         """While so many items as are done are read again: their problems are not met twice."""
@@ -131,17 +138,18 @@ class Rows:
         with self._problems.replaying(self._position.problems):
             yield self.done
 
-    def write(self, items: Sequence[Sequence[Row]]) -> None:
+    def write(self, items: Sequence[Sequence[Row] | None]) -> None:
         """Add the rows of some items and commit them: a kill from here on loses nothing of them.
 
         Args:
-            items: the rows of each.
+            items: the rows of each; None of one that was left out.
 
         Raises:
             StateError: they cannot be written; those committed before are kept.
         """
-        data = json_lines([row for rows in items for row in rows])
+        data = json_lines([row for rows in items if rows is not None for row in rows])
         self.done += len(items)
+        self.asked += sum(rows is not None for rows in items)
         if self._spool is not None:
             self._spool.write(data)
             if self._stdout is not None and self._at_once:
@@ -151,7 +159,8 @@ class Rows:
         assert self._mark is not None
         self._sink.put(data)
         mark = self._sink.commit()
-        self._mark.save(Position(records=self.done, output=mark, problems=self._problems.snapshot()))
+        counts, problems = {"asked": self.asked}, self._problems.snapshot()
+        self._mark.save(Position(records=self.done, output=mark, counts=counts, problems=problems))
 
     def read(self) -> Iterator[Row]:
         """The rows so far, from the first one, a line at a time."""

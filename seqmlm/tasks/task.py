@@ -17,7 +17,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -224,9 +224,9 @@ def _is_cell(value: Any) -> bool:
 
 
 def _said(value: Cell) -> str:
-    return (
-        f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
-    )
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,9 +235,9 @@ class Summary:
 
     Args:
         task: its name.
-        items, bad: asked about, and left out.
-        figures: of the task.
+        items, bad: that the model was asked about, and what was left out.
         notes: what was met on the way, and how often.
+        figures: of the task.
         answer: all of that in a sentence.
         tables: the figures as tables.
         streamed: whether rows went to standard output.
@@ -248,9 +248,9 @@ class Summary:
     task: str
     items: int
     bad: int
-    figures: Figures
     notes: Mapping[str, Any]
-    answer: str
+    figures: Figures = field(default_factory=dict)
+    answer: str = ""
     tables: Sequence[Table] = ()
     streamed: bool = False
     stopped: int | None = None
@@ -311,31 +311,32 @@ def run(
         for note in rows.notes:
             told.message(note)
         _ask(task, rows, problems, stop, told)
-        ended: dict[str, Any] = {
-            "task": name,
-            **redact_small_counts({"items": rows.done, "bad": problems.bad_count}, private),
-            "notes": redact_small_counts(problems.counts, private),
-            "stopped": stop.received,
-        }
-        if stop.received is not None:
-            return Summary(**ended, figures={}, answer="", seconds=time.monotonic() - began)
-        if not rows.done:
-            raise problems.nothing()
-        found = task.figures(rows.read())
-        figures = redact_small_counts(found, private) | {name: found[name] for name in task.public}
-        tables = list(task.tables(figures))
         summary = Summary(
-            **ended,
-            figures=figures,
-            answer=task.sentence(figures, rows.done),
-            tables=tables,
-            streamed=config.out is None and task.streams and (task.json_rows or not as_json),
+            task=name,
+            **redact_small_counts({"items": rows.asked, "bad": problems.bad_count}, private),
+            notes=redact_small_counts(problems.counts, private),
+            stopped=stop.received,
+            streamed=rows.streamed,
             seconds=time.monotonic() - began,
         )
-        if config.report is not None:
-            _report(task, summary, rows)
-        rows.finish(partial(task.finished, figures=figures) if task.whole else None)
-        return summary
+        if stop.received is not None:
+            return summary
+        if not rows.asked:
+            raise problems.nothing()
+        return _finished(task, summary, rows)
+
+
+def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
+    """The summary with what all rows come to, once these and the report are written."""
+    found = task.figures(rows.read())
+    private = task.session.card.sensitive
+    figures = redact_small_counts(found, private) | {name: found[name] for name in task.public}
+    answer = task.sentence(figures, rows.asked)
+    summary = replace(summary, figures=figures, answer=answer, tables=list(task.tables(figures)))
+    if task.config.report is not None:
+        _report(task, summary, rows)
+    rows.finish(partial(task.finished, figures=figures) if task.whole else None)
+    return summary
 
 
 PRIVATE = "name a file with --out, which only you can read"
@@ -403,7 +404,7 @@ def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals
                 answers = _answered(task, some) if some else []
             _write(rows, some, answers, problems)
             task.session.forget()  # as in a run that goes on from here: the last bits depend on it
-            progress.progress(rows.done, rows.done, 0)
+            progress.progress(rows.asked, rows.asked, 0)
             if not some:
                 break
         if failure is not None:
@@ -416,7 +417,7 @@ def _write(
     rows: Rows, some: Sequence[Any], answers: Sequence[Sequence[Row] | SeqmlmError], problems: Problems
 ) -> None:
     """Write the rows of what could be asked about; those before a bad item that ends the run stay."""
-    good: list[Sequence[Row]] = []
+    good: list[Sequence[Row] | None] = []
     try:
         for item, own in zip(some, answers, strict=True):
             if isinstance(own, SeqmlmError):
@@ -424,7 +425,7 @@ def _write(
                 if read_from is None:
                     raise own  # it was not read: it stands in the request
                 problems.bad(placed(own, item, problems.sensitive))
-            good.append([] if isinstance(own, SeqmlmError) else own)
+            good.append(None if isinstance(own, SeqmlmError) else own)
     finally:
         if good:
             rows.write(good)
