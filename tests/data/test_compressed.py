@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqmlm.data.compressed import compression, decompress
+from seqmlm.data.compressed import decompress
 from seqmlm.data.files import blocks
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
@@ -146,7 +146,3 @@ def test_a_frame_that_asks_for_much_memory_is_refused() -> None:
     assert found == b""
     assert fault is not None
     assert "ask for 1,024 MiB of memory" in fault.reason
-
-
-def test_other_data_are_not_compressed() -> None:
-    assert compression(b"text") is None

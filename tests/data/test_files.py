@@ -23,31 +23,10 @@ TEXT = "".join(f"line {i} äöü {sha256(str(i).encode()).hexdigest()}\n" for i 
 DATA = TEXT.encode()
 
 
-def bgzip(data: bytes) -> bytes:
-    """Members of at most 64 KiB and an empty last one, as bgzip writes them."""
-    parts = [data[i : i + 65280] for i in range(0, len(data), 65280)]
-    return b"".join(map(gzip.compress, [*parts, b""]))
-
-
-def two_frames(data: bytes) -> bytes:
-    half = len(data) // 2
-    return b"".join(zstandard.ZstdCompressor().compress(part) for part in (data[:half], data[half:]))
-
-
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "plain": lambda data: data,
-    "gzip": gzip.compress,
-    "bgzip": bgzip,
-    "gzip with padding": lambda data: gzip.compress(data) + bytes(100_000),
-    "zstd": lambda data: zstandard.ZstdCompressor().compress(data),
-    "zstd, two frames": two_frames,
-}
-
-
-@pytest.mark.parametrize("packer", PACKERS)
-def test_compression_is_transparent_whatever_the_name(packer: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pack", [lambda data: data, gzip.compress, zstandard.compress])
+def test_compression_is_transparent_whatever_the_name(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     path = tmp_path / "data"
-    path.write_bytes(PACKERS[packer](DATA))
+    path.write_bytes(pack(DATA))
     assert b"".join(blocks(path)) == DATA
     assert list(lines(path, Problems())) == list(enumerate(TEXT.splitlines(), 1))
 
@@ -71,36 +50,19 @@ def test_a_missing_file(tmp_path: Path) -> None:
         expand([tmp_path / "none.txt"])
 
 
-@pytest.mark.parametrize("packer", ["gzip", "bgzip", "zstd", "zstd, two frames"])
-@pytest.mark.parametrize("kept", [0.5, 0.8])
-def test_compressed_data_cut_off(packer: str, kept: float, tmp_path: Path) -> None:
-    packed = PACKERS[packer](DATA)
-    path = write(tmp_path, packed[: int(len(packed) * kept)])
-    with pytest.raises(DataError, match="data are damaged or truncated"):
-        list(lines(path, Problems()))
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+def test_compressed_data_cut_off(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    packed = pack(DATA)
+    path = write(tmp_path, packed[: len(packed) // 2])
     problems = Problems("skip")
     found = list(lines(path, problems))
     # What came before is whole lines, and the line given is where it broke off.
     assert found == list(enumerate(TEXT.splitlines(), 1))[: len(found)]
     assert 100 < len(found) < 4900
     assert problems.bad_count == 1
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match="data are damaged or truncated") as caught:
         list(lines(path, Problems()))
     assert caught.value.line == len(found) + 1
-
-
-def test_a_corrupt_gzip_is_found_by_its_checksum(tmp_path: Path) -> None:
-    packed = bytearray(gzip.compress(DATA))
-    packed[-6] ^= 1  # in the checksum: every line has come out fine by then
-    problems = Problems("skip")
-    path = write(tmp_path, bytes(packed))
-    assert len(list(lines(path, problems))) > 4000
-    assert problems.counts == {"the gzip data are damaged or truncated": 1}
-
-
-def test_rubbish_after_gzip_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="gzip data are damaged"):
-        list(lines(write(tmp_path, gzip.compress(b"a\n") + b"rubbish"), Problems()))
 
 
 def test_folders_are_walked_in_order(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import sys
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -162,42 +161,6 @@ def test_a_line_of_many_blocks_is_reported_not_kept(end: bytes, tmp_path: Path) 
     assert list(lines(path, problems, max_bytes=1 << 20)) == [(1, "one")]
     assert problems.bad_count == 1
     assert len(list(lines(path, Problems()))) == 2  # the ordinary limit is higher
-
-
-def test_a_huge_line_behind_compression_needs_little_memory(tmp_path: Path) -> None:
-    packed = gzip.compress(b"one\n" + b"x" * (100 << 20) + b"\ntwo\n", compresslevel=1)
-    path = write(tmp_path, packed)
-    problems = Problems("skip")
-    tracemalloc.start()
-    try:
-        found = list(lines(path, problems, max_bytes=4 << 20))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert found == [(1, "one"), (3, "two")]
-    assert problems.bad_count == 1
-    assert peak < 20 << 20
-
-
-def test_a_nul_or_a_bad_byte_costs_its_line(tmp_path: Path) -> None:
-    path = write(tmp_path, b"a\0b\none\ncaf\xe9\ntwo\n\0\0\0\nthree\n")
-    problems = Problems("skip")
-    assert list(lines(path, problems)) == [(2, "one"), (4, "two"), (6, "three")]
-    assert problems.counts == {"binary data where text was expected": 2, "bytes that are not UTF-8": 1}
-
-
-def test_a_stretch_of_nuls_before_the_text_is_one_line(tmp_path: Path) -> None:
-    path = write(tmp_path, bytes(300_000) + b"lost\n" + b"fine\n" * 10)
-    problems = Problems("skip")
-    assert [text for _, text in lines(path, problems)] == ["fine"] * 10
-    assert problems.bad_count == 1
-
-
-def test_byte_order_marks_where_files_were_put_together(tmp_path: Path) -> None:
-    path = write(tmp_path, b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\nin\xef\xbb\xbfside\n")
-    problems = Problems()
-    assert list(lines(path, problems)) == [(1, "one"), (2, "two"), (3, "in\ufeffside")]
-    assert problems.counts == {"a byte order mark inside the file, left out": 1}
 
 
 def test_line_ends_of_old_macs_are_read_and_noted(tmp_path: Path) -> None:

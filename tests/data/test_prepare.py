@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import multiprocessing
 import os
@@ -438,15 +437,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StateError, match="cannot be written"):
         made(words(5), tmp_path / "file")
-
-
-def test_no_space_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("seqmlm.engine.durable.Disk.sync", full)
-    with pytest.raises(StateError, match="the disk is full"):
-        made(words(5), tmp_path)
 
 
 def test_a_damaged_entry_is_named(tmp_path: Path) -> None:

@@ -16,12 +16,6 @@ from seqmlm.errors import DataError, StateError, UsageError
 ERROR = DataError("it is odd", source="a.txt", line=3, field="text", remedy="make it even")
 
 
-def test_raise_gives_the_error_itself() -> None:
-    with pytest.raises(DataError) as caught:
-        Problems().bad(ERROR, "raw")
-    assert caught.value is ERROR
-
-
 def test_skip_counts_by_reason() -> None:
     problems = Problems("skip")
     for _ in range(3):
@@ -72,13 +66,6 @@ def test_sensitive_leaves_the_raw_text_out(tmp_path: Path) -> None:
         problems.bad(ERROR, "Smith, 12.3.1950")
     assert "Smith" not in aside.read_text()
     assert json.loads(aside.read_text())["line"] == 3
-
-
-def test_a_lone_surrogate_does_not_stop_the_quarantine(tmp_path: Path) -> None:
-    aside = tmp_path / "aside.jsonl"
-    with Problems("quarantine", aside) as problems:
-        problems.bad(ERROR, "\ud800")
-    assert "ud800" in aside.read_text()
 
 
 def test_counts_stay_small_however_many_reasons() -> None:

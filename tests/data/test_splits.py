@@ -61,15 +61,6 @@ def test_a_key_is_on_one_side_and_both_sides_have_one(names: list[str], seed: in
     assert len(set(names)) > 1 or len(both) == 1
 
 
-def test_the_share_is_kept_and_the_seed_matters() -> None:
-    records = [record(str(i)) for i in range(20_000)]
-    first = parts(ByKey(key=key, seed=1, share=0.05), records)
-    assert abs(first.mean() - 0.05) < 0.01
-    second = parts(ByKey(key=key, seed=2, share=0.05), records)
-    assert abs((first & second).mean() - 0.0025) < 0.0015
-    assert not parts(ByKey(key=key, share=0.0), records).any()
-
-
 def test_what_the_data_says_of_its_split_counts() -> None:
     labels = ["train", "validation", "train", None]
     records = [record(str(i), split=labels[i % 4]) for i in range(40)]

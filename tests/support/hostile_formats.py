@@ -11,11 +11,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from formats import DNA, MESSAGES, PROTEINS, SENTENCES, SOURCES, TIMES, pdb, swissprot
-from formats import _events as events_of
+from formats import DNA, MESSAGES, PROTEINS, SENTENCES, SOURCES, TIMES, events_of, pdb, swissprot
 
 COUNT = 12
 Spell = Callable[[bytes], bytes]
@@ -109,8 +109,6 @@ def _objects(values: Sequence[Any]) -> tuple[bytes, ...]:
 
 # Text
 
-SENTENCE = SENTENCES[:COUNT]
-
 
 def _conllu(text: str) -> bytes:
     words = "".join(f"{n}\t{w}\t_\tX\t_\t_\t{n - 1}\tdep\t_\t_\n" for n, w in enumerate(text.split(), 1))
@@ -171,12 +169,13 @@ def _saved(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
     }
 
 
-def _text() -> Iterator[Hostile]:
+def _text(count: int) -> Iterator[Hostile]:
+    sentences = SENTENCES[:count]
     yield Hostile(
         domain="text",
         format="txt",
         name="t.txt",
-        records=_lines(SENTENCE),
+        records=_lines(sentences),
         value=_around(b""),
         giant=_long(b"", b"cat "),
     )
@@ -184,7 +183,7 @@ def _text() -> Iterator[Hostile]:
         domain="text",
         format="jsonl",
         name="t.jsonl",
-        records=_objects([{"id": f"t{n}", "text": s} for n, s in enumerate(SENTENCE)]),
+        records=_objects([{"id": f"t{n}", "text": s} for n, s in enumerate(sentences)]),
         value=_around(b'{"id": "v", "text": "', b'"}\n'),
         label=_around(b'{"id": "', b'", "text": "a cat"}\n'),
         options=("--option", "id_field=id"),
@@ -197,7 +196,7 @@ def _text() -> Iterator[Hostile]:
             format=format,
             name=f"t.{format}",
             head=b"id" + mark + b"text\n",
-            records=tuple(f"t{n}".encode() + mark + s.encode() + b"\n" for n, s in enumerate(SENTENCE)),
+            records=tuple(f"t{n}".encode() + mark + s.encode() + b"\n" for n, s in enumerate(sentences)),
             value=_around(b"v" + mark),
             label=_around(b"", mark + b"a cat\n"),
             options=("--option", "id_column=id"),
@@ -207,7 +206,7 @@ def _text() -> Iterator[Hostile]:
         domain="text",
         format="conllu",
         name="t.conllu",
-        records=tuple(map(_conllu, SENTENCE)),
+        records=tuple(map(_conllu, sentences)),
         value=_around(b"1\t", b"\t_\tX\t_\t_\t0\troot\t_\t_\n\n"),
         label=_around(b"# sent_id = ", b"\n" + _conllu("a cat")),
     )
@@ -215,14 +214,12 @@ def _text() -> Iterator[Hostile]:
         domain="text",
         format="parquet",
         name="t.parquet",
-        **_table({"text": SENTENCE}),
+        **_table({"text": sentences}),
     )
-    yield Hostile(domain="text", format="huggingface", **_saved({"text": SENTENCE}))
+    yield Hostile(domain="text", format="huggingface", **_saved({"text": sentences}))
 
 
 # Proteins
-
-PROTEIN = [one[:30] for one in PROTEINS[:COUNT]]
 
 
 def _mmcif(letters: str) -> bytes:
@@ -234,13 +231,14 @@ def _mmcif(letters: str) -> bytes:
     return out.getvalue().encode()
 
 
-def _protein() -> Iterator[Hostile]:
+def _protein(count: int) -> Iterator[Hostile]:
+    proteins = [one[:30] for one in PROTEINS[:count]]
     for format, name in (("fasta", "p.fasta"), ("a3m", "p.a3m")):
         yield Hostile(
             domain="protein",
             format=format,
             name=name,
-            records=tuple(f">p{n}\n{s}\n".encode() for n, s in enumerate(PROTEIN)),
+            records=tuple(f">p{n}\n{s}\n".encode() for n, s in enumerate(proteins)),
             value=_around(b">v\n"),
             label=_around(b">", b"\nMKVLAT\n"),
             giant=_long(b">v\n", b"M"),
@@ -249,7 +247,7 @@ def _protein() -> Iterator[Hostile]:
         domain="protein",
         format="stockholm",
         name="p.sto",
-        records=tuple(f"# STOCKHOLM 1.0\nrow{n} {s}\n//\n".encode() for n, s in enumerate(PROTEIN)),
+        records=tuple(f"# STOCKHOLM 1.0\nrow{n} {s}\n//\n".encode() for n, s in enumerate(proteins)),
         value=_around(b"# STOCKHOLM 1.0\nv ", b"\n//\n"),
         label=_around(b"# STOCKHOLM 1.0\n", b" MKVLAT\n//\n"),
         whole=True,
@@ -259,13 +257,13 @@ def _protein() -> Iterator[Hostile]:
         format="clustal",
         name="p.aln",
         head=b"CLUSTAL W (1.82) multiple sequence alignment\n\n",
-        records=tuple(f"row{n:<12}{s}\n".encode() for n, s in enumerate(PROTEIN)),
+        records=tuple(f"row{n:<12}{s}\n".encode() for n, s in enumerate(proteins)),
         value=_around(b"v              "),
-        label=_around(b"", b" " + PROTEIN[0].encode() + b"\n"),
+        label=_around(b"", b" " + proteins[0].encode() + b"\n"),
         whole=True,
     )
-    entries = [swissprot([f"P{n:05}"], [s]).encode() for n, s in enumerate(PROTEIN)]
-    before, _, after = entries[0].partition(PROTEIN[0].encode())
+    entries = [swissprot([f"P{n:05}"], [s]).encode() for n, s in enumerate(proteins)]
+    before, _, after = entries[0].partition(proteins[0].encode())
     named = swissprot(["V00000"], ["MKVLAT"]).encode()
     yield Hostile(
         domain="protein",
@@ -276,7 +274,7 @@ def _protein() -> Iterator[Hostile]:
         label=lambda given: named.replace(b"Protein of V00000", given),
     )
     for format, name in (("pdb", "p{}.pdb"), ("mmcif", "p{}.cif")):
-        texts = [(pdb(s) + "END\n").encode() if format == "pdb" else _mmcif(s) for s in PROTEIN]
+        texts = [(pdb(s) + "END\n").encode() if format == "pdb" else _mmcif(s) for s in proteins]
         yield Hostile(
             domain="protein",
             format=format,
@@ -295,22 +293,20 @@ def _protein() -> Iterator[Hostile]:
         folder=True,
         prefix="hf:",
         column="chain",
-        **_table({"chain": PROTEIN, "more": PROTEIN}),
+        **_table({"chain": proteins, "more": proteins}),
     )
 
 
 # Genomes
 
-BASES = [one[:40] for one in DNA[:COUNT]]
 
-
-def _flat(format: str) -> list[bytes]:
+def _flat(format: str, bases: Sequence[str]) -> list[bytes]:
     from Bio import SeqIO
     from Bio.Seq import Seq
     from Bio.SeqRecord import SeqRecord
 
     made = []
-    for n, letters in enumerate(BASES):
+    for n, letters in enumerate(bases):
         notes = {"molecule_type": "DNA"}
         record = SeqRecord(Seq(letters), id=f"g{n}", name=f"g{n}", description="words", annotations=notes)
         out = io.StringIO()
@@ -319,12 +315,13 @@ def _flat(format: str) -> list[bytes]:
     return made
 
 
-def _dna() -> Iterator[Hostile]:
+def _dna(count: int) -> Iterator[Hostile]:
+    bases = [one[:40] for one in DNA[:count]]
     yield Hostile(
         domain="dna",
         format="fasta",
         name="d.fa",
-        records=tuple(f">d{n}\n{s}\n".encode() for n, s in enumerate(BASES)),
+        records=tuple(f">d{n}\n{s}\n".encode() for n, s in enumerate(bases)),
         value=_around(b">v\n"),
         label=_around(b">", b"\nACGTAC\n"),
         giant=_long(b">v\n", b"A"),
@@ -333,13 +330,13 @@ def _dna() -> Iterator[Hostile]:
         domain="dna",
         format="fastq",
         name="d.fq",
-        records=tuple(f"@d{n}\n{s}\n+\n{'I' * len(s)}\n".encode() for n, s in enumerate(BASES)),
+        records=tuple(f"@d{n}\n{s}\n+\n{'I' * len(s)}\n".encode() for n, s in enumerate(bases)),
         value=lambda given: b"@v\n" + given + b"\n+\n" + b"I" * len(given) + b"\n",
         label=_around(b"@", b"\nACGT\n+\nIIII\n"),
     )
     for format, name in (("genbank", "g.gb"), ("embl", "g.embl")):
-        flat = _flat(format)
-        first = BASES[0].lower().encode()
+        flat = _flat(format, bases)
+        first = bases[0].lower().encode()
         shown = next(line for line in flat[0].splitlines() if first[:10] in line)
         yield Hostile(
             domain="dna",
@@ -353,7 +350,7 @@ def _dna() -> Iterator[Hostile]:
         domain="dna",
         format="stockholm",
         name="d.sto",
-        records=tuple(f"# STOCKHOLM 1.0\nrow{n} {s}\n//\n".encode() for n, s in enumerate(BASES)),
+        records=tuple(f"# STOCKHOLM 1.0\nrow{n} {s}\n//\n".encode() for n, s in enumerate(bases)),
         value=_around(b"# STOCKHOLM 1.0\nv ", b"\n//\n"),
         label=_around(b"# STOCKHOLM 1.0\n", b" ACGTAC\n//\n"),
         whole=True,
@@ -362,17 +359,15 @@ def _dna() -> Iterator[Hostile]:
         domain="dna",
         format="bed",
         name="w.bed",
-        records=tuple(f"c{n}\t5\t30\tw{n}\t0\t{'+-'[n % 2]}\n".encode() for n in range(COUNT)),
+        records=tuple(f"c{n}\t5\t30\tw{n}\t0\t{'+-'[n % 2]}\n".encode() for n in range(count)),
         value=_around(b"c0\t", b"\t20\tv\t0\t+\n"),
         label=_around(b"c0\t5\t20\t", b"\t0\t+\n"),
-        beside={"genome.fa": b"".join(f">c{n}\n{s}\n".encode() for n, s in enumerate(BASES))},
+        beside={"genome.fa": b"".join(f">c{n}\n{s}\n".encode() for n, s in enumerate(bases))},
         options=("--option", "genome={}/genome.fa"),
     )
 
 
 # Source code
-
-SOURCE = [text.encode() for text in SOURCES[:COUNT]]
 
 
 def _cells(source: bytes) -> bytes:
@@ -380,13 +375,14 @@ def _cells(source: bytes) -> bytes:
     return b'{"cells": [' + cell + b'], "metadata": {"language_info": {"name": "python"}}, "nbformat": 4}'
 
 
-def _code() -> Iterator[Hostile]:
+def _code(count: int) -> Iterator[Hostile]:
+    sources = [text.encode() for text in SOURCES[:count]]
     for format in ("source", "worktree"):
         yield Hostile(
             domain="code",
             format=format,
             name="m{}.py",
-            records=tuple(SOURCE),
+            records=tuple(sources),
             value=_around(b"x = 1\ny = '", b"'\n"),
             files=True,
             folder=True,
@@ -397,7 +393,7 @@ def _code() -> Iterator[Hostile]:
         domain="code",
         format="notebook",
         name="n{}.ipynb",
-        records=tuple(_cells(json.dumps(text.decode()).encode()) for text in SOURCE),
+        records=tuple(_cells(json.dumps(text.decode()).encode()) for text in sources),
         value=lambda given: _cells(b'"x = 1  # ' + given + b'"'),
         label=lambda given: b'{"' + given + b'": 1, ' + _cells(b'"x = 1"')[1:],
         files=True,
@@ -408,7 +404,7 @@ def _code() -> Iterator[Hostile]:
         domain="code",
         format="json",
         name="c.jsonl",
-        records=_objects([{"id": f"c{n}", "code": s.decode()} for n, s in enumerate(SOURCE)]),
+        records=_objects([{"id": f"c{n}", "code": s.decode()} for n, s in enumerate(sources)]),
         value=_around(b'{"id": "v", "code": "x = 1 # ', b'"}\n'),
         label=_around(b'{"id": "', b'", "code": "x = 1"}\n'),
         options=("--option", "id_field=id", "--option", "language=python"),
@@ -419,7 +415,7 @@ def _code() -> Iterator[Hostile]:
         domain="code",
         format="huggingface",
         name="train.jsonl",
-        records=_objects([{"code": s.decode()} for s in SOURCE]),
+        records=_objects([{"code": s.decode()} for s in sources]),
         value=_around(b'{"code": "x = 1 # ', b'"}\n'),
         options=("--option", "language=python", "--option", "text=code"),
         json=True,
@@ -431,7 +427,6 @@ def _code() -> Iterator[Hostile]:
 
 # Patients
 
-PEOPLE = [(person, list(events_of(person))) for person in range(COUNT)]
 DRUGS = [
     "metformin",
     "repaglinide",
@@ -460,14 +455,6 @@ DRUGS = [
 CONCEPTS = {"I10": 320128, "E11": 201826, "J45": 317009, "M54": 194133, "K21": 318800}
 
 
-def _joined(shape: Callable[[int, int, str, str], str]) -> tuple[bytes, ...]:
-    """The lines of each patient."""
-    return tuple(
-        "".join(shape(p, n, day, code) + "\n" for n, (day, code) in enumerate(own)).encode()
-        for p, own in PEOPLE
-    )
-
-
 def _fhir(person: int, events: Sequence[tuple[str, str]]) -> bytes:
     lines: list[Any] = [
         {"resourceType": "Patient", "id": f"p{person}", "gender": "female", "birthDate": "1960-01-01"}
@@ -485,13 +472,22 @@ def _fhir(person: int, events: Sequence[tuple[str, str]]) -> bytes:
     return b"".join(_objects(lines))
 
 
-def _ehr() -> Iterator[Hostile]:
+def _ehr(count: int) -> Iterator[Hostile]:
+    lives = [(person, list(events_of(person))) for person in range(count)]
+
+    def joined(shape: Callable[[int, int, str, str], str]) -> tuple[bytes, ...]:
+        """The lines of each patient."""
+        return tuple(
+            "".join(shape(p, n, day, code) + "\n" for n, (day, code) in enumerate(own)).encode()
+            for p, own in lives
+        )
+
     yield Hostile(
         domain="ehr",
         format="events",
         name="e.csv",
         head=b"patient_id,time,code,value\n",
-        records=_joined(lambda p, n, day, code: f"{p},{day},{code},"),
+        records=joined(lambda p, n, day, code: f"{p},{day},{code},"),
         value=_around(b"v,2024-05-01,", b",\n"),
         label=_around(b"", b",2024-05-01,I10,\n"),
         time=_around(b"v,", b",I10,\n"),
@@ -502,7 +498,7 @@ def _ehr() -> Iterator[Hostile]:
         format="wide",
         name="w.csv",
         head=b"patient_id,encounter_id,date,diagnosis\n",
-        records=_joined(lambda p, n, day, code: f"{p},{p}-{n},{day},{code}"),
+        records=joined(lambda p, n, day, code: f"{p},{p}-{n},{day},{code}"),
         value=_around(b"v,v-1,2024-05-01,"),
         label=_around(b"", b",v-1,2024-05-01,I10\n"),
         time=_around(b"v,v-1,", b",I10\n"),
@@ -512,7 +508,7 @@ def _ehr() -> Iterator[Hostile]:
         domain="ehr",
         format="fhir",
         name="all.ndjson",
-        records=tuple(_fhir(*one) for one in PEOPLE),
+        records=tuple(_fhir(*one) for one in lives),
         value=_around(
             b'{"resourceType": "Condition", "subject": {"reference": "Patient/v"}, "onsetDateTime": '
             b'"2024-05-01", "code": {"coding": [{"system": "s", "code": "',
@@ -528,29 +524,29 @@ def _ehr() -> Iterator[Hostile]:
         format="omop",
         name="condition_occurrence.csv",
         head=b"condition_occurrence_id,person_id,condition_concept_id,condition_start_date\n",
-        records=_joined(lambda p, n, day, code: f"{p * 100 + n},{p},{CONCEPTS[code]},{day}"),
+        records=joined(lambda p, n, day, code: f"{p * 100 + n},{p},{CONCEPTS[code]},{day}"),
         value=_around(b"7,0,", b",2024-05-01\n"),
         label=_around(b"7,", b",320128,2024-05-01\n"),
         time=_around(b"7,0,320128,"),
         beside={
             "person.csv": b"person_id,gender_concept_id,year_of_birth\n"
-            + b"".join(f"{p},8507,{1950 + p}\n".encode() for p in range(COUNT))
+            + b"".join(f"{p},8507,{1950 + p}\n".encode() for p in range(count))
         },
         folder=True,
         apart=True,
     )
     stays = "".join(
         f"{p},{p},{p * 100 + n},{day} 08:00:00,{day} 20:00:00,EMERGENCY\n"
-        for p, own in PEOPLE
+        for p, own in lives
         for n, (day, _) in enumerate(own)
     )
-    people = "".join(f"{p},{p},M,1950-01-01 00:00:00,,,,0\n" for p in range(COUNT))
+    people = "".join(f"{p},{p},M,1950-01-01 00:00:00,,,,0\n" for p in range(count))
     yield Hostile(
         domain="ehr",
         format="mimic3",
         name="DIAGNOSES_ICD.csv",
         head=b"ROW_ID,SUBJECT_ID,HADM_ID,SEQ_NUM,ICD9_CODE\n",
-        records=_joined(lambda p, n, day, code: f"{p},{p},{p * 100 + n},1,{code}"),
+        records=joined(lambda p, n, day, code: f"{p},{p},{p * 100 + n},1,{code}"),
         value=_around(b"7,0,0,1,"),
         label=_around(b"7,", b",0,1,I10\n"),
         beside={
@@ -567,17 +563,17 @@ def _ehr() -> Iterator[Hostile]:
         format="synthea",
         name="conditions.csv",
         head=b"START,STOP,PATIENT,ENCOUNTER,CODE,DESCRIPTION\n",
-        records=_joined(lambda p, n, day, code: f"{day},,p{p},{p}-{n},{code},words"),
+        records=joined(lambda p, n, day, code: f"{day},,p{p},{p}-{n},{code},words"),
         value=_around(b"2024-05-01,,p0,,", b",words\n"),
         label=_around(b"2024-05-01,,", b",,I10,words\n"),
         time=_around(b"", b",,p0,,I10,words\n"),
         beside={
             "patients.csv": b"Id,BIRTHDATE,DEATHDATE,RACE,GENDER\n"
-            + b"".join(f"p{p},{1950 + p}-01-01,,white,M\n".encode() for p in range(COUNT)),
+            + b"".join(f"p{p},{1950 + p}-01-01,,white,M\n".encode() for p in range(count)),
             "encounters.csv": b"Id,START,STOP,PATIENT,ENCOUNTERCLASS,CODE,DESCRIPTION\n"
             + b"".join(
                 f"{p}-{n},{day}T08:00:00Z,,p{p},ambulatory,185349003,words\n".encode()
-                for p, own in PEOPLE
+                for p, own in lives
                 for n, (day, _) in enumerate(own)
             ),
         },
@@ -603,12 +599,12 @@ def _ehr() -> Iterator[Hostile]:
         format="diabetes130",
         name="diabetic_data.csv",
         head=",".join(columns).encode() + b"\n",
-        records=_joined(lambda p, n, day, code: f"{p * 100 + n},{p},{rest}{code}"),
+        records=joined(lambda p, n, day, code: f"{p * 100 + n},{p},{rest}{code}"),
         value=_around(b"7777,v," + rest.encode()),
         label=_around(b"7777,", b"," + rest.encode() + b"I10\n"),
         folder=True,
     )
-    flat = [(str(p), day, code) for p, own in PEOPLE for day, code in own]
+    flat = [(str(p), day, code) for p, own in lives for day, code in own]
     people, days, codes = map(list, zip(*flat, strict=True))
     yield Hostile(
         domain="ehr",
@@ -637,11 +633,11 @@ def _ehr() -> Iterator[Hostile]:
 
 # Logs
 
-LOG = [(time, text) for time, text in zip(TIMES[:COUNT], MESSAGES[:COUNT], strict=True)]
 APART = ("--option", "window=1", "--option", "multiline=off", "--option", "session=none")
 
 
-def _logs() -> Iterator[Hostile]:
+def _logs(count: int) -> Iterator[Hostile]:
+    log = list(zip(TIMES[:count], MESSAGES[:count], strict=True))
     day = f"{TIMES[0]:%Y-%m-%dT%H:%M:%S}"
     shapes: dict[str, tuple[str, str, str]] = {  # format, what stands before a message, and after
         "plain": ("", "", ""),
@@ -658,7 +654,7 @@ def _logs() -> Iterator[Hostile]:
             domain="logs",
             format=format,
             name="app.log",
-            records=_lines([before.replace("{t:", "{0:").format(t) + m + after for t, m in LOG]),
+            records=_lines([before.replace("{t:", "{0:").format(t) + m + after for t, m in log]),
             value=_around(begin, after.encode() + b"\n"),
             time=_around(b"", b" INFO app[7]: open\n") if format == "iso" else None,
             options=(*APART, *year),
@@ -686,7 +682,7 @@ def _logs() -> Iterator[Hostile]:
             domain="logs",
             format=format,
             name="app.jsonl",
-            records=_objects([shape(t, m) for t, m in LOG]),
+            records=_objects([shape(t, m) for t, m in log]),
             value=_around(first, last),
             time=_around(first.partition(day.encode())[0], b'", "message": "open"}\n')
             if format == "jsonl"
@@ -700,7 +696,7 @@ def _logs() -> Iterator[Hostile]:
             format=format,
             name=f"app.{format}",
             head=b"time" + mark + b"message\n",
-            records=tuple(t.isoformat().encode() + mark + m.encode() + b"\n" for t, m in LOG),
+            records=tuple(t.isoformat().encode() + mark + m.encode() + b"\n" for t, m in log),
             value=_around(day.encode() + b"Z" + mark),
             time=_around(b"", mark + b"close session 1\n"),
             options=APART,
@@ -709,7 +705,7 @@ def _logs() -> Iterator[Hostile]:
         domain="logs",
         format="sessions",
         name="s.txt",
-        records=_lines([f"5 5 22 {n % 4 + 9} 11 9 11 9 26" for n in range(COUNT)]),
+        records=_lines([f"5 5 22 {n % 4 + 9} 11 9 11 9 26" for n in range(count)]),
         value=_around(b"5 5 "),
         label=_around(b"", b",5 5 22\n"),
     )
@@ -717,20 +713,19 @@ def _logs() -> Iterator[Hostile]:
 
 # Pairs and n-best lists
 
-PAIRS = [(text, text.replace("sees", "see")) for text in SENTENCE]
-LISTS: list[dict[str, Any]] = [
-    {"id": f"u{n}", "hyps": [{"text": a, "score": -1.5}, {"text": b, "score": -2}], "ref": a}
-    for n, (a, b) in enumerate(PAIRS)
-]
 
-
-def _commands() -> Iterator[Hostile]:
+def _commands(count: int) -> Iterator[Hostile]:
+    pairs = [(text, text.replace("sees", "see")) for text in SENTENCES[:count]]
+    lists: list[dict[str, Any]] = [
+        {"id": f"u{n}", "hyps": [{"text": a, "score": -1.5}, {"text": b, "score": -2}], "ref": a}
+        for n, (a, b) in enumerate(pairs)
+    ]
     yield Hostile(
         domain="text",
         format="jsonl",
         name="pairs.jsonl",
         command="pairs",
-        records=_objects([{"id": f"q{n}", "good": a, "bad": b} for n, (a, b) in enumerate(PAIRS)]),
+        records=_objects([{"id": f"q{n}", "good": a, "bad": b} for n, (a, b) in enumerate(pairs)]),
         value=_around(b'{"id": "v", "bad": "a cat", "good": "', b'"}\n'),
         label=_around(b'{"bad": "a cat", "good": "the cat", "id": "', b'"}\n'),
         json=True,
@@ -741,17 +736,17 @@ def _commands() -> Iterator[Hostile]:
         name="pairs.csv",
         command="pairs",
         head=b"id,good,bad\n",
-        records=tuple(f"q{n},{a},{b}\n".encode() for n, (a, b) in enumerate(PAIRS)),
+        records=tuple(f"q{n},{a},{b}\n".encode() for n, (a, b) in enumerate(pairs)),
         value=_around(b"v,a cat,"),
         label=_around(b"", b",the cat,a cat\n"),
     )
-    one = json.dumps(LISTS[0]["hyps"]).encode()
+    one = json.dumps(lists[0]["hyps"]).encode()
     yield Hostile(
         domain="text",
         format="jsonl",
         name="nbest.jsonl",
         command="rescore",
-        records=_objects(LISTS),
+        records=_objects(lists),
         value=_around(b'{"id": "v", "hyps": [{"score": -1, "text": "', b'"}]}\n'),
         label=_around(b'{"id": "', b'", "hyps": ' + one + b"}\n"),
         options=("--weights", "0.5"),
@@ -762,7 +757,7 @@ def _commands() -> Iterator[Hostile]:
         format="tsv",
         name="nbest.tsv",
         command="rescore",
-        records=tuple(f"u{n}\t-1.5\t{a}\nu{n}\t-2\t{b}\n".encode() for n, (a, b) in enumerate(PAIRS)),
+        records=tuple(f"u{n}\t-1.5\t{a}\nu{n}\t-2\t{b}\n".encode() for n, (a, b) in enumerate(pairs)),
         value=_around(b"v\t-1\t"),
         label=_around(b"", b"\t-1\ta cat\n"),
         options=("--weights", "0.5"),
@@ -770,7 +765,7 @@ def _commands() -> Iterator[Hostile]:
     )
     numbered = {
         f"u{n}": {"hyp_1": one["hyps"][0], "hyp_2": one["hyps"][1], "ref": one["ref"]}
-        for n, one in enumerate(LISTS)
+        for n, one in enumerate(lists)
     }
     yield Hostile(
         domain="text",
@@ -788,10 +783,11 @@ def _commands() -> Iterator[Hostile]:
     )
 
 
-def hostile_formats() -> dict[str, Hostile]:
-    """All of them, by `Hostile.key`."""
+@cache
+def hostile_formats(count: int = COUNT) -> dict[str, Hostile]:
+    """All of them with so many records each, at most 30, by `Hostile.key`."""
     makers = (_text, _protein, _dna, _code, _ehr, _logs, _commands)
-    return {one.key: one for make in makers for one in make()}
+    return {one.key: one for make in makers for one in make(count)}
 
 
 KEYS: Sequence[str] = (

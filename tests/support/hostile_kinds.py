@@ -163,10 +163,25 @@ JSON_LINES: Mapping[str, bytes] = {
     "integer_of_10000_digits": b'{"text": %s, "id": %s}' % (b"9" * 10_000, b"9" * 10_000),
     "cells_number": b'{"cells": 5}',
     "cells_of_numbers": b'{"cells": [5, null, {"cell_type": 7, "source": {"a": 1}}]}',
-    "fields_of_objects": b'{"text": {}, "code": [[]], "message": {"a": []}, "id": [], "time": {}}',
+    "fields_of_objects": b'{"text": {}, "code": [[]], "message": {"a": []}, "log": {}, "id": [], "time": {}}',
     "resource_of_numbers": b'{"resourceType": 5, "id": {}, "subject": [], "code": 7}',
     "reference_of_numbers": b'{"resourceType": "Condition", "subject": {"reference": 5}, "code": 7}',
     "bundle_of_nothing": b'{"resourceType": "Bundle", "entry": {"a": 5}}',
+    "bundle_of_a_number": b'{"resourceType": "Bundle", "entry": {"resource": 5}}',
+    "bundle_of_numbers": b'{"resourceType": "Bundle", "entry": [5, {"resource": 5}]}',
+    "resource_of_a_list": b'{"resourceType": ["Patient"]}',
+    "patient_of_numbers": b'{"resourceType": "Patient", "id": {"a": 1}, "extension": 5, "birthDate": 5}',
+    "encounter_of_numbers": b'{"resourceType": "Encounter", "subject": 5, "period": [], "class": 7}',
+    "observation_of_numbers": b'{"resourceType": "Observation", "subject": {"reference": "Patient/1"}, '
+    b'"component": 5, "code": []}',
+    "observation_of_400_digits": b'{"resourceType": "Observation", "subject": {"reference": "Patient/1"}, '
+    b'"code": {"coding": [{"code": "x"}]}, "effectiveDateTime": "2024-05-01", '
+    b'"valueQuantity": {"value": 1%s}}' % (b"0" * 400),
+    "cells_object": b'{"cells": {"a": 1}}',
+    "cells_of_mixed_lines": b'{"cells": [{"cell_type": "code", "source": ["a", {"b": 1}]}]}',
+    "worksheets_number": b'{"worksheets": 5}',
+    "worksheets_of_numbers": b'{"worksheets": [5]}',
+    "worksheets_of_text": b'{"worksheets": [{"cells": "text"}]}',
 }
 JSON_ESCAPES: Mapping[str, bytes] = {
     "lone_surrogate": b"\\ud800",
@@ -200,6 +215,8 @@ FASTQ: Mapping[str, Extra] = {
     "no_plus": Extra(b"@x\nACGT\nIIII\n", True),
     "no_at": Extra(b"x\nACGT\n+\nIIII\n", True),
     "torn": Extra(b"@x\nACGT\n", True),
+    "bad_byte_in_quality": Extra(b"@x\nACGT\n+\nII\xffI\n"),
+    "bad_byte_beside_plus": Extra(b"@x\nACGT\n+\xff\nIIII\n"),
 }
 
 

@@ -307,26 +307,6 @@ def test_real_session_files(real_data: Path):
     assert sum(len(one) - 2 for one in made.encode_batch(sessions)) == sum(len(one.lines) for one in sessions)
 
 
-def test_trains_from_the_command_line(seqmlm, tmp_path: Path):
-    path = tmp_path / "service.txt"
-    blocks = ["\n".join(one.lines) for one in service(60)]
-    blocks[7] += "\npassword canary-4fz accepted"
-    path.write_text("\n\n".join(blocks) + "\n")
-    done = seqmlm(
-        "train", "--domain", "text", path, "--tokenizer", "templates.v1", "--option", "paragraphs=true",
-        "--size", "tiny", "--max-steps", 2, "--name", "logs", "--set", "data.sensitive=true", "--json",
-        "--set", "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}",
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    # Sensitive data: only what enough sessions have is in the vocabulary.
-    content = json.loads((tmp_path / "runs/logs/model" / FILE).read_text())
-    assert [" ".join(words) for words in content["templates"]] == [
-        "request <NUM> from <IP>", "user <*> logged in", "wrote <PATH> in <DUR>", "done",
-    ]  # fmt: skip
-    card = json.loads((tmp_path / "runs/logs/model/seqmlm_tokenizer.json").read_text())
-    assert card["options"]["min_sessions"] == 10
-
-
 def test_states_are_templates_of_their_own_where_asked_and_survive_saving(tmp_path):
     lines = [
         window(

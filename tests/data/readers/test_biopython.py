@@ -10,7 +10,7 @@ import pytest
 from formats import aligned
 
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.biopython import entries, parsed, read_stockholm, whole_file
+from seqmlm.data.readers.biopython import entries, parsed, read_stockholm
 from seqmlm.errors import DataError
 
 PFAM = """# STOCKHOLM 1.0
@@ -22,13 +22,6 @@ c       ..----
 #=GC SS_cons HHHHHH
 //
 """
-
-
-def test_a_file_of_blank_lines_is_said_to_be_one(tmp_path: Path) -> None:
-    (tmp_path / "p.cif").write_text("\n \r\n\t\n")
-    problems = Problems("skip")
-    assert list(whole_file(str(tmp_path / "p.cif"), problems, 1 << 20)) == []
-    assert problems.counts == {"the file has only blank lines": 1}
 
 
 def test_rows_with_and_without_gaps(tmp_path: Path) -> None:

@@ -84,13 +84,6 @@ def test_bad_records_are_named(tmp_path: Path) -> None:
         list(read_fasta(path, Problems()))
 
 
-def test_a_file_without_any_header(tmp_path: Path) -> None:
-    path = tmp_path / "plain.txt"
-    path.write_text("just text\n" * 10)
-    with pytest.raises(DataError, match="text before the first '>'"):
-        list(read_fasta(path, Problems()))
-
-
 @given(st.integers(1, 60), st.integers(10, 40))
 def test_a_record_too_long_is_named_and_lines_still_count(size: int, limit: int) -> None:
     data = b">a\nMKV\n>long one\n" + b"MKVLA\n" * 20 + b">c\nMV\n"
@@ -130,25 +123,3 @@ def test_a3m(tmp_path: Path) -> None:
     aligned = [r.raw for r in read_a3m(path, Problems("skip"), gaps="keep")]
     assert aligned == ["MK-VL", "M-VVL", "-----"]
     assert problems.counts["structure row of an alignment left out"] == 1
-
-
-def test_a_nul_costs_its_record(tmp_path: Path) -> None:
-    path = tmp_path / "a.fasta"
-    path.write_bytes(b">a\nMKV\n>b\nM\0V\n>c\0\nMKV\n>d\nMKW\n")
-    problems = Problems("skip")
-    assert [record.id for record in read_fasta(path, problems)] == ["a", "d"]
-    assert problems.counts == {"a FASTA record with NUL bytes": 2}
-
-
-def test_files_put_together_keep_their_records(tmp_path: Path) -> None:
-    path = tmp_path / "a.fasta"
-    path.write_bytes(b"\xef\xbb\xbf>a\nMKV\n\xef\xbb\xbf>b\nMKW\n")
-    assert [(record.id, record.raw) for record in read_fasta(path, Problems())] == [
-        ("a", "MKV"),
-        ("b", "MKW"),
-    ]
-    path.write_bytes(b">a\rMKV\r>b\rMKW\r")
-    assert [(record.id, record.raw) for record in read_fasta(path, Problems())] == [
-        ("a", "MKV"),
-        ("b", "MKW"),
-    ]

@@ -41,15 +41,6 @@ def test_quality(tmp_path: Path) -> None:
     assert [r.raw for r in read_fastq(written(tmp_path, "@a\nACG\n+\n!!!\n"), Problems(), trim=1)] == []
 
 
-def test_unequal_lengths_are_named_with_their_line(tmp_path: Path) -> None:
-    path = written(tmp_path, "@a\nACGT\n+\nIIII\n@b\nACGT\n+\nIII\n@c\nGGG\n+\nIII\n@d\nMKE\n+\nIII\n")
-    with pytest.raises(DataError, match=r"reads.fastq:5: sequence and quality of a read differ in length"):
-        list(read_fastq(path, Problems()))
-    problems = Problems("skip")
-    assert [r.id for r in read_fastq(path, problems)] == ["a", "c"]
-    assert problems.counts["a letter that stands for no nucleotide"] == 1
-
-
 def test_what_is_not_a_read_is_named_once_and_passed_over(tmp_path: Path) -> None:
     text = "@a\nACGT\n+\nIIII\nACGT\nACGT\nIII\n@b\nGGCC\n+\n@@@@\n@c\nAC\n"
     with pytest.raises(DataError, match=r"reads.fastq:5: not a read of four lines"):
@@ -80,14 +71,3 @@ def test_refused_reads_are_put_aside_whole(tmp_path: Path) -> None:
 def test_a_dot_is_a_base_that_was_not_called(tmp_path: Path) -> None:
     [read] = read_fastq(written(tmp_path, "@a\nAC.T\n+\nIIII\n"), Problems())
     assert read.raw == "ACNT"
-
-
-@pytest.mark.parametrize("line", range(4))
-def test_a_refused_line_takes_its_read_and_no_other(line: int, tmp_path: Path) -> None:
-    reads = [[b"@r%d" % n, b"ACGT", b"+", b"IIII"] for n in range(3)]
-    reads[1][line] += b"\xff"
-    path = tmp_path / "a.fastq"
-    path.write_bytes(b"".join(b"\n".join(read) + b"\n" for read in reads))
-    problems = Problems("skip")
-    assert [record.id for record in read_fastq(path, problems)] == ["r0", "r2"]
-    assert problems.counts == {"bytes that are not UTF-8": 1}

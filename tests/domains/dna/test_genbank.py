@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import random
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,8 @@ from Bio import SeqIO
 from Bio.Seq import Seq
 from Bio.SeqFeature import FeatureLocation, SeqFeature
 from Bio.SeqRecord import SeqRecord
-from formats import FORMATS
 
 from seqmlm.data.problems import Problems
-from seqmlm.data.record import Record
 from seqmlm.domains.dna.genbank import read_embl, read_genbank, read_rna_families
 from seqmlm.errors import DataError
 
@@ -122,19 +119,3 @@ def test_rna_families_are_spelled_as_dna(real_data: Path, tmp_path: Path) -> Non
     folder = real_data / "dna/rna_structure"
     assert sum(1 for _ in read_rna_families(folder / "tRNA1415G.sto.gz", Problems())) == 1415
     assert sum(1 for _ in read_rna_families(folder / "5S_rRNA.sto.gz", Problems())) == 712
-
-
-@pytest.mark.parametrize("read", [read_genbank, read_embl])
-def test_a_refused_line_takes_its_entry_and_no_other(
-    read: Callable[..., Iterator[Record]], tmp_path: Path
-) -> None:
-    [path] = FORMATS["dna"]["genbank" if read is read_genbank else "embl"](tmp_path)
-    data = path.read_bytes().split(b"//\n")
-    whole = list(read(path, Problems()))
-    lines = data[3].splitlines(keepends=True)
-    lines[-1] = b"\xff" + lines[-1]  # of bases: without it the sequence would be another
-    data[3] = b"".join(lines)
-    path.write_bytes(b"//\n".join(data))
-    problems = Problems("skip")
-    assert [r.raw for r in read(path, problems)] == [r.raw for n, r in enumerate(whole) if n != 3]
-    assert problems.counts == {"bytes that are not UTF-8": 1}

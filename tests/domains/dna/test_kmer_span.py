@@ -129,13 +129,6 @@ def test_a_span_shares_its_outcome():
     assert 0.2 < hidden.mean() < 0.8
 
 
-def test_masking_k_tokens_one_by_one_would_leak():
-    """The defect this masker is there for: with uniform masks nearly every hidden letter is still shown."""
-    one = encoding(np.random.default_rng(0).integers(0, 4, 2000).tolist(), 6)
-    selected = np.random.default_rng(1).random(len(one)) < 0.15
-    assert len(hidden_letters(selected & (one.groups >= 0), one, 6)) < 10
-
-
 def test_options_are_checked():
     for options in ({"p": 0.0}, {"longest": 0}):
         with pytest.raises(UsageError, match="need p in"):

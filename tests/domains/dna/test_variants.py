@@ -19,7 +19,6 @@ from Bio import bgzf
 from tiny_fields import random_model
 
 from seqmlm.data.problems import Problems
-from seqmlm.domains.dna import DNA
 from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.dna.variants import FLANK, DNAVariants, _ScoredVCF
 from seqmlm.domains.variants import Edit, Variant, VariantTable
@@ -426,7 +425,3 @@ def test_requests_that_make_no_sense(seqmlm: Run, model: Path, reference: Path, 
         assert (done.code, told in done.err) == (code, True), (given, done.err)
         assert "Traceback" not in done.err
     assert not list(tmp_path.glob("o*.vcf"))
-
-
-def test_the_domain_has_them():
-    assert isinstance(DNA.variants(), DNAVariants)

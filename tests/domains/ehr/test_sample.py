@@ -15,7 +15,6 @@ from seqmlm.data.record import Record
 from seqmlm.domains.ehr import readers
 from seqmlm.domains.ehr import sample as sample_module
 from seqmlm.domains.ehr.readers.histories import iso
-from seqmlm.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -58,25 +57,6 @@ def test_splits_are_given(sample) -> None:
         for name in ("train", "validation", "test")
     }
     assert shares == pytest.approx({"train": 0.8, "validation": 0.1, "test": 0.1}, abs=0.03)
-
-
-def test_the_same_seed_writes_the_same_bytes_and_another_only_other_draws(tmp_path: Path) -> None:
-    def written(name: str, seed: int) -> dict[str, bytes]:
-        sample_module.write(tmp_path / name, 40, seed)
-        files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
-        return {str(path.relative_to(tmp_path / name)): path.read_bytes() for path in files}
-
-    one, again, other = written("a", 1), written("b", 1), written("c", 2)
-    assert one == again
-    assert {name for name in one if one[name] == other[name]} == {
-        "meds/metadata/codes.parquet",
-        "meds/metadata/dataset.json",
-    }
-    fixed = ("conditions", "edges", "indirect", "labs", "positions")
-    first, second = (json.loads(files["truth.json"]) for files in (one, other))
-    assert [first[key] for key in fixed] == [second[key] for key in fixed]
-    with pytest.raises(UsageError):
-        sample_module.write(tmp_path / "d", 0, 1)
 
 
 def test_causes_raise_their_effects_and_come_before_them(sample) -> None:

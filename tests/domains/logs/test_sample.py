@@ -110,14 +110,3 @@ def test_train_reads_it_as_requests(drawn: tuple[Path, dict[str, Any], list[str]
         assert [text.rpartition(" request_id=")[0] for text in record.raw.lines] == messages(session, lines)
     assert not found
     assert problems.counts == {}
-
-
-def test_the_truth_is_fixed_and_a_seed_decides_the_draws(tmp_path: Path):
-    a, b, c = (LOGS.sample(tmp_path / name, n=30, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
-    assert a.files[0].read_bytes() == b.files[0].read_bytes()
-    assert a.truth.read_bytes() == b.truth.read_bytes()
-    assert a.files[0].read_bytes() != c.files[0].read_bytes()
-    first, other = json.loads(a.truth.read_text()), json.loads(c.truth.read_text())
-    for key in ("templates", "states", "transitions"):
-        assert first[key] == other[key]
-    assert LOGS.sample(tmp_path / "one", n=1).files[0].read_text()

@@ -19,15 +19,6 @@ pytestmark = pytest.mark.skipif(
 SHORT = ("--size", "tiny", "--max-steps", 2, "--json", "--name")
 
 
-def test_a_sample_and_its_last_tenth(seqmlm: Callable[..., Any], tmp_path: Path):
-    LOGS.sample(tmp_path / "sample", n=150)
-    done = seqmlm("train", "--domain", "logs", tmp_path / "sample", *SHORT, "run")
-    assert done.code == 0, done.err
-    assert "8 validation records" in done.err
-    assert "records held out to calibrate scores: 30" in done.err
-    assert (tmp_path / "runs" / "run" / "predictions.txt").exists()
-
-
 def test_a_secret_is_found_nowhere(
     seqmlm: Callable[..., Any], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ):

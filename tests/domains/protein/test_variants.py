@@ -11,7 +11,6 @@ import pytest
 from seqmlm.data.problems import Problems
 from seqmlm.domains.protein import PROTEIN
 from seqmlm.domains.protein.variants import parse
-from seqmlm.domains.text import TEXT
 from seqmlm.domains.variants import Variant, VariantTable
 from seqmlm.errors import DataError, UsageError
 
@@ -178,11 +177,6 @@ def test_bad_tables(tmp_path: Path):
     table = VariantTable(path=str(tmp_path / "w.txt"), wildtype=str(tmp_path / "two.fasta"))
     with pytest.raises(DataError, match="2 sequences, and the wild type is one"):
         list(PROTEIN.variants().read(table, Problems(), str))
-
-
-def test_a_field_without_variants():
-    with pytest.raises(UsageError, match="domain text has no variants"):
-        TEXT.variants()
 
 
 def test_rivals(tmp_path: Path):

@@ -106,13 +106,6 @@ def test_a_date_of_no_known_order_names_its_line_and_the_option(tmp_path: Path) 
     assert times(path, Problems(), date_format="%m/%d/%y")[1] == "2011-03-25T00:00:00"
 
 
-def test_one_wrong_date_costs_its_row_alone(tmp_path: Path) -> None:
-    problems = Problems("skip")
-    path = table(tmp_path, "03/25/2011", "soon", "13/13/2011", "31/12/2011x", "12/31/2011")
-    assert len(times(path, problems)) == 2
-    assert problems.counts["the time cannot be read"] == 3
-
-
 def test_single_dates_in_another_order_cost_their_rows_alone(tmp_path: Path) -> None:
     problems = Problems("skip")
     path = table(tmp_path, "2011-01-01", "03/04/2011", "2011-01-02", "2011-01-03", "05/06/2011")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import traceback
@@ -143,22 +142,6 @@ def test_rows_of_a_table_without_patient_are_named(tmp_path: Path) -> None:
         ("conditions.csv", 4, "code"),
         ("conditions.csv", 5, "start"),
     ]
-
-
-def test_a_broken_archive_keeps_what_came_before(tmp_path: Path) -> None:
-    import random
-
-    random.seed(1)
-    rows = "".join(f"{i},2011-01-01,A//{random.getrandbits(64)}\n" for i in range(5000))
-    whole = gzip.compress(("patient,time,code\n" + rows).encode())
-    path = tmp_path / "a.csv.gz"
-    path.write_bytes(whole[: len(whole) // 2])
-    problems = Problems("skip", sensitive=True)
-    found = list(readers.read_long(path, problems))
-    assert 1000 < len(found) < 4000
-    assert problems.bad_count == 1
-    with pytest.raises(DataError, match=r"a.csv.gz:\d+: "):
-        list(readers.read_long(path, Problems(sensitive=True)))
 
 
 @pytest.mark.parametrize("data", [b"hello" * 100, b"", b"PAR1" + bytes(100) + b"PAR1"])

@@ -19,7 +19,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr.readers import cells
 from seqmlm.domains.ehr.readers.histories import Cells, grouped
 from seqmlm.domains.ehr.readers.tables import header, scan, table_files
-from seqmlm.errors import DataError, UsageError
+from seqmlm.errors import UsageError
 
 DAY = 86_400.0
 COLUMNS = {"patient": ("id", "pid"), "time": ("time",), "code": ("code",)}
@@ -100,16 +100,6 @@ def test_the_delimiter_is_seen(sign: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(f"id{sign}code\n1{sign}a,b\n")
     assert table(path) == [(2, ("1", None, "a,b"))]
-
-
-def test_a_bad_line_does_not_move_those_after_it(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(b"id,code\n1,a\n\xff,b\n3\n4,d\n")
-    problems = Problems("skip", sensitive=True)
-    assert [line for line, _ in table(path, problems)] == [2, 5]
-    assert problems.counts == {"a row with too few fields": 1, "bytes that are not UTF-8": 1}
-    with pytest.raises(DataError, match=r"a.csv:3: bytes"):
-        table(path)
 
 
 def test_parquet_cells(tmp_path: Path) -> None:

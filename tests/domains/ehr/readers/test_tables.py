@@ -229,26 +229,6 @@ def test_a_folder_of_tables_is_a_folder(tmp_path: Path) -> None:
                 list(read(path, Problems("skip")))
 
 
-@pytest.mark.parametrize("time", ["0000-01-01", "2021-02-31", "9" * 5000, "1e999", "NaN", "10000-01-01"])
-def test_a_time_in_no_calendar_costs_its_row(time: str, tmp_path: Path) -> None:
-    path = tmp_path / "events.csv"
-    path.write_text(f"patient,time,code,value\n1,2021-01-01,A,1\n1,{time},B,2\n1,9999-12-31,C,1e999\n")
-    problems = Problems("skip")
-    [record] = readers.read_long(path, problems)
-    assert [event.code for event in record.raw.events] == ["CODE//A", "CODE//C"]
-    assert problems.counts["the time cannot be read"] == 1
-    assert [event.value for event in record.raw.events] == [1.0, None]
-
-
-def test_a_refused_line_takes_the_row_it_is_in(tmp_path: Path) -> None:
-    path = tmp_path / "events.csv"
-    path.write_bytes(b'patient,time,code\n1,2021-01-01,A\n1,2021-01-02,"B\n\xff\n"\n1,2021-01-03,"C\n')
-    problems = Problems("skip")
-    [record] = readers.read_long(path, problems)
-    assert [event.code for event in record.raw.events] == ["CODE//A"]
-    assert problems.counts["a field without end"] == problems.counts["bytes that are not UTF-8"] == 1
-
-
 def test_a_subject_with_more_rows_than_memory_is_for_is_one_bad_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

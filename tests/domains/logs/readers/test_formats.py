@@ -268,12 +268,3 @@ def test_a_session_of_messages_has_no_keys(tmp_path: Path):
 def test_options_that_make_no_sense(options: dict[str, Any], tmp_path: Path):
     with pytest.raises(UsageError):
         read(tmp_path, "a\nb\n", **options)
-
-
-def test_a_line_that_is_not_of_the_format(tmp_path: Path):
-    with pytest.raises(DataError, match=r"app.log:2: .*not event ids"):
-        read(tmp_path, "5 6\nx\n", "sessions")
-    with pytest.raises(DataError, match=r"app.log:2: not a JSON object"):
-        read(tmp_path, '{"msg": "a"}\n[1]\n')
-    with pytest.raises(DataError, match=r"app.log:2: .*no message"):
-        read(tmp_path, '{"msg": "a"}\n{"x": 1}\n')

@@ -161,19 +161,6 @@ def test_a_truncated_file_keeps_its_whole_lines(undecodable: str, tmp_path: Path
     assert problems.counts == {"the gzip data are damaged or truncated": 1}
 
 
-def test_a_file_that_grows_while_it_is_read(tmp_path: Path):
-    path = tmp_path / "app.log"
-    path.write_text("line\n" * 300_000)
-    seen = 0
-    with path.open("a") as out:
-        for record in READERS["auto"](path, Problems()):
-            if not seen:
-                out.write("later\n" * 10)
-                out.flush()
-            seen += len(record.raw.lines)
-    assert seen == 300_010
-
-
 @pytest.mark.parametrize("text", [" x", "1 ", "[x] ", '[a="b" ', "request"])
 def test_odd_lines_take_no_longer_than_others(text: str, tmp_path: Path):
     long = text * 40_000  # a search that goes back over the line at every place would take minutes
@@ -196,18 +183,6 @@ def test_times_that_cannot_be_read(tmp_path: Path):
     base = record.raw.times[1]
     assert record.raw.times == (base, base, base, base + 2)
     assert problems.counts == {"an event without a time that can be read has that of its neighbour": 2}
-
-
-def test_an_object_of_a_container_without_a_message_is_bad_and_joins_nothing(tmp_path: Path):
-    line = '{"log": "%s\\n", "stream": "stdout", "time": "2024-01-02T03:04:05Z"}'
-    lines = [line % "a", '{"log": {}, "stream": "stdout"}', '{"other": 1}', line % "b"]
-    path = write(tmp_path, lines)
-    with pytest.raises(DataError, match=r":2: field 'log': no message in the field"):
-        read(path, Problems())
-    problems = Problems("skip")
-    [record] = read(path, problems)
-    assert record.raw.lines == ("a", "b")
-    assert problems.counts == {"no message in the field": 2}
 
 
 def test_a_line_without_a_message_is_counted_and_a_blank_line_is_not(tmp_path: Path):
