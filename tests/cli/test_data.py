@@ -82,12 +82,6 @@ def test_a_missing_column_comes_with_the_option_that_names_it(seqmlm, workspace:
     assert "PatientNo" not in done.err, "a first row may be data"
 
 
-def test_a_missing_file_is_named(seqmlm, workspace: Path) -> None:
-    done = seqmlm("data", "inspect", "--domain", "protein", "none.fasta")
-    assert done.code == 3
-    assert "none.fasta" in done.err
-
-
 @pytest.mark.parametrize(
     ("data", "said"),
     [

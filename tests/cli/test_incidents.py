@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from receiver import NoFiles
 
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import FileLock
@@ -22,15 +23,6 @@ Cli = Callable[..., Any]
 EVIL = "x\x1b[2J\u202e<b>[red]\ud800\x00"
 SHOWN = r"x\x1b[2J\u202e<b>[red]\ud800\x00"
 NOW = datetime.now(UTC)
-
-
-class _Files:
-    """Files that nothing is known of."""
-
-    def states(self) -> list[Any]:
-        return []
-
-    def close(self) -> None: ...
 
 
 def _alarm(line: int, what: str, **more: Any) -> dict[str, Any]:
@@ -66,7 +58,7 @@ def incidents(workspace: Path) -> Path:
                 workspace / f"{name}.jsonl",
                 registry,
                 {},
-                lambda states: _Files(),  # type: ignore[arg-type, return-value]
+                NoFiles,  # type: ignore[arg-type, return-value]
                 grouping=Grouping(model="app:1"),
                 clock=lambda clock=clock: clock[0],  # type: ignore[misc]
             )
@@ -82,7 +74,7 @@ def incidents(workspace: Path) -> Path:
 def _later(workspace: Path, row: dict[str, Any]) -> None:
     """The older stream goes on with a row."""
     with Registry(Workspace.locate()) as registry:
-        outbox = Outbox(workspace / "old.jsonl", registry, {}, lambda states: _Files())  # type: ignore[arg-type, return-value]
+        outbox = Outbox(workspace / "old.jsonl", registry, {}, NoFiles)  # type: ignore[arg-type, return-value]
         outbox.begin(Problems())
         outbox.write([row])
         outbox.commit(0, {}, Problems())
@@ -214,7 +206,7 @@ def test_what_cannot_be_done_is_said(
 
 def test_rows_of_sensitive_data_are_not_shown(workspace: Path, seqmlm: Cli) -> None:
     with Registry(Workspace.locate()) as registry:
-        outbox = Outbox(workspace / "s.jsonl", registry, {}, lambda states: _Files(), private=True)  # type: ignore[arg-type, return-value]
+        outbox = Outbox(workspace / "s.jsonl", registry, {}, NoFiles, private=True)  # type: ignore[arg-type, return-value]
         outbox.begin(Problems())
         outbox.write([_alarm(1, "ann fell ill", message="ann", template="ann", sensitive=True, extra="ann")])
         outbox.commit(0, {}, Problems())

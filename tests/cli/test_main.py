@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import protein_model, residues
+from tiny_models import protein_model, residues, saved
 
 from seqmlm import cli
-from seqmlm.inference import model_folder
 
 Run = Callable[..., Any]
 
@@ -27,9 +26,7 @@ ACTS = {*NASTY} - {*"]0;x[2J"}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    loaded, folder = protein_model(), tmp_path_factory.mktemp("model")
-    model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
-    return folder
+    return saved(protein_model(), tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

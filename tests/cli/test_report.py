@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from receiver import NoFiles
 from sqlalchemy import update
 
 from seqmlm.data.problems import Problems
@@ -22,13 +23,6 @@ from seqmlm.workspace import Workspace
 
 Cli = Callable[..., Any]
 NOW = datetime.now(UTC)
-
-
-class _Files:
-    def states(self) -> list[Any]:
-        return []
-
-    def close(self) -> None: ...
 
 
 def row(line: int, p_value: float | None = 0.5, **more: Any) -> dict[str, Any]:
@@ -57,7 +51,7 @@ def stream(
             out,
             registry,
             {"files": ["/logs/*.log"], **(request or {"model file": {f"{model}/model.safetensors": "0"}})},
-            lambda states: _Files(),  # type: ignore[arg-type, return-value]
+            NoFiles,  # type: ignore[arg-type]
             grouping=Grouping(model="web:1"),
             clock=lambda: clock[0],
             private=private,

@@ -78,17 +78,6 @@ def test_a_weight_is_chosen_on_one_part_and_reported_on_the_other(
     assert all(row["weight"] == result["weight"] for row in rows)
 
 
-def test_lists_are_written_whole(seqmlm: Run, model: Path, lists: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    out.write_text("old")
-    assert seqmlm("rescore", model, lists, "--out", out, "--dev", 0.001).code == 3
-    assert out.read_text() == "old"
-    shown = seqmlm("rescore", model, lists, "--dev", 0.5)
-    assert seqmlm("rescore", model, lists, "--dev", 0.5, "--out", out).code == 0
-    assert shown.out == out.read_text()
-    assert {one.name for one in tmp_path.glob("out*")} == {"out.jsonl"}
-
-
 def test_lists_without_references_and_empty_hypotheses(seqmlm: Run, model: Path, tmp_path: Path) -> None:
     path = tmp_path / "lists.tsv"
     path.write_text("u\t-9\ta dog\nu\t-1\t\n")
@@ -122,7 +111,6 @@ def _references(folder: Path) -> Path:
         (("--dev", "0.001"), 3, "leaves 0 to choose by"),
         (("--norm", "wrong"), 2, "norm"),
         (("--set", "mode=fast"), 2, "unknown mode"),
-        (("--out", "lists.jsonl"), 2, "is one of the inputs"),
         (("--ref", "none.tsv"), 3, "no such file"),
     ],
 )
@@ -145,15 +133,3 @@ def test_a_weight_is_not_chosen_without_references(seqmlm: Run, model: Path, tmp
     done = seqmlm("rescore", model, tmp_path / "lists.tsv", "--dev", 0.5)
     assert done.code == 2
     assert "--ref" in done.err
-
-
-def test_precision_is_chosen_and_told(seqmlm: Run, model: Path, lists: Path) -> None:
-    found = {}
-    for precision in ("fp32", "bf16"):
-        done = seqmlm("rescore", model, lists, "--set", f"precision={precision}", "--weights", "0.5")
-        assert done.code == 0, done.err
-        found[precision] = [hyp["pll"] for line in done.out.splitlines() for hyp in json.loads(line)["hyps"]]
-        told = seqmlm("rescore", model, lists, "--set", f"precision={precision}", "--json").json
-        assert told["precision"] == precision
-    assert found["bf16"] != found["fp32"]
-    assert found["bf16"] == pytest.approx(found["fp32"], abs=0.3)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import protein_model, residues
+from tiny_models import protein_model, residues, saved
 
 from seqmlm.inference import model_folder
 from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry
@@ -31,9 +31,8 @@ def two_runs(tracked_workspace: Path) -> Path:
         params = {"learning_rate": loss, "seed": 0}
         with Tracker(home).start(name, experiment="e", params=params) as run:
             run.log_metrics(1, {"train/loss": loss})
-            model = run.directory / "model"
-            card = replace(tiny.card, metrics={"eval/bits_per_unit": loss + 1}, parent=parent)
-            model_folder.write(model, tiny.rows, tiny.tokenizer, card)
+            metrics = {"eval/bits_per_unit": loss + 1}
+            model = saved(tiny, run.directory / "model", metrics=metrics, parent=parent)
             entry = register_model(
                 model,
                 name=name,

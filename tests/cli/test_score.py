@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 from fork_server import Finished, ForkServer
 from tiny_fields import random_model
-from tiny_models import protein_model
+from tiny_models import protein_model, saved
 
 from seqmlm.data.problems import Problems
 from seqmlm.evaluation.conformal import Calibration
-from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import Stored, store
 from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.scorer import RecordScorer
@@ -47,8 +46,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     home = tmp_path_factory.mktemp("home")
     (home / "mlflow.db").write_bytes(empty_store.read_bytes())
     loaded = protein_model()
-    folder = home / "mine"
-    model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
+    folder = saved(loaded, home / "mine")
     detector = Detector(RecordScorer(Session(loaded)), loaded.domain.level(None))
     records = loaded.domain.read([fasta(home / "normal.fasta", 200, 1)], Problems())
     found = [one.row for one in detector.judged(records, Problems())]
@@ -119,8 +117,7 @@ def test_alarms_by_the_stored_calibration(run: Run, home: Path, tmp_path: Path) 
 
 
 def test_a_track_is_kept_with_a_run(run: Run, home: Path, tmp_path: Path) -> None:
-    loaded = random_model("dna", BaseTokenizer(), max_length=64)
-    model_folder.write(tmp_path / "dna", loaded.rows, loaded.tokenizer, loaded.card)
+    saved(random_model("dna", BaseTokenizer(), max_length=64), tmp_path / "dna")
     source, track = tmp_path / "g.fasta", tmp_path / "g.bedgraph"
     source.write_text(">chr1\n" + "ACGTTGCAAT" * 30 + "\n")
     done = run("score", tmp_path / "dna", source, "--track", track, "--out", tmp_path / "x.jsonl")
@@ -133,9 +130,7 @@ def test_a_track_is_kept_with_a_run(run: Run, home: Path, tmp_path: Path) -> Non
 def test_of_sensitive_data_nothing_is_kept_with_the_run_and_every_row_says_so(
     run: Run, home: Path, tmp_path: Path
 ) -> None:
-    loaded = protein_model()
-    card = replace(loaded.card, sensitive=True)
-    model_folder.write(tmp_path / "private", loaded.rows, loaded.tokenizer, card)
+    saved(protein_model(), tmp_path / "private", sensitive=True)
     source, report = fasta(tmp_path / "s.fasta", 12, 4), tmp_path / "private.html"
     common = ("score", tmp_path / "private", source, "--mode", "partition:4")
     refused = run(*common)

@@ -23,32 +23,13 @@ from seqmlm.workspace import Workspace
 
 Run = Callable[..., Any]
 
-FAST = (
-    *(
-        "--size",
-        "tiny",
-        "--set",
-        "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}",
-    ),
-    *(
-        "--set",
-        "train.evaluation_records=20",
-        "--set",
-        "train.tokens_per_row=512",
-        "--tokens-per-batch",
-        "1024",
-    ),
-)
+SMALL = "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}"
+FAST = ("--size", "tiny", "--set", SMALL, "--tokens-per-batch", "1024",
+        "--set", "train.evaluation_records=20", "--set", "train.tokens_per_row=512")  # fmt: skip
 RESULT_KEYS = {
-    *("run_id", "run_name", "model", "version", "domain", "steps", "resumed_from", "tokens", "train_loss"),
-    *(
-        "eval_loss",
-        "eval_bits_per_unit",
-        "unigram_bits_per_unit",
-        "tokens_per_second",
-        "wall_seconds",
-        "checkpoint",
-    ),
+    *("run_id", "run_name", "model", "version", "domain", "steps", "resumed_from", "tokens"),
+    *("train_loss", "eval_loss", "eval_bits_per_unit", "unigram_bits_per_unit"),
+    *("tokens_per_second", "wall_seconds", "checkpoint"),
 }
 
 
@@ -81,6 +62,8 @@ def test_train_then_score_a_users_fasta(seqmlm: Run, fasta: Path, workspace: Pat
     assert result["resumed_from"] is None
     assert math.isfinite(result["eval_bits_per_unit"])
     assert 3 < result["unigram_bits_per_unit"] < math.log2(25) + 1
+    layers = "layers: modernbert.v1 (one layer of 3 looks at the whole sequence, the others 64"
+    assert layers in trained.err
     assert list(_losses(workspace / "runs/mine")) == [1, 2, 3, 4]
 
     scored = seqmlm("score", "mine", fasta, "--per-unit")
@@ -116,6 +99,7 @@ def _data_of(run: MlflowRun) -> tuple[str, str, str]:
 def test_runs_name_their_data_and_their_model(seqmlm: Run, fasta: Path, workspace: Path) -> None:
     trained = seqmlm("train", "-d", "protein", fasta, *FAST, "--name", "mine", "--max-steps", 1)
     assert trained.code == 0, trained.err
+    assert "no better than the unigram baseline" in trained.err
     training = _in_mlflow("pretrain")
     assert training.data.params["data"] == "mine.fasta.gz"
     assert _data_of(training) == ("mine.fasta.gz", str(fasta), "training")
@@ -141,6 +125,7 @@ def test_names_of_files_of_sensitive_data_are_not_in_mlflow(
     private = ("--set", "data.sensitive=true", "--name", "s", "--max-steps", 1)
     patient = fasta.rename(fasta.with_name("jane-doe.fasta.gz"))
     assert seqmlm("train", "-d", "protein", patient, *FAST, *private).code == 0
+    assert not (workspace / "runs/s/predictions.txt").exists()
     training = _in_mlflow("pretrain")
     assert (training.data.params["data"], _data_of(training)[0]) == ("data", "data")
     arguments = ("score", "s", patient, "--mode", "partition:4", "--out", workspace / "x.jsonl")
@@ -242,49 +227,6 @@ def test_a_run_has_its_result_when_it_has_ended_in_mlflow(
     assert [entry["version"] for entry in seqmlm("models", "list", "--json").json] == [1]
 
 
-def test_a_checkpoint_gone_bad_is_named_and_nothing_is_lost(
-    seqmlm: Run, fasta: Path, workspace: Path
-) -> None:
-    arguments = ("train", "-d", "protein", fasta, *FAST, "--name", "c", "--max-steps", 4)
-    done = seqmlm(*arguments, "--set", "train.checkpoint_every_steps=2", "--json")
-    assert done.code == 0, done.err
-    folder = workspace / "runs/c"
-    (folder / "result.json").unlink()
-    newest, _ = sorted((folder / "checkpoints").glob("step-*"), reverse=True)
-    weights = newest / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    resumed = seqmlm("train", "--resume", "c", "--json")
-    assert resumed.code == 0, resumed.err
-    assert newest.name in resumed.err
-    assert resumed.json["resumed_from"] == 2
-    assert resumed.json["train_loss"] == done.json["train_loss"]
-
-    (folder / "result.json").unlink()
-    for checkpoint in (folder / "checkpoints").glob("step-*"):
-        (checkpoint / "manifest.json").write_text("{}")
-    refused = seqmlm("train", "--resume", "c")
-    assert refused.code == 4
-    assert "checkpoint" in refused.err
-    assert "Traceback" not in refused.err
-
-
-def test_scores_never_destroy_a_file(seqmlm: Run, fasta: Path, tmp_path: Path) -> None:
-    done = seqmlm("train", "-d", "protein", fasta, *FAST, "--name", "m", "--max-steps", 1)
-    assert done.code == 0, done.err
-    kept = tmp_path / "scores.jsonl"
-    kept.write_text("dear\n")
-    assert seqmlm("score", "m", tmp_path / "missing.fasta", "--out", kept).code == 3
-    assert kept.read_text() == "dear\n"
-    before = fasta.read_bytes()
-    refused = seqmlm("score", "m", fasta, "--out", fasta)
-    assert (refused.code, fasta.read_bytes()) == (2, before)
-    assert seqmlm("score", "m", fasta, "--out", kept).code == 0
-    assert len(kept.read_text().splitlines()) == 40
-    full = seqmlm("score", "m", fasta, "--out", "/dev/full")
-    assert full.code == 2
-    assert "/dev/full is a device" in full.err
-
-
 def test_an_extended_run_leaves_its_first_version(seqmlm: Run, fasta: Path, workspace: Path) -> None:
     arguments = ("train", "-d", "protein", fasta, *FAST, "--name", "e", "--resume", "auto", "--json")
     first = seqmlm(*arguments, "--max-steps", 2)
@@ -302,19 +244,10 @@ def test_standard_input_is_data_too(
     seqmlm: Run, fasta: Path, monkeypatch: pytest.MonkeyPatch, workspace: Path
 ) -> None:
     text = gzip.decompress(fasta.read_bytes())
-
-    def pipe() -> None:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-
-    pipe()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
     trained = seqmlm("train", "-d", "protein", "-", *FAST, "--name", "piped", "--max-steps", 1, "--json")
     assert trained.code == 0, trained.err
     assert _data_of(_in_mlflow("pretrain"))[0] == "standard input"
-    pipe()
-    scored = seqmlm("score", "piped", "-")
-    assert scored.code == 0, scored.err
-    lines = [json.loads(line) for line in scored.out.splitlines()]
-    assert [line["source"] for line in lines] == ["-"] * 40
 
 
 def test_named_corpora_are_mixed(seqmlm: Run, tmp_path: Path) -> None:
@@ -364,15 +297,6 @@ def test_text_trains_its_own_tokenizer_and_exports(seqmlm: Run, tmp_path: Path) 
     shown = seqmlm("models", "show", "more", "--json")
     assert "notes:1" in shown.out
     assert shown.json["calibrations"].startswith("calibrated level sentence: one-pass")
-
-
-def test_the_sample_trains_without_data(seqmlm: Run) -> None:
-    done = seqmlm("train", "-d", "protein", *FAST, "--max-steps", 1, "--json")
-    assert done.code == 0, done.err
-    assert done.json["run_name"].startswith("protein-tiny-")
-    assert "layers: modernbert.v1 (one layer of 3 looks at the whole sequence, the others 64" in done.err
-    listed = seqmlm("runs", "list", "--json")
-    assert done.json["run_name"] in listed.out
 
 
 def test_dry_run_and_printed_config_write_no_run(seqmlm: Run, fasta: Path, workspace: Path) -> None:
@@ -478,26 +402,3 @@ def test_sigterm_saves_marks_killed_and_the_run_resumes(
     [run] = Tracker(Workspace.locate()).runs()
     assert run.status == "KILLED"
     assert list((workspace / "runs/t/checkpoints").glob("step-*"))
-
-
-def test_scores_of_sensitive_data_go_to_a_private_file(seqmlm: Run, fasta: Path, workspace: Path) -> None:
-    trained = seqmlm(
-        "train", "--domain", "protein", fasta, *FAST, "--name", "s", "--max-steps", 1,
-        "--set", "data.sensitive=true",
-    )  # fmt: skip
-    assert trained.code == 0, trained.err
-    assert not (workspace / "runs/s/predictions.txt").exists()
-    shown = seqmlm("score", "s", fasta)
-    assert (shown.code, shown.out) == (2, "")
-    assert "--out" in shown.err
-    out = workspace / "scores.jsonl"
-    out.write_text("from before, for all to read")
-    assert seqmlm("score", "s", fasta, "--per-unit", "--out", out).code == 0
-    assert out.stat().st_mode & 0o777 == 0o600
-    assert len(out.read_text().splitlines()) == 40
-
-
-def test_a_model_that_learned_nothing_is_called_so(seqmlm: Run, fasta: Path, workspace: Path) -> None:
-    done = seqmlm("train", "--domain", "protein", str(fasta), *FAST, "--max-steps", "1", "--name", "one")
-    assert done.code == 0
-    assert "no better than the unigram baseline" in done.err

@@ -57,8 +57,8 @@ def test_a_file_of_this_format_trains(seqmlm: Run, tmp_path: Path, domain: str, 
 @pytest.mark.usefixtures("small_samples")
 @pytest.mark.parametrize("domain", plugins.names("domains"))
 def test_without_data_the_sample_trains(seqmlm: Run, domain: str) -> None:
-    done = seqmlm("train", "--domain", domain, "--name", "sample", *FAST)
+    done = seqmlm("train", "--domain", domain, *FAST)
     assert done.code == 0, done.err
-    assert done.json["model"] == "sample"
-    listed = seqmlm("models", "list", "--json")
-    assert [entry["domain"] for entry in listed.json] == [domain]
+    assert done.json["run_name"].startswith(f"{domain}-tiny-")
+    listed = seqmlm("models", "list", "--json").json
+    assert [(entry["name"], entry["domain"]) for entry in listed] == [(done.json["model"], domain)]

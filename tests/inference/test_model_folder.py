@@ -7,13 +7,12 @@ import os
 import shutil
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 import pytest
-from tiny_models import protein_model
+from tiny_models import protein_model, saved
 
 from seqmlm.engine import durable
 from seqmlm.errors import StateError
@@ -33,8 +32,7 @@ def model() -> LoadedModel:
 
 @pytest.fixture
 def folder(model: LoadedModel, tmp_path: Path) -> Path:
-    path = tmp_path / "model"
-    model_folder.write(path, model.rows, model.tokenizer, model.card)
+    path = saved(model, tmp_path / "model")
     put_file(path / EXTRA, b'{"seen": 0.5}', private=False)
     return path
 
@@ -228,8 +226,7 @@ def test_a_damaged_model_is_not_exported(folder: Path, tmp_path: Path) -> None:
 def test_modes(model: LoadedModel, tmp_path: Path, sensitive: bool, file: int, directory: int) -> None:
     before = os.umask(0o002)
     try:
-        card = replace(model.card, sensitive=sensitive)
-        model_folder.write(tmp_path / "model", model.rows, model.tokenizer, card)
+        saved(model, tmp_path / "model", sensitive=sensitive)
         put_file(tmp_path / "model" / EXTRA, b"{}", private=sensitive)
         export_model(str(tmp_path / "model"), tmp_path / "out")
         assert os.umask(0o002) == 0o002, "as it was"

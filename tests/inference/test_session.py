@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import protein_model, residues
+from tiny_models import protein_model, residues, saved
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import StateError, UsageError
-from seqmlm.inference import model_folder
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 
 
 def folder(path: Path, **card: Any) -> str:
-    model = protein_model()
-    model_folder.write(path, model.rows, model.tokenizer, replace(model.card, **card))
-    return str(path)
+    return str(saved(protein_model(), path, **card))
 
 
 def test_a_folder_in_the_current_one_is_found_whatever_its_name(

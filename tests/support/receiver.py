@@ -74,6 +74,19 @@ class Receiver:
         self._thread.join()
 
 
+class NoFiles:
+    """A follower of files that nothing is known of, as an outbox is given it."""
+
+    gaps: tuple[()] = ()
+
+    def __init__(self, states: object = ()) -> None: ...
+
+    def states(self) -> list[Any]:
+        return []
+
+    def close(self) -> None: ...
+
+
 def incident(**changed: Any) -> Incident:
     """One that a stream might have."""
     given: dict[str, Any] = {

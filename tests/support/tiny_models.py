@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import torch
 
 from seqmlm import plugins
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.model import MaskedRows
+from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import Card, LoadedModel
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.bases import BaseTokenizer
@@ -41,6 +46,18 @@ def _model(domain: str, tokenizer: Tokenizer, max_length: int, layers: str) -> L
     return LoadedModel(
         rows=rows, tokenizer=tokenizer, domain=plugins.domain(domain), card=card, path="nowhere"
     )
+
+
+def saved(model: LoadedModel, folder: Path, **card: Any) -> Path:
+    """Write a model to a folder, and return that.
+
+    Args:
+        model: with the weights, the tokenizer and the card.
+        folder: to be made.
+        card: fields of the card that are others.
+    """
+    model_folder.write(folder, model.rows, model.tokenizer, replace(model.card, **card))
+    return folder
 
 
 def residues(length: int) -> str:

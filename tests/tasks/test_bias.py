@@ -13,17 +13,13 @@ import torch
 from checkpoints import checkpoint
 from text_models import text_model
 
-TEMPLATE = (
-    "--template",
-    "{group} sees the {attribute}.",
-    "--group",
-    "cat,dog",
-    "--attribute",
-    "cats,terribly",
-)
+Run = Callable[..., Any]
+
+WORDS = ("--group", "cat,dog", "--attribute", "cats,terribly")
+TEMPLATE = ("--template", "{group} sees the {attribute}.", *WORDS)
 
 
-def test_associations_are_those_of_transformers(tmp_path: Path, seqmlm: Callable[..., Any]):
+def test_associations_are_those_of_transformers(tmp_path: Path, seqmlm: Run):
     model, fast = checkpoint("bert", tmp_path / "bert")
     done = seqmlm("bias", tmp_path / "bert", "--set", "domain=text", *TEMPLATE, "--json")
     assert done.code == 0, done.err
@@ -63,7 +59,7 @@ def test_associations_are_those_of_transformers(tmp_path: Path, seqmlm: Callable
     assert {key: gains["cat", key] - gains["dog", key] for key in expected} == pytest.approx(found)
 
 
-def test_sentences_of_winogender_are_paired_by_their_names(tmp_path: Path, seqmlm: Callable[..., Any]):
+def test_sentences_of_winogender_are_paired_by_their_names(tmp_path: Path, seqmlm: Run):
     table = tmp_path / "sentences.tsv"
     rows = [
         ("a.b.0.male.txt", "the cat sees"),
@@ -97,9 +93,7 @@ def test_sentences_of_winogender_are_paired_by_their_names(tmp_path: Path, seqml
         ((*TEMPLATE[:5], "猫"), "error: a word cannot stand in the template '{group} sees the {attribute}.'"),
     ],
 )
-def test_requests_without_sense(
-    tmp_path: Path, seqmlm: Callable[..., Any], arguments: tuple[str, ...], said: str
-):
+def test_requests_without_sense(tmp_path: Path, seqmlm: Run, arguments: tuple[str, ...], said: str):
     done = seqmlm("bias", text_model(tmp_path, wordpiece=True), *arguments)
     assert done.code == 2
     assert said in done.err

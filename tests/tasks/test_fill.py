@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from histories import histories
 from tiny_fields import random_model
+from tiny_models import saved
 
 from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.logs.readers.events import LogLines
-from seqmlm.inference import model_folder
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.code import CodeTokenizer
@@ -24,15 +24,10 @@ from seqmlm.tokenizers.events import EventsTokenizer
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
+Run = Callable[..., Any]
+
 CODE = "def depth(stack):\n    return len(stack) + 1\n"
 LOG = ("started", "ready in 5 ms", "request 7 done", "request 8 done", "stopped")
-
-
-def saved(folder: Path, domain: str, tokenizer: Tokenizer) -> Path:
-    model = random_model(domain, tokenizer)
-    card = replace(model.card, sensitive=model.domain.sensitive)
-    model_folder.write(folder / "model", model.rows, model.tokenizer, card)
-    return folder / "model"
 
 
 @pytest.mark.parametrize(
@@ -54,13 +49,13 @@ def saved(folder: Path, domain: str, tokenizer: Tokenizer) -> Path:
 )
 def test_a_sequence_on_the_command_line(
     tmp_path: Path,
-    seqmlm: Callable[..., Any],
+    seqmlm: Run,
     domain: str,
     make: Callable[[], Tokenizer],
     sequence: str,
     filled: str,
 ):
-    model = saved(tmp_path, domain, make())
+    model = saved(random_model(domain, make()), tmp_path / "model")
     done = seqmlm("fill", model, sequence, "--json", "--top", 3)
     assert done.code == 0, done.err
     assert re.fullmatch(filled, done.json["filled"])
@@ -73,31 +68,24 @@ def test_a_sequence_on_the_command_line(
     assert shown.out.startswith(done.json["filled"].split("\n")[0])
 
 
-def test_patients_go_to_a_file_that_is_private(tmp_path: Path, seqmlm: Callable[..., Any]):
+def test_candidates_of_patients_are_codes_with_their_descriptions(tmp_path: Path, seqmlm: Run):
     people = [replace(one, meanings={"DRUG//metformin": "Metformin 500 MG"}) for one in histories(40)]
-    model = saved(tmp_path, "ehr", EventsTokenizer.train(people, min_subjects=1))
-    table = tmp_path / "events.csv"
-    table.write_text(
-        "subject_id,time,code\np1,2020-01-01,DRUG//metformin\np1,2021-01-01,[MASK]\n"
-        "p2,2020-01-01,DRUG//metformin\n"
-    )
-    refused = seqmlm("fill", model, table)
-    assert refused.code == 2
-    assert "not shown on the console" in refused.err
-    done = seqmlm("fill", model, table, "--out", tmp_path / "filled.jsonl", "--top", 1000)
+    model = random_model("ehr", EventsTokenizer.train(people, min_subjects=1))
+    table, out = tmp_path / "events.csv", tmp_path / "filled.jsonl"
+    table.write_text("subject_id,time,code\np1,2020-01-01,DRUG//metformin\np1,2021-01-01,[MASK]\n")
+    folder = saved(model, tmp_path / "model", sensitive=True)
+    done = seqmlm("fill", folder, table, "--out", out, "--top", 1000)
     assert done.code == 0, done.err
     assert "metformin" not in done.out + done.err
-    assert (tmp_path / "filled.jsonl").stat().st_mode & 0o777 == 0o600
-    [row] = map(json.loads, (tmp_path / "filled.jsonl").read_text().splitlines())
-    assert row["id"] == "p1"
+    [row] = map(json.loads, out.read_text().splitlines())
     candidates = {one["text"]: one.get("description") for one in row["masks"][0]["candidates"]}
     assert not any(text.startswith("[") for text in candidates)
     assert candidates["DRUG//metformin"] == "Metformin 500 MG"
     assert candidates["DRUG//furosemide"] is None
 
 
-def test_files_give_a_row_for_each_sequence_with_a_gap(tmp_path: Path, seqmlm: Callable[..., Any]):
-    model = saved(tmp_path, "protein", ResidueTokenizer())
+def test_files_give_a_row_for_each_sequence_with_a_gap(tmp_path: Path, seqmlm: Run):
+    model = saved(random_model("protein", ResidueTokenizer()), tmp_path / "model")
     fasta = tmp_path / "p.fasta"
     fasta.write_text(">a\nMKT_Y\n>b\nMKTAY\n>c\nM<mask>TAY_\n")
     done = seqmlm("fill", model, fasta)
@@ -114,8 +102,9 @@ def test_files_give_a_row_for_each_sequence_with_a_gap(tmp_path: Path, seqmlm: C
     assert "no sequence has a gap (write _ or <mask>" in nothing.err
 
 
-def test_a_line_of_a_log_file(tmp_path: Path, seqmlm: Callable[..., Any]):
-    model = saved(tmp_path, "logs", TemplateTokenizer.train([LogLines(lines=LOG)] * 3))
+def test_a_line_of_a_log_file(tmp_path: Path, seqmlm: Run):
+    tokenizer = TemplateTokenizer.train([LogLines(lines=LOG)] * 3)
+    model = saved(random_model("logs", tokenizer), tmp_path / "model")
     log = tmp_path / "app.log"
     log.write_text("started\n[MASK]\nstopped\n")
     done = seqmlm("fill", model, log)
@@ -126,34 +115,6 @@ def test_a_line_of_a_log_file(tmp_path: Path, seqmlm: Callable[..., Any]):
     assert row["filled"].split("\n")[1] == mask["text"] == mask["candidates"][0]["text"]
 
 
-def test_dna_in_files(tmp_path: Path, seqmlm: Callable[..., Any]):
-    model = saved(tmp_path, "dna", BaseTokenizer())
-    (tmp_path / "d.fa").write_text(">a\nACGTTG_ACG\n")
-    done = seqmlm("fill", model, tmp_path / "d.fa", "--top", 4)
-    assert done.code == 0, done.err
-    row = json.loads(done.out)
-    assert sorted(one["text"] for one in row["masks"][0]["candidates"]) == list("ACGT")
-
-
-def test_a_record_that_cannot_be_asked_about_takes_no_other_with_it(
-    tmp_path: Path, seqmlm: Callable[..., Any]
-):
-    model = saved(tmp_path, "protein", ResidueTokenizer())
-    fasta, out = tmp_path / "p.fasta", tmp_path / "out.jsonl"
-    records = "".join(f">{n}\nMKT_Y{'AC'[n % 2] * (n % 7)}\n" for n in range(40))
-    fasta.write_text(records)
-    whole = [json.loads(line) for line in seqmlm("fill", model, fasta).out.splitlines()]
-    fasta.write_text(records + ">bad\nMK_1\n")
-    failed = seqmlm("fill", model, fasta, "--out", out)
-    assert failed.code == 3
-    assert "'1'" in failed.err
-    assert "p.fasta:81" in failed.err
-    skipped = seqmlm("fill", model, fasta, "--out", out, "--on-error", "skip", "--resume")
-    assert skipped.code == 0, skipped.err
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(row["id"], row["filled"]) for row in rows] == [(row["id"], row["filled"]) for row in whole]
-
-
 @pytest.mark.parametrize(
     ("sequence", "code", "said"),
     [
@@ -162,7 +123,7 @@ def test_a_record_that_cannot_be_asked_about_takes_no_other_with_it(
         ("missing_file.fasta", 3, "no such file"),
     ],
 )
-def test_what_is_no_sequence(tmp_path: Path, seqmlm: Callable[..., Any], sequence: str, code: int, said: str):
-    done = seqmlm("fill", saved(tmp_path, "protein", ResidueTokenizer()), sequence)
+def test_what_is_no_sequence(tmp_path: Path, seqmlm: Run, sequence: str, code: int, said: str):
+    done = seqmlm("fill", saved(random_model("protein", ResidueTokenizer()), tmp_path / "m"), sequence)
     assert done.code == code
     assert said in done.err

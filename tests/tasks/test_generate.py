@@ -13,23 +13,23 @@ import numpy as np
 import pytest
 from text_models import text_model
 from tiny_fields import random_model
+from tiny_models import saved
 
-from seqmlm.inference import model_folder
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
 from seqmlm.tasks.generate import Draw, Generate, GenerateConfig
 from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.residue import STANDARD, ResidueTokenizer
 
+Run = Callable[..., Any]
+
 
 @pytest.fixture
 def protein(tmp_path: Path) -> Path:
-    model = random_model("protein", ResidueTokenizer())
-    model_folder.write(tmp_path / "model", model.rows, model.tokenizer, model.card)
-    return tmp_path / "model"
+    return saved(random_model("protein", ResidueTokenizer()), tmp_path / "model")
 
 
-def test_sequences_are_written_as_the_field_has_them(protein: Path, seqmlm: Callable[..., Any]):
+def test_sequences_are_written_as_the_field_has_them(protein: Path, seqmlm: Run):
     done = seqmlm("generate", protein, "--length", "5-9", "--n", 7, "--seed", 3)
     assert done.code == 0, done.err
     lines = done.out.splitlines()
@@ -40,7 +40,7 @@ def test_sequences_are_written_as_the_field_has_them(protein: Path, seqmlm: Call
     assert done.out != seqmlm("generate", protein, "--length", "5-9", "--n", 7, "--seed", 4).out
 
 
-def test_what_a_template_says_stays(protein: Path, tmp_path: Path, seqmlm: Callable[..., Any]):
+def test_what_a_template_says_stays(protein: Path, tmp_path: Path, seqmlm: Run):
     (tmp_path / "t.fasta").write_text(">a\nMK__LL_\n>b\nWWW\n>c\n_A\n")
     gibbs = ("--set", "method=gibbs", "--set", "rounds=2")
     done = seqmlm("generate", protein, tmp_path / "t.fasta", "--n", 3, "--json", *gibbs)
@@ -66,9 +66,7 @@ def test_a_draw_does_not_depend_on_what_is_drawn_with_it(protein: Path):
 
 
 @pytest.mark.parametrize("method", ["mask-predict", "gibbs"])
-def test_without_temperature_one_round_is_what_fill_says(
-    protein: Path, seqmlm: Callable[..., Any], method: str
-):
+def test_without_temperature_one_round_is_what_fill_says(protein: Path, seqmlm: Run, method: str):
     filled = seqmlm("fill", protein, "MK_AYI", "--json").json["filled"]
     best = ("--temperature", 0, "--set", f"method={method}")
     done = seqmlm("generate", protein, "--template", "MK_AYI", *best)
@@ -112,7 +110,7 @@ def test_gibbs_sampling_comes_from_the_chain_of_its_conditionals():
     assert float(((seen - count / 16) ** 2 / (count / 16)).sum()) > 44.3  # it is not every pair alike
 
 
-def test_text_has_gaps_of_several_tokens(tmp_path: Path, seqmlm: Callable[..., Any]):
+def test_text_has_gaps_of_several_tokens(tmp_path: Path, seqmlm: Run):
     done = seqmlm("generate", text_model(tmp_path), "--template", "the [MASK:3] dog", "--n", 2)
     assert done.code == 0, done.err
     assert all(line.startswith("the ") and line.endswith(" dog") for line in done.out.splitlines())
@@ -129,9 +127,7 @@ def test_text_has_gaps_of_several_tokens(tmp_path: Path, seqmlm: Callable[..., A
         (("--length", "100"), 2, "longer than the 64"),
     ],
 )
-def test_requests_without_sense(
-    protein: Path, seqmlm: Callable[..., Any], arguments: tuple[str, ...], code: int, said: str
-):
+def test_requests_without_sense(protein: Path, seqmlm: Run, arguments: tuple[str, ...], code: int, said: str):
     done = seqmlm("generate", protein, *arguments)
     assert done.code == code
     assert said in done.err

@@ -110,7 +110,9 @@ def _aliases(home: Workspace, name: str) -> dict[str, str]:
     }
 
 
-def test_the_first_version_is_champion_here_and_in_mlflow(home: Workspace, make: Make) -> None:
+def test_the_first_version_is_champion_here_and_in_mlflow_until_the_alias_moves(
+    home: Workspace, make: Make
+) -> None:
     assert make("a") == 1
     assert make("a", run_name="a-2") == 2
     assert resolve_model("a").path == home.run_dir("a-2") / "model"
@@ -118,6 +120,10 @@ def test_the_first_version_is_champion_here_and_in_mlflow(home: Workspace, make:
     assert _aliases(home, "a") == {"champion": "1"}
     assert [summary.entry.reference for summary in list_models()] == ["a:2", "a:1"]
     assert list_models()[0].metrics == {"eval/bits_per_unit": 3.5}
+    warnings: list[str] = []
+    assert alias_model("a:2", "champion", warnings.append).version == 2
+    assert resolve_model("a@champion").path == home.run_dir("a-2") / "model"
+    assert (_aliases(home, "a"), warnings) == ({"champion": "2"}, [])
 
 
 def test_a_connection_lost_after_the_commit_registers_once(
@@ -137,16 +143,6 @@ def test_a_connection_lost_after_the_commit_registers_once(
     assert [summary.entry.reference for summary in list_models()] == ["a:1"]
     assert list_models()[0].entry.aliases == ("champion",)
     assert _aliases(home, "a") == {"champion": "1"}
-
-
-def test_aliases_move_here_and_in_mlflow(home: Workspace, make: Make) -> None:
-    make("a")
-    make("a", run_name="a-2")
-    warnings: list[str] = []
-    assert alias_model("a:2", "champion", warnings.append).version == 2
-    assert resolve_model("a@champion").path == home.run_dir("a-2") / "model"
-    assert _aliases(home, "a") == {"champion": "2"}
-    assert warnings == []
 
 
 def test_an_alias_without_mlflow_is_given_with_a_warning(
@@ -195,10 +191,8 @@ def test_an_exported_folder_loads_in_plain_transformers(home: Workspace, make: M
     assert not (out / "pytorch_model.bin").exists()
     assert {"config.json", "model.safetensors", "seqmlm.json"} <= {path.name for path in files}
     tokenizer = AutoTokenizer.from_pretrained(out)
-    inputs = tokenizer("MKTAYIAK", return_tensors="pt")
     ids = plugins.tokenizer_class("residue")().encode("MKTAYIAK").ids.tolist()
-    assert inputs["input_ids"][0].tolist() == ids
-    assert AutoModelForMaskedLM.from_pretrained(out).config.vocab_size == 256
+    assert tokenizer("MKTAYIAK")["input_ids"] == ids
     # The folder is one of ours too.
     assert resolve_model(str(out)).path == out.resolve()
 
@@ -217,11 +211,8 @@ def test_an_exported_model_answers_alike_in_plain_transformers(
 
     def asked(folder: Path, **options: str) -> torch.Tensor:
         """(3, R) log-probabilities of all ordinary tokens where those places are hidden."""
-        query = Query(
-            encoding=encoding,
-            masked=np.array(places, dtype=np.int32),
-            asked=np.array(places, dtype=np.int32),
-        )
+        at = np.array(places, dtype=np.int32)
+        query = Query(encoding=encoding, masked=at, asked=at)
         rows = model_folder.load(folder, **options).rows
         [answer] = Conditionals(rows).ask([query], (log_probs,))
         return torch.from_numpy(answer.values[log_probs.name])
@@ -272,14 +263,6 @@ def test_an_exported_folder_has_the_whole_tokenizer(
     assert load_tokenizer(str(tmp_path / "out")).fingerprint() == trained.fingerprint()
 
 
-def test_export_writes_over_nothing(make: Make, tmp_path: Path) -> None:
-    make("a")
-    (tmp_path / "out").mkdir()
-    export_model("a", tmp_path / "out")
-    with pytest.raises(StateError, match="is there already"):
-        export_model("a", tmp_path / "out")
-
-
 def test_export_of_what_cannot_be(make: Make, home: Workspace, tmp_path: Path) -> None:
     make("a")
     with pytest.raises(UsageError, match="download it from there"):
@@ -292,18 +275,3 @@ def test_export_of_what_cannot_be(make: Make, home: Workspace, tmp_path: Path) -
     with pytest.raises(StateError, match="no weights in safetensors"):
         export_model("a", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_full_disk_leaves_nothing_half_done(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make("a")
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("shutil.copyfile", full)
-    out = tmp_path / "export" / "out"
-    with pytest.raises(StateError, match="No space left on device"):
-        export_model("a", out)
-    assert list(out.parent.iterdir()) == []

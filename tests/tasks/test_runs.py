@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from seqmlm.tasks.runs import better, compare
+from seqmlm.tasks.runs import compare
 from seqmlm.tracking import RunInfo
 
 
@@ -32,8 +30,10 @@ def test_only_params_that_differ() -> None:
     assert found.params == {"lr": ["1", "2"], "new": [None, "x"]}
 
 
-def test_a_param_that_is_absent_and_one_that_is_empty_do_not_differ() -> None:
-    assert compare([_run("a", {"init": ""}), _run("b")]).params == {}
+def test_an_empty_param_and_an_absent_one_are_equal_equals_have_no_best_and_machines_do_not_count() -> None:
+    first = _run("a", {"init": ""}, eval__loss=1.0, system__memory_fill=3.0)
+    found = compare([first, _run("b", eval__loss=1.0)])
+    assert (found.params, found.best) == ({}, {"eval/loss": [False, False]})
 
 
 def test_the_best_is_marked_each_way() -> None:
@@ -53,35 +53,9 @@ def test_the_best_is_marked_each_way() -> None:
     assert found.to_dict()["best"] == {"eval/loss": ["b", "c"], "tokens_per_second": ["b"]}
 
 
-def test_equal_runs_have_no_best() -> None:
-    assert compare([_run("a", eval__loss=1.0), _run("b", eval__loss=1.0)]).best == {
-        "eval/loss": [False, False]
-    }
-
-
-def test_machine_metrics_are_left_out() -> None:
-    found = compare([_run("a", system__cpu_utilization_percentage=3.0), _run("b")])
-    assert found.metrics == {}
-
-
 def test_unfair_terms_and_unfinished_runs_are_noted() -> None:
     fair = compare([_run("a", {"lr": "1"}), _run("b", {"lr": "2"})])
     assert fair.notes == []
     found = compare([_run("a", {"data_fingerprint": "1"}), _run("b", {"data_fingerprint": "2"}, "KILLED")])
     assert "data_fingerprint" in found.notes[0]
     assert found.notes[1] == "not finished: b (KILLED)"
-
-
-@pytest.mark.parametrize(
-    ("metric", "expected"),
-    [
-        ("train/loss", "lower"),
-        ("eval/bits_per_unit", "lower"),
-        ("eval/unigram_bits_per_unit", None),
-        ("fill", "higher"),
-        ("grad_norm", None),
-        ("system/memory_fill", None),
-    ],
-)
-def test_which_way_is_better(metric: str, expected: str | None) -> None:
-    assert better(metric) == expected

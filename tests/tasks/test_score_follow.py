@@ -18,36 +18,30 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pytest
 from log_models import NORMAL, write_log_model
-from tiny_models import protein_model
+from scored_streams import OPTIONS, Said, calibrated_model, follow, move_alias, register, rows_of, write
+from tiny_models import protein_model, saved
 
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import following, model_folder
 from seqmlm.inference.grouping import Grouping
-from seqmlm.inference.runner import NoProgress
 from seqmlm.registry import (
     Change,
-    DatasetEntry,
-    ModelEntry,
     Registry,
     StreamEntry,
-    TokenizerEntry,
     database,
 )
-from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.tasks.incidents import list_incidents, mark_incident, show_incident
 from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_follow import _Told, score_following
-from seqmlm.tasks.score_output import ScoreSummary
 from seqmlm.tasks.streams import standing
 from seqmlm.workspace import Workspace
 
 LINES = [f"2024-03-05 10:00:{n:02d} INFO {NORMAL[n % 4]}" for n in range(24)]
-OPTIONS = {"window": 4, "session": "none"}
 
 
 @pytest.fixture(scope="module")
@@ -57,28 +51,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def _calibrated(folder: Path, lines: list[str]) -> str:
-    """The same model, which knows what is usual."""
-    write_log_model(folder)
-    normal = folder.with_name(f"{folder.name}.log")
-    _write(normal, lines)
-    calibrate_files(
-        CalibrateConfig(
-            model=str(folder),
-            paths=(str(normal),),
-            level="session",
-            mode="exact",
-            options=OPTIONS,
-            format="iso",
-        ),
-        print,
-    )
-    return str(folder)
-
-
 @pytest.fixture(scope="module")
 def calibrated(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return _calibrated(tmp_path_factory.mktemp("calibrated"), [_line(n) for n in range(4 * 60)])
+    return calibrated_model(tmp_path_factory.mktemp("calibrated"), [_line(n) for n in range(4 * 60)])
 
 
 def _line(number: int, message: str | None = None) -> str:
@@ -106,88 +81,45 @@ def _config(model: str, logs: Path, **changed: Any) -> ScoreConfig:
     return replace(given, **changed)
 
 
-class Said(NoProgress):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.said.append(text)
-
-
-def _follow(
-    config: ScoreConfig, until: Callable[[], bool], said: Said | None = None, *, stdout: TextIO | None = None
-) -> ScoreSummary:
-    """Follow until something is so; then SIGTERM."""
-    ended = threading.Event()
-
-    def watch() -> None:
-        for _ in range(3000):  # a fuse
-            if until() or ended.wait(0.02):
-                break
-        if not ended.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        return score_following(config, said, stdout=stdout)
-    finally:
-        ended.set()
-        watcher.join()
-
-
-def _rows(config: ScoreConfig) -> list[dict[str, Any]]:
-    assert config.out is not None
-    if not config.out.exists():
-        return []  # nothing was written
-    return [json.loads(line) for line in config.out.read_text().splitlines()]
-
-
-def _has(config: ScoreConfig, rows: int) -> Callable[[], bool]:
-    assert config.out is not None
-    out = config.out
-    return lambda: out.exists() and out.read_bytes().count(b"\n") >= rows
-
-
 def _compared(rows: list[dict[str, Any]]) -> dict[tuple[str, int], Any]:
     found = {(Path(row["source"]).name, row["line"]): pytest.approx(row["score"], abs=1e-4) for row in rows}
     assert len(found) == len(rows)
     return found
 
 
-def _write(file: Path, lines: list[str]) -> None:
-    with open(file, "a", encoding="utf-8") as opened:
-        opened.write("".join(f"{line}\n" for line in lines))
-
-
 def test_rows_are_those_of_the_whole_files_and_it_goes_on_by_itself(model: str, logs: Path) -> None:
     config = _config(model, logs)
-    _write(logs / "a.log", LINES[:8])
-    summary = _follow(config, _has(config, 2))
+    write(logs / "a.log", LINES[:8])
+    summary = follow(config, 2)
     assert summary.stopped == signal.SIGTERM
-    _write(logs / "a.log", LINES[8:16])
-    _write(logs / "b.log", LINES[:4])  # a new file of the pattern
+    write(logs / "a.log", LINES[8:16])
+    write(logs / "b.log", LINES[:4])  # a new file of the pattern
     said = Said()
-    summary = _follow(config, _has(config, 5), said)
+    summary = follow(config, 5, said)
     assert any("behind 2 rows" in one for one in said.said)
     assert (summary.records, summary.rows, summary.alarms) == (5, 5, None)
     whole = replace(
         config, follow=False, max_latency=None, paths=(str(logs),), out=logs.parent / "once.jsonl"
     )
     score_files(whole, io.StringIO())
-    assert _compared(_rows(config)) == _compared(_rows(whole))
-    with Registry(_located()) as registry:
+    assert _compared(rows_of(config)) == _compared(rows_of(whole))
+    with Registry(Workspace.locate()) as registry:
         found = registry.stream(str(config.out))
         assert found is not None
-        assert [line for _, line in registry.stream_rows(found.id, 0, 99)] == _text(config).splitlines()
+        assert [line for _, line in registry.stream_rows(found.id, 0, 99)] == text_of(config).splitlines()
         assert [one["offset"] for one in found.files] == [
             os.stat(logs / n).st_size for n in ("a.log", "b.log")
         ]
 
 
+def text_of(config: ScoreConfig) -> str:
+    assert config.out is not None
+    return config.out.read_text()
+
+
 def _streamed(config: ScoreConfig) -> StreamEntry:
     """The one stream of the workspace."""
-    with Registry(_located()) as registry:
+    with Registry(Workspace.locate()) as registry:
         [found] = registry.streams()
         entry = registry.stream(found.output)
     assert entry is not None
@@ -201,14 +133,14 @@ def _named(text: str) -> list[int]:
 
 def test_rows_go_to_standard_output_and_it_goes_on_by_itself(model: str, logs: Path) -> None:
     config, out, said = _config(model, logs, out=None), io.StringIO(), Said()
-    _write(logs / "a.log", LINES[:8])
-    _follow(config, lambda: out.getvalue().count("\n") >= 2, said, stdout=out)
+    write(logs / "a.log", LINES[:8])
+    follow(config, lambda: out.getvalue().count("\n") >= 2, said, stdout=out)
     stream = _streamed(config)
     assert any(f"kept as {stream.output}" in one for one in said.said)
-    assert not standing(stream, _located()).running
-    _write(logs / "a.log", LINES[8:16])
+    assert not standing(stream, Workspace.locate()).running
+    write(logs / "a.log", LINES[8:16])
     further = io.StringIO()
-    _follow(config, lambda: further.getvalue().count("\n") >= 2, stdout=further)
+    follow(config, lambda: further.getvalue().count("\n") >= 2, stdout=further)
     assert (_named(out.getvalue()), _named(further.getvalue())) == ([1, 5], [9, 13])
     whole = replace(config, follow=False, max_latency=None, paths=(str(logs),))
     score_files(whole, once := io.StringIO())
@@ -222,14 +154,14 @@ def test_who_reads_standard_output_slowly_is_waited_for(model: str, logs: Path) 
     config, (end, begin) = _config(model, logs, out=None), os.pipe()
     fcntl.fcntl(begin, fcntl.F_SETPIPE_SZ, 4096)
     many = [_line(number) for number in range(4 * 80)]
-    _write(logs / "a.log", many[: 4 * 40])
+    write(logs / "a.log", many[: 4 * 40])
     drained, held = list[bytes](), list[int]()
 
     def read() -> None:
         """Begin only when the pipe has been full for a while and more lines were written."""
         _until(lambda: _waiting(end) > 0)
         held.append(_streamed(config).files[0]["offset"])
-        _write(logs / "a.log", many[4 * 40 :])
+        write(logs / "a.log", many[4 * 40 :])
         time.sleep(0.6)  # three times the latency
         held.append(_streamed(config).files[0]["offset"])
         while b"".join(drained).count(b"\n") < 80:
@@ -238,7 +170,7 @@ def test_who_reads_standard_output_slowly_is_waited_for(model: str, logs: Path) 
     reader = threading.Thread(target=read)
     reader.start()
     with os.fdopen(begin, "w") as stdout:
-        _follow(config, lambda: not reader.is_alive(), stdout=stdout)
+        follow(config, lambda: not reader.is_alive(), stdout=stdout)
     reader.join()
     os.close(end)
     assert held[0] == held[1] < os.stat(logs / "a.log").st_size  # what nobody took is not read either
@@ -263,33 +195,21 @@ def test_what_a_reader_that_left_did_not_take_comes_again(model: str, logs: Path
             raise BrokenPipeError
 
     config = _config(model, logs, out=None)
-    _write(logs / "a.log", LINES[:8])
+    write(logs / "a.log", LINES[:8])
     with pytest.raises(BrokenPipeError):
-        _follow(config, lambda: False, stdout=Left())
-    _write(logs / "a.log", LINES[8:16])
+        follow(config, lambda: False, stdout=Left())
+    write(logs / "a.log", LINES[8:16])
     out = io.StringIO()
-    _follow(config, lambda: out.getvalue().count("\n") >= 4, stdout=out)
+    follow(config, lambda: out.getvalue().count("\n") >= 4, stdout=out)
     assert _named(out.getvalue()) == [1, 5, 9, 13]
-
-
-def _located() -> Any:
-    from seqmlm.workspace import Workspace
-
-    return Workspace.locate()
-
-
-def _text(config: ScoreConfig) -> str:
-    assert config.out is not None
-    return config.out.read_text()
 
 
 @pytest.mark.parametrize("left", ["nothing", "torn", "behind", "gone"])
 def test_the_output_is_filled_again_from_the_database(model: str, logs: Path, left: str) -> None:
     config = _config(model, logs)
-    assert config.out is not None
-    _write(logs / "a.log", LINES[:8])
-    _follow(config, _has(config, 2))
-    before = _text(config)
+    write(logs / "a.log", LINES[:8])
+    follow(config, 2)
+    before = text_of(config)
     if left == "torn":
         config.out.write_text(before + '{"id": "half a ro')
     elif left == "gone":
@@ -298,18 +218,17 @@ def test_the_output_is_filled_again_from_the_database(model: str, logs: Path, le
         with sqlite3.connect(logs.parent / "seqmlm.db") as base:
             base.execute("UPDATE seqmlm_streams SET mark = '{}', written = 0")
         config.out.write_text("")
-    _write(logs / "a.log", LINES[8:12])
-    _follow(config, _has(config, 3))
-    assert _text(config).startswith(before)
-    assert [row["line"] for row in _rows(config)] == [1, 5, 9]
+    write(logs / "a.log", LINES[8:12])
+    follow(config, 3)
+    assert text_of(config).startswith(before)
+    assert [row["line"] for row in rows_of(config)] == [1, 5, 9]
 
 
 def test_another_request_or_a_changed_file_is_refused(model: str, logs: Path) -> None:
     config = _config(model, logs)
-    assert config.out is not None
-    _write(logs / "a.log", LINES[:8])
-    _follow(config, _has(config, 2))
-    kept = _text(config)
+    write(logs / "a.log", LINES[:8])
+    follow(config, 2)
+    kept = text_of(config)
     for changed, told in (
         (replace(config, level="line"), "level was session and is line"),
         (replace(config, options={**OPTIONS, "window": 8}), "options window has changed"),
@@ -317,7 +236,7 @@ def test_another_request_or_a_changed_file_is_refused(model: str, logs: Path) ->
     ):
         with pytest.raises(StateError, match=told):
             score_following(changed)
-        assert _text(config) == kept
+        assert text_of(config) == kept
     config.out.write_text(kept.replace("a.log", "A.log"))
     with pytest.raises(StateError, match="not what was written to it; put it back"):
         score_following(config)
@@ -355,11 +274,11 @@ def test_the_journal_is_followed(model: str, logs: Path, monkeypatch: pytest.Mon
 
     journal.write_text(entries(range(8)))
     config = _config(model, logs, paths=(), source="journald --since today", format=None)
-    _follow(config, _has(config, 2))
+    follow(config, 2)
     with journal.open("a") as file:
         file.write(entries(range(8, 12)))
-    _follow(config, _has(config, 3))
-    assert [(row["source"], row["line"], row["units"]) for row in _rows(config)] == [
+    follow(config, 3)
+    assert [(row["source"], row["line"], row["units"]) for row in rows_of(config)] == [
         ("journald", 1, 4),
         ("journald", 5, 4),
         ("journald", 9, 4),
@@ -384,52 +303,49 @@ def test_a_source_that_makes_no_sense(model: str, logs: Path, changed: Any, sent
 def test_a_folder_and_a_field_that_cannot_be_followed(model: str, logs: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a pattern in quotes: '.*logs/\*\.log'"):
         score_following(_config(model, logs, paths=(str(logs),)))
-    loaded = protein_model()
-    folder = tmp_path / "proteins"
-    folder.mkdir()
-    model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
+    proteins = saved(protein_model(), tmp_path / "proteins")
     with pytest.raises(UsageError, match="cannot be followed"):
-        score_following(_config(str(folder), logs, options={}, format=None))
+        score_following(_config(str(proteins), logs, options={}, format=None))
 
 
 def test_a_full_disk_loses_nothing(model: str, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = _config(model, logs)
-    _write(logs / "a.log", LINES[:8])
-    write, full = os.write, True
+    write(logs / "a.log", LINES[:8])
+    given, full = os.write, True
 
     def refuse(handle: int, data: bytes) -> int:
         if full and bytes(data[:6]) == b'{"id":':
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(handle, data)
+        return given(handle, data)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", refuse)
         with pytest.raises(StateError, match="No space left"):
             score_following(config)
     full = False
-    assert _rows(config) == []
-    _write(logs / "a.log", LINES[8:12])
-    _follow(config, _has(config, 3))
-    assert [row["line"] for row in _rows(config)] == [1, 5, 9]
+    assert rows_of(config) == []
+    write(logs / "a.log", LINES[8:12])
+    follow(config, 3)
+    assert [row["line"] for row in rows_of(config)] == [1, 5, 9]
 
 
 def test_a_locked_database_is_waited_for(model: str, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seqmlm.registry.database._BUSY_MILLISECONDS", 50)
     config = _config(model, logs)
-    _write(logs / "a.log", LINES[:4])
-    _follow(config, _has(config, 1))
+    write(logs / "a.log", LINES[:4])
+    follow(config, 1)
     other = sqlite3.connect(logs.parent / "seqmlm.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
-    _write(logs / "a.log", LINES[4:8])
+    write(logs / "a.log", LINES[4:8])
 
     def free() -> None:
         time.sleep(0.5)
         other.execute("ROLLBACK")
 
     threading.Thread(target=free).start()
-    _follow(config, _has(config, 2))
+    follow(config, 2)
     other.close()
-    assert [row["line"] for row in _rows(config)] == [1, 5]
+    assert [row["line"] for row in rows_of(config)] == [1, 5]
 
 
 def test_a_database_that_stays_locked_ends_it_and_nothing_is_lost(
@@ -438,30 +354,30 @@ def test_a_database_that_stays_locked_ends_it_and_nothing_is_lost(
     monkeypatch.setattr("seqmlm.registry.database._BUSY_MILLISECONDS", 20)
     monkeypatch.setattr("seqmlm.registry.database._PAUSES", (0.01, 0.01))
     config = _config(model, logs)
-    _write(logs / "a.log", LINES[:4])
-    _follow(config, _has(config, 1))
-    kept = _text(config)
+    write(logs / "a.log", LINES[:4])
+    follow(config, 1)
+    kept = text_of(config)
     other = sqlite3.connect(logs.parent / "seqmlm.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    _write(logs / "a.log", LINES[4:8])
+    write(logs / "a.log", LINES[4:8])
     with pytest.raises(StateError, match=r"cannot be used: database is locked; see that it can be .* writ"):
         score_following(config)
-    assert _text(config) == kept
+    assert text_of(config) == kept
     other.execute("ROLLBACK")
     other.close()
-    _follow(config, _has(config, 2))
-    assert [row["line"] for row in _rows(config)] == [1, 5]
+    follow(config, 2)
+    assert [row["line"] for row in rows_of(config)] == [1, 5]
 
 
 def test_a_disk_without_room_for_the_database_loses_nothing(
     model: str, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = _config(model, logs)
-    _write(logs / "a.log", LINES[:4])
-    _follow(config, _has(config, 1))
-    kept = _text(config)
+    write(logs / "a.log", LINES[:4])
+    follow(config, 1)
+    kept = text_of(config)
     many = [_line(number) for number in range(4, 4 * 400)]
-    _write(logs / "a.log", many)
+    write(logs / "a.log", many)
 
     def limited(connection: Any, record: Any) -> None:
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
@@ -472,25 +388,9 @@ def test_a_disk_without_room_for_the_database_loses_nothing(
         patched.setattr(database, "_prepare_sqlite", lambda c, r: (prepare(c, r), limited(c, r)))
         with pytest.raises(StateError, match="cannot be used: database or disk is full"):
             score_following(config)
-    assert _text(config).startswith(kept)
-    _follow(config, _has(config, 400))
-    assert sorted(row["line"] for row in _rows(config)) == list(range(1, 4 * 400, 4))
-
-
-def test_a_corrupt_database_is_refused(model: str, logs: Path) -> None:
-    config = _config(model, logs)
-    _write(logs / "a.log", LINES[:8])
-    _follow(config, _has(config, 2))
-    kept, base = _text(config), logs.parent / "seqmlm.db"
-    base.write_bytes(b"no database at all" * 1000)
-    for beside in ("seqmlm.db-wal", "seqmlm.db-shm"):
-        (logs.parent / beside).unlink(missing_ok=True)
-    with pytest.raises(
-        StateError,
-        match=r"the registry at .*seqmlm\.db is damaged: file is not a database; .*models rescan",
-    ):
-        score_following(config)
-    assert _text(config) == kept
+    assert text_of(config).startswith(kept)
+    follow(config, 400)
+    assert sorted(row["line"] for row in rows_of(config)) == list(range(1, 4 * 400, 4))
 
 
 def test_what_was_destroyed_while_nobody_followed_is_told(
@@ -498,15 +398,15 @@ def test_what_was_destroyed_while_nobody_followed_is_told(
 ) -> None:
     monkeypatch.setattr("seqmlm.tasks.score_follow.PATIENCE", 0.3)
     config = _config(model, logs)
-    _write(logs / "a.log", LINES[:8])
-    _follow(config, _has(config, 2))
+    write(logs / "a.log", LINES[:8])
+    follow(config, 2)
     (logs / "a.log").write_text("")
-    _write(logs / "a.log", LINES[12:16])
-    _follow(config, _has(config, 4))
-    gaps = [row for row in _rows(config) if "gap" in row]
+    write(logs / "a.log", LINES[12:16])
+    follow(config, 4)
+    gaps = [row for row in rows_of(config) if "gap" in row]
     assert [(row["line"], row["gap"]["bytes"]) for row in gaps] == [(9, None)]
     assert "was destroyed before it could be read" in gaps[0]["reason"]
-    assert sorted(row["line"] for row in _rows(config) if "gap" not in row) == [1, 1, 5]
+    assert sorted(row["line"] for row in rows_of(config) if "gap" not in row) == [1, 1, 5]
 
 
 def _alarming(model: str, logs: Path, **changed: Any) -> ScoreConfig:
@@ -515,7 +415,7 @@ def _alarming(model: str, logs: Path, **changed: Any) -> ScoreConfig:
 
 def _states(*states: str) -> Callable[[], bool]:
     return lambda: (
-        (logs := _located().root / "seqmlm.db").exists()
+        (logs := Workspace.locate().root / "seqmlm.db").exists()
         and logs.stat().st_size > 0
         and [one.state for one in list_incidents()] == list(states)
     )
@@ -523,10 +423,10 @@ def _states(*states: str) -> Callable[[], bool]:
 
 def test_alarms_become_incidents_that_are_told_and_end_by_the_clock(calibrated: str, logs: Path) -> None:
     config, said = _alarming(calibrated, logs), Said()
-    _write(
+    write(
         logs / "a.log", [*map(_line, range(8)), _line(8), _line(9, "disk 7 on fire"), *map(_line, (10, 11))]
     )
-    summary = _follow(config, _states("resolved"), said)
+    summary = follow(config, _states("resolved"), said)
     assert (summary.alarms, summary.incidents) == (1, 1)
     (one,) = list_incidents()
     assert one.title == "'disk <NUM> on fire' was never seen: 1 of 4 lines, a.log:9-12"
@@ -534,7 +434,7 @@ def test_alarms_become_incidents_that_are_told_and_end_by_the_clock(calibrated: 
     assert (one.first_line, one.last_line) == (f"{logs / 'a.log'}:9", f"{logs / 'a.log'}:12")
     assert (one.first_time, one.last_time) == ("2024-03-05T10:00:08+00:00", "2024-03-05T10:00:11+00:00")
     assert (one.severity, one.host, one.service) == ("INFO", None, None)
-    for row, first in zip(_rows(config), (0, 4, 8), strict=True):  # rows without an alarm say it as well
+    for row, first in zip(rows_of(config), (0, 4, 8), strict=True):  # rows without an alarm say it as well
         told = [row["time"][11:19], row["last_time"][11:19], row["severity"]]
         assert told == [f"10:00:{first:02d}", f"10:00:{first + 3:02d}", "INFO"]
     assert set(one.expected) <= {"open file <NUM>", "close", "read block <NUM> of <NUM>", "<NEW>"}
@@ -545,7 +445,7 @@ def test_alarms_become_incidents_that_are_told_and_end_by_the_clock(calibrated: 
     shown = show_incident(one.id, 9)
     assert [row["id"] for row in shown.rows] == ["a.log:9"]
     assert shown.rows[0]["message"] == "disk 7 on fire"
-    assert _rows(config)[2] == shown.rows[0]
+    assert rows_of(config)[2] == shown.rows[0]
 
 
 def test_what_joins_an_incident_is_told_where_it_is_new(calibrated: str, logs: Path) -> None:
@@ -578,16 +478,16 @@ def _seen(template: str) -> list[str]:
 
 def test_what_is_muted_or_ignored_is_written_and_opens_nothing(calibrated: str, logs: Path) -> None:
     config = _alarming(calibrated, logs)
-    _write(logs / "a.log", _seen("disk 7 on fire"))
-    _follow(config, _states("resolved"))
+    write(logs / "a.log", _seen("disk 7 on fire"))
+    follow(config, _states("resolved"))
     mark_incident(1, muted=True)
     rules = logs / "ignore.txt"
     rules.write_text("^fan \\d+ stuck$\n")
     config = replace(config, ignore=rules)  # the stream goes on with other rules
-    _write(logs / "a.log", [*_seen("disk 8 on fire"), *_seen("fan 3 stuck"), *_seen("roof is open")])
-    summary = _follow(config, _states("resolved", "resolved"))
+    write(logs / "a.log", [*_seen("disk 8 on fire"), *_seen("fan 3 stuck"), *_seen("roof is open")])
+    summary = follow(config, _states("resolved", "resolved"))
     assert (summary.alarms, summary.incidents) == (4, 2)
-    assert [row.get("muted") for row in _rows(config)] == [None, "incident 1", f"{rules}:1", None]
+    assert [row.get("muted") for row in rows_of(config)] == [None, "incident 1", f"{rules}:1", None]
     assert [one.what for one in list_incidents()] == [
         "'roof is open' was never seen",
         "'disk <NUM> on fire' was never seen",
@@ -604,19 +504,19 @@ def _mixed(windows: Iterable[int]) -> list[str]:
 def test_a_rolling_calibration_goes_on_where_it_was_and_leaves_out_what_is_acknowledged(
     tmp_path_factory: pytest.TempPathFactory, logs: Path
 ) -> None:
-    model = _calibrated(tmp_path_factory.mktemp("varied"), _mixed(range(60)))
+    model = calibrated_model(tmp_path_factory.mktemp("varied"), _mixed(range(60)))
     config = _alarming(model, logs, calibration="rolling")
     log, parts = logs / "a.log", [range(30), range(30, 240), range(240, 300), range(300, 330)]
     for number, part in enumerate(parts):
-        _write(log, _mixed(part))
+        write(log, _mixed(part))
         if number == 0:
-            _write(log, _seen("disk 7 on fire"))
-            _follow(config, _states("resolved"))
+            write(log, _seen("disk 7 on fire"))
+            follow(config, _states("resolved"))
             mark_incident(1, acknowledged=True)
         else:
-            _follow(config, _has(config, 1 + part.stop))
-    rows = [row["p_value"] for row in _rows(config)]
-    with Registry(_located()) as registry:
+            follow(config, 1 + part.stop)
+    rows = [row["p_value"] for row in rows_of(config)]
+    with Registry(Workspace.locate()) as registry:
         stream = registry.stream(str(config.out))
         assert stream is not None
         kept = registry.rolling(stream.id)
@@ -629,8 +529,8 @@ def test_a_rolling_calibration_goes_on_where_it_was_and_leaves_out_what_is_ackno
 
     def others(name: str, **changed: Any) -> list[float]:
         again = replace(config, out=logs.parent / name, quiet="1h", **changed)
-        _follow(again, _has(again, 331))
-        return [row["p_value"] for row in _rows(again)]
+        follow(again, 331)
+        return [row["p_value"] for row in rows_of(again)]
 
     # One process that reads all at once, and of which nobody acknowledges anything, moves one step before.
     whole, fixed = others("whole.jsonl"), others("fixed.jsonl", calibration="fixed")
@@ -644,22 +544,24 @@ def test_lines_that_are_not_like_those_of_the_calibration_are_told_of(
     tmp_path_factory: pytest.TempPathFactory, logs: Path
 ) -> None:
     normal = _mixed(range(120))
-    config = _alarming(_calibrated(tmp_path_factory.mktemp("shifted"), normal), logs, calibration="rolling")
+    config = _alarming(
+        calibrated_model(tmp_path_factory.mktemp("shifted"), normal), logs, calibration="rolling"
+    )
     rare = [_line(n, NORMAL[1]) for n in range(4 * 220)]
-    _write(logs / "a.log", normal + rare)
+    write(logs / "a.log", normal + rare)
     said = Said()
-    summary = _follow(config, _has(config, 340), said)
+    summary = follow(config, 340, said)
     (told,) = [text for text in said.said if "of the last 200 rows have p-values below .5" in text]
     assert "calibrate it with normal data like these ('seqmlm calibrate'); the rolling calibration" in told
     assert summary.low_p is not None
-    _write(logs / "a.log", rare)
+    write(logs / "a.log", rare)
     said = Said()
-    _follow(config, _has(config, 560), said)
+    follow(config, 560, said)
     assert not [text for text in said.said if text == told]  # on the same day
 
 
 def test_a_rolling_calibration_needs_one_to_begin_with(model: str, logs: Path) -> None:
-    _write(logs / "a.log", _mixed([0]))
+    write(logs / "a.log", _mixed([0]))
     with pytest.raises(StateError, match="moves on from the calibration of the model, which has none"):
         score_following(_config(model, logs, calibration="rolling"))
     with pytest.raises(UsageError, match="--calibration is fixed or rolling; got 'new'"):
@@ -671,32 +573,13 @@ def test_a_rolling_calibration_needs_one_to_begin_with(model: str, logs: Path) -
         )
 
 
-def _register(folder: str, **more: Any) -> ModelEntry:
-    """Make a model folder the next version of "app"."""
-    with Registry(Workspace.locate()) as registry:
-        return registry.register(
-            "app",
-            folder,
-            domain="logs",
-            dataset=DatasetEntry(fingerprint="f", domain="logs", sources=()),
-            tokenizer=TokenizerEntry(hash="h", name="log_templates.v1", vocabulary_size=9),
-            masking={},
-            **more,
-        )
-
-
-def _move(entry: ModelEntry) -> None:
-    with Registry(Workspace.locate()) as registry:
-        registry.set_alias(entry, "live")
-
-
 @pytest.mark.parametrize("calibration", ["fixed", "rolling"])
 def test_the_version_that_an_alias_names_judges(
     model: str, calibrated: str, logs: Path, tmp_path: Path, calibration: str
 ) -> None:
     shutil.copytree(calibrated, tmp_path / "second")
-    first = _register(calibrated, aliases=["live"])
-    second, uncalibrated = _register(str(tmp_path / "second")), _register(model)
+    first = register(calibrated, "live")
+    second, uncalibrated = register(str(tmp_path / "second")), register(model)
     config, said, log = _alarming("app@live", logs, calibration=calibration), Said(), logs / "a.log"
     steps = [(second, 1), (uncalibrated, 1), (second, 0), (first, 1)]
 
@@ -710,32 +593,32 @@ def test_the_version_that_an_alias_names_judges(
 
     def moved() -> bool:
         """Another version, again and again, when half a window was read."""
-        wait(_has(config, 4))
+        wait(lambda: len(rows_of(config)) >= 4)
         for number, (entry, sentences) in enumerate(steps, 1):
             before, lines = len(told()), [_line(n) for n in range(16 * number, 16 * number + 16)]
-            _write(log, lines[:2])
-            _move(entry)
+            write(log, lines[:2])
+            move_alias(entry, "live")
             wait(lambda least=before + sentences: len(told()) >= least)  # type: ignore[misc]
             time.sleep(0 if sentences else 1.5)
-            _write(log, lines[2:])
-            wait(_has(config, 4 * number + 4))
+            write(log, lines[2:])
+            wait(lambda least=4 * number + 4: len(rows_of(config)) >= least)  # type: ignore[misc]
         return True
 
-    _write(log, list(map(_line, range(16))))
-    _follow(replace(config, max_latency="8s"), moved, said)
+    write(log, list(map(_line, range(16))))
+    follow(replace(config, max_latency="8s"), moved, said)
     assert told()[0] == "app@live is app:1; another version is taken up when it moves"
     assert told()[1] == "app@live is app:2 now, which judges from here on; it was app:1"
     assert told()[2].startswith("app@live names app:3, and app:2 goes on: ")
     assert "calibrat" in told()[2]
     assert told()[3:] == ["app@live is app:1 now, which judges from here on; it was app:2"]
-    rows = _rows(config)
+    rows = rows_of(config)
     assert [row["line"] for row in rows] == list(range(1, 80, 4))  # no line is lost or judged twice
     assert [row["model"] for row in rows] == ["app:1"] * 4 + ["app:2"] * 12 + ["app:1"] * 4
     # It goes on with what the alias names then; another reference is another request.
-    _move(second)
-    _write(log, list(map(_line, range(80, 84))))
-    _follow(config, _has(config, 21))
-    assert [row["model"] for row in _rows(config)[19:]] == ["app:1", "app:2"]
+    move_alias(second, "live")
+    write(log, list(map(_line, range(80, 84))))
+    follow(config, 21)
+    assert [row["model"] for row in rows_of(config)[19:]] == ["app:1", "app:2"]
     with pytest.raises(
         StateError, match="model was app@live and is not given; model file was not given and is given; give"
     ):
@@ -744,7 +627,7 @@ def test_the_version_that_an_alias_names_judges(
 
 def _prune(config: ScoreConfig) -> int:
     """Everything that is not needed, however young."""
-    with Registry(_located()) as registry:
+    with Registry(Workspace.locate()) as registry:
         found = registry.stream(str(config.out))
         assert found is not None
         return registry.prune(found.id, datetime.now(UTC) + timedelta(days=1)).rows
@@ -752,33 +635,32 @@ def _prune(config: ScoreConfig) -> int:
 
 def test_a_pruned_stream_goes_on_and_says_what_a_removed_output_lacks(calibrated: str, logs: Path) -> None:
     config, said = _alarming(calibrated, logs), Said()
-    assert config.out is not None
-    _write(logs / "a.log", [*_seen("disk 7 on fire"), *map(_line, range(8))])
-    _follow(config, _states("resolved"))
-    before = _text(config)
+    write(logs / "a.log", [*_seen("disk 7 on fire"), *map(_line, range(8))])
+    follow(config, _states("resolved"))
+    before = text_of(config)
     assert _prune(config) == 2  # of three: the last one stays
-    _write(logs / "a.log", [*map(_line, range(8, 12))])
+    write(logs / "a.log", [*map(_line, range(8, 12))])
     pruned: list[int] = []
 
     def running() -> bool:
         """Prune once more while it runs, and let it go on."""
-        if not pruned and len(_rows(config)) == 4:
+        if not pruned and len(rows_of(config)) == 4:
             pruned.append(_prune(config))
-            _write(logs / "a.log", [*_seen("disk 8 on fire")])
+            write(logs / "a.log", [*_seen("disk 8 on fire")])
         return bool(pruned) and _states("resolved")()
 
-    summary = _follow(config, running, said)
+    summary = follow(config, running, said)
     assert (summary.rows, summary.alarms, summary.incidents, sum(pruned)) == (5, 2, 2, 1)
     assert said.said[0].endswith("rows.jsonl behind 3 rows")
-    assert _text(config).startswith(before)
-    assert [row["line"] for row in _rows(config)] == [1, 5, 9, 13, 17]
+    assert text_of(config).startswith(before)
+    assert [row["line"] for row in rows_of(config)] == [1, 5, 9, 13, 17]
     _prune(config)
     config.out.unlink()
     said = Said()
-    _write(logs / "a.log", [*map(_line, range(12, 16))])
-    _follow(config, _has(config, 2), said)
+    write(logs / "a.log", [*map(_line, range(12, 16))])
+    follow(config, 2, said)
     assert f"{config.out} is gone, and is written anew without 4 rows that were pruned" in said.said[0]
-    assert [row["line"] for row in _rows(config)] == [17, 21]
+    assert [row["line"] for row in rows_of(config)] == [17, 21]
 
 
 def test_a_stream_that_reads_nothing_commits_that_it_is_alive(
@@ -786,25 +668,25 @@ def test_a_stream_that_reads_nothing_commits_that_it_is_alive(
 ) -> None:
     monkeypatch.setattr(following, "ALIVE_SECONDS", 0.05)
     config = _config(model, logs)
-    _write(logs / "a.log", LINES[:4])
+    write(logs / "a.log", LINES[:4])
     seen: set[object] = set()
 
     def alive() -> bool:
-        if _has(config, 1)():
-            with Registry(_located()) as registry:
+        if rows_of(config):
+            with Registry(Workspace.locate()) as registry:
                 (found,) = registry.streams()
-                (shown,) = (standing(one, _located()) for one in [found])
+                (shown,) = (standing(one, Workspace.locate()) for one in [found])
                 assert shown.running
                 seen.add(found.alive)
         return len(seen) > 3
 
-    _follow(config, alive)
+    follow(config, alive)
     assert len(seen) > 3
-    with Registry(_located()) as registry:
+    with Registry(Workspace.locate()) as registry:
         (found,) = registry.streams()
-        shown = standing(found, _located())
+        shown = standing(found, Workspace.locate())
         assert (shown.running, shown.rows, shown.judged) == (False, 1, found.judged)
-        server = replace(_located(), database_url="postgresql://x/y")
+        server = replace(Workspace.locate(), database_url="postgresql://x/y")
         assert standing(found, server).running  # from another machine: as far as is known
         late = replace(found, alive=datetime.now(UTC) - timedelta(minutes=5))
         assert not standing(late, server).running
@@ -832,12 +714,12 @@ def test_nothing_of_sensitive_logs_is_in_an_incident_or_on_the_console(
     assert card is not None
     model_folder.seal(folder, replace(card, sensitive=True))
     config, said = _alarming(str(folder), logs), Said()
-    _write(logs / "a.log", _seen("ann fell ill"))
-    _follow(config, _states("resolved"), said)
+    write(logs / "a.log", _seen("ann fell ill"))
+    follow(config, _states("resolved"), said)
     shown = show_incident(1, 9)
     assert "ann" not in repr((shown, said.said))
     assert shown.incident.title == "unusual lines: 1 of 4 lines, a.log:1-4"
     assert [(row["line"], row["last_line"]) for row in shown.rows] == [(1, 4)]
-    assert "ann" in _text(config)  # which only its owner may read
+    assert "ann" in text_of(config)  # which only its owner may read
     with pytest.raises(UsageError, match="name a file with --out"):
         score_following(replace(config, out=None), stdout=io.StringIO())

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tiny_models import protein_model, residues
+from tiny_models import protein_model, residues, saved
 
 from seqmlm.errors import DataError
-from seqmlm.inference import model_folder
 from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_config import ScoreConfig
 
@@ -38,10 +37,7 @@ class Stamped(io.StringIO):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    loaded = protein_model()
-    folder = tmp_path_factory.mktemp("model")
-    model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
-    return str(folder)
+    return str(saved(protein_model(), tmp_path_factory.mktemp("model")))
 
 
 @pytest.fixture

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -17,14 +14,13 @@ from typing import Any
 import pytest
 from log_models import NORMAL, write_log_model
 from receiver import Receiver
+from scored_streams import OPTIONS, Said, calibrated_model, follow, move_alias, register, rows_of, write
 
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.detector import Detector
-from seqmlm.inference.runner import NoProgress
-from seqmlm.registry import DatasetEntry, ModelEntry, Registry, TokenizerEntry
+from seqmlm.registry import Registry
 from seqmlm.streams.metrics import prometheus
-from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.tasks.incidents import list_incidents
 from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_config import ScoreConfig
@@ -32,7 +28,6 @@ from seqmlm.tasks.score_follow import score_following
 from seqmlm.tasks.timeline import timeline
 from seqmlm.workspace import Workspace
 
-OPTIONS = {"window": 4, "session": "none"}
 ORDERS = ((0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (0, 1, 3, 2), (3, 2, 1, 0))
 
 
@@ -50,38 +45,15 @@ def _strange(text: str) -> list[str]:
     return [*lines[:2], f"{lines[2][:25]}{text}", lines[3]]
 
 
-def _write(file: Path, lines: list[str]) -> None:
-    with open(file, "a", encoding="utf-8") as opened:
-        opened.write("".join(f"{line}\n" for line in lines))
-
-
-def _calibrated(folder: Path, lines: list[str], known: tuple[str, ...] = NORMAL) -> Path:
-    write_log_model(folder, known)
-    normal = folder.with_name(f"{folder.name}.log")
-    _write(normal, lines)
-    calibrate_files(
-        CalibrateConfig(
-            model=str(folder),
-            paths=(str(normal),),
-            level="session",
-            mode="exact",
-            options=OPTIONS,
-            format="iso",
-        ),
-        lambda text: None,
-    )
-    return folder
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return calibrated_model(tmp_path_factory.mktemp("serving"), _lines(range(60)))
 
 
 @pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _calibrated(tmp_path_factory.mktemp("serving"), _lines(range(60)))
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def other(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A version with other numbers of tokens that knows one order alone, so that the others are unusual."""
-    return _calibrated(tmp_path_factory.mktemp("other"), _lines([0] * 60), NORMAL[::-1])
+    return calibrated_model(tmp_path_factory.mktemp("other"), _lines([0] * 60), NORMAL[::-1])
 
 
 @pytest.fixture(scope="module")
@@ -91,28 +63,10 @@ def uncalibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _register(folder: Path, *aliases: str) -> ModelEntry:
-    with Registry(Workspace.locate()) as registry:
-        return registry.register(
-            "app",
-            str(folder),
-            domain="logs",
-            dataset=DatasetEntry(fingerprint="f", domain="logs", sources=()),
-            tokenizer=TokenizerEntry(hash="h", name="log_templates.v1", vocabulary_size=9),
-            masking={},
-            aliases=list(aliases),
-        )
-
-
-def _move(entry: ModelEntry, alias: str) -> None:
-    with Registry(Workspace.locate()) as registry:
-        registry.set_alias(entry, alias)
-
-
 @pytest.fixture
-def config(serving: Path, workspace: Path) -> ScoreConfig:
+def config(serving: str, workspace: Path) -> ScoreConfig:
     (workspace / "logs").mkdir()
-    _register(serving, "live")
+    register(serving, "live")
     return ScoreConfig(
         model="app@live",
         paths=(str(workspace / "logs" / "*.log"),),
@@ -125,50 +79,6 @@ def config(serving: Path, workspace: Path) -> ScoreConfig:
         quiet="0.5s",
         shadow="candidate",
         out=workspace / "rows.jsonl",
-    )
-
-
-class Said(NoProgress):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.said.append(text)
-
-    def has(self, text: str) -> list[str]:
-        return [one for one in self.said if text in one]
-
-
-def _follow(config: ScoreConfig, until: Callable[[], bool] | int, said: Said | None = None) -> None:
-    """Follow until something is so, or so many rows are there; then SIGTERM."""
-    ended, seen = threading.Event(), threading.Event()
-
-    def watch() -> None:
-        for _ in range(3000):  # a fuse
-            if len(_rows(config)) >= until if isinstance(until, int) else until():
-                seen.set()
-                break
-            if ended.wait(0.02):
-                break
-        if not ended.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        score_following(config, said)
-    finally:
-        ended.set()
-        watcher.join()
-    assert seen.is_set()
-
-
-def _rows(config: ScoreConfig) -> list[dict[str, Any]]:
-    assert config.out is not None
-    return (
-        [json.loads(line) for line in config.out.read_text().splitlines(keepends=True) if line[-1] == "\n"]
-        if config.out.exists()
-        else []
     )
 
 
@@ -187,32 +97,16 @@ def _counts(config: ScoreConfig) -> dict[str, int]:
         return {name[7:]: value for name, value in found.counts.items() if name.startswith("shadow_")}
 
 
-def test_a_shadow_of_equal_files_says_what_the_version_that_serves_says(
-    config: ScoreConfig, serving: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(serving, tmp_path / "copy")
-    _register(tmp_path / "copy", "candidate")
-    _write(_log(config), [*_lines(range(30)), *_strange("disk 7 on fire"), *_lines(range(30, 40))])
-    _follow(config, 41)
-    rows = _rows(config)
-    for row in rows:
-        told = {"alias": "candidate", "version": "app:2", "p_value": row["p_value"], "alarm": row["alarm"]}
-        assert (row["model"], row["shadow"]) == ("app:1", told)
-    alarms = sum(row["alarm"] for row in rows)
-    assert alarms >= 1
-    assert _counts(config) == {"rows": 41, "failed": 0, "alarms": alarms, "served": alarms, "common": alarms}
-
-
 def test_a_shadow_judges_as_it_would_alone_and_changes_nothing(
-    config: ScoreConfig, other: Path, workspace: Path
+    config: ScoreConfig, other: str, workspace: Path
 ) -> None:
-    _register(other, "candidate")
+    register(other, "candidate")
     log = _log(config)
-    _write(log, [*_lines(range(30)), *_strange("disk 7 on fire")])
-    _follow(config, 31)
-    _write(log, _lines(range(30, 40)))  # goes on in another process
-    _follow(config, 41)
-    rows = _rows(config)
+    write(log, [*_lines(range(30)), *_strange("disk 7 on fire")])
+    follow(config, 31)
+    write(log, _lines(range(30, 40)))  # goes on in another process
+    follow(config, 41)
+    rows = rows_of(config)
 
     def once(version: str, name: str) -> list[tuple[Any, bool]]:
         out = workspace / name
@@ -233,8 +127,8 @@ def test_a_shadow_judges_as_it_would_alone_and_changes_nothing(
     assert [(row["p_value"], row["alarm"]) for row in rows] == once("app:1", "a.jsonl")
     assert {row["shadow"]["version"] for row in rows} == {"app:2"}
     alone = replace(config, shadow=None, out=workspace / "alone.jsonl")
-    _follow(alone, 41)
-    assert [_bare(row) for row in rows] == _rows(alone)
+    follow(alone, 41)
+    assert [_bare(row) for row in rows] == rows_of(alone)
     both = [(row["alarm"], row["shadow"]["alarm"]) for row in rows]
     assert (False, True) in both  # or nothing was compared
     assert (True, True) in both
@@ -247,20 +141,20 @@ def test_a_shadow_judges_as_it_would_alone_and_changes_nothing(
     }
     # The stream goes on without a shadow, and with one again.
     config = replace(config, shadow=None)
-    _write(log, _lines([0]))
-    _follow(config, 42)
-    assert "shadow" not in _rows(config)[-1]
+    write(log, _lines([0]))
+    follow(config, 42)
+    assert "shadow" not in rows_of(config)[-1]
 
 
 def test_the_report_compares_rows_that_both_judged(
-    config: ScoreConfig, other: Path, workspace: Path, seqmlm: Callable[..., Any]
+    config: ScoreConfig, other: str, workspace: Path, seqmlm: Callable[..., Any]
 ) -> None:
-    _register(other, "candidate")
-    _write(_log(config), [*_lines(range(20)), *_strange("disk 7 on fire")])
-    _follow(config, 21)
-    _write(_log(config), _strange("disk 8 on fire"))
-    _follow(replace(config, shadow=None), 22)
-    both = [(row["alarm"], row["shadow"]["alarm"]) for row in _rows(config)[:21]]
+    register(other, "candidate")
+    write(_log(config), [*_lines(range(20)), *_strange("disk 7 on fire")])
+    follow(config, 21)
+    write(_log(config), _strange("disk 8 on fire"))
+    follow(replace(config, shadow=None), 22)
+    both = [(row["alarm"], row["shadow"]["alarm"]) for row in rows_of(config)[:21]]
     own, others = sum(one for one, _ in both), sum(one for _, one in both)
     (compared,) = timeline("app").comparisons
     counted = (compared.rows, compared.alarms, compared.shadow_alarms, compared.common)
@@ -284,13 +178,13 @@ def test_the_report_compares_rows_that_both_judged(
 
 
 def test_alarms_of_a_shadow_alone_are_counted_where_rows_of_alarms_are_kept_alone(
-    config: ScoreConfig, other: Path
+    config: ScoreConfig, other: str
 ) -> None:
-    _register(other, "candidate")
-    _write(_log(config), [*_lines(range(20)), *_strange("disk 7 on fire")])
+    register(other, "candidate")
+    write(_log(config), [*_lines(range(20)), *_strange("disk 7 on fire")])
     config = replace(config, alarms_only=True)
-    _follow(config, lambda: bool(_rows(config)) and _rows(config)[-1]["line"] == 81)
-    assert all(row["alarm"] for row in _rows(config))
+    follow(config, lambda: bool(rows_of(config)) and rows_of(config)[-1]["line"] == 81)
+    assert all(row["alarm"] for row in rows_of(config))
     counts = _counts(config)
     assert counts["alarms"] - counts["common"] > 0
     (compared,) = timeline("app").comparisons
@@ -298,13 +192,13 @@ def test_alarms_of_a_shadow_alone_are_counted_where_rows_of_alarms_are_kept_alon
     assert f"is not kept (--alarms-only): {alone} alarms of shadows" in compared.sentence()
 
 
-def test_a_shadow_opens_no_incident_and_tells_no_webhook(config: ScoreConfig, other: Path) -> None:
-    _register(other, "candidate")
+def test_a_shadow_opens_no_incident_and_tells_no_webhook(config: ScoreConfig, other: str) -> None:
+    register(other, "candidate")
     rare = [2, 3, 4, 5, 6, 7, 8, 9]
-    _write(_log(config), _lines(rare * 2))
+    write(_log(config), _lines(rare * 2))
     with Receiver() as receiver:
-        _follow(replace(config, webhook=(f"{receiver.url}/hook",)), 16)
-    rows = _rows(config)
+        follow(replace(config, webhook=(f"{receiver.url}/hook",)), 16)
+    rows = rows_of(config)
     assert any(row["shadow"]["alarm"] for row in rows)
     assert not any(row["alarm"] for row in rows)
     assert list_incidents() == []
@@ -313,9 +207,9 @@ def test_a_shadow_opens_no_incident_and_tells_no_webhook(config: ScoreConfig, ot
 
 @pytest.mark.parametrize("kind", ["error", "bug", "rows"])
 def test_a_shadow_that_fails_changes_no_row_and_is_told_of_once(
-    config: ScoreConfig, other: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    config: ScoreConfig, other: str, workspace: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    _register(other, "candidate")
+    register(other, "candidate")
     batch, asked = Detector.batch, [0]
 
     def fail(self: Detector, records: Any, problems: Any) -> Any:
@@ -330,29 +224,29 @@ def test_a_shadow_that_fails_changes_no_row_and_is_told_of_once(
     log, said, steps = _log(config), Said(), [4, 8, 12]
 
     def more() -> bool:
-        if steps and len(_rows(config)) == steps[0]:
-            _write(log, _lines(range(steps[0], steps.pop(0) + 4)))
-        return len(_rows(config)) == 16
+        if steps and len(rows_of(config)) == steps[0]:
+            write(log, _lines(range(steps[0], steps.pop(0) + 4)))
+        return len(rows_of(config)) == 16
 
-    _write(log, _lines(range(4)))
-    _follow(config, more, said)
-    rows = _rows(config)
+    write(log, _lines(range(4)))
+    follow(config, more, said)
+    rows = rows_of(config)
     assert ["shadow" in row for row in rows] == [True] * 4 + [False] * 12
     (told,) = said.has("cannot judge some rows")
     assert told.startswith("app:2, the shadow, ")
     assert told.endswith({"error": ": it is tired", "bug": ": RuntimeError"}.get(kind, "other rows of them"))
     assert (_counts(config)["rows"], _counts(config)["failed"]) == (4, 12)
     alone = replace(config, shadow=None, out=workspace / "alone.jsonl")
-    _follow(alone, 16)
-    assert [_bare(row) for row in rows] == _rows(alone)
+    follow(alone, 16)
+    assert [_bare(row) for row in rows] == rows_of(alone)
 
 
 def test_an_alias_of_a_shadow_moves_while_files_are_followed(
-    config: ScoreConfig, other: Path, serving: Path, uncalibrated: Path, tmp_path: Path
+    config: ScoreConfig, other: str, serving: str, uncalibrated: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(serving, tmp_path / "copy")
-    refused = _register(uncalibrated, "candidate")
-    steps = [_register(other), refused, _register(tmp_path / "copy")]
+    refused = register(uncalibrated, "candidate")
+    steps = [register(other), refused, register(tmp_path / "copy")]
     said, log, moved = Said(), _log(config), list[int]()
 
     def told() -> list[str]:
@@ -360,17 +254,17 @@ def test_an_alias_of_a_shadow_moves_while_files_are_followed(
 
     def move() -> bool:
         done = len(moved)
-        if len(_rows(config)) == 4 * (done + 1) and done < len(steps):
+        if len(rows_of(config)) == 4 * (done + 1) and done < len(steps):
             before, moved[:] = len(told()), [*moved, done]
-            _move(steps[done], "candidate")
+            move_alias(steps[done], "candidate")
             deadline = time.monotonic() + 60
             while len(told()) == before and time.monotonic() < deadline:
                 time.sleep(0.02)
-            _write(log, _lines(range(4 * (done + 1), 4 * (done + 2))))
-        return len(_rows(config)) == 16
+            write(log, _lines(range(4 * (done + 1), 4 * (done + 2))))
+        return len(rows_of(config)) == 16
 
-    _write(log, _lines(range(4)))
-    _follow(config, move, said)
+    write(log, _lines(range(4)))
+    follow(config, move, said)
     assert told()[0].startswith(
         "app@candidate is app:2, which cannot judge beside it, so nothing is compared: "
     )
@@ -378,23 +272,23 @@ def test_an_alias_of_a_shadow_moves_while_files_are_followed(
     assert told()[1] == "app@candidate is app:3 now, which judges beside it from here on"
     assert told()[2].startswith("app@candidate names app:2, and app:3 goes on: ")
     assert told()[3] == "app@candidate is app:4 now, which judges beside it from here on; it was app:3"
-    versions = [row.get("shadow", {}).get("version") for row in _rows(config)]
+    versions = [row.get("shadow", {}).get("version") for row in rows_of(config)]
     assert versions == [None] * 4 + ["app:3"] * 8 + ["app:4"] * 4
     assert _counts(config)["failed"] == 4
 
 
-def test_a_version_of_other_data_is_no_shadow(config: ScoreConfig, serving: Path, tmp_path: Path) -> None:
+def test_a_version_of_other_data_is_no_shadow(config: ScoreConfig, serving: str, tmp_path: Path) -> None:
     folder = tmp_path / "sensitive"
     shutil.copytree(serving, folder)
     card = model_folder.read_card(folder)
     assert card is not None
     model_folder.seal(folder, replace(card, sensitive=True))
-    _register(folder, "candidate")
+    register(folder, "candidate")
     said = Said()
-    _write(_log(config), _lines(range(4)))
-    _follow(config, 4, said)
+    write(_log(config), _lines(range(4)))
+    follow(config, 4, said)
     assert said.has("cannot judge beside it, so nothing is compared: it has another kind of data")
-    assert not any("shadow" in row for row in _rows(config))
+    assert not any("shadow" in row for row in rows_of(config))
 
 
 @pytest.mark.parametrize(
@@ -409,9 +303,9 @@ def test_a_version_of_other_data_is_no_shadow(config: ScoreConfig, serving: Path
     ],
 )
 def test_requests_that_make_no_sense(
-    config: ScoreConfig, serving: Path, tmp_path: Path, changed: dict[str, Any], error: Any, sentence: str
+    config: ScoreConfig, serving: str, tmp_path: Path, changed: dict[str, Any], error: Any, sentence: str
 ) -> None:
-    _register(serving, "candidate")
+    register(serving, "candidate")
     if "model" in changed:
         shutil.copytree(serving, tmp_path / "folder")
         changed = {"model": str(tmp_path / "folder")}

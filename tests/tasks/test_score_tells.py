@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import socket
 import threading
 import urllib.error
@@ -17,22 +15,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from log_models import NORMAL, write_log_model
+from log_models import NORMAL
 from receiver import Receiver
+from scored_streams import OPTIONS, Said, calibrated_model, follow
 
 from seqmlm.cli import main
 from seqmlm.data.problems import Problems
 from seqmlm.errors import StateError, UsageError
-from seqmlm.inference.runner import NoProgress
 from seqmlm.registry import Registry
 from seqmlm.streams.metrics import Lag, prometheus
-from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_follow import _few, _Judging, counters, score_following
-from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary
+from seqmlm.tasks.score_output import ScoreCounts
 from seqmlm.workspace import Workspace
 
-OPTIONS = {"window": 4, "session": "none"}
 HOSTILE = "panic \x1b[2J <script>alert(1)</script> '; DROP TABLE seqmlm_notices; -- "
 
 
@@ -47,15 +43,7 @@ def _lines(number: int, *, bad: bool = False, seed: int = 0) -> str:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """One that is calibrated, so that there are alarms."""
-    folder = tmp_path_factory.mktemp("model")
-    write_log_model(folder)
-    normal = folder.parent / "normal.log"
-    normal.write_text(_lines(480))
-    calibrate_files(
-        CalibrateConfig(model=str(folder), paths=(str(normal),), format="iso", options=OPTIONS, mode="exact"),
-        lambda text: None,
-    )
-    return str(folder)
+    return calibrated_model(tmp_path_factory.mktemp("model"), _lines(480).splitlines())
 
 
 @pytest.fixture
@@ -74,43 +62,6 @@ def config(model: str, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Scor
         fpr=0.05,
         out=workspace / "rows.jsonl",
     )
-
-
-class Said(NoProgress):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.said.append(text)
-
-    def has(self, text: str) -> bool:
-        return any(text in one for one in self.said)
-
-
-def _follow(config: ScoreConfig, until: Callable[[], bool], said: Said | None = None) -> ScoreSummary:
-    """Follow until something is so; then SIGTERM."""
-    ended, seen = threading.Event(), threading.Event()
-
-    def watch() -> None:
-        try:
-            for _ in range(3000):  # a fuse
-                if until():
-                    seen.set()
-                    break
-                if ended.wait(0.02):
-                    break
-        finally:
-            if not ended.is_set():
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        return score_following(config, said)
-    finally:
-        ended.set()
-        watcher.join()
-        assert seen.is_set()
 
 
 def _write(config: ScoreConfig, text: str, name: str = "a.log") -> None:
@@ -139,7 +90,7 @@ def test_an_alarm_is_posted_with_the_incident_that_is_kept(
     with Receiver() as receiver:
         config = replace(config, webhook=(f"{receiver.url}/hook?k=hidden",))
         said = Said()
-        _follow(config, lambda: bool(receiver.posted), said)
+        follow(config, lambda: bool(receiver.posted), said)
     (posted,) = receiver.posted
     assert posted.headers["Authorization"] == "Bearer s3cret"
     assert HOSTILE.encode() not in posted.raw
@@ -163,14 +114,14 @@ def test_what_was_not_taken_is_posted_by_the_next_process(config: ScoreConfig) -
         port = taken.getsockname()[1]
     config = replace(config, webhook=(f"http://127.0.0.1:{port}/hook",))
     said = Said()
-    _follow(config, lambda: said.has("cannot be reached") and _rows(config) > 0, said)
+    follow(config, lambda: said.has("cannot be reached") and _rows(config) > 0, said)
     assert [one["waiting"] for one in _counts(config).values()] == [1]
 
     alone, said = replace(config, webhook=()), Said()
-    _follow(alone, lambda: said.has("1 notices wait for webhook http://127.0.0.1"), said)
+    follow(alone, lambda: said.has("1 notices wait for webhook http://127.0.0.1"), said)
 
     with Receiver(port=port) as receiver:
-        _follow(config, lambda: bool(receiver.posted) and _rows(config) == 2)
+        follow(config, lambda: bool(receiver.posted) and _rows(config) == 2)
     assert len(set(receiver.keys)) == 1
     assert _counts(config).popitem()[1] == {"waiting": 0, "delivered": 1, "given_up": 0}
 
@@ -187,7 +138,7 @@ def test_a_webhook_that_hangs_does_not_keep_rows_back(config: ScoreConfig) -> No
                 _write(config, _lines(8))
             return _rows(config) >= 4
 
-        assert _follow(config, more).rows == 4
+        assert follow(config, more).rows == 4
 
 
 def _read(address: str) -> dict[str, Any] | None:
@@ -224,7 +175,7 @@ def test_counters_are_those_of_the_whole_stream_also_after_a_restart(config: Sco
         if rows == 5:
             _write(config, _lines(8, seed=3), "b.log")
         said = Said()
-        _follow(config, asked(said, rows), said)
+        follow(config, asked(said, rows), said)
         told = found[-1]
         assert (told["lines"], told["records"], told["rows"]) == (4 * rows, rows, rows)
         assert (told["alarms"], told["bad"], told["gaps"], told["lag_seconds"]) == (1, 0, 0, 0.0)
@@ -326,23 +277,16 @@ def _locked(stream: int) -> None:
     raise StateError("locked")
 
 
-def test_the_command_line_takes_what_the_task_does(
-    model: str, workspace: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_line_takes_what_the_task_does_and_loads_nothing_where_a_port_is_taken(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = ["--webhook", "http://h/a", "--webhook", "http://h/b", "--webhook-format", "otlp"]
     options = ["--follow", "--out", str(workspace / "o.jsonl"), "--fpr", "0.05", *told]
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(SystemExit) as stop:
-        main(["score", model, "a.log", *options, "--metrics-port", str(other.getsockname()[1])])
+        main(["score", "no such model", "a.log", *options, "--metrics-port", str(other.getsockname()[1])])
     assert stop.value.code == 2
     assert "cannot be used: Address already in use; choose another port" in capsys.readouterr().err
-
-
-def test_a_port_that_is_taken_is_refused_before_anything_is_loaded(config: ScoreConfig) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        config = replace(config, model="no such model", metrics_port=other.getsockname()[1])
-        with pytest.raises(UsageError, match="Address already in use; choose another port"):
-            score_following(config)
-    assert not (Workspace.locate().root / "seqmlm.db").exists()
+    assert not (workspace / "seqmlm.db").exists()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from text_models import text_model
 from seqmlm.errors import UsageError
 from seqmlm.inference.classifier import Verbalizer
 
+Run = Callable[..., Any]
+
 REVIEWS = ("the cat sees", "a dog barks loudly", "it was terrible", "great cats", "unable dog") * 5
 
 
@@ -31,7 +33,7 @@ def reviews(tmp_path: Path) -> Path:
 ARGUMENTS = ("--template", "{text} it was [MASK].", "--label", "good=great,cat", "--label", "bad=terrible")
 
 
-def test_scores_are_those_of_transformers(tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any]):
+def test_scores_are_those_of_transformers(tmp_path: Path, reviews: Path, seqmlm: Run):
     model, fast = checkpoint("bert", tmp_path / "bert")
     done = seqmlm(
         "zeroshot", tmp_path / "bert", reviews, *ARGUMENTS, "--template", "[MASK] ! {text}", "--out",
@@ -65,7 +67,7 @@ def test_scores_are_those_of_transformers(tmp_path: Path, reviews: Path, seqmlm:
         assert row["prediction"] == ("good", "bad")[int(np.mean(shares, axis=0).argmax())]
 
 
-def test_figures_are_those_of_a_count_by_hand(tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any]):
+def test_figures_are_those_of_a_count_by_hand(tmp_path: Path, reviews: Path, seqmlm: Run):
     model = text_model(tmp_path)
     done = seqmlm(
         "zeroshot", model, reviews, *ARGUMENTS, "--template", "[MASK] {text}", "--truth", "stars", "--out",
@@ -108,9 +110,7 @@ def test_figures_are_those_of_a_count_by_hand(tmp_path: Path, reviews: Path, seq
     assert "terrible" in page
 
 
-def test_one_wording_of_several_is_what_it_is_alone(
-    tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any]
-):
+def test_one_wording_of_several_is_what_it_is_alone(tmp_path: Path, reviews: Path, seqmlm: Run):
     model, accuracy = text_model(tmp_path), {}
     for template in ("{text} it was [MASK].", "[MASK] {text}"):
         done = seqmlm(
@@ -126,9 +126,7 @@ def test_one_wording_of_several_is_what_it_is_alone(
     assert {name: wordings[name] for name in accuracy} == pytest.approx(accuracy)
 
 
-def test_calibration_takes_off_what_words_have_anyway(
-    tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any]
-):
+def test_calibration_takes_off_what_words_have_anyway(tmp_path: Path, reviews: Path, seqmlm: Run):
     """Over the inputs it was calibrated on, each word is as probable as any other."""
     model = text_model(tmp_path)
     shares = {}
@@ -143,9 +141,7 @@ def test_calibration_takes_off_what_words_have_anyway(
     assert shares["contextual"] < shares["none"] / 2
 
 
-def test_a_template_without_a_place_for_the_text_stands_behind_it(
-    tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any]
-):
+def test_a_template_without_a_place_for_the_text_stands_behind_it(tmp_path: Path, reviews: Path, seqmlm: Run):
     model, rows = text_model(tmp_path), []
     for template in ("The review is [MASK].", "{text} The review is [MASK]."):
         seqmlm(
@@ -155,7 +151,7 @@ def test_a_template_without_a_place_for_the_text_stands_behind_it(
     assert rows[0] == rows[1]
 
 
-def test_data_cannot_write_a_gap(tmp_path: Path, seqmlm: Callable[..., Any]):
+def test_data_cannot_write_a_gap(tmp_path: Path, seqmlm: Run):
     model = text_model(tmp_path)
     (tmp_path / "t.txt").write_text("the [MASK] sees \\[MASK] {x}\n")
     done = seqmlm("zeroshot", model, tmp_path / "t.txt", *ARGUMENTS)
@@ -179,7 +175,7 @@ def test_data_cannot_write_a_gap(tmp_path: Path, seqmlm: Callable[..., Any]):
     ],
 )
 def test_requests_without_sense(
-    tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any], arguments: tuple[str, ...], said: str
+    tmp_path: Path, reviews: Path, seqmlm: Run, arguments: tuple[str, ...], said: str
 ):
     done = seqmlm("zeroshot", text_model(tmp_path), reviews, *arguments)
     assert done.code == 2
@@ -195,7 +191,7 @@ def test_requests_without_sense(
     ],
 )
 def test_records_that_lack_something(
-    tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any], arguments: tuple[str, ...], said: str
+    tmp_path: Path, reviews: Path, seqmlm: Run, arguments: tuple[str, ...], said: str
 ):
     done = seqmlm("zeroshot", text_model(tmp_path), reviews, *arguments)
     assert done.code == 3
@@ -203,7 +199,7 @@ def test_records_that_lack_something(
     assert "reviews.csv" in done.err
 
 
-def test_a_task_in_a_file(tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any]):
+def test_a_task_in_a_file(tmp_path: Path, reviews: Path, seqmlm: Run):
     model, task = text_model(tmp_path), tmp_path / "task.yaml"
     task.write_text(
         'templates: ["{text} it was [MASK]."]\nlabels:\n  good: [great, cat]\n  bad: [terrible]\n'

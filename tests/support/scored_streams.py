@@ -1,0 +1,113 @@
+"""Logs that a scorer follows until something is so, models that judge them, and what it says meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TextIO
+
+from log_models import NORMAL, write_log_model
+
+from seqmlm.inference.runner import NoProgress
+from seqmlm.registry import DatasetEntry, ModelEntry, Registry, TokenizerEntry
+from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
+from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.tasks.score_follow import score_following
+from seqmlm.tasks.score_output import ScoreSummary
+from seqmlm.workspace import Workspace
+
+OPTIONS = {"window": 4, "session": "none"}
+
+
+class Said(NoProgress):
+    """What a person is told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.said.append(text)
+
+    def has(self, text: str) -> list[str]:
+        return [one for one in self.said if text in one]
+
+
+def write(file: Path, lines: Iterable[str]) -> None:
+    """Append lines."""
+    with open(file, "a", encoding="utf-8") as opened:
+        opened.write("".join(f"{line}\n" for line in lines))
+
+
+def calibrated_model(folder: Path, lines: Iterable[str], known: tuple[str, ...] = NORMAL) -> str:
+    """A model that knows that these lines are usual."""
+    write_log_model(folder, known)
+    normal = folder.with_name(f"{folder.name}.log")
+    write(normal, lines)
+    given: dict[str, Any] = {"level": "session", "mode": "exact", "options": OPTIONS, "format": "iso"}
+    calibrate_files(CalibrateConfig(model=str(folder), paths=(str(normal),), **given), lambda text: None)
+    return str(folder)
+
+
+def register(folder: str | Path, *aliases: str) -> ModelEntry:
+    """Make a model folder the next version of "app"."""
+    with Registry(Workspace.locate()) as registry:
+        return registry.register(
+            "app",
+            str(folder),
+            domain="logs",
+            dataset=DatasetEntry(fingerprint="f", domain="logs", sources=()),
+            tokenizer=TokenizerEntry(hash="h", name="log_templates.v1", vocabulary_size=9),
+            masking={},
+            aliases=list(aliases),
+        )
+
+
+def move_alias(entry: ModelEntry, alias: str) -> None:
+    """Let an alias name a version."""
+    with Registry(Workspace.locate()) as registry:
+        registry.set_alias(entry, alias)
+
+
+def rows_of(config: ScoreConfig) -> list[dict[str, Any]]:
+    """The rows that are written whole."""
+    assert config.out is not None
+    if not config.out.exists():
+        return []  # nothing was written
+    return [json.loads(line) for line in config.out.read_text().splitlines(keepends=True) if line[-1] == "\n"]
+
+
+def follow(
+    config: ScoreConfig,
+    until: Callable[[], bool] | int,
+    said: Said | None = None,
+    *,
+    stdout: TextIO | None = None,
+) -> ScoreSummary:
+    """Follow until something is so, or so many rows are there; then SIGTERM."""
+    ended, seen = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        try:
+            for _ in range(3000):  # a fuse
+                if len(rows_of(config)) >= until if isinstance(until, int) else until():
+                    seen.set()
+                    break
+                if ended.wait(0.02):
+                    break
+        finally:
+            if not ended.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        summary = score_following(config, said, stdout=stdout)
+    finally:
+        ended.set()
+        watcher.join()
+    assert seen.is_set()
+    return summary
