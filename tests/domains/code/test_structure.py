@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
+from decoded import decoded, map_of
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -16,7 +16,6 @@ from seqmlm.domains.code.structure import BRACKET, PARENT, USE, Structure, Synta
 from seqmlm.domains.code.syntax import syntax
 from seqmlm.domains.structure import Decoded
 from seqmlm.errors import DataError
-from seqmlm.structure.maps import DependenceMap
 from seqmlm.tokenizers.code import CodeTokenizer
 from seqmlm.tokenizers.lexers.source import SourceText
 
@@ -33,19 +32,10 @@ def units_of(text: str) -> list[str]:
     return re.findall(UNIT, text)
 
 
-def map_of(size: int, pairs: dict[tuple[int, int], float]) -> DependenceMap:
-    values = np.full((size, size), 0.001)
-    for (i, j), value in pairs.items():
-        values[i, j] = values[j, i] = value
-    return DependenceMap(values=values, method="by hand")
-
-
 def decoded_of(text: str, pairs: dict[tuple[int, int], float], path: Path) -> Decoded:
     decoder, units, record = SyntaxDecoder(), units_of(text), record_of(text)
-    made = map_of(len(units), pairs)
     truth = decoder.truths(path, Problems())(record, units)
-    predicted = decoder.decode(record, units, made)
-    return Decoded(record=record, units=units, dependence=made, predicted=predicted, truth=truth)
+    return decoded(decoder, record, units, map_of(len(units), pairs, 0.001), truth)
 
 
 def test_the_tree_is_over_lexer_tokens():
@@ -53,7 +43,7 @@ def test_the_tree_is_over_lexer_tokens():
     units = units_of(text)
     assert units == ["x", "=", "'", "a", "b", "'", "#", "c", "\n", "y"]
     found = SyntaxDecoder().decode(
-        record_of(text), units, map_of(10, {(0, 4): 5, (4, 9): 4, (7, 8): 9, (0, 1): 3})
+        record_of(text), units, map_of(10, {(0, 4): 5, (4, 9): 4, (7, 8): 9, (0, 1): 3}, 0.001)
     )
     assert found == {(0, 1), (0, 2), (2, 9)}  # the string is one token; comment and line break are none
 
@@ -133,10 +123,9 @@ def test_a_perfect_map_beats_its_rivals(tmp_path: Path):
         own = computed(record, units)
         assert own is not None
         assert (truth.edges, truth.kinds) == (own.edges, own.kinds)
-        made = map_of(len(units), dict.fromkeys(truth.edges, 1.0) | dict.fromkeys(truth.parents, 2.0))
-        predicted = decoder.decode(record, units, made)
-        assert truth.parents <= predicted
-        found.append(Decoded(record=record, units=units, dependence=made, predicted=predicted, truth=truth))
+        made = map_of(len(units), dict.fromkeys(truth.edges, 1.0) | dict.fromkeys(truth.parents, 2.0), 0.001)
+        found.append(decoded(decoder, record, units, made, truth))
+        assert truth.parents <= found[-1].predicted
     figures = decoder.measures(found)
     assert figures["parents"] == figures["parents_low"] == 1
     assert max(figures["parents_chain"], figures["parents_matched"]) < 0.6

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from decoded import decoded as decoded_by
+from decoded import planted_and_noise
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -47,9 +49,7 @@ def dependence(
 
 
 def decoded(raw: str, values: DependenceMap, truth: Truth | None, id: str = "r") -> Decoded:
-    one, units = record(raw, id), list(raw)
-    edges = StemsDecoder().decode(one, units, values)
-    return Decoded(record=one, units=units, dependence=values, predicted=edges, truth=truth)
+    return decoded_by(StemsDecoder(), record(raw, id), list(raw), values, truth)
 
 
 def test_bases_that_can_pair() -> None:
@@ -196,18 +196,13 @@ def sample(tmp_path_factory: pytest.TempPathFactory):
 
 def test_planted_pairs_are_found_in_their_own_map_and_not_in_noise(sample) -> None:
     made, truth, records = sample
-    knows = StemsDecoder().truths(made.truth, Problems())
-    right, random = [], []
-    for one in records[:8]:
-        own = knows(one, list(one.raw))
-        assert own is not None
-        right.append(decoded(one.raw, dependence(len(one.raw), dict.fromkeys(own.edges, 1.0)), own))
-        random.append(decoded(one.raw, dependence(len(one.raw), {}), own))
-        planted = next(contig for contig in truth["contigs"] if contig["id"] == one.id)
-        assert own.edges == {tuple(pair) for pair in planted["pairs"]}
-        assert all({one.raw[i].upper(), one.raw[j].upper()} in ({"A", "T"}, {"C", "G"}) for i, j in own.edges)
+    planted = {contig["id"]: {tuple(pair) for pair in contig["pairs"]} for contig in truth["contigs"]}
     decoder = StemsDecoder()
-    found, floor = decoder.measures(right), decoder.measures(random)
+    right, noise = planted_and_noise(decoder, made.truth, records[:8], lambda one: list(one.raw))
+    for one in right:
+        assert one.truth is not None
+        assert one.truth.edges == planted[one.record.id]
+    found, floor = decoder.measures(right), decoder.measures(noise)
     assert found["pair_f1"] == found["auprc"] == 1
     assert found["pair_f1_of_longest_stem"] > 0.3, "nine pairs are the longest stem of most contigs"
     assert floor["pair_f1"] < 0.1

@@ -9,6 +9,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+from decoded import decoded, planted_and_noise
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -17,7 +18,6 @@ from seqmlm.domains.ehr.readers.histories import Event, History
 from seqmlm.domains.ehr.structure import CodesDecoder
 from seqmlm.domains.structure import Decoded
 from seqmlm.errors import DataError
-from seqmlm.structure.maps import DependenceMap
 
 DAY = 86_400.0
 
@@ -37,13 +37,6 @@ def patient(subject: str, codes: list[tuple[str, float]]) -> Record:
     events = tuple(Event(time=day * DAY, code=code) for code, day in codes)
     raw = History(subject=subject, birth=None, events=events)
     return Record(id=subject, raw=raw, source="-", line=1)
-
-
-def decoded(record: Record, values: np.ndarray, truth=None) -> Decoded:
-    units = [event.code for event in record.raw.events]
-    made = DependenceMap(values=values, method="test")
-    edges = CodesDecoder().decode(record, units, made)
-    return Decoded(record=record, units=units, dependence=made, predicted=edges, truth=truth)
 
 
 def test_linked_codes_stand_where_the_truth_says(sample) -> None:
@@ -106,35 +99,7 @@ def test_pairs_without_a_condition_are_unknown(sample) -> None:
 def test_the_planted_network_is_measured_as_perfect_and_noise_as_null(sample) -> None:
     made, _, records = sample
     decoder = CodesDecoder()
-    knows = decoder.truths(made.truth, Problems())
-    random = np.random.default_rng(0)
-    right, noise = [], []
-    for record in records:
-        units = units_of(record)
-        truth = knows(record, units)
-        assert truth is not None
-        values = 0.01 * random.random((len(units),) * 2)
-        values = values + values.T
-        noise.append(
-            Decoded(
-                record=record,
-                units=units,
-                dependence=DependenceMap(values=values.copy(), method="x"),
-                predicted=frozenset(),
-                truth=truth,
-            )
-        )
-        for i, j in truth.edges:
-            values[i, j] = values[j, i] = 1.0
-        right.append(
-            Decoded(
-                record=record,
-                units=units,
-                dependence=DependenceMap(values=values, method="x"),
-                predicted=frozenset(),
-                truth=truth,
-            )
-        )
+    right, noise = planted_and_noise(decoder, made.truth, records, units_of)
     found, floor = decoder.measures(right), decoder.measures(noise)
     assert found["auprc"] == found["auroc_against_indirect"] == 1
     assert 0.3 < found["auprc_of_pmi"] < 1, "PMI shows indirect pairs too"
@@ -151,7 +116,7 @@ def cohort(count: int) -> list[Decoded]:
         codes = [("A", begin), ("B", begin + lag)] + ([("C", begin + lag)] if number % 2 else [])
         values = np.full((len(codes),) * 2, 0.5)
         values[0, 1] = values[1, 0] = 2.0
-        made.append(decoded(patient(str(number), codes), values))
+        made.append(decoded(CodesDecoder(), patient(str(number), codes), [code for code, _ in codes], values))
     return made
 
 
@@ -169,9 +134,8 @@ def test_time_lag_direction_and_what_few_have() -> None:
 
 
 def test_equal_codes_are_no_edge_and_no_patient_is_drawn() -> None:
-    one = decoded(
-        patient("1", [("A", 0.0), ("A", 1.0), ("B", 2.0)]), np.array([[0, 9, 5], [9, 0, 1], [5, 1, 0.0]])
-    )
+    one = patient("1", [("A", 0.0), ("A", 1.0), ("B", 2.0)])
+    one = decoded(CodesDecoder(), one, ["A", "A", "B"], np.array([[0, 9, 5], [9, 0, 1], [5, 1, 0.0]]))
     assert (0, 1) not in one.predicted
     assert CodesDecoder().picture(one) is None
     assert EHR.decoder().measure == "auprc"

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from decoded import decoded, map_of, planted_and_noise
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.logs import LOGS
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.domains.logs.structure import EventsDecoder
-from seqmlm.domains.structure import Decoded, Truth
-from seqmlm.structure.maps import DependenceMap
 
 COUNT = 1500
 
@@ -138,22 +137,6 @@ def session(name: str, lines: list[str], *, keys: bool = False) -> Record:
     return Record(id=name, raw=LogLines(lines=tuple(lines), keys=keys), source="-", line=1)
 
 
-def decoded(
-    decoder: EventsDecoder, record: Record, values: np.ndarray, truth: Truth | None = None
-) -> Decoded:
-    units, made = list(record.raw.lines), DependenceMap(values=values, method="x")
-    edges = decoder.decode(record, units, made)
-    return Decoded(record=record, units=units, dependence=made, predicted=edges, truth=truth)
-
-
-def square(size: int, pairs: dict[tuple[int, int], float]) -> np.ndarray:
-    values = np.full((size, size), 0.01)
-    for (i, j), value in pairs.items():
-        values[i, j] = values[j, i] = value
-    np.fill_diagonal(values, np.nan)
-    return values
-
-
 def test_lines_of_one_template_are_one_name() -> None:
     decoder = EventsDecoder()
     lines = [
@@ -165,8 +148,12 @@ def test_lines_of_one_template_are_one_name() -> None:
     ]
     other = ["open by u0042 on queue a17", "closed at once", "wrote 99 rows to disk", "idle too long now"]
     made = [
-        decoded(decoder, session("1", lines), square(5, {(0, 1): 3.0, (1, 2): 2.0, (0, 2): 1.0})),
-        decoded(decoder, session("2", other), square(4, {(0, 2): 1.0, (1, 2): 2.0, (0, 1): 1.5})),
+        decoded(
+            decoder, session("1", lines), lines, map_of(5, {(0, 1): 3.0, (1, 2): 2.0, (0, 2): 1.0}, 0.01)
+        ),
+        decoded(
+            decoder, session("2", other), other, map_of(4, {(0, 2): 1.0, (1, 2): 2.0, (0, 1): 1.5}, 0.01)
+        ),
     ]
     assert made[0].predicted == {(0, 1), (1, 2)}, "the weakest side of the triangle is indirect"
     rows = [line.split("\t") for line in "".join(decoder.files(made)["network.tsv"]).splitlines()[1:]]
@@ -182,7 +169,8 @@ def test_lines_of_one_template_are_one_name() -> None:
 
 def test_event_ids_are_their_own_names() -> None:
     decoder = EventsDecoder()
-    made = [decoded(decoder, session("1", ["5", "22", "5"], keys=True), square(3, {(0, 1): 1.0}))]
+    ids = ["5", "22", "5"]
+    made = [decoded(decoder, session("1", ids, keys=True), ids, map_of(3, {(0, 1): 1.0}, 0.01))]
     text = "".join(decoder.files(made)["network.tsv"])
     assert text.splitlines()[1].split("\t")[:2] == ["5", "22"]
     assert (0, 2) not in made[0].predicted
@@ -191,20 +179,8 @@ def test_event_ids_are_their_own_names() -> None:
 def test_planted_maps_are_perfect_and_noise_is_null(sample) -> None:
     out, _, jobs, _ = sample
     decoder = LOGS.decoder()
-    knows = decoder.truths(out, Problems())
-    random = np.random.default_rng(1)
-    right, noise = [], []
-    for record in jobs[:300]:
-        units = list(record.raw.lines)
-        truth = knows(record, units)
-        assert truth is not None
-        values = 0.01 * random.random((len(units),) * 2)
-        values = values + values.T
-        noise.append(decoded(decoder, record, values.copy(), truth))
-        for i, j in truth.edges:
-            values[i, j] = values[j, i] = 1.0
-        right.append(decoded(decoder, record, values, truth))
-        assert right[-1].predicted >= truth.edges
+    right, noise = planted_and_noise(decoder, out, jobs[:300], lambda one: list(one.raw.lines))
+    assert all(one.truth is not None and one.predicted >= one.truth.edges for one in right)
     found, floor = decoder.measures(right), decoder.measures(noise)
     assert found["auprc"] == found["auroc_against_indirect"] == found["recall_of_direct"] == 1
     assert found["auroc_against_indirect_of_pmi"] < 0.8, "PMI shows what is indirect too"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from decoded import decoded, map_of, planted_and_noise
 from formats import pdb
 
 from seqmlm.data.problems import Problems
@@ -16,31 +17,13 @@ from seqmlm.data.record import Record
 from seqmlm.domains.protein import PROTEIN
 from seqmlm.domains.protein.readers import places, read_pdb
 from seqmlm.domains.protein.structure import ContactsDecoder, precision, strongest
-from seqmlm.domains.structure import Decoded, Pair, Truth
+from seqmlm.domains.structure import Truth
 from seqmlm.errors import DataError
 from seqmlm.structure.maps import DependenceMap
 
 
 def record(raw: str, id: str = "r", source: str = "-", document: str | None = None) -> Record:
     return Record(id=id, raw=raw, source=source, line=1, document=document)
-
-
-def dependence(values: np.ndarray) -> DependenceMap:
-    return DependenceMap(values=(values + values.T) / 2, method="test")
-
-
-def decoded(one: Record, values: np.ndarray, truth: Truth | None) -> Decoded:
-    made = dependence(values)
-    decoder = PROTEIN.decoder()
-    edges = decoder.decode(one, list(one.raw), made)
-    return Decoded(record=one, units=list(one.raw), dependence=made, predicted=edges, truth=truth)
-
-
-def truth_map(size: int, edges: set[Pair]) -> np.ndarray:
-    values = np.zeros((size, size))
-    for i, j in edges:
-        values[i, j] = values[j, i] = 1.0
-    return values
 
 
 def test_the_strongest_pairs_are_contacts() -> None:
@@ -66,9 +49,8 @@ def test_figures_of_a_small_matrix() -> None:
     # Eight residues: of the pairs 0-6, 0-7 and 1-7 two are contacts; residue 5 has no place.
     edges = {(0, 6), (1, 7), (2, 4)}
     truth = Truth(edges=frozenset(edges), known=lambda pair: 5 not in pair)
-    values = np.zeros((8, 8))
-    values[0, 7], values[0, 6], values[1, 7] = 6.0, 4.0, 2.0
-    found = PROTEIN.decoder().measures([decoded(record("ACDEFGHI"), values, truth)])
+    made, decoder = map_of(8, {(0, 7): 6.0, (0, 6): 4.0, (1, 7): 2.0}), PROTEIN.decoder()
+    found = decoder.measures([decoded(decoder, record("ACDEFGHI"), "ACDEFGHI", made, truth)])
     assert next(iter(found)) == "p_at_l"
     assert (found["p_at_l"], found["p_at_l2"], found["density"]) == (
         pytest.approx(2 / 3),
@@ -83,19 +65,9 @@ def test_figures_of_a_small_matrix() -> None:
 
 def test_the_true_map_has_a_precision_of_one(tmp_path: Path) -> None:
     sample = PROTEIN.sample(tmp_path, n=60, seed=2)
-    decoder = PROTEIN.decoder()
-    knows = decoder.truths(sample.truth, Problems())
-    records = list(PROTEIN.read(sample.files, Problems()))
-    made, random = [], []
-    rng = np.random.default_rng(0)
-    for one in records:
-        truth = knows(one, list(one.raw))
-        assert truth is not None
-        far = {pair for pair in truth.edges if pair[1] - pair[0] >= 6}
-        values = truth_map(len(one.raw), far) + 1e-9 * rng.random((len(one.raw),) * 2)
-        made.append(decoded(one, values, truth))
-        random.append(decoded(one, rng.random(values.shape), truth))
-    found, floor = decoder.measures(made), decoder.measures(random)
+    decoder, records = PROTEIN.decoder(), PROTEIN.read(sample.files, Problems())
+    right, noise = planted_and_noise(decoder, sample.truth, records, lambda one: list(one.raw))
+    found, floor = decoder.measures(right), decoder.measures(noise)
     assert found["p_at_l5"] == found["auprc"] == found["auroc"] == 1
     # A chain of 41 has 21 contacts or so: fewer than L.
     assert found["p_at_l_low"] <= found["p_at_l"] <= found["p_at_l_high"] < 1

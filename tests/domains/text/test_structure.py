@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from decoded import decoded, map_of
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -15,7 +16,6 @@ from seqmlm.domains.text import TEXT
 from seqmlm.domains.text.conllu import read_conllu
 from seqmlm.domains.text.structure import Parse, Tree, TreeDecoder, arcs, tree_of
 from seqmlm.errors import DataError
-from seqmlm.structure.maps import DependenceMap
 from tests.domains.text.test_conllu import row
 
 
@@ -27,21 +27,11 @@ def record_of(text: str, name: str = "s") -> Record:
     return Record(id=name, raw=text, source="x.txt", line=1)
 
 
-def map_of(size: int, pairs: dict[tuple[int, int], float]) -> DependenceMap:
-    values = np.zeros((size, size))
-    for (i, j), value in pairs.items():
-        values[i, j] = values[j, i] = value
-    return DependenceMap(values=values, method="by hand")
-
-
 def decoded_of(
     decoder: TreeDecoder, text: str, pairs: dict[tuple[int, int], float], truth: Tree | None
 ) -> Decoded:
     units = units_of(text)
-    made = map_of(len(units), pairs)
-    record = record_of(text)
-    found = decoder.decode(record, units, made)
-    return Decoded(record=record, units=units, dependence=made, predicted=found, truth=truth)
+    return decoded(decoder, record_of(text), units, map_of(len(units), pairs), truth)
 
 
 def parse_of(text: str, heads: list[int], relations: list[str]) -> Parse:

@@ -22,87 +22,33 @@ def fhir() -> list[dict[str, Any]]:
     def coded(code: str, system: str = "http://snomed.info/sct") -> dict[str, Any]:
         return {"coding": [{"system": system, "code": code, "display": "Canary"}], "text": "Canary"}
 
+    def made(kind: str, whose: str = "subject", **fields: Any) -> dict[str, Any]:
+        return {"resourceType": kind, whose: person, **fields}
+
     race = {"url": "ombCategory", "valueCoding": {"code": "2106-3"}}
+    extension = {"url": "http://hl7.org/fhir/us/core/StructureDefinition/us-core-race", "extension": [race]}
+    birth = {"gender": "female", "birthDate": "1980-02-03", "extension": [extension]}
+    started = {"class": {"code": "IMP"}, "period": {"start": "2011-01-02T10:00:00Z"}}
+    diabetes = coded("E11.9", "http://hl7.org/fhir/sid/icd-10-cm")
+    of_visit = {"encounter": visit, "code": coded("44054006"), "note": [{"text": "Canary"}]}
+    drug = {"medicationCodeableConcept": coded("860975"), "authoredOn": "2011-01-02T12:00:00+00:00"}
+    pressure = [
+        {"code": coded("8480-6"), "valueQuantity": {"value": 120, "unit": "mm[Hg]"}},
+        {"code": coded("8462-4"), "valueQuantity": {"value": 80.5}},
+    ]
+    day = {"effectiveDateTime": "2011-01-03"}
     return [
-        {
-            "resourceType": "Patient",
-            "id": "p1",
-            "name": [{"family": "Canary"}],
-            "gender": "female",
-            "birthDate": "1980-02-03",
-            "extension": [
-                {"url": "http://hl7.org/fhir/us/core/StructureDefinition/us-core-race", "extension": [race]}
-            ],
-        },
-        {
-            "resourceType": "Encounter",
-            "id": "e2",
-            "subject": person,
-            "class": {"code": "IMP"},
-            "period": {"start": "2011-01-02T10:00:00Z"},
-        },
-        {
-            "resourceType": "Condition",
-            "subject": person,
-            "encounter": visit,
-            "code": coded("44054006"),
-            "onsetDateTime": "2011-01-02",
-            "note": [{"text": "Canary"}],
-        },
-        {
-            "resourceType": "Condition",
-            "subject": person,
-            "code": coded("E11.9", "http://hl7.org/fhir/sid/icd-10-cm"),
-            "recordedDate": "2011-02",
-        },
-        {
-            "resourceType": "MedicationRequest",
-            "subject": person,
-            "encounter": visit,
-            "medicationCodeableConcept": coded("860975"),
-            "authoredOn": "2011-01-02T12:00:00+00:00",
-        },
-        {
-            "resourceType": "Observation",
-            "subject": person,
-            "code": coded("85354-9"),
-            "effectiveDateTime": "2011-01-03",
-            "component": [
-                {"code": coded("8480-6"), "valueQuantity": {"value": 120, "unit": "mm[Hg]"}},
-                {"code": coded("8462-4"), "valueQuantity": {"value": 80.5}},
-            ],
-        },
-        {
-            "resourceType": "Observation",
-            "subject": person,
-            "code": coded("72166-2"),
-            "effectiveDateTime": "2011-01-03",
-            "valueString": "Canary",
-        },
-        {
-            "resourceType": "Immunization",
-            "patient": person,
-            "vaccineCode": coded("140"),
-            "occurrenceDateTime": "2012",
-        },
-        {
-            "resourceType": "Procedure",
-            "subject": person,
-            "code": coded("9"),
-            "performedPeriod": {"start": "2013-01-01"},
-        },
-        {
-            "resourceType": "AllergyIntolerance",
-            "patient": person,
-            "code": coded("3"),
-            "recordedDate": "2014-01-01",
-        },
-        {
-            "resourceType": "Condition",
-            "subject": person,
-            "code": coded("1"),
-            "verificationStatus": coded("entered-in-error"),
-        },
+        {"resourceType": "Patient", "id": "p1", "name": [{"family": "Canary"}], **birth},
+        made("Encounter", id="e2", **started),
+        made("Condition", onsetDateTime="2011-01-02", **of_visit),
+        made("Condition", code=diabetes, recordedDate="2011-02"),
+        made("MedicationRequest", encounter=visit, **drug),
+        made("Observation", code=coded("85354-9"), component=pressure, **day),
+        made("Observation", code=coded("72166-2"), valueString="Canary", **day),
+        made("Immunization", "patient", vaccineCode=coded("140"), occurrenceDateTime="2012"),
+        made("Procedure", code=coded("9"), performedPeriod={"start": "2013-01-01"}),
+        made("AllergyIntolerance", "patient", code=coded("3"), recordedDate="2014-01-01"),
+        made("Condition", code=coded("1"), verificationStatus=coded("entered-in-error")),
         {"resourceType": "Organization", "name": "Canary"},
     ]
 

@@ -13,6 +13,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.readers import READERS
 from seqmlm.domains.logs.readers.objects import Fields
+from seqmlm.domains.logs.readers.origins import NOTHING
 from seqmlm.domains.logs.readers.reading import kind_of
 from seqmlm.errors import DataError, UsageError
 
@@ -29,74 +30,71 @@ def at(*parts: int, micro: int = 0) -> float:
     return datetime(*parts, tzinfo=UTC).timestamp() + micro / 1e6  # type: ignore[arg-type, misc]
 
 
-LINES = {
+# What a line is of: its message, its time, and its severity, host and service.
+LINES: dict[str, tuple[str, str, float | None, tuple[str, str, str]]] = {
     "hdfs": (
-        "081109 203615 148 INFO dfs.DataNode$PacketResponder: block b done",
-        "block b done",
-        at(2008, 11, 9, 20, 36, 15),
+        "081109 203615 148 WARN dfs.DataNode$PacketResponder: block b done",
+        *("block b done", at(2008, 11, 9, 20, 36, 15), ("WARN", "", "dfs.DataNode$PacketResponder")),
     ),
     "spark": (
-        "17/06/09 20:10:40 INFO spark.Manager: Changing acls",
-        "Changing acls",
-        at(2017, 6, 9, 20, 10, 40),
+        "17/06/09 20:10:40 ERROR spark.Manager: Changing acls",
+        *("Changing acls", at(2017, 6, 9, 20, 10, 40), ("ERROR", "", "spark.Manager")),
     ),
     "bgl": (
-        "- 1117838570 2005.06.03 R02-M1 2005-06-03-15.42.50.675872 R02-M1 RAS KERNEL INFO parity error",
-        "parity error",
-        1117838570.0,
+        "- 1117838570 2005.06.03 R02-M1 2005-06-03-15.42.50.675872 R02-M1 RAS KERNEL FATAL parity error",
+        *("parity error", 1117838570.0, ("FATAL", "R02-M1", "KERNEL")),
     ),
     "syslog": (
         "<34>Oct 11 22:14:15 mymachine su[12]: 'su root' failed",
-        "'su root' failed",
-        at(2003, 10, 11, 22, 14, 15),
+        *("'su root' failed", at(2003, 10, 11, 22, 14, 15), ("CRIT", "mymachine", "su")),
     ),
     "syslog5424": (
         '<165>1 2003-10-11T22:14:15.003Z m.example.com evntslog - ID47 [ex@1 s="a] b" t="\\"]"] An event',
-        "An event",
-        at(2003, 10, 11, 22, 14, 15, micro=3000),
+        *("An event", at(2003, 10, 11, 22, 14, 15, micro=3000), ("NOTICE", "m.example.com", "evntslog")),
     ),
     "apache_error": (
         "[Wed Oct 11 14:32:52.500000 2000] [core:error] [pid 35708:tid 43] File gone",
-        "File gone",
-        at(2000, 10, 11, 14, 32, 52, micro=500000),
+        *("File gone", at(2000, 10, 11, 14, 32, 52, micro=500000), ("ERROR", "", "")),
     ),
     "access": (
         '::1 - bob [17/May/2015:10:05:03 +0200] "GET /a HTTP/1.1" 200 20 "http://r" "Mozilla (X)"',
-        '"GET /a HTTP/1.1" 200 20',
-        at(2015, 5, 17, 8, 5, 3),
+        *('"GET /a HTTP/1.1" 200 20', at(2015, 5, 17, 8, 5, 3), NOTHING),
     ),
     "cri": (
         "2016-10-06T00:17:09.669794202Z stdout F hello there",
-        "hello there",
-        at(2016, 10, 6, 0, 17, 9, micro=669794),
+        *("hello there", at(2016, 10, 6, 0, 17, 9, micro=669794), NOTHING),
     ),
     "zookeeper": (
-        "2015-07-29 17:41:44,747 - INFO  [QuorumPeer[myid=1]/0:0:2181:Fast@774] - Time out: 3200",
-        "Time out: 3200",
-        at(2015, 7, 29, 17, 41, 44, micro=747000),
+        "2015-07-29 17:41:44,747 - WARN  [QuorumPeer[myid=1]/0:0:2181:Fast@774] - Time out: 3200",
+        *("Time out: 3200", at(2015, 7, 29, 17, 41, 44, micro=747000), ("WARN", "", "")),
     ),
     "openstack": (
         "api.log 2017-05-16 00:00:00.008 25746 INFO nova.server [req-1 a b - - -] GET it",
-        "GET it",
-        at(2017, 5, 16, micro=8000),
+        *("GET it", at(2017, 5, 16, micro=8000), ("INFO", "", "nova.server")),
     ),
-    "iso": ("2024-01-02T03:04:05+01:00 [WARN] disk is full", "disk is full", at(2024, 1, 2, 2, 4, 5)),
-    "epoch": ("1700000000123 disk is full", "disk is full", 1700000000.123),
-    "plain": ("disk is full", "disk is full", None),
+    "iso": (
+        "2024-01-02T03:04:05+01:00 [WARN] disk is full",
+        *("disk is full", at(2024, 1, 2, 2, 4, 5), ("WARN", "", "")),
+    ),
+    "epoch": ("1700000000123 level=warn disk is full", "level=warn disk is full", 1700000000.123, NOTHING),
+    "plain": ("disk is full", "disk is full", None, NOTHING),
 }
 
 
 @pytest.mark.parametrize("kind", LINES)
 def test_a_line_of_each_header(kind: str, tmp_path: Path):
-    line, message, seconds = LINES[kind]
+    line, message, seconds, origin = LINES[kind]
     assert kind_of([line] * 3, Fields()) == kind
     for asked in ("auto", kind):
         [record] = read(tmp_path, f"{line}\r\n{line}\n", asked, year=2003)
         assert record.raw.lines == (message, message)
         assert record.raw.times == (None if seconds is None else (pytest.approx(seconds, abs=1e-6),) * 2)
         assert (record.line, record.meta["lines"], record.id) == (1, (1, 2), "app.log:1")
+        assert [tuple(one) for one in record.meta.get("origins") or [NOTHING] * 2] == [tuple(origin)] * 2
     [record] = read(tmp_path, f"{line}\n", kind, keep_header=True)
     assert record.raw.lines == (line,)
+    [record] = READERS[kind](tmp_path / "app.log", Problems(sensitive=True))
+    assert "origins" not in record.meta
 
 
 @pytest.mark.parametrize(

@@ -12,55 +12,10 @@ from seqmlm.data.problems import Problems
 from seqmlm.domains.logs.readers import read_logs
 from seqmlm.domains.logs.readers.origins import NOTHING, told
 
-LINES = {
-    "hdfs": (
-        "081109 203518 143 WARN dfs.DataNode$DataXceiver: Receiving block blk_1",
-        "WARN",
-        "",
-        "dfs.DataNode$DataXceiver",
-    ),
-    "spark": ("17/06/09 20:10:40 ERROR executor.Executor: failed", "ERROR", "", "executor.Executor"),
-    "bgl": (
-        "- 1117838570 2005.06.03 R02-M1-N0 2005-06-03-15.42.50.675872 R02-M1-N0 RAS KERNEL FATAL data TLB",
-        "FATAL",
-        "R02-M1-N0",
-        "KERNEL",
-    ),
-    "syslog5424": (
-        '<165>1 2003-10-11T22:14:15.003Z db.example.com evntslog - ID47 [a@1 b="c"] started',
-        "NOTICE",
-        "db.example.com",
-        "evntslog",
-    ),
-    "syslog": ("<34>Oct 11 22:14:15 web1 sshd[77]: Failed password", "CRIT", "web1", "sshd"),
-    "apache_error": ("[Sun Dec 04 04:47:44 2005] [core:error] mod_jk child in error", "ERROR", "", ""),
-    "zookeeper": ("2015-07-29 17:41:44,747 - WARN  [QuorumPeer@913] - connection broken", "WARN", "", ""),
-    "openstack": (
-        "2017-05-16 00:00:00.008 25746 INFO nova.osapi_compute.wsgi.server [req-1] GET /v2",
-        "INFO",
-        "",
-        "nova.osapi_compute.wsgi.server",
-    ),
-    "iso": ("2024-03-05 10:00:00 [error] disk full", "ERROR", "", ""),
-    "epoch": ("1700000000.5 level=warn service=api slow", "", "", ""),
-}
-
 
 def records(path: Path, text: str, kind: str = "auto", **options: Any) -> list[Any]:
     path.write_text(text)
     return list(read_logs(kind, path, Problems(), session="none", **options))
-
-
-@pytest.mark.parametrize("kind", LINES)
-def test_headers_say_where_lines_come_from(kind: str, tmp_path: Path) -> None:
-    line, *origin = LINES[kind]
-    (record,) = records(tmp_path / "a.log", f"{line}\n" * 3, kind)
-    found = record.meta["origins"] or [NOTHING] * 3
-    assert [tuple(one) for one in found] == [tuple(origin)] * 3
-    assert record.raw.times is not None
-    sensitive = Problems(sensitive=True)
-    (record,) = read_logs(kind, tmp_path / "a.log", sensitive, session="none")
-    assert "origins" not in record.meta
 
 
 def test_a_continuation_belongs_to_its_message(tmp_path: Path) -> None:
