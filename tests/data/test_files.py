@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from written import written
 
 from seqmlm.data.files import blocks, expand, stem_suffix
 from seqmlm.data.lines import lines
@@ -25,8 +26,7 @@ DATA = TEXT.encode()
 
 @pytest.mark.parametrize("pack", [lambda data: data, gzip.compress, zstandard.compress])
 def test_compression_is_transparent_whatever_the_name(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    path = tmp_path / "data"
-    path.write_bytes(pack(DATA))
+    path = written(tmp_path / "data", pack(DATA))
     assert b"".join(blocks(path)) == DATA
     assert list(lines(path, Problems())) == list(enumerate(TEXT.splitlines(), 1))
 
@@ -38,8 +38,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write(tmp_path: Path, data: bytes) -> Path:
-    path = tmp_path / "bad"
-    path.write_bytes(data)
+    path = written(tmp_path / "bad", data)
     return path
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from written import written
 
 from seqmlm.data import lines as module
 from seqmlm.data.lines import lines
@@ -18,8 +19,7 @@ from seqmlm.errors import DataError, UsageError
 
 
 def write(tmp_path: Path, data: bytes) -> Path:
-    path = tmp_path / "bad"
-    path.write_bytes(data)
+    path = written(tmp_path / "bad", data)
     return path
 
 
@@ -60,8 +60,7 @@ def test_lines_do_not_depend_on_where_blocks_end(parts: list[str], size: int, en
 
 
 def test_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\n\nfour\x0cstill four")
+    path = written(tmp_path / "a.txt", b"\xef\xbb\xbfone\r\ntwo\n\nfour\x0cstill four")
     assert list(lines(path, Problems())) == [(1, "one"), (2, "two"), (3, ""), (4, "four\x0cstill four")]
 
 

@@ -52,7 +52,6 @@ def test_python_m_seqmlm(hostile: Path) -> None:
 
 def test_the_ui(hostile: Path, tracked_workspace: Path) -> None:
     plan = plan_ui(0)
-    assert plan.command is not None
     # The command up to "mlflow", with only its help asked for; and what the server would start itself.
     served = _run(hostile, *plan.command[1:4], "--help", **plan.environment)
     assert served.returncode == 0, served.stderr

@@ -49,9 +49,6 @@ def tokenizer() -> CodeTokenizer:
 
 def units(encoding: Encoding, text: str) -> list[tuple[str, str, int]]:
     """(text, class, symbol) of every unit."""
-    assert encoding.spans is not None
-    assert encoding.classes is not None
-    assert encoding.symbols is not None
     found = []
     for group in dict.fromkeys(encoding.groups[encoding.groups >= 0].tolist()):
         own = encoding.groups == group
@@ -64,7 +61,6 @@ def units(encoding: Encoding, text: str) -> list[tuple[str, str, int]]:
 
 def check_spans(encoding: Encoding, text: str) -> None:
     """Every character that is not white space is under a span, and under another only as a part of itself."""
-    assert encoding.spans is not None
     seen = np.zeros(len(text), int)
     for start, end in sorted({tuple(span) for span in encoding.spans[1:-1].tolist()}):
         seen[start:end] += 1

@@ -51,7 +51,6 @@ def named(tokenizer: TemplateTokenizer, *lines: str) -> list[str]:
 )
 def test_fields_of_a_line(line, pairs, message):
     found = fields_of(line)
-    assert found is not None
     assert (dict(found[0]), found[1]) == (pairs, message)
 
 

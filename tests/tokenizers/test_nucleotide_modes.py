@@ -80,7 +80,6 @@ def test_overlapping_kmers(text: str) -> None:
     places = [i for i, base in enumerate(RAW) if base != "N"]
     assert sorted(score.groups.tolist()) == places
     mode = Mode.parse(text)
-    assert encoding.spans is not None
     passes = partition(len(places), mode.parts) if mode.kind == "partition" else np.arange(len(places))
     spans = [
         tuple(span) if i >= FIRST else (0, 0)
@@ -114,7 +113,6 @@ def test_tokens_of_several_bases(tokenizer: NucleotideTokenizer, text: str) -> N
     number = {t: n for n, t in enumerate(inside)}
     passes = partition(len(inside), mode.parts) if mode.kind == "partition" else np.arange(len(inside))
     spans = encoding.spans
-    assert spans is not None
     for i, place in enumerate(score.groups.tolist()):
         [token] = [t for t in inside if spans[t, 0] <= place < spans[t, 1]]
         together = {t for t in inside if passes[number[t]] == passes[number[token]]}

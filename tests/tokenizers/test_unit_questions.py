@@ -108,7 +108,6 @@ def test_groups_of_tokens() -> None:
 def test_bases_side_by_side_in_tokens(tokenizer: NucleotideTokenizer) -> None:
     rows, encoding = rows_for(tokenizer.space).eval(), tokenizer.encode(RAW)
     spans = encoding.spans
-    assert spans is not None
     token = [next(t for t, (a, b) in enumerate(spans.tolist()) if a <= place < b) for place in PLACES]
     found = answered(tokenizer.units, encoding)
     for variant, base, i in each_base(found):
@@ -131,7 +130,6 @@ def test_bases_side_by_side_in_tokens(tokenizer: NucleotideTokenizer) -> None:
 def test_bases_in_overlapping_kmers(k: int) -> None:
     tokenizer = KmerTokenizer(k=k)
     rows, encoding = rows_for(tokenizer.space).eval(), tokenizer.encode(RAW)
-    assert encoding.spans is not None
     spans = [
         tuple(span) if n >= FIRST else (0, 0)
         for n, span in zip(encoding.ids, encoding.spans.tolist(), strict=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from formats import aligned
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import entries, parsed, read_stockholm
@@ -47,8 +48,7 @@ def test_what_biopython_writes_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_bad_alignment_is_named_and_the_next_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "p.sto"
-    path.write_text(PFAM.replace("M--VL.", "M--VL.A") + PFAM + "# STOCKHOLM 1.0\na MK\n")
+    path = written(tmp_path / "p.sto", PFAM.replace("M--VL.", "M--VL.A") + PFAM + "# STOCKHOLM 1.0\na MK\n")
     with pytest.raises(DataError) as caught:
         list(read_stockholm(path, Problems()))
     assert str(caught.value).startswith(
@@ -65,16 +65,14 @@ def test_a_bad_alignment_is_named_and_the_next_is_read(tmp_path: Path) -> None:
 
 
 def test_an_entry_beyond_the_limit_is_refused_and_the_next_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "p.sto"
-    path.write_text("x" * 30 + "\n" + "y" * 30 + "\n//\nz\n//\n")
+    path = written(tmp_path / "p.sto", "x" * 30 + "\n" + "y" * 30 + "\n//\nz\n//\n")
     problems = Problems("skip")
     assert [tuple(one) for one in entries(str(path), problems, 50, "entry")] == [(4, "z\n//\n")]
     assert problems.places == {"a entry longer than the limit of 50 bytes": f"{path}:1"}
 
 
 def test_warnings_and_words_of_sensitive_data_do_not_leak(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_text("secret\n//\n")
+    path = written(tmp_path / "x", "secret\n//\n")
     (entry,) = entries(str(path), Problems(), 100, "entry")
 
     def warns(handle):

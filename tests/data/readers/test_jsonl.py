@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import read_jsonl
@@ -39,8 +40,7 @@ def test_fields(tmp_path: Path) -> None:
     ],
 )
 def test_bad_lines_are_named_and_the_others_stay(line: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "first"}\n' + line + '\n{"text": "last"}\n')
+    path = written(tmp_path / "a.jsonl", '{"text": "first"}\n' + line + '\n{"text": "last"}\n')
     with pytest.raises(DataError, match=re.escape(message)) as caught:
         list(read_jsonl(path, Problems()))
     assert caught.value.line == 2
@@ -51,8 +51,7 @@ def test_bad_lines_are_named_and_the_others_stay(line: str, message: str, tmp_pa
 
 
 def test_a_missing_field_lists_those_there_are(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"sentence": "a", "label": 1}\n')
+    path = written(tmp_path / "a.jsonl", '{"sentence": "a", "label": 1}\n')
     with pytest.raises(DataError, match="there are: sentence, label"):
         list(read_jsonl(path, Problems()))
     with pytest.raises(DataError, match="field 'id'"):

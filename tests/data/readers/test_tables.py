@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from written import written
 
 from seqmlm.data import lines
 from seqmlm.data.problems import Problems
@@ -47,34 +48,29 @@ def test_lines_ids_documents_and_meta(tmp_path: Path) -> None:
         ("1", "two\nlines", 2, "A", {"label": "x"}),
         ("3", 'with "quotes"', 5, "", {"label": "y"}),
     ]
-    path = tmp_path / "b.csv"
-    path.write_text("key,text\n1,a\n")
+    path = written(tmp_path / "b.csv", "key,text\n1,a\n")
     assert [r.id for r in read_csv(path, Problems())] == ["b.csv:2"]
 
 
 def test_without_a_header_columns_are_numbered(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("one,two\nthree,four\n")
+    path = written(tmp_path / "a.csv", "one,two\nthree,four\n")
     assert [r.raw for r in read_csv(path, Problems(), column="2", header=False)] == ["two", "four"]
     path.write_text("one\ntwo\n")
     assert [r.raw for r in read_csv(path, Problems())] == ["two"]  # a single column needs no name
 
 
 def test_tsv_takes_quotation_marks_as_they_are(tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text('text\tlabel\n"open\t1\nclose"\t0\n')
+    path = written(tmp_path / "a.tsv", 'text\tlabel\n"open\t1\nclose"\t0\n')
     assert [r.raw for r in read_tsv(path, Problems())] == ['"open', 'close"']
 
 
 def test_another_delimiter(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("id;text\n1;a,b\n")
+    path = written(tmp_path / "a.csv", "id;text\n1;a,b\n")
     assert [r.raw for r in read_csv(path, Problems(), delimiter=";")] == ["a,b"]
 
 
 def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("id,sentence\n1,a\n")
+    path = written(tmp_path / "a.csv", "id,sentence\n1,a\n")
     for options in ({}, {"column": "sentence", "keep": ["text"]}, {"column": "id", "id_column": "text"}):
         with pytest.raises(DataError, match="no column of this name") as caught:
             list(read_csv(path, Problems(), **options))  # type: ignore[arg-type]
@@ -86,8 +82,7 @@ def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:
 
 
 def test_bad_rows_are_named_and_the_others_stay(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("id,text\n1,a\n2\n3,\n4,b,c\n5,d\n")
+    path = written(tmp_path / "a.csv", "id,text\n1,a\n2\n3,\n4,b,c\n5,d\n")
     with pytest.raises(DataError, match=r"a.csv:3: a row with too few fields"):
         list(read_csv(path, Problems()))
     problems = Problems("skip")
@@ -100,8 +95,7 @@ def test_bad_rows_are_named_and_the_others_stay(tmp_path: Path) -> None:
 
 
 def test_a_quotation_mark_that_never_closes(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text('id,text\n1,a\n2,"b\n' + "3,c\n" * 1000)
+    path = written(tmp_path / "a.csv", 'id,text\n1,a\n2,"b\n' + "3,c\n" * 1000)
     with pytest.raises(DataError, match=r"a.csv:3: a field without end"):
         list(read_csv(path, Problems(), max_bytes=500))
 
@@ -162,15 +156,13 @@ def test_parquet_damaged_in_the_middle_keeps_what_came_before(tmp_path: Path) ->
 
 def test_the_csv_limit_of_python_does_not_bind(tmp_path: Path) -> None:
     csv.field_size_limit(131_072)
-    path = tmp_path / "a.csv"
-    path.write_text("id,text\n1," + "x" * 200_000 + "\n")
+    path = written(tmp_path / "a.csv", "id,text\n1," + "x" * 200_000 + "\n")
     assert len(next(iter(read_csv(path, Problems()))).raw) == 200_000
     csv.field_size_limit(131_072)
 
 
 def test_a_quotation_mark_that_swallows_the_rest_is_said_with_its_lines(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text('id,text\n1,fine\n2,"never closed\n3,lost\n4,lost\n')
+    path = written(tmp_path / "a.csv", 'id,text\n1,fine\n2,"never closed\n3,lost\n4,lost\n')
     problems = Problems("skip")
     assert [r.raw for r in read_csv(path, problems)] == ["fine"]
     assert problems.counts == {"a field without end": 1}
@@ -191,16 +183,14 @@ def test_a_refused_line_takes_the_row_it_is_in_and_no_other(tmp_path: Path) -> N
 
 
 def test_a_carriage_return_in_a_bare_field_is_called_that(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(b'id,text\n1,a\rb\n2,"c\rd"\n')
+    path = written(tmp_path / "a.csv", b'id,text\n1,a\rb\n2,"c\rd"\n')
     problems = Problems("skip")
     assert [r.raw for r in read_csv(path, problems)] == ["c\rd"]
     assert problems.counts == {"a CR in a field without quotes": 1}
 
 
 def test_a_column_that_is_there_twice_is_refused_where_it_is_wanted(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("text,x,x\none,1,2\n")
+    path = written(tmp_path / "a.csv", "text,x,x\none,1,2\n")
     assert [r.raw for r in read_csv(path, Problems())] == ["one"]
     with pytest.raises(DataError, match="field 'x': two columns of this name"):
         list(read_csv(path, Problems(), id_column="x"))
@@ -244,8 +234,7 @@ def test_a_field_called_id_names_the_record_where_it_holds_text_or_a_number(tmp_
 
 
 def test_an_id_that_cannot_be_told_is_not_taken(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("id,text,id\na,t,b\n")
+    path = written(tmp_path / "a.csv", "id,text,id\na,t,b\n")
     assert [(r.id, r.raw) for r in read_csv(path, Problems())] == [("a.csv:2", "t")]
     path.write_text("id,n\nthe text,5\n")
     assert [(r.id, r.raw) for r in read_csv(path, Problems(), column="id")] == [("a.csv:2", "the text")]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.text import read_txt
@@ -15,8 +16,7 @@ from seqmlm.errors import DataError, UsageError
 
 
 def test_a_record_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("one\n \n\n  two \nthree")
+    path = written(tmp_path / "a.txt", "one\n \n\n  two \nthree")
     found = list(read_txt(path, Problems()))
     assert [(r.id, r.raw, r.line, r.source) for r in found] == [
         ("a.txt:1", "one", 1, str(path)),
@@ -26,8 +26,7 @@ def test_a_record_a_line(tmp_path: Path) -> None:
 
 
 def test_a_record_a_paragraph(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("\none\n two\n\t\n\nthree\nfour")
+    path = written(tmp_path / "a.txt", "\none\n two\n\t\n\nthree\nfour")
     found = [(r.raw, r.line) for r in read_txt(path, Problems(), paragraphs=True)]
     assert found == [("one\n two", 2), ("three\nfour", 6)]
 
@@ -44,8 +43,7 @@ def test_paragraphs_come_back_as_they_were(parts: list[list[str]]) -> None:
 
 @pytest.mark.parametrize("end", ["", "\n\nlast"])
 def test_a_paragraph_too_long_is_named(end: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("first\n\n" + "twenty characters...\n" * 10 + end)
+    path = written(tmp_path / "a.txt", "first\n\n" + "twenty characters...\n" * 10 + end)
     with pytest.raises(DataError, match="a paragraph longer than") as caught:
         list(read_txt(path, Problems(), paragraphs=True, max_bytes=100))
     assert caught.value.line == 3
@@ -56,8 +54,7 @@ def test_a_paragraph_too_long_is_named(end: str, tmp_path: Path) -> None:
 
 
 def test_a_refused_line_takes_its_paragraph(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"one\ntwo\n\nbad\n\xff\nworse\n\nthree\n\n\0\nfour\n\nfive\n")
+    path = written(tmp_path / "a.txt", b"one\ntwo\n\nbad\n\xff\nworse\n\nthree\n\n\0\nfour\n\nfive\n")
     problems = Problems("skip")
     found = [(r.line, r.raw) for r in read_txt(path, problems, paragraphs=True)]
     assert found == [(1, "one\ntwo"), (8, "three"), (13, "five")]
@@ -74,8 +71,7 @@ def test_a_refused_line_takes_its_paragraph(tmp_path: Path) -> None:
     ],
 )
 def test_texts_and_tables_in_another_encoding(name: str, content: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.write_bytes(content.encode("latin-1"))
+    path = written(tmp_path / name, content.encode("latin-1"))
     [record] = TEXT.read([path], Problems(), encoding="latin-1")
     assert record.raw == "fünf Äpfel"
     with pytest.raises(DataError, match="bytes that are not UTF-8") as caught:

@@ -63,7 +63,6 @@ def test_every_kind_of_change(tree):
     }
     changed = found["mod.py"]
     assert (changed.before, changed.after) == (BEFORE, AFTER)
-    assert changed.after is not None
     assert changed.after.language == "python"
     assert [hunk.changed() for hunk in changed.hunks] == [([], [1, 2, 3]), ([2], [5])]
     assert found["pkg/new nämé.py"].old_path == "pkg/old name.py"

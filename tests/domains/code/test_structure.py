@@ -63,7 +63,6 @@ def test_the_truth_is_computed_from_the_source(tmp_path: Path):
         (0, 8): USE,
         (2, 4): BRACKET,
     }
-    assert one.truth.known is not None
     assert one.truth.known((1, 6))
     assert not one.truth.known((0, 5))
 
@@ -121,7 +120,6 @@ def test_a_perfect_map_beats_its_rivals(tmp_path: Path):
         truth = planted(record, units)
         assert isinstance(truth, Structure)
         own = computed(record, units)
-        assert own is not None
         assert (truth.edges, truth.kinds) == (own.edges, own.kinds)
         made = map_of(len(units), dict.fromkeys(truth.edges, 1.0) | dict.fromkeys(truth.parents, 2.0), 0.001)
         found.append(decoded(decoder, record, units, made, truth))
@@ -142,9 +140,7 @@ def test_partners_in_a_formula_are_its_truth(tmp_path: Path):
         units = units_of(str(record.raw))
         place = {found.start(): n for n, found in enumerate(re.finditer(UNIT, record.raw))}
         own = knows(record, units)
-        assert own is not None
         assert own.edges == {(place[a], place[b]) for a, b in formula.pairs}
-        assert own.known is not None
         breaks = {n for n, unit in enumerate(units) if unit == "\n"}
         assert all(own.known((0, n)) == (n not in breaks) for n in range(1, len(units)))
         assert knows(record, ["x"]) is None
@@ -166,7 +162,6 @@ def test_the_sample_says_where_tokens_stand(tmp_path: Path):
     for module in truth["modules"]:
         text = (tmp_path / "code" / module["file"]).read_text()
         own = syntax(text)
-        assert own is not None
         assert {name: [tuple(link) for link in module[name]] for name in own._fields} == own._asdict()
         assert all(text[a] + text[b] in ("()", "[]", "{}") for a, b in module["brackets"])
 

@@ -46,14 +46,12 @@ def spelled(text: str, links: list[tuple[int, ...]]) -> list[str]:
 )
 def test_parents(text: str, parents: list[str]):
     found = syntax(text)
-    assert found is not None
     assert spelled(text, found.parents) == parents
 
 
 def test_names_are_linked_with_their_last_binding():
     text = "import os\ndef f(a):\n    x = a\n    x = x + os\n    return x, g()\ndef g(): pass\n"
     found = syntax(text)
-    assert found is not None
     assert [(text.count("\n", 0, a), text.count("\n", 0, b)) for a, b in found.uses] == [
         (1, 2),  # a
         (3, 3),  # x: bound at the start of the line
@@ -67,7 +65,6 @@ def test_names_are_linked_with_their_last_binding():
 def test_brackets_are_linked_and_those_in_strings_are_none():
     text = "f([x, '('], {1: (2)})"
     found = syntax(text)
-    assert found is not None
     assert found.brackets == [(2, 9), (16, 18), (12, 19), (1, 20)]
     assert all(PAIRS[text[b]] == text[a] for a, b in found.brackets)
 
@@ -91,7 +88,6 @@ def test_brackets_are_linked_and_those_in_strings_are_none():
 )
 def test_operators_around_one_operand(text: str, probes: list[str]):
     found = syntax(text)
-    assert found is not None
     assert spelled(text, found.precedence) == probes
 
 
@@ -104,7 +100,6 @@ def test_what_does_not_parse_has_no_syntax():
 def test_the_parents_of_real_files_are_trees():
     for path in sorted(Path(seqmlm.__file__).parent.glob("data/*.py"))[:8]:
         found = syntax(path.read_text(encoding="utf-8"))
-        assert found is not None
         parent = dict(found.parents)
         assert len(parent) == len(found.parents)  # one each
         for token in parent:

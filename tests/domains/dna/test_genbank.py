@@ -12,6 +12,7 @@ from Bio import SeqIO
 from Bio.Seq import Seq
 from Bio.SeqFeature import FeatureLocation, SeqFeature
 from Bio.SeqRecord import SeqRecord
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna.genbank import read_embl, read_genbank, read_rna_families
@@ -38,8 +39,7 @@ def entries(*sequences: str) -> str:
 def test_as_biopython_reads_it(tmp_path: Path) -> None:
     source = random.Random(0)
     text = entries("A", *("".join(source.choices("ACGTN", k=k)) for k in (60, 61, 700, 130_000)))
-    path = tmp_path / "x.gbk.gz"
-    path.write_bytes(gzip.compress(text.encode()))
+    path = written(tmp_path / "x.gbk.gz", gzip.compress(text.encode()))
     wanted = list(SeqIO.parse(io.StringIO(text), "genbank"))
     found = list(read_genbank(path, Problems(), block=200_000))
     assert [(r.document, r.meta["description"]) for r in found] == [(w.id, w.description) for w in wanted]
@@ -111,8 +111,7 @@ def test_bad_embl_entries_are_named(tmp_path: Path) -> None:
 
 
 def test_rna_families_are_spelled_as_dna(real_data: Path, tmp_path: Path) -> None:
-    path = tmp_path / "x.sto"
-    path.write_text("# STOCKHOLM 1.0\na GG-ug.\nb MKVLWE\n//\n")
+    path = written(tmp_path / "x.sto", "# STOCKHOLM 1.0\na GG-ug.\nb MKVLWE\n//\n")
     problems = Problems("skip")
     assert [(r.id, r.raw) for r in read_rna_families(path, problems)] == [("a", "GGTG")]
     assert problems.counts == {"a letter that stands for no nucleotide": 1}

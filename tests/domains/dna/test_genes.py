@@ -17,6 +17,7 @@ from Bio.SeqRecord import SeqRecord
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_fields import random_model
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna import DNA, genes
@@ -88,8 +89,7 @@ def test_genes_of_entries_are_those_that_biopython_reads(form: str, tmp_path: Pa
     source = random.Random(3)
     text = io.StringIO()
     SeqIO.write([annotated(source, 5000), annotated(source, 700)], text, form)
-    path = tmp_path / f"x.{form}"
-    path.write_text(text.getvalue())
+    path = written(tmp_path / f"x.{form}", text.getvalue())
     read = read_genbank if form == "genbank" else read_embl
     wanted = [of_biopython(one) for one in SeqIO.parse(io.StringIO(text.getvalue()), form)]
     assert [set(one.meta["genes"]) for one in read(path, Problems())] == wanted
@@ -145,8 +145,7 @@ def test_a_table_of_genes_beside_a_genome(tmp_path: Path) -> None:
         "exon 71 80 ID=e;gene=exonic",
     )
     table.write_bytes(gzip.compress((rows + "# end\n\n##FASTA\n>c\nACGT\n").encode()))
-    genome = tmp_path / "g.fa"
-    genome.write_text(f">chrc words\n{'ACGT' * 25}\n>other\nACGT\n")
+    genome = written(tmp_path / "g.fa", f">chrc words\n{'ACGT' * 25}\n>other\nACGT\n")
     problems = Problems()
     whole, other = read_genome(genome, problems, genes=str(table))
     wanted = [(10, 20, "thrL"), (30, 40, "b2"), (40, 50, "b3"), (50, 60, "b;4"), (60, 70, "odd")]

@@ -200,7 +200,6 @@ def test_planted_pairs_are_found_in_their_own_map_and_not_in_noise(sample) -> No
     decoder = StemsDecoder()
     right, noise = planted_and_noise(decoder, made.truth, records[:8], lambda one: list(one.raw))
     for one in right:
-        assert one.truth is not None
         assert one.truth.edges == planted[one.record.id]
     found, floor = decoder.measures(right), decoder.measures(noise)
     assert found["pair_f1"] == found["auprc"] == 1
@@ -215,7 +214,6 @@ def test_motifs_of_genes_pair_across_stems(sample) -> None:
     genes = {gene["id"]: gene for gene in truth["genes"]}
     for one in DNA.read([made.truth.parent / "rna.genes"], Problems()):
         own, gene = knows(one, list(one.raw)), genes[one.id]
-        assert own is not None
         assert own.edges == {tuple(pair) for pair in gene["pairs"] + gene["motif_pairs"]}
         ((i, j),) = gene["motif_pairs"]
         assert own.kinds[i, j] == "motif pair"
@@ -228,8 +226,6 @@ def test_bases_of_one_motif_are_unknown(sample) -> None:
     knows = StemsDecoder().truths(made.truth.parent, Problems())
     one, contig = records[0], truth["contigs"][0]
     own = knows(one, list(one.raw))
-    assert own is not None
-    assert own.known is not None
     name, start, _ = contig["motifs"][0]
     width = next(len(motif["matrix"]) for motif in truth["motifs"] if motif["name"] == name)
     last = start + width - 1
@@ -244,14 +240,12 @@ def test_a_block_of_a_contig_has_its_own_places(tmp_path: Path) -> None:
     knows = StemsDecoder().truths(made.truth, Problems())
     whole = next(iter(DNA.read(made.files, Problems())))
     planted = knows(whole, list(whole.raw))
-    assert planted is not None
     first = min(i for i, _ in planted.edges)
     blocks = [one for one in DNA.read(made.files, Problems(), block=first + 40) if one.document == whole.id]
     assert len(blocks) > 1
     for one in blocks:
         start = int(one.meta["start"])
         own = knows(one, list(one.raw))
-        assert own is not None
         assert {(i + start, j + start) for i, j in own.edges} == {
             (i, j) for i, j in planted.edges if start <= i and j < start + len(one.raw)
         }
@@ -266,14 +260,11 @@ def test_alignments_and_brackets_are_truths(tmp_path: Path) -> None:
         knows(record("ACCGTTTTCGGA", "x"), "ACCGTTTTCGGA"),
         knows(record("ACCCGTTTCGGA", "y"), "ACCCGTTTCGGA"),
     )
-    assert x is not None
-    assert y is not None
     assert x.edges == {(2, 9), (3, 8)}, "of the pair with a gap nothing is left"
     assert y.edges == {(2, 10), (3, 9), (4, 8)}
     assert knows(record("ACGT", "z"), "ACGT") is None
     (tmp_path / "b.dbn").write_text(f">r and more\n{HAIRPIN}\n{brackets(17, STEM)} (-3.1)\n")
     own = StemsDecoder().truths(tmp_path / "b.dbn", Problems())(record(HAIRPIN), HAIRPIN)
-    assert own is not None
     assert own.edges == STEM
     (tmp_path / "c.dbn").write_text(">r\nACGT\n((.)\n")
     with pytest.raises(DataError, match="brackets do not match"):
@@ -290,7 +281,6 @@ def test_real_rna_has_its_common_structure(real_data: Path) -> None:
     right = total = 0
     for one in records:
         own = knows(one, list(one.raw))
-        assert own is not None
         total += len(own.edges)
         right += sum(one.raw[i] + one.raw[j] in ("AT", "TA", "CG", "GC", "GT", "TG") for i, j in own.edges)
     assert total > 200 * 18
@@ -302,7 +292,6 @@ def test_files_and_picture_are_readable_and_escaped() -> None:
     text = "".join(StemsDecoder().files([one])["structure.dbn"])
     assert text == f">r\n{HAIRPIN}\n...(((.....)))...\n"
     picture = StemsDecoder().picture(one)
-    assert picture is not None
     assert picture.splitlines() == [f"<pre>{HAIRPIN}", "...(((.....)))...", "...(((.....)))...  truth</pre>"]
     odd = Decoded(record=record("<&"), units=["<", "&"], dependence=dependence(2, {}), predicted=frozenset())
     assert "&lt;&amp;" in str(StemsDecoder().picture(odd))

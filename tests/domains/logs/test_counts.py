@@ -189,7 +189,6 @@ def test_lines_of_words_are_equal_where_their_words_are() -> None:
     assert len(third) == 3
     words = np.flatnonzero(encodings[1].groups >= 0)
     spans = encodings[1].spans
-    assert spans is not None
     truth = [raws[1][: spans[at, 0]].count("\n") for at in words.tolist()]
     assert line_at(encodings[1], words, tokenizer).tolist() == truth
 

@@ -109,7 +109,6 @@ def test_truth_of_jobs_and_of_requests(sample) -> None:
     planted = {one["session"]: one for one in truth["jobs"]}
     for record in jobs[:50]:
         own, job = knows(record, record.raw.lines), planted[record.id]
-        assert own is not None
         place = {number: at for at, number in enumerate(job["lines"])}
         assert own.edges == {(place[a], place[b]) for a, b in job["direct"]}
         indirect = {pair for pair, kind in own.kinds.items() if kind == "indirect"}

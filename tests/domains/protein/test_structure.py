@@ -82,7 +82,6 @@ def test_the_truth_of_the_sample_is_by_family(tmp_path: Path) -> None:
     one = next(iter(PROTEIN.read(sample.files, Problems())))
     truth = knows(one, list(one.raw))
     family = planted[one.id.rpartition("-")[0]]
-    assert truth is not None
     assert truth.edges == {tuple(pair) for pair in family["contacts"]}
     indirect = {pair for pair, kind in truth.kinds.items() if kind == "indirect"}
     assert indirect
@@ -98,16 +97,13 @@ def test_a_chain_is_found_where_it_begins_in_the_sequence(tmp_path: Path) -> Non
     knows = PROTEIN.decoder().truths(path, problems)
     whole = "GGG" + "MKVLAWDE" + "SS"
     truth = knows(record(whole), list(whole))
-    assert truth is not None
     # 3.8 angstrom a residue: two steps are a contact, three are none.
     assert truth.edges == {(3 + i, 3 + j) for i in range(8) for j in range(i + 1, 8) if j - i <= 2}
-    assert truth.known is not None
     assert truth.known((3, 10))
     assert not truth.known((0, 3)), "not in the structure"
     assert problems.counts["chain 1abc_A has 100% of a sequence; its residue 1 is residue 4 of that"] == 1
     changed = "GGMKVLCWDES"  # one residue is another
     truth = knows(record(changed), list(changed))
-    assert truth is not None
     assert (2, 4) in truth.edges
     assert knows(record("PPPPPPPPPP"), list("PPPPPPPPPP")) is None
 
@@ -140,7 +136,6 @@ def test_contacts_of_a_real_structure_and_of_the_table_are_the_same(real_data: P
         rows = [row for row in csv.DictReader(file, delimiter="\t") if row["pfam"] == "PF00018"]
     near = {(int(row["pdb_i"]), int(row["pdb_j"])) for row in rows if float(row["cb_dist"]) < 8}
     truth = structure(chain, list(chain.raw))
-    assert truth is not None
     assert near
     assert near <= truth.edges
     table = decoder.truths(folder / "contacts_cb.tsv.gz", Problems())
@@ -171,7 +166,6 @@ def test_contacts_of_a_real_structure_and_of_the_table_are_the_same(real_data: P
 def test_a_file_of_two_columns_counts_from_one(tmp_path: Path, text: str) -> None:
     (tmp_path / "c.txt").write_text(text)
     truth = PROTEIN.decoder().truths(tmp_path / "c.txt", Problems())(record("ACDEFGHI"), "ACDEFGHI")
-    assert truth is not None
     assert (truth.edges, truth.known) == ({(0, 6), (1, 7)}, None)
     assert truth.kinds == {(0, 6): "short", (1, 7): "short"}
 
@@ -179,8 +173,6 @@ def test_a_file_of_two_columns_counts_from_one(tmp_path: Path, text: str) -> Non
 def test_distances_tell_what_is_known(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_text("1 7 6.5\n1 8 9.5\n3 30 4.0\n")
     truth = PROTEIN.decoder().truths(tmp_path / "c.txt", Problems())(record("ACDEFGHI"), "ACDEFGHI")
-    assert truth is not None
-    assert truth.known is not None
     assert truth.edges == {(0, 6)}
     assert [truth.known(pair) for pair in [(0, 6), (0, 7), (1, 7)]] == [True, True, False]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.text.conllu import read_conllu
@@ -39,8 +40,7 @@ SAMPLE = "\n".join(
 
 
 def test_sentences_documents_and_syntax(tmp_path: Path) -> None:
-    path = tmp_path / "a.conllu"
-    path.write_text(SAMPLE)
+    path = written(tmp_path / "a.conllu", SAMPLE)
     first, second, third = read_conllu(path, Problems())
     assert (first.id, first.raw, first.line, first.document) == ("s1", "Don't go.", 1, "book")
     assert first.meta["words"] == ["Do", "n't", "go", "."]
@@ -71,8 +71,7 @@ def test_a_bad_line_costs_its_sentence(line: str, message: str, tmp_path: Path) 
 
 
 def test_comments_alone_are_noted(tmp_path: Path) -> None:
-    path = tmp_path / "a.conllu"
-    path.write_text("# global.columns = ID FORM\n\n" + row("1", "Good") + "\n")
+    path = written(tmp_path / "a.conllu", "# global.columns = ID FORM\n\n" + row("1", "Good") + "\n")
     problems = Problems()
     assert len(list(read_conllu(path, problems))) == 1
     assert problems.counts == {"comments without a sentence": 1}

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -83,8 +84,7 @@ def test_missing_columns_are_named_with_those_there_are(tmp_path: Path) -> None:
     ) as caught:
         list(readers.read_meds(path, Problems(sensitive=True)))  # names of a schema are nobody's data
     assert caught.value.source == str(path)
-    table = tmp_path / "a.csv"
-    table.write_text("who,time,code\n1,2011,A\n")
+    table = written(tmp_path / "a.csv", "who,time,code\n1,2011,A\n")
     with pytest.raises(DataError, match=r"a.csv:1: .*who, time, code; name it with --option patient=NAME"):
         list(readers.read_long(table, Problems()))
     with pytest.raises(DataError) as caught:  # without a header these would be values
@@ -172,8 +172,7 @@ def canary_tables(folder: Path) -> list[tuple[Reader, Path, dict[str, Any]]]:
     )
     wide = folder / "wide.csv"
     wide.write_text(f"patient_id,encounter_id,dx,n\n1,{c},{c},{c}\n,{c},{c},1\n{c},,A,1\n{c},{c}\n")
-    bad_header = folder / "header.csv"
-    bad_header.write_text(f"{c},2011,A\n{c},2012,B\n")
+    bad_header = written(folder / "header.csv", f"{c},2011,A\n{c},2012,B\n")
     synthea = folder / "synthea"
     synthea.mkdir()
     (synthea / "patients.csv").write_text(

@@ -14,6 +14,7 @@ import pytest
 from fork_server import ForkServer
 from hypothesis import given
 from hypothesis import strategies as st
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr.readers import cells
@@ -97,8 +98,7 @@ def test_columns_by_any_name_and_lines_across_quoted_fields(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("sign", [";", "\t", "|"])
 def test_the_delimiter_is_seen(sign: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text(f"id{sign}code\n1{sign}a,b\n")
+    path = written(tmp_path / "a.csv", f"id{sign}code\n1{sign}a,b\n")
     assert table(path) == [(2, ("1", None, "a,b"))]
 
 
@@ -171,8 +171,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def test_memory_stays_flat(forks: ForkServer, tmp_path: Path) -> None:
-    script = tmp_path / "memory.py"
-    script.write_text(MEMORY)
+    script = written(tmp_path / "memory.py", MEMORY)
 
     def peak(count: int) -> int:
         return int(forks.run(count, script=script).out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.logs import LOGS
@@ -27,8 +28,7 @@ def test_objects_without_a_message_are_fields(tmp_path):
 
 
 def test_reader_options_reach_the_tokenizer(tmp_path):
-    patterns = tmp_path / "kinds.txt"
-    patterns.write_text("# ours\nJOB job-[0-9a-f]+\n")
+    patterns = written(tmp_path / "kinds.txt", "# ours\nJOB job-[0-9a-f]+\n")
     found = tokenizer_options(keep="job, zone", mask="user", patterns=str(patterns))
     assert (list(found["keep"]), list(found["mask"])) == (["job", "zone"], ["user"])
     assert found["patterns"] == {"JOB": "job-[0-9a-f]+"}
@@ -51,7 +51,6 @@ def test_options_that_make_no_sense_are_refused(options, message):
 
 
 def test_a_line_of_a_patterns_file_without_expression_is_named(tmp_path):
-    path = tmp_path / "kinds.txt"
-    path.write_text("\nJOB\n")
+    path = written(tmp_path / "kinds.txt", "\nJOB\n")
     with pytest.raises(UsageError, match=r"kinds.txt:2 has no expression; write a name"):
         tokenizer_options(patterns=str(path))

@@ -71,7 +71,6 @@ def test_windows_by_time(gaps: list[int], length: int, data: st.DataObject):
     for piece in pieces:
         first, last = piece.numbers[0], piece.numbers[-1]
         assert piece.numbers == tuple(range(first, last + 1))
-        assert piece.times is not None
         assert piece.times[-1] - piece.times[0] < length
         assert last not in covered  # each window has a line that none before it has
         covered |= set(piece.numbers)
@@ -179,7 +178,6 @@ def test_bounds_lose_no_line(rows: list[list[str]], max_open: int, max_lines: in
     for piece in pieces:
         assert {lines[n - 1] for n in piece.numbers} == {piece.session}
         assert len(piece.numbers) <= max_lines
-        assert piece.times is not None
         assert all(b - a <= 20 for a, b in zip(piece.times, piece.times[1:], strict=False))
 
 
