@@ -13,19 +13,19 @@ hash of its path; its address is nowhere but in the memory of the process.
 from __future__ import annotations
 
 import base64
-import http.client
 import ipaddress
 import json
 import socket
 import threading
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
+from http.client import HTTPException, responses
 from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.request import HTTPErrorProcessor, Request, build_opener
 
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.registry import Change, Incident, Notice, NoticeQueue, Waiting
@@ -46,6 +46,13 @@ _DATABASE_PAUSE = 5.0  # seconds, where the database cannot be used
 _FAREWELL = 3.0  # seconds at the end of the process for what is due
 _CHARACTERS = 1000  # of one text
 _VALUES = 20  # of a list of texts
+
+_FIELDS = (
+    *("id", "model", "place", "state", "verdict", "title", "reason", "template", "new", "expected"),
+    *("first_line", "last_line", "first_time", "last_time", "severity", "host", "service"),
+    *("rows", "lines", "p_value", "opened", "updated"),
+)
+"""What is said of an incident."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,15 +90,15 @@ def webhooks(urls: Sequence[str], formats: Sequence[str] = (), tokens: str = "")
     if not tokens.isascii():
         raise UsageError(f"{TOKEN} has a character that tokens cannot have")
     bearers = _each(urls, tokens.split() or ["-"], TOKEN)
-    hosts = {_parts(url, number).netloc.rpartition("@")[2] for number, url in enumerate(urls, 1)}
-    if len(tokens.split()) == 1 and len(hosts) > 1 and tokens.strip() != "-":
+    parts = [_parts(url, number) for number, url in enumerate(urls, 1)]
+    hosts = {_host(one) for one in parts}
+    if len(tokens.split()) == 1 < len(hosts) and bearers[0] != "-":
         raise UsageError(
             f"{TOKEN} has one token, and it would go to {len(hosts)} hosts: give one for each --webhook, "
             "in their order and between spaces, '-' for none"
         )
     found: list[Webhook] = []
-    for number, (url, style, bearer) in enumerate(zip(urls, styles, bearers, strict=True), 1):
-        one = _webhook(_parts(url, number), style, bearer)
+    for one in map(_webhook, parts, styles, bearers):
         same = sum(other.name.partition("#")[0] == one.name for other in found)
         found.append(replace(one, name=f"{one.name}#{same + 1}") if same else one)
     return found
@@ -104,37 +111,36 @@ def _each(urls: Sequence[str], given: Sequence[str], name: str) -> list[str]:
             f"{len(given)} values of {name} for {len(urls)} addresses of --webhook: give one for all, or one "
             "each, in their order"
         )
-    return list(given) * len(urls) if len(given) == 1 else list(given)
+    return list(given) * (len(urls) if len(given) == 1 else 1)
 
 
-def _parts(url: str, number: int) -> urllib.parse.SplitResult:
+def _parts(url: str, number: int) -> SplitResult:
     """The parts of an address; of one that is none the error says only which it is."""
-    if not url.isascii() or any(not "!" <= letter <= "~" for letter in url):
-        raise UsageError(
-            f"--webhook (number {number}) has a character that addresses cannot have: encode it as %XX"
-        )
-    try:
-        parts = urllib.parse.urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        parts = urllib.parse.SplitResult("", "", "", "", "")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"--webhook (number {number}) is an address such as https://alerts.example.org/hook")
-    return parts
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        if known and all("!" <= letter <= "~" for letter in url):
+            return parts
+    raise UsageError(
+        f"--webhook (number {number}) is an address such as https://alerts.example.org/hook, in which other "
+        "characters than those of ASCII are written as %XX"
+    )
 
 
-def _webhook(parts: urllib.parse.SplitResult, style: str, bearer: str) -> Webhook:
-    host = parts.netloc.rpartition("@")[2].lower()
+def _host(parts: SplitResult) -> str:
+    """Without user and password, with the port."""
+    return parts.netloc.rpartition("@")[2].lower()
+
+
+def _webhook(parts: SplitResult, style: str, bearer: str) -> Webhook:
     path = parts.path if parts.path.strip("/") else _PATHS[style] or parts.path
-    authorization = None
+    authorization = None if bearer == "-" else f"Bearer {bearer}"
     if parts.username is not None:
-        pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         authorization = f"Basic {base64.b64encode(pair.encode()).decode()}"
-    elif bearer != "-":
-        authorization = f"Bearer {bearer}"
     return Webhook(
-        name=f"{parts.scheme}://{host} ({blake2b(path.encode(), digest_size=4).hexdigest()})",
-        url=urllib.parse.urlunsplit((parts.scheme, host, path, parts.query, "")),
+        name=f"{parts.scheme}://{_host(parts)} ({blake2b(path.encode(), digest_size=4).hexdigest()})",
+        url=urlunsplit((parts.scheme, _host(parts), path, parts.query, "")),
         format=style,
         authorization=authorization,
     )
@@ -142,11 +148,10 @@ def _webhook(parts: urllib.parse.SplitResult, style: str, bearer: str) -> Webhoo
 
 def unsafe(hook: Webhook) -> bool:
     """Whether a secret of this webhook travels over a network as plain text."""
-    host = urllib.parse.urlsplit(hook.url).hostname or ""
-    try:
-        own = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        own = host == "localhost"
+    host = urlsplit(hook.url).hostname or ""
+    own = host == "localhost"
+    with suppress(ValueError):
+        own = own or ipaddress.ip_address(host).is_loopback
     return hook.url.startswith("http:") and hook.authorization is not None and not own
 
 
@@ -200,32 +205,9 @@ def _notice(hook: Webhook, change: Change, origin: Origin) -> Notice:
 def told(incident: Incident, origin: Origin) -> dict[str, Any]:
     """An incident as JSON can hold it: texts of bounded length, times as ISO 8601 in UTC; sensitive data
     without what the lines say."""
-    found: dict[str, Any] = {
-        "id": incident.id,
-        "model": incident.model,
-        "place": incident.place,
-        "state": incident.state,
-        "verdict": incident.verdict,
-        "title": incident.title,
-        "reason": incident.reason,
-        "template": incident.template,
-        "new": list(incident.new)[:_VALUES],
-        "expected": list(incident.expected)[:_VALUES],
-        "first_line": incident.first_line,
-        "last_line": incident.last_line,
-        "first_time": incident.first_time,
-        "last_time": incident.last_time,
-        "severity": incident.severity,
-        "host": incident.host,
-        "service": incident.service,
-        "rows": incident.rows,
-        "lines": incident.lines,
-        "p_value": incident.p_value,
-        "opened": _utc(incident.opened).isoformat(),
-        "updated": _utc(incident.updated).isoformat(),
-    }
+    found = {name: getattr(incident, name) for name in _FIELDS}
     if origin.sensitive:
-        found |= {"reason": "", "template": "", "new": [], "expected": []}
+        found |= {"reason": "", "template": "", "new": (), "expected": ()}
         found |= dict.fromkeys(("severity", "host", "service"))
         found["title"] = (
             f"incident {incident.id} in sensitive data; see 'seqmlm incidents show {incident.id}'"
@@ -238,7 +220,9 @@ def _bounded(value: Any) -> Any:
     if isinstance(value, str):
         value = value.encode("utf-8", "replace").decode("utf-8")
         return value if len(value) <= _CHARACTERS else value[: _CHARACTERS - 3] + "..."
-    return [_bounded(one) for one in value] if isinstance(value, list) else value
+    if isinstance(value, datetime):
+        return _utc(value).isoformat()
+    return [_bounded(one) for one in value[:_VALUES]] if isinstance(value, list | tuple) else value
 
 
 def _utc(time: datetime) -> datetime:
@@ -251,13 +235,12 @@ def _plain(key: str, kind: str, incident: Mapping[str, Any], origin: Origin) -> 
 
 def _alertmanager(key: str, kind: str, incident: Mapping[str, Any], origin: Origin) -> Any:
     """A list of one alert. Its labels, which are what it is known by, are the same as long as it lasts."""
+    elsewhere = {"id", "model", "place", "title", "reason", "opened", "updated"}  # in an alert
     said = {
         "summary": incident["title"],
         "description": incident["reason"],
+        **{name: value for name, value in incident.items() if name not in elsewhere},
         **{name: ", ".join(incident[name]) for name in ("new", "expected")},
-        **{name: incident[name] for name in ("template", "first_line", "last_line")},
-        **{name: incident[name] for name in ("severity", "host", "service", "verdict")},
-        **{name: incident[name] for name in ("first_time", "last_time", "rows", "lines", "p_value", "state")},
         "idempotency_key": key,
     }
     updated = datetime.fromisoformat(incident["updated"])
@@ -345,11 +328,13 @@ class Answer:
         return self.status is not None and 300 <= self.status < 500 and self.status not in (408, 429)
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is an answer like others: it could lead to a host that must not have the token."""
+class _AnyAnswer(HTTPErrorProcessor):
+    """Takes answers as they are; a redirect could lead to a host that must not have the token."""
 
-    def redirect_request(self, *_: Any) -> None:
-        return None
+    def http_response(self, request: Any, response: Any) -> Any:
+        return response
+
+    https_response = http_response
 
 
 def post(hook: Webhook, one: Notice, timeout: float = TIMEOUT) -> Answer:
@@ -360,28 +345,25 @@ def post(hook: Webhook, one: Notice, timeout: float = TIMEOUT) -> Answer:
         "Idempotency-Key": one.key,
         **({} if hook.authorization is None else {"Authorization": hook.authorization}),
     }
-    request = urllib.request.Request(hook.url, json.dumps(one.body).encode("ascii"), headers, method="POST")
+    request = Request(hook.url, json.dumps(one.body).encode("ascii"), headers, method="POST")
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout) as answer:
-            return Answer(status=answer.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            asked = (error.headers.get("Retry-After") or "").strip()
-            meaning = http.client.responses.get(error.code, "")
-            return Answer(
-                status=error.code,
-                problem=f"answers {error.code} {meaning}".strip(),
-                wait=float(asked) if asked.isdecimal() and len(asked) < 6 else 0.0,
-            )
-    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a name that none can have
+        with build_opener(_AnyAnswer).open(request, timeout=timeout) as answer:
+            status, asked = answer.status, answer.headers.get("Retry-After", "").strip()
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: a name that none can have
         reason = getattr(error, "reason", error)
         text = getattr(reason, "strerror", None) or type(reason).__name__
         return Answer(status=None, problem=f"cannot be reached ({text})")
+    return Answer(
+        status=status,
+        problem="" if 200 <= status < 300 else f"answers {status} {responses.get(status, '')}".strip(),
+        wait=float(asked) if asked.isdecimal() and len(asked) < 6 else 0.0,
+    )
 
 
-def backoff(attempts: int) -> timedelta:
-    """The time after so many failed attempts until the next: 1 s, twice that each time, at most `LONGEST`."""
-    return min(timedelta(seconds=2.0 ** min(attempts - 1, 20)), LONGEST)
+def backoff(attempts: int, asked: float = 0.0) -> timedelta:
+    """The time after so many failed attempts until the next: 1 s, twice that each time, or what the webhook
+    asks for, in seconds; at most `LONGEST`."""
+    return timedelta(seconds=min(max(2.0 ** min(attempts - 1, 20), asked), LONGEST.total_seconds()))
 
 
 class Courier:
@@ -448,9 +430,8 @@ class Courier:
                 )
         else:
             self._failed += 1
-            pause = max(backoff(one.attempts + 1), min(timedelta(seconds=answer.wait), LONGEST))
-            self._queue.put_off(one, answer.problem, time + pause)
-            self._rest_until = time + max(backoff(self._failed), min(timedelta(seconds=answer.wait), LONGEST))
+            self._queue.put_off(one, answer.problem, time + backoff(one.attempts + 1, answer.wait))
+            self._rest_until = time + backoff(self._failed, answer.wait)
             if not self._down:
                 self._down = True
                 self._tell(f"webhook {self._hook.name} {answer.problem}; notices wait in the database for it")

@@ -127,7 +127,7 @@ def score_following(
             """The turns, with those who tell of them; now the stream has its number."""
             _send(hooks, registry.notices(outbox.stream), progress, stack)
             if port is not None:
-                port.tell(partial(counters, config, judging, registry, outbox, counts, problems, lag))
+                port.values = partial(counters, config, judging, registry, outbox, counts, problems, lag)
             yield from turns(
                 lambda: judging.plan.session, outbox, problems, budget=plan.budget, stopping=stopping
             )

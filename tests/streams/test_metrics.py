@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import socket
-import urllib.error
-import urllib.request
+from contextlib import closing
+from http.client import HTTPConnection
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from seqmlm.errors import UsageError
 from seqmlm.streams.metrics import Lag, MetricsServer, prometheus
@@ -25,48 +25,31 @@ VALUES: dict[str, Any] = {
     "webhooks": {"https://h (ab)": {"waiting": 3, "delivered": 0, "given_up": 1}},
 }
 
-# The grammar of Prometheus' text format, version 0.0.4: a name, labels between braces, a number.
-_SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\})? (\S+)')
-_LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
-
-
-def _read(text: str) -> dict[tuple[str, str], float]:
-    found, kinds = {}, {}
-    assert text.endswith("\n")
-    for line in text.splitlines():
-        if line.startswith("# TYPE "):
-            _, _, name, kind = line.split(" ")
-            kinds[name] = kind
-        elif not line.startswith("# HELP "):
-            sample = _SAMPLE.fullmatch(line)
-            assert sample, line
-            assert re.sub("_(bucket|sum|count)$", "", sample[1]) in kinds or sample[1] in kinds
-            labels = ",".join(value for _, value in _LABEL.findall(sample[2] or ""))
-            assert (sample[1], labels) not in found
-            found[sample[1], labels] = float(sample[3])
-    for name, kind in kinds.items():
-        assert (kind == "counter") == name.endswith("_total")
-    return found
-
 
 def test_the_text_is_what_prometheus_reads() -> None:
-    found = _read(prometheus(VALUES))
-    assert found == {
-        ("seqmlm_info", 'we\\"b\\n\\\\,a.jsonl'): 1,
-        ("seqmlm_lines_total", ""): 10,
-        ("seqmlm_lag_seconds", ""): 0.25,
-        ("seqmlm_incidents", "open"): 2,
-        ("seqmlm_incidents", "acknowledged"): 0,
-        ("seqmlm_notices", "https://h (ab),waiting"): 3,
-        ("seqmlm_notices", "https://h (ab),delivered"): 0,
-        ("seqmlm_notices", "https://h (ab),given_up"): 1,
-        ("seqmlm_p_value_bucket", "0.05"): 1,
-        ("seqmlm_p_value_bucket", "0.5"): 1,
-        ("seqmlm_p_value_bucket", "1.0"): 5,
-        ("seqmlm_p_value_bucket", "+Inf"): 5,
-        ("seqmlm_p_value_sum", ""): 3.5,
-        ("seqmlm_p_value_count", ""): 5,
+    families = list(text_string_to_metric_families(prometheus(VALUES)))
+    assert {one.name: one.type for one in families} == {
+        **dict.fromkeys(("seqmlm_info", "seqmlm_lag_seconds", "seqmlm_incidents", "seqmlm_notices"), "gauge"),
+        "seqmlm_lines": "counter",
+        "seqmlm_p_value": "histogram",
     }
+    found = [(one.name, *one.labels.values(), one.value) for family in families for one in family.samples]
+    assert found == [
+        ("seqmlm_info", VALUES["info"]["model"], "a.jsonl", 1),
+        ("seqmlm_lines_total", 10),
+        ("seqmlm_lag_seconds", 0.25),
+        ("seqmlm_incidents", "open", 2),
+        ("seqmlm_incidents", "acknowledged", 0),
+        ("seqmlm_notices", "https://h (ab)", "waiting", 3),
+        ("seqmlm_notices", "https://h (ab)", "delivered", 0),
+        ("seqmlm_notices", "https://h (ab)", "given_up", 1),
+        ("seqmlm_p_value_bucket", "0.05", 1),
+        ("seqmlm_p_value_bucket", "0.5", 1),
+        ("seqmlm_p_value_bucket", "1.0", 5),
+        ("seqmlm_p_value_bucket", "+Inf", 5),
+        ("seqmlm_p_value_sum", 3.5),
+        ("seqmlm_p_value_count", 5),
+    ]
     assert prometheus({}) == ""
 
 
@@ -110,22 +93,19 @@ def test_lag_forgets_what_was_destroyed() -> None:
     assert (lag.bytes, lag.seconds) == (1, 7.0)
 
 
-def _get(url: str, method: str = "GET") -> tuple[int, str, str]:
-    try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-            urllib.request.Request(url, method=method), timeout=10
-        ) as answer:
-            return answer.status, answer.headers["Content-Type"], answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.headers["Content-Type"], error.read().decode()
+def _get(url: str, method: str = "GET") -> tuple[int, str | None, str]:
+    host, _, path = url.removeprefix("http://").partition("/")
+    with closing(HTTPConnection(host, timeout=10)) as connection:
+        connection.request(method, f"/{path}")
+        answer = connection.getresponse()
+        return answer.status, answer.headers["Content-Type"], answer.read().decode()
 
 
 def test_a_port_answers_with_the_numbers_of_the_moment(capsys: pytest.CaptureFixture[str]) -> None:
     values = dict(VALUES)
     with MetricsServer("127.0.0.1", 0) as server:
         assert _get(f"{server.address}/metrics")[0] == 503
-        server.tell(lambda: values)
+        server.values = lambda: values
         assert _get(f"{server.address}/metrics") == (
             200,
             "text/plain; version=0.0.4; charset=utf-8",
@@ -138,13 +118,13 @@ def test_a_port_answers_with_the_numbers_of_the_moment(capsys: pytest.CaptureFix
         assert _get(f"{server.address}/")[0] == 404
         assert _get(f"{server.address}/metrics", "POST")[0] == 501
     assert capsys.readouterr() == ("", "")
-    with pytest.raises(urllib.error.URLError):
+    with pytest.raises(ConnectionRefusedError):
         _get(f"{server.address}/metrics")
 
 
 def test_whoever_asks_and_goes_disturbs_nobody(capsys: pytest.CaptureFixture[str]) -> None:
     with MetricsServer("127.0.0.1", 0) as server:
-        server.tell(lambda: VALUES)
+        server.values = lambda: VALUES
         host, port = server.address.removeprefix("http://").split(":")
         for said in (b"", b"GET /metr", b"\x00\xff\r\n\r\n", b"GET /metrics HTTP/1.1\r\n\r\n"):
             with socket.create_connection((host, int(port))) as one:

@@ -6,10 +6,10 @@ import json
 import random
 import socket
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -143,16 +143,12 @@ def test_a_webhook_that_hangs_does_not_keep_rows_back(config: ScoreConfig) -> No
 
 def _read(address: str) -> dict[str, Any] | None:
     """The counters, if the model is loaded."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(f"{address}/metrics.json", timeout=10) as answer:
-            found: dict[str, Any] = json.loads(answer.read())
-            return found
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code != 503:
-            raise
-        return None
+    with closing(HTTPConnection(address.removeprefix("http://"), timeout=10)) as connection:
+        connection.request("GET", "/metrics.json")
+        answer = connection.getresponse()
+        assert answer.status in (200, 503)
+        found: dict[str, Any] = json.loads(answer.read()) if answer.status == 200 else {}
+    return found or None
 
 
 def test_counters_are_those_of_the_whole_stream_also_after_a_restart(config: ScoreConfig) -> None:
