@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 from receiver import NoFiles
+from registered import origin
 from sqlalchemy import update
 
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import FileLock
 from seqmlm.inference.following import Outbox
 from seqmlm.inference.grouping import Grouping
-from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry, tables
+from seqmlm.registry import Registry, tables
 from seqmlm.workspace import Workspace
 
 Cli = Callable[..., Any]
@@ -215,14 +216,7 @@ def test_a_stream_that_an_alias_judges_is_of_its_model(seqmlm: Cli, workspace: P
         folder.mkdir()
         (folder / "config.json").write_text("{}")
         with Registry(Workspace.locate()) as registry:
-            entry = registry.register(
-                "web",
-                str(folder),
-                domain="logs",
-                dataset=DatasetEntry(fingerprint="f", domain="logs", sources=()),
-                tokenizer=TokenizerEntry(hash="h", name="log_templates.v1", vocabulary_size=9),
-                masking={},
-            )
+            entry = registry.register("web", str(folder), **origin(domain="logs"))
             registry.set_alias(entry, "live")
     stream(workspace, [(1.0, row(1))], request={"model": "web@live"})
     for model in ("web", "web@live"):

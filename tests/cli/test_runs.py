@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from registered import origin
 from tiny_models import protein_model, residues, saved
 
 from seqmlm.inference import model_folder
-from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry
+from seqmlm.registry import Registry
 from seqmlm.tasks.models import register_model, track_model
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
@@ -33,16 +34,7 @@ def two_runs(tracked_workspace: Path) -> Path:
             run.log_metrics(1, {"train/loss": loss})
             metrics = {"eval/bits_per_unit": loss + 1}
             model = saved(tiny, run.directory / "model", metrics=metrics, parent=parent)
-            entry = register_model(
-                model,
-                name=name,
-                domain="protein",
-                dataset=DatasetEntry(fingerprint="f", domain="protein", sources=("/p.fasta",)),
-                tokenizer=TokenizerEntry(hash="h", name="residue.v1", vocabulary_size=33),
-                masking={"masker": "uniform.v1", "rate": 0.15},
-                init=parent,
-                run_id=run.run_id,
-            )
+            entry = register_model(model, name=name, init=parent, run_id=run.run_id, **origin())
             track_model(run, entry, {"train/loss": loss})
             parent = str(model)
     return tracked_workspace

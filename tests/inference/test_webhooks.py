@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from receiver import START, NoFiles, Receiver, incident
+from registered import commit
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import UsageError
@@ -376,16 +377,8 @@ class World:
         for _ in range(number):
             self._row += 1
             changes.append(Change(kind="opened", incident=incident(id=0, row=self._row)))
-        kept = self.registry.commit_stream(
-            self.stream,
-            files=[],
-            rows=[(self._row, True, f"row {self._row}")],
-            counts={},
-            mark={},
-            written=0,
-            changes=changes,
-            notify=told,
-        )
+        rows = [(self._row, True, f"row {self._row}")]
+        kept = commit(self.registry, self.stream, *changes, rows=rows, notify=told)
         return [one.key for one in told(kept)]
 
     def run(self, seconds: float) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from registered import origin
 
-from seqmlm.registry import DatasetEntry, ModelEntry, Registry, TokenizerEntry, database
+from seqmlm.registry import ModelEntry, Registry, database
 from seqmlm.workspace import Workspace
 
 
@@ -43,23 +44,6 @@ def register(home: Workspace, registry: Registry) -> Callable[..., ModelEntry]:
         directory = home.root / "runs" / (folder or name) / "model"
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "config.json").write_text("{}", encoding="utf-8")
-        return registry.register(name, directory, **{**origin(), **options})  # type: ignore[arg-type]
+        return registry.register(name, directory, **{**origin(), **options})
 
     return make
-
-
-def origin(fingerprint: str = "f1", hash_: str = "h1") -> dict[str, object]:
-    """What every model needs to say of where it came from."""
-    return {
-        "domain": "protein",
-        "dataset": DatasetEntry(
-            fingerprint=fingerprint, domain="protein", sources=("a.fasta",), counts={"records": 3}
-        ),
-        "tokenizer": TokenizerEntry(hash=hash_, name="residue.v1", vocabulary_size=33),
-        "masking": {"masker": "uniform.v1", "rate": 0.15},
-    }
-
-
-@pytest.fixture
-def entry_origin() -> Callable[..., dict[str, object]]:
-    return origin

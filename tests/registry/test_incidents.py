@@ -2,59 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
+from receiver import START
+from receiver import incident as told_incident
+from registered import commit
 
 from seqmlm.errors import StateError
 from seqmlm.registry import Change, Incident, Registry
 
-NOW = datetime(2026, 3, 5, 10, tzinfo=UTC)
+NOW = START
 
 
 def incident(row: int, **given: Any) -> Incident:
-    made = Incident(
-        stream_id=1,
-        row=row,
-        model="app:1",
-        place="/app.log",
-        title="'close' is missing: 4 lines, app.log:1-4",
-        what="'close' is missing",
-        reason="why",
-        template="close",
-        new=("a=1", "b=\x1b[2J"),
-        expected=("open",),
-        first_line="/app.log:1",
-        last_line="/app.log:4",
-        first_time="2026-03-05T10:00:00+00:00",
-        last_time=None,
-        rows=1,
-        lines=4,
-        new_lines=2,
-        p_value=0.01,
-        start=1,
-        end=5,
-        likes=("x",),
-        opened=NOW,
-        updated=NOW,
-    )
-    return replace(made, **given)
-
-
-def commit(registry: Registry, stream: int, *changes: Change, rows: int = 0, **more: Any) -> list[Change]:
-    given = [(number, True, f'{{"id": {number}}}') for number in range(rows, rows + 1) if rows]
-    return registry.commit_stream(
-        stream, files=[], rows=given, counts={}, mark={}, written=0, changes=changes, **more
-    )
+    hostile = {"new": ("a=1", "b=\x1b[2J"), "likes": ("x",), "new_lines": 2}
+    return told_incident(**{"id": 0, "row": row, **hostile, **given})
 
 
 def test_an_incident_comes_back_as_it_was_given_however_often(registry: Registry) -> None:
     stream = registry.begin_stream("/out.jsonl", {})
     opened = Change(kind="opened", incident=incident(1))
-    keep = partial(commit, registry, stream, opened, rows=1, belongs={1: 1})
+    keep = partial(commit, registry, stream, opened, rows=[(1, True, '{"id": 1}')], belongs={1: 1})
     (first,) = keep()
     assert keep() == [first]  # the connection was lost, and it is not known whether that was done
     assert first.incident == incident(1, id=first.incident.id, output="/out.jsonl", stream_id=stream)
@@ -70,13 +41,8 @@ def test_a_stream_and_a_person_do_not_overwrite_each_other(registry: Registry) -
     registry.mark_incident(number, state="acknowledged", muted=True, note="mine")
     (second,) = commit(registry, stream, Change(kind="updated", incident=incident(1, rows=7, title="more")))
     kept = second.incident
-    assert (kept.id, kept.state, kept.muted, kept.note, kept.rows) == (
-        number,
-        "acknowledged",
-        True,
-        "mine",
-        7,
-    )
+    said = (kept.id, kept.state, kept.muted, kept.note, kept.rows)
+    assert said == (number, "acknowledged", True, "mine", 7)
     over = incident(1, state="resolved", resolved=NOW + timedelta(minutes=5))
     (third,) = commit(registry, stream, Change(kind="resolved", incident=over))
     assert (third.incident.state, third.incident.note) == ("resolved", "mine")

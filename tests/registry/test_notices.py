@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from receiver import START, incident
+from registered import commit
 
 from seqmlm.errors import StateError
 from seqmlm.registry import Change, Incident, Notice, NoticeQueue, Registry, notices
@@ -47,16 +48,9 @@ class Queue:
         self, *changes: tuple[str, Incident], notify: Any = _told, again: bool = False
     ) -> list[Change]:
         self._row += not again
-        return self.registry.commit_stream(
-            self.stream,
-            files=[],
-            rows=[(self._row, True, f"row {self._row}")],
-            counts={},
-            mark={},
-            written=0,
-            changes=[Change(kind=kind, incident=one) for kind, one in changes],  # type: ignore[arg-type]
-            notify=notify,
-        )
+        given = [Change(kind=kind, incident=one) for kind, one in changes]  # type: ignore[arg-type]
+        rows = [(self._row, True, f"row {self._row}")]
+        return commit(self.registry, self.stream, *given, rows=rows, notify=notify)
 
     def due(self) -> list[Waiting]:
         return self.queue.due("hook", self.now)
@@ -104,16 +98,8 @@ def test_a_repeated_commit_tells_nothing_twice(queue: Queue, rows: bool) -> None
     if rows:
         queue.change(("opened", _incident()), again=True)
     else:  # nothing else of the commit says that it was done
-        queue.registry.commit_stream(
-            queue.stream,
-            files=[],
-            rows=[],
-            counts={},
-            mark={},
-            written=0,
-            changes=[Change(kind="opened", incident=_incident())],
-            notify=_told,
-        )
+        again = Change(kind="opened", incident=_incident())
+        commit(queue.registry, queue.stream, again, notify=_told)
     assert queue.take() == [["opened", 1]]
 
 

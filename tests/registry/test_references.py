@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from registered import origin
 
 from seqmlm.errors import StateError, UsageError
-from seqmlm.registry import DatasetEntry, ModelRef, Registry, TokenizerEntry, resolve
+from seqmlm.registry import ModelRef, Registry, resolve
 from seqmlm.workspace import Workspace
 
 
@@ -19,15 +20,8 @@ def here(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         _folder(workspace / "runs" / run / "model")
     with Registry(Workspace.locate()) as registry:
         for run in ("run1", "run2"):
-            registry.register(
-                "a",
-                workspace / "runs" / run / "model",
-                domain="protein",
-                dataset=DatasetEntry(fingerprint="f", domain="protein", sources=()),
-                tokenizer=TokenizerEntry(hash="h", name="residue.v1", vocabulary_size=33),
-                masking={},
-                aliases=["champion"] if run == "run1" else [],
-            )
+            aliases = ["champion"] if run == "run1" else []
+            registry.register("a", workspace / "runs" / run / "model", aliases=aliases, **origin())
     return workspace.resolve()
 
 

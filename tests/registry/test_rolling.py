@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from registered import commit
 
 from seqmlm.inference.grouping import Grouping
 from seqmlm.registry import Change, Figures, Incident, Registry, RollingChange, RollingEntry
@@ -13,13 +14,6 @@ from seqmlm.registry import Change, Figures, Incident, Registry, RollingChange, 
 
 def incident(row: int) -> Incident:
     return Grouping(model="app").begun(row, {"source": "a.log", "line": 1, "p_value": 0.01}, 0.0)
-
-
-def commit(registry: Registry, stream: int, *changes: Change, rows: int = 0, **more: Any) -> list[Change]:
-    given = [(rows, True, f'{{"id": {rows}}}')] if rows else []
-    return registry.commit_stream(
-        stream, files=[], rows=given, counts={}, mark={}, written=0, changes=changes, **more
-    )
 
 
 def figures(*numbers: int, rows: dict[int, int] | None = None) -> list[Figures]:
@@ -67,7 +61,7 @@ def test_real_are_rows_of_incidents_that_were_acknowledged_as_faults(registry: R
         registry,
         stream,
         Change(kind="opened", incident=incident(7)),
-        rows=7,
+        rows=[(7, True, '{"id": 7}')],
         belongs={7: 7},
         calibration=change(*figures(1, 2, 3, rows={2: 7}), anew=True),
     )
@@ -93,15 +87,7 @@ def test_rows_of_a_false_alarm_are_normal_until_somebody_says_it_was_a_fault(reg
     opened = [Change(kind="opened", incident=incident(row)) for row in (7, 8)]
     kept = change(*figures(1, 2, 3, rows={1: 7, 2: 8}), anew=True)
     told = commit(registry, stream, *opened, belongs={7: 7, 8: 8}, calibration=kept)
-    registry.commit_stream(
-        stream,
-        files=[],
-        rows=[(row, True, f'{{"id": {row}}}') for row in (7, 8)],
-        counts={},
-        mark={},
-        written=0,
-        belongs={7: 7, 8: 8},
-    )
+    commit(registry, stream, rows=[(row, True, f'{{"id": {row}}}') for row in (7, 8)], belongs={7: 7, 8: 8})
     first, other = (one.incident.id for one in told)
     for number in (first, other):
         registry.mark_incident(number, state="acknowledged")

@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from registered import commit, origin
 from sqlalchemy import Engine, func, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
@@ -22,7 +22,6 @@ from seqmlm.registry import (
     DatasetEntry,
     ModelEntry,
     Registry,
-    TokenizerEntry,
     database,
     tables,
 )
@@ -46,15 +45,9 @@ def test_a_model_comes_back_as_it_was_registered(
     )
     found = registry.get("a", version=2)
     assert found == child
-    assert found.parent == "a:1"
-    assert found.init == "a@champion"
+    assert {name: getattr(found, name) for name in origin()} == origin()
+    assert (found.parent, found.init, found.aliases) == ("a:1", "a@champion", ("champion",))
     assert found.path == home.root / "runs" / "second" / "model"
-    assert found.masking == {"masker": "uniform.v1", "rate": 0.15}
-    assert found.dataset == DatasetEntry(
-        fingerprint="f1", domain="protein", sources=("a.fasta",), counts={"records": 3}
-    )
-    assert found.tokenizer == TokenizerEntry(hash="h1", name="residue.v1", vocabulary_size=33)
-    assert found.aliases == ("champion",)
     assert found.mlflow_run_id == "r" * 32
     assert before - timedelta(seconds=1) <= found.created <= datetime.now(UTC)
     assert registry.lineage(found) == [parent]
@@ -67,12 +60,10 @@ def test_counts_may_hold_numbers_of_numpy(register: Register) -> None:
     assert register("a", dataset=data).dataset.counts == {"records": 3, "mean": 1.5, "path": "x"}
 
 
-def test_data_sets_and_tokenizers_are_kept_once(
-    register: Register, registry: Registry, entry_origin: Callable[..., dict[str, Any]]
-) -> None:
+def test_data_sets_and_tokenizers_are_kept_once(register: Register, registry: Registry) -> None:
     register("a")
     register("b")
-    register("c", **entry_origin(fingerprint="f2"))
+    register("c", **origin(fingerprint="f2"))
     with registry._sessions() as session:
         assert session.scalar(select(func.count()).select_from(tables.Dataset)) == 2
         assert session.scalar(select(func.count()).select_from(tables.Tokenizer)) == 1
@@ -139,11 +130,9 @@ def test_what_is_not_there_names_the_nearest(
         registry.get(name, **asked)
 
 
-def test_a_folder_without_a_model_is_refused(
-    registry: Registry, tmp_path: Path, entry_origin: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_folder_without_a_model_is_refused(registry: Registry, tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"has no config\.json"):
-        registry.register("a", tmp_path, **entry_origin())
+        registry.register("a", tmp_path, **origin())
 
 
 def test_models_are_listed_newest_first(register: Register, registry: Registry) -> None:
@@ -163,42 +152,16 @@ def test_processes_that_register_at_once_get_versions_of_their_own(
     home: Workspace, registry: Registry
 ) -> None:
     """Also the same new data set, which both try to insert."""
-    count, each = 2, 8
-    start = multiprocessing.get_context("spawn")
-    barrier = start.Barrier(count)
-    workers = [
-        start.Process(target=_register_many, args=(home, number, each, barrier)) for number in range(count)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0] * count
-    assert sorted(model.version for model in registry.models("a")) == list(range(1, count * each + 1))
-    assert len({model.path for model in registry.models("a")}) == count * each
+    _at_once(_register_many, home)
+    assert sorted(model.version for model in registry.models("a")) == list(range(1, 17))
+    assert len({model.path for model in registry.models("a")}) == 16
 
 
-def _register_many(home: Workspace, number: int, each: int, barrier: Any) -> None:
-    with Registry(home) as registry:
-        barrier.wait()
-        for index in range(each):
-            folder = home.root / "runs" / f"{number}-{index}"
-            folder.mkdir(parents=True)
-            (folder / "config.json").touch()
-            registry.register(
-                "a",
-                folder,
-                domain="protein",
-                dataset=DatasetEntry(fingerprint=f"new{index}", domain="protein", sources=()),
-                tokenizer=TokenizerEntry(hash="new", name="residue.v1", vocabulary_size=33),
-                masking={},
-            )
-
-
-def test_two_processes_make_the_file_at_once(workspace: Path) -> None:
+def _at_once(work: Callable[..., None], home: Workspace) -> None:
+    """In two processes."""
     start = multiprocessing.get_context("spawn")
     barrier = start.Barrier(2)
-    workers = [start.Process(target=_open, args=(Workspace.locate(), barrier)) for _ in range(2)]
+    workers = [start.Process(target=work, args=(home, barrier, number)) for number in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -206,7 +169,21 @@ def test_two_processes_make_the_file_at_once(workspace: Path) -> None:
     assert [worker.exitcode for worker in workers] == [0, 0]
 
 
-def _open(home: Workspace, barrier: Any) -> None:
+def _register_many(home: Workspace, barrier: Any, number: int) -> None:
+    with Registry(home) as registry:
+        barrier.wait()
+        for index in range(8):
+            folder = home.root / "runs" / f"{number}-{index}"
+            folder.mkdir(parents=True)
+            (folder / "config.json").touch()
+            registry.register("a", folder, **origin(f"new{index}", "new"))
+
+
+def test_two_processes_make_the_file_at_once(workspace: Path) -> None:
+    _at_once(_open, Workspace.locate())
+
+
+def _open(home: Workspace, barrier: Any, number: int) -> None:
     barrier.wait()
     with Registry(home) as registry:
         assert registry.models() == []
@@ -217,14 +194,7 @@ def test_a_workspace_can_be_moved(workspace: Path, tmp_path_factory: pytest.Temp
     folder.mkdir(parents=True)
     (folder / "config.json").touch()
     with Registry(Workspace.locate()) as registry:
-        registry.register(
-            "a",
-            folder,
-            domain="protein",
-            dataset=DatasetEntry(fingerprint="f", domain="protein", sources=()),
-            tokenizer=TokenizerEntry(hash="h", name="residue.v1", vocabulary_size=33),
-            masking={},
-        )
+        registry.register("a", folder, **origin())
     moved = tmp_path_factory.mktemp("elsewhere") / "workspace"
     os.rename(workspace, moved)
     workspace.mkdir()
@@ -327,32 +297,18 @@ def _state(number: int, offset: int, *, done: bool = False) -> dict[str, object]
 def test_a_stream_is_kept_whole_or_not_at_all(registry: Registry) -> None:
     stream = registry.begin_stream("/out.jsonl", {"fpr": 0.01})
     assert registry.stream("/other.jsonl") is None
-    row = (1, False, '{"id": "a"}')
-    registry.commit_stream(
-        stream, files=[_state(1, 10), _state(2, 5)], rows=[row], counts={"rows": 1}, mark={}, written=0
-    )
-    more = (2, True, '{"id": "b", "alarm": true}')
-    registry.commit_stream(
-        stream,
-        files=[_state(1, 20, done=True)],
-        rows=[more],
-        counts={"rows": 2},
-        mark={"bytes": 12, "tail": 7},
-        written=1,
-    )
+    row, more = (1, False, '{"id": "a"}'), (2, True, '{"id": "b", "alarm": true}')
+    commit(registry, stream, files=[_state(1, 10), _state(2, 5)], rows=[row], counts={"rows": 1})
+    last: dict[str, Any] = {"counts": {"rows": 2}, "mark": {"bytes": 12, "tail": 7}, "written": 1}
+    commit(registry, stream, files=[_state(1, 20, done=True)], rows=[more], **last)
     other = (2, True, "another second row")
     for again in (more, other):  # repeated, or impossible: nothing of this is kept
-        repeat = partial(registry.commit_stream, stream, files=[_state(2, 99)], counts={}, mark={}, written=2)
         with nullcontext() if again is more else pytest.raises(StateError):
-            repeat(rows=[again])
+            commit(registry, stream, files=[_state(2, 99)], written=2, rows=[again])
     found = registry.stream("/out.jsonl")
     assert found is not None
-    assert (found.request, found.counts, found.mark, found.written) == (
-        {"fpr": 0.01},
-        {"rows": 2},
-        {"bytes": 12, "tail": 7},
-        1,
-    )
+    assert found.request == {"fpr": 0.01}
+    assert {name: getattr(found, name) for name in last} == last
     assert found.files == (_state(1, 20, done=True), _state(2, 5))
     assert registry.stream_rows(stream, 0, 9) == [(1, row[2]), (2, more[2])]
     assert registry.stream_rows(stream, 1, 9) == [(2, more[2])]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from receiver import incident as told_incident
+from registered import commit
 from sqlalchemy import update
 
 from seqmlm.registry import (
@@ -27,30 +29,8 @@ DAY = timedelta(days=1)
 
 def incident(stream: int, row: int, ago: timedelta, *, over: bool = True) -> Incident:
     at = NOW - ago
-    return Incident(
-        stream_id=stream,
-        row=row,
-        model="app:1",
-        place="/logs/app.log",
-        title="",
-        what="",
-        reason="",
-        template="",
-        new=(),
-        first_line="",
-        last_line="",
-        first_time=None,
-        last_time=None,
-        rows=1,
-        lines=1,
-        p_value=0.1,
-        start=1,
-        end=2,
-        opened=at,
-        updated=at,
-        state="resolved" if over else "open",
-        resolved=at if over else None,
-    )
+    ended = {"state": "resolved", "resolved": at} if over else {}
+    return told_incident(id=0, stream_id=stream, row=row, opened=at, updated=at, **ended)
 
 
 @dataclass
@@ -68,26 +48,16 @@ class Stream:
     def fill(
         self, owners: dict[int, int] | None = None, changes: Sequence[Change] = (), told: bool = False
     ) -> None:
-        self.registry.commit_stream(
-            self.id,
-            files=[],
-            rows=[(n, n % 2 == 0, f'{{"n": {n}}}') for n in range(1, self.days + 1)],
-            counts={},
-            mark={"size": 1},
-            written=self.days - self.unwritten,
-            changes=changes,
-            belongs=owners or {},
-            notify=lambda done: [
-                Notice(
-                    sink="hook",
-                    key=f"{self.id}-{one.incident.id}",
-                    incident=one.incident.id,
-                    kind="opened",
-                    body={},
-                )
-                for one in done
-                if told
-            ],
+        def notify(done: Sequence[Change]) -> list[Notice]:
+            ids = [one.incident.id for one in done if told]
+            return [
+                Notice(sink="hook", key=f"{self.id}-{n}", incident=n, kind="opened", body={}) for n in ids
+            ]
+
+        rows = [(n, n % 2 == 0, f'{{"n": {n}}}') for n in range(1, self.days + 1)]
+        written = self.days - self.unwritten
+        commit(
+            self.registry, self.id, *changes, rows=rows, written=written, belongs=owners or {}, notify=notify
         )
         kind = tables.StreamRow
         with self.registry._writing.begin() as session:
@@ -180,8 +150,7 @@ def test_a_commit_goes_on_behind_what_was_pruned(registry: Registry) -> None:
     stream.fill()
     registry.prune(stream.id, NOW + DAY)
     entry = registry.streams()[0]
-    more = [(entry.last + 1, False, "{}")]
-    registry.commit_stream(stream.id, files=[], rows=more, counts={}, mark={}, written=entry.last)
+    commit(registry, stream.id, rows=[(entry.last + 1, False, "{}")], written=entry.last)
     assert stream.numbers() == [20, 21]
     assert registry.streams()[0].pruned == entry.pruned  # a commit leaves it as it is
 
@@ -206,7 +175,7 @@ def test_a_stream_says_when_it_was_alive(registry: Registry) -> None:
     (begun,) = registry.streams()
     assert abs(begun.alive - datetime.now(UTC)) < timedelta(minutes=1)
     assert (begun.judged, begun.last) == (None, 0)
-    registry.commit_stream(stream.id, files=[], rows=[], counts={}, mark={}, written=0)
+    commit(registry, stream.id)
     assert registry.streams()[0].alive > begun.alive
 
 
@@ -220,14 +189,13 @@ def test_a_fault_stays_as_long_as_statistics_of_its_rows_are_kept(registry: Regi
     registry.mark_incident(normal, state="acknowledged", verdict="normal")
     kept = [Figures(number=n, row=n, figures=b"12345678") for n in (2, 3, 5)]
     calibration = RollingChange(state={}, rows=kept, anew=True)
-    commit = {"files": [], "rows": [], "counts": {}, "mark": {}, "written": 19}
-    registry.commit_stream(stream.id, **commit, calibration=calibration)
+    commit(registry, stream.id, written=19, calibration=calibration)
     would = registry.prune(stream.id, NOW - 9.5 * DAY, pretend=True)
     assert registry.prune(stream.id, NOW - 9.5 * DAY) == would
     assert stream.incidents() == [1]
     assert stream.numbers() == [1, 2, *range(11, 21)]
     assert registry.real_rows(stream.id) == {2}
     dropped = RollingChange(state={}, rows=[], dropped=(2,))
-    registry.commit_stream(stream.id, **commit, calibration=dropped)
+    commit(registry, stream.id, written=19, calibration=dropped)
     registry.prune(stream.id, NOW - 9.5 * DAY)
     assert stream.incidents() == []

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from log_models import NORMAL, write_log_model
+from registered import origin
 
 from seqmlm.inference.runner import NoProgress
-from seqmlm.registry import DatasetEntry, ModelEntry, Registry, TokenizerEntry
+from seqmlm.registry import ModelEntry, Registry
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_follow import score_following
@@ -55,15 +56,7 @@ def calibrated_model(folder: Path, lines: Iterable[str], known: tuple[str, ...] 
 def register(folder: str | Path, *aliases: str) -> ModelEntry:
     """Make a model folder the next version of "app"."""
     with Registry(Workspace.locate()) as registry:
-        return registry.register(
-            "app",
-            str(folder),
-            domain="logs",
-            dataset=DatasetEntry(fingerprint="f", domain="logs", sources=()),
-            tokenizer=TokenizerEntry(hash="h", name="log_templates.v1", vocabulary_size=9),
-            masking={},
-            aliases=list(aliases),
-        )
+        return registry.register("app", str(folder), aliases=list(aliases), **origin(domain="logs"))
 
 
 def move_alias(entry: ModelEntry, alias: str) -> None:

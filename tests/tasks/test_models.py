@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from mlflow.tracking import MlflowClient
+from registered import origin
 from transformers import AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig, ModernBertForMaskedLM
 
 from seqmlm import plugins
@@ -21,7 +22,7 @@ from seqmlm.engine.reductions import Candidates
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import COUNTS, load_tokenizer, put_file
-from seqmlm.registry import DatasetEntry, ModelEntry, Registry, TokenizerEntry, UnreachableError
+from seqmlm.registry import ModelEntry, Registry, UnreachableError
 from seqmlm.tasks.models import (
     alias_model,
     export_model,
@@ -84,15 +85,7 @@ def make(home: Workspace) -> Make:
             _write_model(run.directory / "model")
             run.dataset("p", "/p.fasta", "f", {})
             entry = register_model(
-                run.directory / "model",
-                name=name,
-                domain="protein",
-                dataset=DatasetEntry(fingerprint="f", domain="protein", sources=("/p.fasta",)),
-                tokenizer=TokenizerEntry(hash="h", name="residue.v1", vocabulary_size=33),
-                masking={"masker": "uniform.v1"},
-                init=init,
-                run_id=run.run_id,
-                pause=pause,
+                run.directory / "model", name=name, init=init, run_id=run.run_id, pause=pause, **origin()
             )
             track_model(run, entry, {"eval/bits_per_unit": 3.5}, dataset="p")
             return entry.version
@@ -170,7 +163,7 @@ def test_origin_is_shown(home: Workspace, make: Make) -> None:
     shown = show_model("c")
     assert shown["parent"] == "b:1"
     assert shown["ancestors"] == ["b:1", "a:1"]
-    assert shown["dataset"]["sources"] == ["/p.fasta"]
+    assert shown["dataset"]["sources"] == ["a.fasta"]
     assert shown["card"]["domain"] == "protein"
     assert show_model("d")["init"] == "facebook/esm2_t6_8M_UR50D"
     assert show_model("d")["parent"] is None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from registered import origin
 
-from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry
+from seqmlm.registry import Registry
 from seqmlm.tasks.doctor import upgrade
 from seqmlm.tasks.models import register_model, track_model
 from seqmlm.tracking import Tracker
@@ -28,15 +29,7 @@ def test_mlflow_and_the_registry_share_a_server(
         model = run.directory / "model"
         model.mkdir()
         (model / "config.json").write_text("{}")
-        entry = register_model(
-            model,
-            name="r",
-            domain="protein",
-            dataset=DatasetEntry(fingerprint="f", domain="protein", sources=()),
-            tokenizer=TokenizerEntry(hash="h", name="residue.v1", vocabulary_size=33),
-            masking={},
-            run_id=run.run_id,
-        )
+        entry = register_model(model, name="r", run_id=run.run_id, **origin())
         track_model(run, entry, {"train/loss": 2.0})
     assert (entry.version, warnings_given) == (1, [])
     # MLflow opens the database once more and finds its own schema as it left it.
