@@ -47,17 +47,12 @@ def minute(number: int, *jobs: int) -> str:
 
 BY_ID = {"session": r"job=(j\d+)", "session_gap": "30m"}
 ROLL = [rename("app.log", "app.log.9")]
+PAIR = [append(block(0)), append(block(2))]
 
 CASES: dict[str, tuple[list[Step], list[str], dict[str, object]]] = {
     "append": ([append(block(n)) for n in (0, 2, 4)], [block(0, 6)], {}),
     "rename": (
-        [
-            append(block(0)),
-            append(block(2)),
-            rename("app.log", "app.log.1"),
-            append(block(4)),
-            append(block(6)),
-        ],
+        [*PAIR, rename("app.log", "app.log.1"), append(block(4)), append(block(6))],
         [block(0, 4), block(4, 4)],
         {},
     ),
@@ -67,24 +62,12 @@ CASES: dict[str, tuple[list[Step], list[str], dict[str, object]]] = {
         {},
     ),
     "copy and truncate": (
-        [
-            append(block(0)),
-            append(block(2)),
-            copy_truncate("app.log", "app.log.1"),
-            append(block(4)),
-            append(block(6)),
-        ],
+        [*PAIR, copy_truncate("app.log", "app.log.1"), append(block(4)), append(block(6))],
         [block(0, 4), block(4, 4)],
         {},
     ),
     "compressed": (
-        [
-            append(block(0)),
-            append(block(2)),
-            rename("app.log", "app.log.1"),
-            compress("app.log.1"),
-            append(block(4)),
-        ],
+        [*PAIR, rename("app.log", "app.log.1"), compress("app.log.1"), append(block(4))],
         [block(0, 4), block(4)],
         {},
     ),
@@ -107,23 +90,12 @@ CASES: dict[str, tuple[list[Step], list[str], dict[str, object]]] = {
         {},
     ),
     "sessions": (
-        [
-            append(sessions([1, 2], [0, 1])),
-            append(sessions([2, 3], [2])),
-            append(sessions([1, 3], [3])),
-            *ROLL,
-        ],
+        [*(append(sessions(*one)) for one in (([1, 2], [0, 1]), ([2, 3], [2]), ([1, 3], [3]))), *ROLL],
         [sessions([1, 2], [0, 1]) + sessions([2, 3], [2]) + sessions([1, 3], [3])],
         BY_ID,
     ),
     "sessions that share lines": (  # one is over while another still has a line of both
-        [
-            append(minute(0, 1, 7)),
-            append(minute(20, 7)),
-            append(minute(40, 8)),
-            append(minute(45, 7, 8)),
-            *ROLL,
-        ],
+        [*(append(minute(*one)) for one in ((0, 1, 7), (20, 7), (40, 8), (45, 7, 8))), *ROLL],
         [minute(0, 1, 7) + minute(20, 7) + minute(40, 8) + minute(45, 7, 8)],
         BY_ID,
     ),

@@ -72,6 +72,11 @@ class Process:
             patience=0.05,
         )
 
+    def begin(self, *numbers: int) -> None:
+        """Start, and read these entries."""
+        self.start()
+        self.until(lambda: self.lines == steps(*numbers))
+
     def turn(self, *, commit: bool = True) -> None:
         """A turn, which is committed as a whole or not at all."""
         assert self.follower is not None
@@ -133,8 +138,7 @@ def test_it_begins_with_the_newest_entry_and_goes_on_where_it_was(entries: Path,
 @pytest.mark.parametrize("torn", [b"", b'{"__CURSOR": "9', b"{}"])
 def test_what_was_not_committed_comes_again_once(entries: Path, process: Process, torn: bytes) -> None:
     add(entries, 1)
-    process.start()
-    process.until(lambda: process.lines == steps(1))
+    process.begin(1)
     add(entries, 2, 3, 4, 5, 6)
     for _ in range(50):
         process.turn(commit=False)
@@ -150,8 +154,7 @@ def test_what_was_not_committed_comes_again_once(entries: Path, process: Process
 
 def test_entries_that_the_journal_has_lost_are_told_first(entries: Path, process: Process) -> None:
     add(entries, 1, 2)
-    process.start()
-    process.until(lambda: process.lines == steps(2))
+    process.begin(2)
     process.die()
     entries.write_text("")
     add(entries, 5, 6)
@@ -172,8 +175,7 @@ def test_entries_that_the_journal_has_lost_are_told_first(entries: Path, process
 
 def test_entries_that_the_journal_has_lost_while_it_waited_are_told(entries: Path, process: Process) -> None:
     add(entries, 1)
-    process.start()
-    process.until(lambda: process.lines == steps(1))
+    process.begin(1)
     follower = process.follower
     assert follower is not None
     follower._room.clear()  # as after a turn that left much unread
@@ -192,8 +194,7 @@ def test_entries_that_the_journal_has_lost_while_it_waited_are_told(entries: Pat
 
 def test_entries_of_another_boot_are_read(entries: Path, process: Process) -> None:
     add(entries, 1, 2, _BOOT_ID="a")
-    process.start()
-    process.until(lambda: process.lines == steps(2))
+    process.begin(2)
     process.die()
     add(entries, 3, 4, _BOOT_ID="a")
     add(entries, 5, _BOOT_ID="b")
@@ -208,8 +209,7 @@ def test_entries_are_on_the_disk_before_they_are_read(
     entries: Path, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(entries, 1)
-    process.start()
-    process.until(lambda: process.lines == steps(1))
+    process.begin(1)
     refused: list[Path] = []
 
     def refuse(path: Path) -> None:
@@ -225,8 +225,7 @@ def test_entries_are_on_the_disk_before_they_are_read(
 
 def test_a_removed_folder_of_entries_is_told(entries: Path, process: Process) -> None:
     add(entries, 1)
-    process.start()
-    process.until(lambda: process.lines == steps(1))
+    process.begin(1)
     process.die()
     shutil.rmtree(process.folder)
     add(entries, 2, 3)
@@ -240,8 +239,7 @@ def test_a_journalctl_that_vanishes_is_tried_again(
 ) -> None:
     monkeypatch.setattr(journal, "_PAUSES", (0.01,))
     add(entries, 1)
-    process.start()
-    process.until(lambda: process.lines == steps(1))
+    process.begin(1)
     program = entries.parent / "bin" / "journalctl"
     monkeypatch.setenv("PATH", str(program.parent))
     text = program.read_bytes()
@@ -260,8 +258,7 @@ def test_a_journalctl_that_dies_is_started_again(
 ) -> None:
     monkeypatch.setattr(journal, "_PAUSES", (0.01,))
     add(entries, 1)
-    process.start()
-    process.until(lambda: process.lines == steps(1))
+    process.begin(1)
     Path(f"{entries}.dies").touch()
     process.until(lambda: bool(process.said))
     add(entries, 2)

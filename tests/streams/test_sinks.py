@@ -29,17 +29,8 @@ from seqmlm.streams.sinks import (
     unescaped,
 )
 
-SCHEMA = Schema(
-    columns={
-        "id": "text",
-        "line": "integer",
-        "score": "number",
-        "alarm": "flag",
-        "channels": "p_values",
-        "top": "units",
-    },
-    statistics=("pll", "length"),
-)
+COLUMNS = {"id": "text", "line": "integer", "score": "number", "alarm": "flag"}
+SCHEMA = Schema(columns={**COLUMNS, "channels": "p_values", "top": "units"}, statistics=("pll", "length"))
 
 
 def _row(number: int) -> dict[str, Any]:
@@ -71,6 +62,16 @@ def _write(path: Path, kind: str, commits: list[int], *, finish: bool = True, pr
         sink.finish()
     sink.close()
     return mark
+
+
+def _made(
+    path: Path, rows: list[dict[str, Any]], kind: str, mark: Any = None, schema: Schema = SCHEMA
+) -> None:
+    """Write rows to the end, behind a mark if there is one."""
+    sink = open_sink(path, schema, format=kind, mark=mark)
+    sink.write(rows)
+    sink.finish()
+    sink.close()
 
 
 def _read(path: Path, kind: str) -> list[dict[str, Any]]:
@@ -125,10 +126,7 @@ def test_a_file_does_not_depend_on_commits_and_stops(
         sink.write(ROWS[stop:])  # never committed: must not be there twice
         sink.commit()
         sink.close()
-        again = open_sink(path, SCHEMA, format=kind, mark=mark)
-        again.write(ROWS[stop:])
-        again.finish()
-        again.close()
+        _made(path, ROWS[stop:], kind, mark)
         assert path.read_bytes() == whole.read_bytes(), stop
 
 
@@ -202,9 +200,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path, kind: str, resumable:
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_an_output_without_rows_has_its_columns(tmp_path: Path, kind: str) -> None:
-    sink = open_sink(tmp_path / "a", SCHEMA, format=kind)
-    sink.finish()
-    sink.close()
+    _made(tmp_path / "a", [], kind)
     assert _read(tmp_path / "a", kind) == []
     if kind == "parquet":
         assert pq.read_schema(tmp_path / "a").names == list(SCHEMA.flat_columns)
@@ -215,10 +211,7 @@ def test_an_output_without_rows_has_its_columns(tmp_path: Path, kind: str) -> No
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_half_a_surrogate_is_written_as_its_escape(tmp_path: Path, kind: str) -> None:
     row = {**ROWS[0], "id": "a\udc80", "top": [{"unit": "\ud800", "start": 0, "end": 1, "surprisal": 1.0}]}
-    sink = open_sink(tmp_path / "a", SCHEMA, format=kind)
-    sink.write([row, ROWS[1]])
-    sink.finish()
-    sink.close()
+    _made(tmp_path / "a", [row, ROWS[1]], kind)
     found = _read(tmp_path / "a", kind)
     assert [one["id"] for one in found] == ["a\\udc80", ROWS[1]["id"]]
     if kind == "parquet":
@@ -296,10 +289,9 @@ def test_no_spreadsheet_takes_a_text_for_a_formula(tmp_path: Path, stdout: bool)
 
 def test_other_formats_have_texts_as_they_are(tmp_path: Path) -> None:
     for kind in ("jsonl", "parquet"):
-        sink = open_sink(tmp_path / kind, Schema(columns={"id": "text"}), format=kind)
-        sink.write([{"id": text} for text in FORMULAS])
-        sink.finish()
-        sink.close()
+        _made(
+            tmp_path / kind, [{"id": text} for text in FORMULAS], kind, schema=Schema(columns={"id": "text"})
+        )
         assert [row["id"] for row in _read(tmp_path / kind, kind)] == FORMULAS
 
 
@@ -354,10 +346,7 @@ def test_a_full_disk_leaves_what_was_committed(tmp_path: Path, kind: str) -> Non
             sink.commit()
     sink.close()
     assert committed.read_bytes() == before, "no torn row is left"
-    again = open_sink(path, SCHEMA, format=kind, mark=mark)
-    again.write(ROWS[5:])
-    again.finish()
-    again.close()
+    _made(path, ROWS[5:], kind, mark)
     _write(tmp_path / "whole", kind, [])
     assert path.read_bytes() == (tmp_path / "whole").read_bytes()
 
@@ -369,19 +358,13 @@ def test_a_disk_that_is_full_when_the_table_is_made_leaves_its_lines(tmp_path: P
     sink = open_sink(path, SCHEMA, format=kind)
     sink.write(ROWS)
     mark = sink.commit()
-    with (
-        _files_of_at_most(200),
-        pytest.raises(
-            StateError, match=rf"cannot write .*/a\.{kind}: File too large; .*free space.*--resume"
-        ),
-    ):
+    told = rf"cannot write .*/a\.{kind}: File too large; .*free space.*--resume"
+    with _files_of_at_most(200), pytest.raises(StateError, match=told):
         sink.finish()
     sink.close()
     assert path.read_text() == "old"
     assert sorted(file.name for file in tmp_path.iterdir()) == [f"a.{kind}", f"a.{kind}{PARTIAL}"]
-    again = open_sink(path, SCHEMA, format=kind, mark=mark)
-    again.finish()
-    again.close()
+    _made(path, [], kind, mark)
     assert len(_read(path, kind)) == len(ROWS)
 
 
@@ -426,10 +409,7 @@ def test_tsv_quotes_nothing_and_is_read_back(tmp_path: Path, resumed: bool) -> N
         mark = sink.commit()
         sink.write(rows[4:6])
         sink.close()
-    sink = open_sink(path, schema, format="tsv", mark=mark)
-    sink.write(rows[4 if resumed else 0 :])
-    sink.finish()
-    sink.close()
+    _made(path, rows[4 if resumed else 0 :], "tsv", mark, schema)
     found = [row for _, row in read_rows(str(path))]
     assert list(found[0]) == ["id", "value", "n", "edge"]
     assert [row["id"] for row in found] == [tsv_cell(text) for text in texts]

@@ -25,7 +25,7 @@ class Cable:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.plugged = True
-        for name in (
+        for name in [
             "log_points",
             "set_tags",
             "create_run",
@@ -33,7 +33,7 @@ class Cable:
             "register",
             "log_artifact",
             "reopen",
-        ):
+        ]:
             monkeypatch.setattr(Store, name, self._through(getattr(Store, name)))
         monkeypatch.setattr(Store, "__init__", self._through(Store.__init__))
 
@@ -85,24 +85,14 @@ def test_away_in_the_middle(
         run.flush()
         assert run.offline
         cable.plugged = True
+        run.flush()
+        assert not run.offline
+        assert len(_everything(home, run)[1]) == 7  # before the end
         _finish(run, tmp_path)
     assert _everything(home, run) == _expected(7)
     assert len(warnings_given) == 1
     assert "the cable is out" in warnings_given[0]
     assert Ledger.read(run.directory).complete
-
-
-def test_back_before_the_end(cable: Cable, start: Start, steps: Steps, home: Workspace) -> None:
-    with start() as run:
-        cable.plugged = False
-        steps(run, range(1, 4))
-        run.flush()
-        cable.plugged = True
-        steps(run, range(4, 5))
-        run.flush()
-        assert not run.offline
-        client = MlflowClient(tracking_uri=home.tracking_uri)
-        assert len(client.get_metric_history(run.run_id, "train/loss")) == 4
 
 
 def test_away_at_the_start(
