@@ -23,8 +23,6 @@ from transformers import (
 )
 
 from seqmlm.engine.backbones import (
-    LAYERS,
-    SIZES,
     ModelConfig,
     body_parameter_count,
     build,
@@ -41,22 +39,8 @@ from seqmlm.errors import StateError, UsageError
 
 torch.set_num_threads(1)
 SPACE = TokenSpace(size=33, pad=1, mask=32, unk=3, start=0, end=2, special=(0, 1, 2, 3, 32))
-SMALL_BERT = {
-    "vocab_size": 40,
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 20,
-}
-
-
-@pytest.mark.parametrize(
-    ("size", "layers", "hidden", "heads"), [("tiny", 4, 128, 4), ("small", 6, 256, 4), ("base", 12, 768, 12)]
-)
-def test_sizes(size: str, layers: int, hidden: int, heads: int) -> None:
-    shape = SIZES[size]
-    assert (shape.layers, shape.hidden, shape.heads) == (layers, hidden, heads)
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+SMALL_BERT = {**SHAPE, "vocab_size": 40, "max_position_embeddings": 20}
 
 
 @pytest.mark.parametrize(
@@ -98,14 +82,6 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 def test_patterns_of_layers(layers: str, kinds: list[str], window: int) -> None:
     config = build(ModelConfig(size="tiny", layers=layers), SPACE).config
     assert (config.layer_types, config.local_attention) == (kinds, window)
-
-
-def test_patterns_say_what_they_are_for() -> None:
-    assert str(LAYERS["nearby.v1"]).startswith(
-        "the first layer looks at the whole sequence, the others 4 tokens to each side; for cheap scores"
-    )
-    assert str(LAYERS["mixed.v1"]).startswith("one layer of 2 looks")
-    assert str(LAYERS["everywhere.v1"]).startswith("every layer looks")
 
 
 def test_one_layer_of_any_number_looks_everywhere() -> None:

@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +76,6 @@ def test_equals_a_plain_training(tmp_path: Path, weighted: bool, micro_tokens: i
         assert report.masked == sum(len(batch.asked) for batch in batches)
         assert report.fill == pytest.approx(sum(batch.tokens for batch in batches) / (3 * 64))
     assert seen.reports[-1].tokens == sum(r.fill * 192 for r in seen.reports)
-
-
-def test_learns(tmp_path: Path) -> None:
-    training, seen = tiny.make_loop(tmp_path, max_steps=150, dataset=tiny.dataset())
-    result = training.run()
-    assert result.status == "finished"
-    assert (result.steps, result.resumed_from, result.signal) == (150, None, None)
-    assert result.loss == seen.losses[-1]
-    assert sum(seen.losses[-10:]) < 0.5 * sum(seen.losses[5:15])
 
 
 def test_norms_biases_and_embeddings_are_not_decayed() -> None:
@@ -537,19 +528,6 @@ def test_checkpoints_come_by_steps_or_by_seconds(tmp_path: Path, monkeypatch: py
     steps = [step for step, _ in seen.checkpoints]
     assert steps == [4, 8, 12]  # a step reads the clock three times
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000012"]
-
-
-def test_observers_need_only_the_protocol(tmp_path: Path) -> None:
-    class Silent:
-        def on_step(self, report: loop.StepReport) -> None: ...
-
-        def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-        def on_checkpoint(self, step: int, path: Path) -> None: ...
-
-        def on_event(self, kind: str, detail: Mapping[str, Any]) -> None: ...
-
-    tiny.make_loop(tmp_path, observer=Silent())[0].run()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import encoders
@@ -145,26 +146,11 @@ def test_a_document_of_masks_alone_is_finite_under_token_dropout() -> None:
 
 
 def test_token_types_are_an_input_channel() -> None:
-    documents = encoders.documents((9, 12))
-    typed = [
-        Document(
-            ids=d.ids,
-            asked=d.asked,
-            targets=d.targets,
-            channels={"token_type_ids": np.ones(len(d.ids), np.float32)},
-        )
-        for d in documents
-    ]
-    rows = rows_of("bert")
-    zeros = [
-        Document(
-            ids=d.ids,
-            asked=d.asked,
-            targets=d.targets,
-            channels={"token_type_ids": np.zeros(len(d.ids), np.float32)},
-        )
-        for d in documents
-    ]
+    documents, rows = encoders.documents((9, 12)), rows_of("bert")
+    zeros, typed = (
+        [replace(d, channels={"token_type_ids": np.full(len(d.ids), kind, np.float32)}) for d in documents]
+        for kind in (0, 1)
+    )
     assert rows(pack(zeros)).item() == rows(pack(documents)).item()
     assert rows(pack(typed)).item() != rows(pack(documents)).item()
     with pytest.raises(UsageError, match="cannot read the input channel 'token_type_ids'"):

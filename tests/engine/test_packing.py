@@ -16,6 +16,8 @@ from seqmlm.engine.packing import Document, PackedBatch, PackedRow, RowDataset, 
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import UsageError
 
+SPACE = TokenSpace(size=40, pad=0, mask=4, unk=1, start=2, end=3, special=(0, 1, 2, 3, 4))
+
 
 @st.composite
 def document_lists(draw: st.DrawFn) -> list[Document]:
@@ -135,7 +137,6 @@ def test_what_does_not_fit_together_is_refused():
 
 
 def test_a_row_carries_what_its_sequences_have():
-    space = TokenSpace(size=40, pad=0, mask=4, unk=1, start=2, end=3, special=(0, 1, 2, 3, 4))
     encodings = [
         Encoding(
             ids=np.arange(5, 5 + length, dtype=np.int32),
@@ -146,7 +147,7 @@ def test_a_row_carries_what_its_sequences_have():
         )
         for length in (3, 6)
     ]
-    corruptor = Corruptor(MaskingConfig(rate=0.5), Uniform(rate=0.5, space=space), space, None, seed=1)
+    corruptor = Corruptor(MaskingConfig(rate=0.5), Uniform(rate=0.5, space=SPACE), SPACE, None, seed=1)
     batch = RowDataset(encodings, corruptor)[PackedRow(epoch=2, samples=(1, 0), tokens=9)]
     expected = []
     for sample in (1, 0):
@@ -166,7 +167,6 @@ def test_a_row_carries_what_its_sequences_have():
 
 
 def test_augmentation_comes_before_the_masks_and_is_keyed_like_them():
-    space = TokenSpace(size=40, pad=0, mask=4, unk=1, start=2, end=3, special=(0, 1, 2, 3, 4))
     ids = np.arange(5, 25, dtype=np.int32)
     encodings = [Encoding(ids=ids, groups=np.arange(20, dtype=np.int32)) for _ in range(30)]
 
@@ -175,7 +175,7 @@ def test_augmentation_comes_before_the_masks_and_is_keyed_like_them():
             dataclasses.replace(encoding, ids=encoding.ids[::-1].copy()) if rng.random() < 0.5 else encoding
         )
 
-    corruptor = Corruptor(MaskingConfig(rate=0.3), Uniform(rate=0.3, space=space), space, None, seed=1)
+    corruptor = Corruptor(MaskingConfig(rate=0.3), Uniform(rate=0.3, space=SPACE), SPACE, None, seed=1)
 
     def rows(samples, epoch=0):
         dataset = RowDataset(encodings, corruptor, augmentation=turned, seed=1)

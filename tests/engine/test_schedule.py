@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqmlm.engine.schedule import TimePlan, decay, learning_rate_factor, warmup_steps
+from seqmlm.engine.schedule import TimePlan, learning_rate_factor, warmup_steps
 
 KINDS = st.sampled_from(["cosine", "wsd"])
 
@@ -67,17 +66,6 @@ def test_time_limit_decays_over_its_last_fifth(first: float) -> None:
     assert plan.expected is not None
     assert factors.index(1.0) == pytest.approx(0.1 * plan.expected, abs=1)
     assert plan.expected == pytest.approx(1000 - first, abs=2)
-
-
-def test_decisions_are_kept_and_not_taken_again() -> None:
-    plan = TimePlan(seconds=100, limit=100)
-    for step in range(1, 90):
-        plan.observe(step, float(step))
-    assert (plan.decay_start, plan.end) == (80, 100)
-    again = TimePlan(**asdict(plan))
-    assert again.observe(90, 99.0) is None
-    assert again == plan
-    assert [again.decay_factor(step) for step in (79, 80, 95)] == [1.0, 1.0, decay(0.75)]
 
 
 def test_a_step_longer_than_the_limit_still_ends() -> None:

@@ -78,6 +78,9 @@ def test_histogram_marks_the_threshold_inside_only() -> None:
     heights = [float(h) for h in re.findall(r'class="bar"[^>]* height="([\d.]+)"', inside)]
     assert len(heights) == 2
     assert heights[1] >= 1.5
+    level = drawing.histogram(np.array([2, 2]), np.array([0.0, 0.5, 1.0]), expected=4.0)
+    (y,) = re.findall(r'<line class="threshold" x1="[^"]*" x2="[^"]*" y1="([^"]*)"', level)
+    assert float(y) == drawing.TOP  # the picture is as high as what is expected
 
 
 def test_rows_and_alarms_in_time_are_bars_of_their_height() -> None:
@@ -116,12 +119,6 @@ def test_what_lasted_is_cut_at_the_ends_of_the_picture() -> None:
         ("start", True),
     ]
     assert all(drawing.LEFT <= float(x) <= drawing.WIDTH for x, _, _ in labels)
-
-
-def test_the_expected_number_of_rows_is_a_level_line() -> None:
-    svg = drawing.histogram(np.array([2, 2]), np.array([0.0, 0.5, 1.0]), expected=4.0)
-    (y,) = re.findall(r'<line class="threshold" x1="[^"]*" x2="[^"]*" y1="([^"]*)"', svg)
-    assert float(y) == drawing.TOP  # the picture is as high as it
 
 
 def test_a_grid_has_a_cell_for_each_letter_in_blocks_of_columns() -> None:

@@ -72,10 +72,8 @@ def test_the_log_has_what_consumers_need():
     check(log)
     results = log["runs"][0]["results"]
     assert [r["ruleId"] for r in results] == ["seqmlm/line", "seqmlm/token", "seqmlm/function", "seqmlm/line"]
-    assert (
-        results[1]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
-        == "src/na%20me%20%C3%A9%231.py"
-    )
+    place = results[1]["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "src/na%20me%20%C3%A9%231.py"
     assert "logicalLocations" not in results[2]["locations"][0]
     assert results[0]["properties"] == {"p_value": 0.001, "score": 4.5}
     check(sarif([], version="1.0"))
@@ -96,19 +94,10 @@ def stored(folder: Path, found: list[Finding], kind: str) -> Path:
     if kind == "sarif":
         write_sarif(path, found, version="1")
         return path
-    rows = [
-        {
-            "id": "a",
-            "source": f.uri,
-            "line": f.first_line,
-            "fingerprints": dict(f.fingerprints),
-            "alarm": True,
-        }
-        for f in found
-    ]
-    rows.append(
-        {"id": "b", "source": "a.py", "line": 1, "fingerprints": {PLACE: "0", CONTENT: "0"}, "alarm": False}
-    )
+    given = [(one.uri, one.first_line, dict(one.fingerprints), True) for one in found]
+    given.append(("a.py", 1, {PLACE: "0", CONTENT: "0"}, False))
+    names = ("source", "line", "fingerprints", "alarm")
+    rows = [{"id": "a", **dict(zip(names, values, strict=True))} for values in given]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -128,14 +117,9 @@ def test_only_what_is_new_is_new(tmp_path, kind):
 
 def test_what_was_absent_is_not_known(tmp_path):
     path = tmp_path / "a.sarif"
-    write_sarif(path, [one(state="absent"), one("y", state="unchanged")], version="1")
-    assert len(Baseline.read(path).known) == 1
-
-
-def test_an_empty_sarif_knows_nothing(tmp_path):
-    path = tmp_path / "a.sarif"
-    write_sarif(path, [], version="1")
-    assert Baseline.read(path).known == ()
+    for found, known in (([one(state="absent"), one("y", state="unchanged")], 1), ([], 0)):
+        write_sarif(path, found, version="1")
+        assert len(Baseline.read(path).known) == known
 
 
 SARIF = (

@@ -134,15 +134,6 @@ def test_rows_in_time_are_a_timeline() -> None:
     assert html.count('class="dot alarm"') == 1
 
 
-def test_units_of_a_record_are_a_line_of_heat_and_a_curve() -> None:
-    report = ScoreReport("t", pictures=[Coloured(), UnitTrack()], unit="residue")
-    report.add(judged("p1", 3.0))
-    html = report.page().html()
-    assert '<rect class="h6"' in html
-    assert "residue by residue" in html
-    assert '<polyline class="curve"' in html
-
-
 def test_places_of_a_field_that_counts_from_one() -> None:
     html = {}
     for first in (0, 1):
