@@ -37,10 +37,7 @@ def reference(query: Tensor, key: Tensor, value: Tensor, lengths: list[int], win
 
 
 @settings(max_examples=60)
-@given(
-    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=20),
-    window=st.none() | st.integers(1, 60),
-)
+@given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=20), window=st.none() | st.integers(1, 60))
 def test_grouped_equals_written_out(lengths: list[int], window: int | None) -> None:
     torch.manual_seed(0)
     inputs = [

@@ -128,10 +128,7 @@ def test_nothing_but_a_regular_file_is_replaced(kind: str, tmp_path: Path) -> No
     finished.write_bytes(b"new")
     IRREGULAR[kind](path)
     before = path.lstat()
-    for write in (
-        lambda: durable.replace_file(path, b"x"),
-        lambda: durable.move_into_place(finished, path),
-    ):
+    for write in (lambda: durable.replace_file(path, b"x"), lambda: durable.move_into_place(finished, path)):
         with pytest.raises(FileExistsError, match=f"{kind}.* of this name, not a regular file"):
             write()
     assert (path.lstat().st_ino, path.lstat().st_mode) == (before.st_ino, before.st_mode)

@@ -11,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqmlm.engine.types import Encoding, TokenSpace
-from seqmlm.engine.windows import (
-    central_windows,
-    join,
-    moved_window,
-    moving_windows,
-    windows,
-    windows_at,
-)
+from seqmlm.engine.windows import central_windows, join, moved_window, moving_windows, windows, windows_at
 from seqmlm.errors import UsageError
 
 SPACE = TokenSpace(size=1000, pad=0, mask=4, unk=1, start=2, end=3, special=(0, 1, 2, 3, 4))

@@ -14,14 +14,7 @@ from seqmlm import plugins
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.inference.batches import (
-    BATCH_RECORDS,
-    Budget,
-    Input,
-    can_read_ahead,
-    encoded_batches,
-    from_files,
-)
+from seqmlm.inference.batches import BATCH_RECORDS, Budget, Input, can_read_ahead, encoded_batches, from_files
 from seqmlm.streams.cursor import Position
 from seqmlm.tokenizers.residue import ResidueTokenizer
 

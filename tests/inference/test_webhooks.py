@@ -523,13 +523,7 @@ class Process:
         got: takes the incidents that the webhook gets, in order, with their keys.
     """
 
-    POINTS = (
-        "before the commit",
-        "before the file",
-        "within the file",
-        "before it is noted",
-        "after",
-    )
+    POINTS = ("before the commit", "before the file", "within the file", "before it is noted", "after")
     ROWS = 8
 
     def __init__(self, folder: Path, registry: Registry, got: list[tuple[str, int]]) -> None:

@@ -17,14 +17,7 @@ from sqlalchemy import Engine, func, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from seqmlm.errors import StateError, UsageError
-from seqmlm.registry import (
-    CalibrationEntry,
-    DatasetEntry,
-    ModelEntry,
-    Registry,
-    database,
-    tables,
-)
+from seqmlm.registry import CalibrationEntry, DatasetEntry, ModelEntry, Registry, database, tables
 from seqmlm.workspace import Workspace
 
 Register = Callable[..., ModelEntry]

@@ -75,8 +75,7 @@ def test_two_outputs_are_two_files(folder: Path, first: str, second: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("out", "read"),
-    [("file", "file"), ("file", "link"), ("hard link", "file"), ("nowhere", "dangling")],
+    ("out", "read"), [("file", "file"), ("file", "link"), ("hard link", "file"), ("nowhere", "dangling")]
 )
 def test_no_output_is_an_input(folder: Path, out: str, read: str) -> None:
     with pytest.raises(UsageError, match=f"--out .*{out} is one of the inputs"):

@@ -193,9 +193,7 @@ def test_fast_computes_all_pairs_of_names_exactly_if_it_may() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"estimator": "exact"}, {"estimator": "topk", "k": 2}, {"method": "cpmi"}],
-    ids=str,
+    "settings", [{"estimator": "exact"}, {"estimator": "topk", "k": 2}, {"method": "cpmi"}], ids=str
 )
 def test_names_of_units_of_several_tokens_have_one_value_a_pair(settings: dict[str, Any]) -> None:
     two_each = replace(

@@ -12,15 +12,7 @@ from tiny_models import dna_model
 
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import UsageError
-from seqmlm.structure.maps import (
-    DependenceMap,
-    against,
-    aggregated,
-    apc,
-    nulls,
-    separated,
-    symmetrized,
-)
+from seqmlm.structure.maps import DependenceMap, against, aggregated, apc, nulls, separated, symmetrized
 
 TOKENIZER = dna_model().tokenizer
 NAN = float("nan")

@@ -17,10 +17,7 @@ from seqmlm.tasks.corpus import cached_sample
 from seqmlm.tasks.export import TOKENIZER, ExportConfig, export
 from seqmlm.workspace import Workspace
 
-OPTIONS = {
-    "code": {"id_field": "id", "document_field": "document"},
-    "logs": {"session_field": "id"},
-}
+OPTIONS = {"code": {"id_field": "id", "document_field": "document"}, "logs": {"session_field": "id"}}
 COLUMNS = {"id_column": "id", "document_column": "document"}
 
 
@@ -99,9 +96,6 @@ def test_bad_records_are_counted_and_nothing_half_written_stays(workspace: Path)
     assert [path.name for path in workspace.iterdir() if "out" in path.name] == []
     done = export(ExportConfig(domain="protein", out=out, paths=(str(file),), on_error="skip"))
     assert sum(done.splits.values()) == 3
-    assert done.problems == {
-        "'1' is not in the protein alphabet": 1,
-        "a FASTA record without a sequence": 1,
-    }
+    assert done.problems == {"'1' is not in the protein alphabet": 1, "a FASTA record without a sequence": 1}
     with pytest.raises(StateError, match="is there already"):
         export(ExportConfig(domain="protein", out=out, paths=(str(file),)))

@@ -48,12 +48,7 @@ LOG = ("started", "ready in 5 ms", "request 7 done", "request 8 done", "stopped"
     ids=["protein", "bases", "k-mers", "pairs", "code", "logs"],
 )
 def test_a_sequence_on_the_command_line(
-    tmp_path: Path,
-    seqmlm: Run,
-    domain: str,
-    make: Callable[[], Tokenizer],
-    sequence: str,
-    filled: str,
+    tmp_path: Path, seqmlm: Run, domain: str, make: Callable[[], Tokenizer], sequence: str, filled: str
 ):
     model = saved(random_model(domain, make()), tmp_path / "model")
     done = seqmlm("fill", model, sequence, "--json", "--top", 3)

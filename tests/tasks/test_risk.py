@@ -157,13 +157,7 @@ def test_codes_are_patterns(folder: Path, tmp_path: Path, seqmlm: Run):
     ],
 )
 def test_requests_without_sense(
-    folder: Path,
-    tmp_path: Path,
-    seqmlm: Run,
-    labels: str | None,
-    more: tuple[str, ...],
-    code: int,
-    said: str,
+    folder: Path, tmp_path: Path, seqmlm: Run, labels: str | None, more: tuple[str, ...], code: int, said: str
 ):
     table = tmp_path / "labels.csv"
     table.write_text(labels or (folder / "labels.csv").read_text())

@@ -28,12 +28,7 @@ from tiny_models import protein_model, saved
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import following, model_folder
 from seqmlm.inference.grouping import Grouping
-from seqmlm.registry import (
-    Change,
-    Registry,
-    StreamEntry,
-    database,
-)
+from seqmlm.registry import Change, Registry, StreamEntry, database
 from seqmlm.tasks.incidents import list_incidents, mark_incident, show_incident
 from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_config import ScoreConfig

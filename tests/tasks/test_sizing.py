@@ -16,15 +16,7 @@ from seqmlm.engine.distributed import Processes
 from seqmlm.tasks import pretrain, sizing
 from seqmlm.tasks.corpus import CorpusReader, build_corpus
 from seqmlm.tasks.launch import TrainRequest, plan
-from seqmlm.tasks.sizing import (
-    PASSES,
-    STEPS,
-    TOKENS_PER_PARAMETER,
-    Candidate,
-    Choice,
-    choose,
-    sized,
-)
+from seqmlm.tasks.sizing import PASSES, STEPS, TOKENS_PER_PARAMETER, Candidate, Choice, choose, sized
 from seqmlm.workspace import Workspace
 
 Run = Callable[..., Any]
