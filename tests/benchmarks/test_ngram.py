@@ -111,24 +111,6 @@ def test_rare_words_are_counted_by_their_contexts() -> None:
     assert model.smoothing.counting == "continuations"
 
 
-def test_a_rule_is_learnt_and_chance_is_not() -> None:
-    cycle = [(1,), (2,), (3,)] * 20
-    assert NGram(order=5, unigram=TOKENS).fit([cycle] * 20).bits([cycle]).mean() < 0.05
-    rng = np.random.default_rng(0)
-    chance = [[(int(t),) for t in rng.integers(1, 4, 60)] for _ in range(200)]
-    held = NGram(order=5, unigram=TOKENS).fit(chance[:150]).bits(chance[150:]).mean()
-    assert held == pytest.approx(np.log2(3), abs=0.01)
-
-
-def test_sequences_do_not_see_each_other() -> None:
-    a, b, c = (1,), (2,), (3,)
-    one = NGram(order=3, unigram=TOKENS).fit([[a, b], [c, b], [a, c]])
-    other = NGram(order=3, unigram=TOKENS).fit([[a, c], [a, b], [c, b]])
-    asked = [[a, b, c], [c], [b]]
-    np.testing.assert_allclose(one.bits(asked), other.bits(asked), rtol=1e-12)
-    np.testing.assert_allclose(one.bits(asked)[3:], [one.bits([[c]])[0], one.bits([[b]])[0]], rtol=1e-12)
-
-
 def test_unit_without_ordinary_tokens_is_context_and_never_an_event() -> None:
     corpus = [[(1,), (), (2,)], [(1,), (3,)]] * 5
     model = NGram(order=2, unigram=TOKENS).fit(corpus)

@@ -46,15 +46,5 @@ def test_as_the_formula_says(units, data):
     assert number == len(found)
 
 
-def test_a_name_of_its_own_in_each_file_is_cheap_with_a_cache():
-    random = np.random.default_rng(0)
-    units = [[(100 + file,) if random.random() < 0.5 else (5,) for _ in range(60)] for file in range(40)]
-    chosen = [sorted(random.choice(60, 9, replace=False).tolist()) for _ in units]
-    base = np.full(40 * 9, 6.0)
-    bits = cached_bits(base, units, chosen, list(range(40)))
-    assert bits.mean() < 1.2
-    assert cached_bits(base, units, chosen, list("x" * 40)).mean() > bits.mean(), "one file: less to know"
-
-
 def test_nothing_chosen():
     assert cached_bits(np.zeros(0), [[(5,)]], [[]], ["f"]).shape == (0,)

@@ -172,26 +172,6 @@ def test_a_line_of_100_mb_and_bytes_that_are_no_text(run: Run, home: Path, tmp_p
     assert done.json["bad"] >= 2
 
 
-def test_what_is_empty_strange_or_nowhere_is_named(run: Run, home: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty.fasta").write_text("")
-    good = fasta(tmp_path / "good.fasta", 3, 7)
-    for arguments, code, words in (
-        (("calibrate", home / "mine", tmp_path / "empty.fasta"), 3, "empty"),
-        (("score", home / "mine", good, "--domain", "text"), 2, "is a protein model"),
-        (
-            ("score", home / "mine", good, "--fpr", "0.1", "--baseline", tmp_path / "none.jsonl"),
-            3,
-            "none.jsonl",
-        ),
-        (("score", home / "mine", tmp_path / "nowhere.fasta"), 3, "nowhere.fasta"),
-    ):
-        done = run(*arguments)
-        assert done.code == code, done.err
-        assert words in done.err
-        assert "Traceback" not in done.err
-        assert "hint: --on-error" not in done.err, "skipping would not help"
-
-
 def test_a_full_disk_keeps_what_was_committed(run: Run, home: Path, tmp_path: Path) -> None:
     source = fasta(tmp_path / "many.fasta", 400, 8)
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"

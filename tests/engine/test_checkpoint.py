@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 from pathlib import Path
 from typing import IO
 
@@ -183,7 +182,7 @@ def test_nothing_there(tmp_path: Path) -> None:
         checkpoint.read(tmp_path / "step-00000003")
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 @pytest.mark.parametrize("allowed", range(11))
 def test_a_full_disk_keeps_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int, number: int
@@ -199,18 +198,6 @@ def test_a_full_disk_keeps_what_was_there(
     assert "resume" in str(raised.value)
     assert names(tmp_path) == [before.name]
     assert checkpoint.newest_valid(tmp_path) == before
-
-
-def test_the_system_refusing_a_larger_file(tmp_path: Path) -> None:
-    before = save(tmp_path, 1)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (150, limits[1]))
-    try:
-        with pytest.raises(StateError, match="no space left"):
-            save(tmp_path, 2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert names(tmp_path) == [before.name]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -179,7 +179,6 @@ def test_copies_are_computed_whole_where_that_is_cheaper() -> None:
 
 
 EVERYWHERE = Layers((None, None, None, None), 32)
-NEARBY = Layers((None, 2, 2, 2), 32)
 
 
 def every_token_masked(length: int) -> Query:
@@ -218,17 +217,6 @@ def test_what_was_asked_is_counted_by_its_cost(windows: tuple[int | None, ...], 
     again = Conditionals(rows, tokens_per_batch=1)
     list(again.ask([query]))
     assert again.statistics.tokens >= asked.statistics.tokens, "every pass computes the sequence"
-
-
-def test_the_cost_grows_with_the_length_where_layers_look_nearby_else_with_its_square() -> None:
-    for length in (100, 200, 400, 800):
-        near, far = (
-            layout.exact_cost(2 * length, layers) / layout.exact_cost(length, layers)
-            for layers in (NEARBY._replace(width=4096), EVERYWHERE)
-        )
-        assert 1.9 < near < 2.2
-        assert far == 4
-        assert layout.exact_cost(length, None) == length**2
 
 
 def test_copies_read_where_nothing_differs_still_fill_a_pack(always: list[ConeBatch]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -244,29 +244,20 @@ def test_what_is_no_number_ends_a_training(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_progress_is_told(tmp_path: Path) -> None:
-    class Told(NullObserver):
-        steps: ClassVar[list[int]] = []
-        bits: ClassVar[list[int]] = []
+    steps, evaluated = list[int](), list[int]()
 
+    class Told(NullObserver):
         def on_step(self, report: Any) -> None:
-            self.steps.append(report.step)
+            steps.append(report.step)
 
         def on_evaluation(self, step: int, metrics: Any) -> None:
-            self.bits.append(step)
+            evaluated.append(step)
 
-    rows, data = prepared(InMemory(encoded()), SPACE, Penalty(couplings=0.01))
-    config = LoopConfig(max_steps=25, evaluate_every=10, device="cpu")
-    loop = LinearLoop(
-        rows,
-        data,
-        Penalty(couplings=0.01),
-        config,
-        directory=tmp_path,
-        observer=Told(),
-        evaluate=lambda rows: {},
-    )
-    assert loop.run().steps == 25
-    assert (Told.steps, Told.bits) == ([10, 20, 25], [10, 20])
+    penalty, config = Penalty(couplings=0.01), LoopConfig(max_steps=25, evaluate_every=10, device="cpu")
+    rows, data = prepared(InMemory(encoded()), SPACE, penalty)
+    told: dict[str, Any] = {"observer": Told(), "evaluate": lambda rows: {}}
+    assert LinearLoop(rows, data, penalty, config, directory=tmp_path, **told).run().steps == 25
+    assert (steps, evaluated) == ([10, 20, 25], [10, 20])
 
 
 # Settings

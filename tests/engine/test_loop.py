@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import signal
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_training as tiny
 import torch
 from accelerate.state import AcceleratorState
 from torch import Tensor, nn
@@ -21,14 +21,6 @@ from seqmlm.engine import attention, checkpoint, durable, loop, schedule
 from seqmlm.engine.optimizer import adamw
 from seqmlm.engine.packing import PackedBatch, RowPlanner, rows_per_epoch
 from seqmlm.errors import StateError, TrainingError, UsageError
-
-_spec = importlib.util.spec_from_file_location(
-    "tiny_training", Path(__file__).parents[1] / "support" / "tiny_training.py"
-)
-assert _spec is not None
-assert _spec.loader is not None
-tiny = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tiny)
 
 
 @pytest.fixture(autouse=True)

@@ -57,15 +57,6 @@ def test_the_loss_is_the_weighted_sum_over_the_logits() -> None:
     assert rows(batch).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
-def test_losses_of_rows_add_up() -> None:
-    """A sum, not a mean: accumulation over any split of a global batch is exact."""
-    documents = encoders.documents()
-    rows = rows_of()
-    whole = rows(pack(documents)).item()
-    parts = rows(pack(documents[:4])).item() + rows(pack(documents[4:])).item()
-    assert parts == pytest.approx(whole, rel=1e-6)
-
-
 @pytest.mark.parametrize("name", ["modernbert", "bert", "esm-learned-token-dropout", "albert"])
 def test_nothing_asked_gives_zero_and_a_gradient_for_every_parameter(name: str) -> None:
     """A rank whose row has no mask must still take part in the reduction of gradients."""

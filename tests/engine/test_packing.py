@@ -83,15 +83,10 @@ def test_every_document_is_found_again(documents):
 
 
 def test_types_and_shapes():
-    ids, asked = np.array([5, 6, 7], np.int32), np.array([1])
-    batch = pack(
-        [Document(ids=ids, asked=asked, targets=np.array([9], np.int32), weights=np.ones(1, np.float32))]
-    )
-    kinds = {
-        name: getattr(batch, name).dtype
-        for name in ("input_ids", "position_ids", "asked", "targets", "samples")
-    }
-    assert set(kinds.values()) == {torch.int64}
+    given = {"targets": np.array([9], np.int32), "weights": np.ones(1, np.float32)}
+    batch = pack([Document(ids=np.array([5, 6, 7], np.int32), asked=np.array([1]), **given)])
+    for name in ("input_ids", "position_ids", "asked", "targets", "samples"):
+        assert getattr(batch, name).dtype == torch.int64
     assert (batch.cu_seq_lens.dtype, batch.weights.dtype) == (torch.int32, torch.float32)
     assert batch.input_ids.shape == batch.position_ids.shape == (1, 3)
     assert batch.samples.tolist() == [-1]

@@ -9,7 +9,6 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.layout import exact_cost
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
-from seqmlm.inference import batches
 from seqmlm.inference.batches import Budget, forward_tokens, tokens_per_second
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -25,14 +24,6 @@ def test_an_exact_score_is_estimated_by_what_the_engine_computes(pattern: str, l
     for length in {1, 2, 5, 13, 40, 47, longest // 2 + 1, longest - 1, longest}:
         assert cost(length) == pytest.approx(exact_cost(length, model.rows.layers), rel=0.02), length
     assert cost(0) == 0
-
-
-def test_a_model_that_looks_everywhere_costs_the_square() -> None:
-    cost = forward_tokens(protein_model(100, EVERYWHERE))
-    assert [cost(length) for length in (1, 50, 100, 400)] == [1, 2500, 10_000, 40_000]
-    near = forward_tokens(protein_model(100, NEARBY))
-    assert near(100) < 0.2 * cost(100)
-    assert near(10) == cost(10), "short ones are computed whole"
 
 
 @pytest.mark.parametrize("pattern", [NEARBY, EVERYWHERE])
@@ -54,12 +45,3 @@ def test_a_batch_holds_as_many_records_as_their_scores_are_cheap() -> None:
     assert one.cost(500) < other.cost(500) / 10
     cascade = Budget.of(near, ONE_PASS, exactly=0.05)
     assert cascade.cost(500) == pytest.approx(500 + 0.05 * forward_tokens(near, EXACT)(500))
-
-
-def test_a_larger_model_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = protein_model()
-    weights = sum(one.numel() for one in model.rows.parameters())
-    slow = tokens_per_second(model)
-    monkeypatch.setattr(batches, "_RATES", {fast: 2 * rate for fast, rate in batches._RATES.items()})
-    assert tokens_per_second(model) == 2 * slow
-    assert slow > batches._RATES[False] / 4 / weights, "its table of tokens is looked up, not multiplied"

@@ -241,36 +241,27 @@ def test_too_few_held_out_units_give_no_counts(tmp_path: Path) -> None:
         stored_expert(model, "counts")
 
 
-@pytest.mark.parametrize("damage", ["cut", "header", "other"])
-def test_counts_that_cannot_be_read_are_an_error(model: LoadedModel, tmp_path: Path, damage: str) -> None:
-    content = (Path(model.path) / COUNTS).read_bytes()
-    other = {
+@pytest.mark.parametrize("damage", ["cut", "header", "other", "facts", "bits", "smoothing", "weights"])
+def test_counts_that_cannot_be_read_or_lack_something_are_an_error(
+    model: LoadedModel, tmp_path: Path, damage: str
+) -> None:
+    expert, content = stored_expert(model), (Path(model.path) / COUNTS).read_bytes()
+    assert expert is not None
+    described, arrays = expert.described(), expert.arrays()
+    changed = {
+        "facts": {"facts": ["better"]},
+        "bits": {"facts": {"better": True}},
+        "smoothing": {"smoothing": [one[:-1] for one in expert.smoothing]},
+    }.get(damage, {})
+    if damage == "weights":
+        del arrays["weights/exact"]
+    bad = {
         "cut": content[:-100],
         "header": content.replace(b'\\"chains\\"', b'\\"chainz\\"'),
         "other": content.replace(b"1/0/events", b"1/0/eventz"),
-    }[damage]
-    assert other != content
-    (tmp_path / COUNTS).write_bytes(other)
-    with pytest.raises(StateError, match="--expert none"):
-        stored_expert(replace(model, path=str(tmp_path)))
-
-
-@pytest.mark.parametrize("damage", ["facts", "bits", "smoothing", "weights"])
-def test_counts_that_lack_what_scores_need_are_an_error(
-    model: LoadedModel, tmp_path: Path, damage: str
-) -> None:
-    expert = stored_expert(model)
-    assert expert is not None
-    described, arrays = expert.described(), expert.arrays()
-    if damage == "facts":
-        described = {**described, "facts": ["better"]}
-    elif damage == "bits":
-        described = {**described, "facts": {"better": True}}
-    elif damage == "smoothing":
-        described = {**described, "smoothing": [one[:-1] for one in expert.smoothing]}
-    else:
-        del arrays["weights/exact"]
-    (tmp_path / COUNTS).write_bytes(saved(arrays, {"seqmlm": json.dumps(described)}))
+    }.get(damage) or saved(arrays, {"seqmlm": json.dumps({**described, **changed})})
+    assert bad != content
+    (tmp_path / COUNTS).write_bytes(bad)
     with pytest.raises(StateError, match="--expert none"):
         stored_expert(replace(model, path=str(tmp_path)))
 

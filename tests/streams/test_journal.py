@@ -234,7 +234,7 @@ def test_a_removed_folder_of_entries_is_told(entries: Path, process: Process) ->
     assert "are gone, and with them where the journal was left" in process.said[0]
 
 
-def test_a_journalctl_that_vanishes_is_tried_again(
+def test_a_journalctl_that_dies_and_vanishes_is_started_again(
     entries: Path, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "_PAUSES", (0.01,))
@@ -246,24 +246,12 @@ def test_a_journalctl_that_vanishes_is_tried_again(
     program.unlink()
     Path(f"{entries}.dies").touch()
     process.until(lambda: len(process.said) == 2)
+    assert process.said[0] == "journalctl has ended (the journal was closed); it is started again and again"
     assert process.said[1].startswith("journalctl has ended (No such file or directory)")
     program.write_bytes(text)
     program.chmod(0o755)
     add(entries, 2)
     process.until(lambda: process.lines == steps(1, 2))
-
-
-def test_a_journalctl_that_dies_is_started_again(
-    entries: Path, process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal, "_PAUSES", (0.01,))
-    add(entries, 1)
-    process.begin(1)
-    Path(f"{entries}.dies").touch()
-    process.until(lambda: bool(process.said))
-    add(entries, 2)
-    process.until(lambda: process.lines == steps(1, 2))
-    assert process.said == ["journalctl has ended (the journal was closed); it is started again and again"]
 
 
 def test_a_long_file_of_entries_is_followed_by_another(

@@ -83,10 +83,6 @@ def test_the_shared_metric_is_a_loop_over_common_tokens(model: model_folder.Load
 
 
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
-    folder = text_model(tmp_path / "s", sensitive=True)
-    with pytest.raises(UsageError, match="sensitive"):
-        Session.open(str(folder), shown=True)
-    assert Session.open(str(folder)).card.sensitive
     with pytest.raises(UsageError, match="ehr domain is no plain text"):
         PairScorer(Session(patients_model()))
     model = model_folder.load(text_model(tmp_path / "t"))

@@ -16,7 +16,7 @@ from seqmlm.engine.distributed import Processes
 from seqmlm.tasks import pretrain, sizing
 from seqmlm.tasks.corpus import CorpusReader, build_corpus
 from seqmlm.tasks.launch import TrainRequest, plan
-from seqmlm.tasks.sizing import PASSES, STEPS, TOKENS_PER_PARAMETER, Candidate, Choice, choose, sized
+from seqmlm.tasks.sizing import PASSES, STEPS, TOKENS_PER_PARAMETER, Candidate, choose, sized
 from seqmlm.workspace import Workspace
 
 Run = Callable[..., Any]
@@ -82,25 +82,6 @@ def test_the_largest_size_that_sees_enough(
     assert choice.sees <= time
     sizes = ["tiny", "small", "base", None]
     assert (choice.larger and choice.larger.size) == sizes[sizes.index(size) + 1]
-
-
-NEEDS = f"small needs {TOKENS_PER_PARAMETER * 10**7:,.0f}"
-
-
-@pytest.mark.parametrize(
-    ("larger_sees", "epoch", "why"),
-    [
-        (1_234_567, 42_000_000, NEEDS),
-        (1, 10_000, f"{NEEDS} in {PASSES} passes over the data"),
-        (0, 100_000, "small does not fit in memory"),
-        (None, 1, "none is larger"),
-    ],
-)
-def test_it_says_why(larger_sees: float | None, epoch: int, why: str) -> None:
-    larger = Candidate(size="small", parameters=10**7, batch=1, epoch=epoch)
-    choice = Choice("tiny", 2e6) if larger_sees is None else Choice("tiny", 2e6, larger, larger_sees)
-    line = f"size: tiny (it sees about 2,000,000 tokens within 5m, and {why}; --size names another)"
-    assert choice.sentence("5m") == line
 
 
 # -- in a training -----------------------------------------------------------------------------------------

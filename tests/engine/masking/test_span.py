@@ -37,14 +37,6 @@ def test_lengths_are_geometric_and_clipped(space, singles, p, longest):
     assert chi_square < sure.sum() + 5 * np.sqrt(2 * sure.sum())
 
 
-def test_the_mean_span_is_spanberts(space, singles):
-    selected = Span(rate=0.15, space=space).select(
-        singles, np.ones(len(singles), bool), np.random.default_rng(2)
-    )
-    lengths = runs(selected)
-    assert abs(lengths.mean() - 3.797) < 5 * lengths.std() / np.sqrt(len(lengths))
-
-
 @pytest.mark.parametrize("rate", [0.05, 0.15, 0.5, 0.79])
 def test_the_rate_holds_overall(space, singles, rate):
     selected = Span(rate=rate, space=space).select(

@@ -147,24 +147,6 @@ def test_random_tokens_come_from_the_class_half_of_the_time(space):
     assert len(set(ids.tolist())) == len(space.ordinary)
 
 
-@given(one=sequences(), seed=st.integers(0, 99))
-@settings(max_examples=60)
-def test_corruption_alters_nothing_unselected(space, one, seed):
-    corrupt = Corruptor(
-        MaskingConfig(masker="token_class.v1", rate=0.3, mask=0.2, random=0.7, keep=0.1),
-        masker(space, rate=0.3),
-        space,
-        None,
-        seed,
-    )
-    masked = corrupt(one, 0, seed)
-    untouched = np.ones(len(one), bool)
-    untouched[masked.positions] = False
-    np.testing.assert_array_equal(masked.ids[untouched], one.ids[untouched])
-    put = masked.ids[masked.positions]
-    assert (~space.is_special[put] | (put == space.mask)).all()
-
-
 def test_sequences_without_classes_are_masked_by_units(space, long):
     selected = TokenClass(rate=0.2, space=space).select(
         long, eligible_tokens(long, space), np.random.default_rng(0)

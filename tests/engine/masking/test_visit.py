@@ -109,19 +109,6 @@ def test_shares_of_the_three_ways_and_of_the_units(space):
     assert 0.15 < total / 1500 / codes.sum() < 0.17
 
 
-def test_outcomes_of_single_codes_are_80_10_10(space):
-    corrupt, encoding = corruptor(space, visits=0.0, families=0.0), sick(visits=50)
-    masks = kept = all_of_them = 0
-    for sample in range(300):
-        masked = corrupt(encoding, 0, sample)
-        now = masked.ids[masked.positions]
-        masks += int((now == space.mask).sum())
-        kept += int((now == masked.targets).sum())
-        all_of_them += len(now)
-    assert abs(masks / all_of_them - 0.8) < 0.02
-    assert abs(kept / all_of_them - 0.1 - 0.1 / 15) < 0.015
-
-
 def test_random_codes_come_from_the_same_vocabulary(space):
     corrupt = corruptor(space, rate=0.5, visits=0.0, families=0.0, mask=0.0, random=1.0, keep=0.0)
     encoding = sick()
