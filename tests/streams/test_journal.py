@@ -123,6 +123,10 @@ def test_it_begins_with_the_newest_entry_and_goes_on_where_it_was(entries: Path,
     process.start()
     process.until(lambda: process.lines == steps(3, 4, 5, 6, 7))
     assert process.gaps == []
+    for _ in range(20):
+        process.turn()
+    follower = process.follower
+    assert (follower.lines, follower.unread, follower.idle, follower.changed) == (5, 0, True, False)
     asks = Path(f"{entries}.asked")
     process.until(lambda: asks.read_text().count("\n") == 3)
     given = [json.loads(line) for line in asks.read_text().splitlines()]
