@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
@@ -64,23 +62,6 @@ def test_figures_are_scikit_learns(seqmlm: Run, scores: Path) -> None:
     assert always["f1"] == pytest.approx(2 * 0.2 / 1.2)
     assert alarms["f1_at_prevalence"] < alarms["f1"]
     assert first["oracle_f1"] >= alarms["f1"]
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl.gz"])
-def test_every_format_of_scores_gives_the_same(
-    seqmlm: Run, scores: Path, tmp_path: Path, suffix: str
-) -> None:
-    rows, path = _rows(), tmp_path / f"other.{suffix}"
-    if suffix == "csv":
-        lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
-        path.write_text("\n".join(lines) + "\n")
-    elif suffix == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        import gzip
-
-        path.write_bytes(gzip.compress(scores.read_bytes()))
-    assert seqmlm("evaluate", path, "--json").json == seqmlm("evaluate", scores, "--json").json
 
 
 def test_a_rival_is_compared_on_the_same_rows(seqmlm: Run, scores: Path, tmp_path: Path) -> None:

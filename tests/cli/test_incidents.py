@@ -196,9 +196,7 @@ def test_a_false_alarm_is_silent_and_counted(incidents: Path, seqmlm: Cli) -> No
         (["list", "--stream", "other.jsonl"], 4, "follows files and writes other.jsonl"),
     ],
 )
-def test_what_cannot_be_done_is_said(
-    incidents: Path, seqmlm: Cli, words: list[object], code: int, told: str
-) -> None:
+def test_what_cannot_be_done_is_said(incidents: Path, seqmlm: Cli, words: list[object], code: int, told: str):
     done = seqmlm("incidents", *words)
     assert done.code == code
     assert told in done.err

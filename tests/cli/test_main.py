@@ -63,9 +63,7 @@ def shell(line: str, *arguments: object) -> tuple[list[int], str, str]:
         ("run --version | true", [0, 0], ""),
     ],
 )
-def test_streams_that_are_closed_full_or_not_read(
-    workspace: Path, line: str, codes: list[int], said: str
-) -> None:
+def test_streams_that_are_closed_full_or_not_read(workspace: Path, line: str, codes: list[int], said: str):
     found, _, err = shell(line)
     assert found == codes, err
     assert err.startswith(said)
@@ -89,9 +87,7 @@ def test_rows_need_an_open_output(workspace: Path, model: Path, fasta: Path) -> 
     assert (codes, len(out.read_text().splitlines())) == ([0], 600)
 
 
-def test_a_closed_standard_input_is_an_empty_one(
-    seqmlm: Run, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closed_standard_input_is_an_empty_one(seqmlm: Run, model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("sys.stdin", None)
     done = seqmlm("score", model, "-")
     assert done.code == 3

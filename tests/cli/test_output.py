@@ -32,9 +32,7 @@ def test_tables_in_a_pipe_are_tab_separated(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == "name\tnote\na\ttwo lines\n[b]\t3\n"
 
 
-def test_tables_on_a_terminal_are_drawn(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_on_a_terminal_are_drawn(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     print_table(["name", "note"], [["a", "b"]], title="things")
     out = capsys.readouterr().out

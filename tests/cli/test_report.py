@@ -167,9 +167,7 @@ def test_all_clear_is_said_where_everything_runs_and_was_judged(seqmlm: Cli, wor
     assert done.err == f"report: {workspace / 'report.html'}\n"
 
 
-def test_p_values_that_are_not_uniform_and_streams_without_alarms_are_said(
-    seqmlm: Cli, workspace: Path
-) -> None:
+def test_p_values_that_are_not_uniform_and_streams_without_alarms_are_said(seqmlm: Cli, workspace: Path):
     rows = [(1.0, {**row(n, 0.01 + n / 1000)}) for n in range(150)]
     for _, one in rows:
         del one["alarm"]

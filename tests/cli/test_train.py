@@ -119,9 +119,7 @@ def test_runs_name_their_data_and_their_model(seqmlm: Run, fasta: Path, workspac
     assert used.model_id == made.model_id
 
 
-def test_names_of_files_of_sensitive_data_are_not_in_mlflow(
-    seqmlm: Run, fasta: Path, workspace: Path
-) -> None:
+def test_names_of_files_of_sensitive_data_are_not_in_mlflow(seqmlm: Run, fasta: Path, workspace: Path):
     private = ("--set", "data.sensitive=true", "--name", "s", "--max-steps", 1)
     patient = fasta.rename(fasta.with_name("jane-doe.fasta.gz"))
     assert seqmlm("train", "-d", "protein", patient, *FAST, *private).code == 0

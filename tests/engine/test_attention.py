@@ -71,11 +71,6 @@ def test_short_documents_share_calls_and_long_ones_do_not() -> None:
     assert group([512, 400, 300], 256) == [[0], [1], [2]]
 
 
-def test_nothing_is_gathered_where_no_document_shares_a_call() -> None:
-    assert layout([512, 300, 400]).plan(256, None).queries is None
-    assert layout([7] * 9).plan(256, None).queries is None
-
-
 def test_plans_are_built_once_a_batch() -> None:
     rows = layout([70, 20, 30])
     assert rows.plan(32, None) is rows.plan(32, None)
@@ -163,9 +158,7 @@ def varlen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("window", [None, 5])
-def test_varlen_gets_documents_and_windows(
-    window: int | None, varlen: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_varlen_gets_documents_and_windows(window: int | None, varlen: None, monkeypatch: pytest.MonkeyPatch):
     through_varlen = call([30, 10, 7], sliding_window=window)
     monkeypatch.undo()
     assert (through_varlen - call([30, 10, 7], sliding_window=window)).abs().max() < 1e-6

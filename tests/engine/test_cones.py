@@ -132,9 +132,7 @@ def test_random_patterns(seed: int, always: list[ConeBatch]) -> None:
     assert always
 
 
-def test_small_chunks_and_cut_blocks_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, always: list[ConeBatch]
-) -> None:
+def test_small_chunks_and_cut_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, always: list[ConeBatch]):
     monkeypatch.setattr(fused_layer, "_GATHERED", {True: 1000})
     monkeypatch.setattr("seqmlm.engine.cones._SHORTEST", 1)
     monkeypatch.setattr("seqmlm.engine.cones._LONGEST", 2)
@@ -147,9 +145,7 @@ def test_products_in_bfloat16_round_alike(always: list[ConeBatch]) -> None:
     assert always
 
 
-def test_the_kernel_of_other_devices_gives_the_same(
-    monkeypatch: pytest.MonkeyPatch, always: list[ConeBatch]
-) -> None:
+def test_the_kernel_of_other_devices_gives_the_same(monkeypatch: pytest.MonkeyPatch, always: list[ConeBatch]):
     """The call that a GPU gets, made here."""
     generator = torch.Generator().manual_seed(0)
     queries, keys = torch.randn(12, 8, generator=generator), torch.randn(18, 16, generator=generator)

@@ -50,9 +50,7 @@ def test_a_file_is_replaced_from_bytes_or_by_a_function(data: object, tmp_path: 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_contents_are_on_the_disk_before_the_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_contents_are_on_the_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     disk = Recording()
     monkeypatch.setattr(durable, "DISK", disk)
     durable.replace_file(tmp_path / "a", b"x")

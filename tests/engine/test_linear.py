@@ -121,16 +121,6 @@ def test_conditionals_are_the_formula() -> None:
                 assert np.isneginf(row[list(SPACE.special)]).all()
 
 
-def test_a_token_does_not_see_itself() -> None:
-    rows, place = random_model(), np.array([2], np.int32)
-    ask = Conditionals(rows)
-    seen, hidden = (
-        next(ask.ask([Query(encoding=encoded()[0], masked=masked, asked=place)])).values["log_prob"]
-        for masked in (place[:0], place)
-    )
-    assert seen == pytest.approx(hidden, abs=1e-6)
-
-
 def test_packed_loss_is_the_sum_of_log_probabilities() -> None:
     rows = random_model()
     documents = [

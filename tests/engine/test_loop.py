@@ -332,9 +332,7 @@ class Signalling(tiny.Memory):  # type: ignore[misc, name-defined]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_after_the_running_step_and_training_goes_on_exactly(
-    tmp_path: Path, number: int
-) -> None:
+def test_a_signal_ends_after_the_running_step_and_training_goes_on_exactly(tmp_path: Path, number: int):
     plain, expected = tiny.make_loop(tmp_path / "plain")
     plain.run()
     handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
@@ -393,9 +391,7 @@ def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tu
     return tiny.make_loop(tmp_path, **values)
 
 
-def test_a_time_limit_decays_over_its_last_fifth_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_time_limit_decays_over_its_last_fifth_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     training, seen = timed(tmp_path, monkeypatch)
     result = training.run()
     assert seen.kinds() == ["pace", "decay"]
@@ -538,9 +534,7 @@ def test_settings_that_make_no_sense(changes: dict[str, Any], message: str) -> N
         tiny.settings(**changes)
 
 
-def test_processes_that_do_not_see_each_other_are_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_that_do_not_see_each_other_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     tiny.make_loop(tmp_path)  # Accelerate has settled for one process
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match="WORLD_SIZE is 2, but Accelerate sees a single process"):

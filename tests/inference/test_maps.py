@@ -142,9 +142,7 @@ def test_null_models_give_z_and_p_and_take_their_passes() -> None:
 @pytest.mark.parametrize(
     "text", ["ACGTTGCAAGGCTA", "ACGTNTGCAAGGCTAACCGTTTAGACCATG"], ids=["whole", "in windows"]
 )
-def test_the_map_of_both_strands_is_the_mean_of_the_maps_of_each(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_map_of_both_strands_is_the_mean_of_the_maps_of_each(text: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("seqmlm.inference.maps.estimator", estimator)
     model, settings = dna_model(), StructureSettings(method="dependency")
     with torch.no_grad():
@@ -179,9 +177,7 @@ def test_null_models_are_mapped_on_both_strands_too() -> None:
     ("model", "method", "told"),
     [(protein_model, "cmi", "those of protein have one"), (dna_model, "pmi", "--method pmi asks it nothing")],
 )
-def test_both_strands_are_refused_where_there_is_one_or_nothing_is_asked(
-    model: Any, method: Any, told: str
-) -> None:
+def test_both_strands_are_refused_where_there_is_one_or_nothing_is_asked(model: Any, method: Any, told: str):
     with pytest.raises(UsageError, match=told):
         Maps(Session(model()), StructureSettings(method=method), both_strands=True)
 

@@ -191,9 +191,7 @@ def test_calibrations_made_at_once_are_all_kept(folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 @pytest.mark.parametrize("name", ["seqmlm_tokenizer.json", "calibration.safetensors", "log_templates.json"])
-def test_no_file_is_a_pipe_or_leads_out_of_a_folder(
-    folder: Path, tmp_path: Path, name: str, kind: str
-) -> None:
+def test_no_file_is_a_pipe_or_leads_out_of_a_folder(folder: Path, tmp_path: Path, name: str, kind: str):
     (tmp_path / "outside").write_bytes((folder / name).read_bytes() if (folder / name).exists() else b"{}")
     (folder / name).unlink(missing_ok=True)
     if kind == "link":

@@ -112,9 +112,7 @@ def test_nobody_reads_on_when_nobody_listens() -> None:
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_batches_are_bounded_by_their_work_and_the_same_from_any_of_their_ends(
-    tmp_path: Path, ahead: bool
-) -> None:
+def test_batches_are_bounded_by_their_work_and_the_same_from_any_of_their_ends(tmp_path: Path, ahead: bool):
     path = written(tmp_path, 3, 40, 41, 700)
     budget = Budget(batch=2000, cost=lambda tokens: tokens**2)
 

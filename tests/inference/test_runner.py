@@ -280,9 +280,7 @@ def test_what_is_asked_and_what_is_left_out_add_up(
     assert bad == 3
 
 
-def test_an_unfinished_table_goes_when_another_format_is_begun(
-    session: Session, fasta: Path, tmp_path: Path
-) -> None:
+def test_an_unfinished_table_goes_when_another_format_is_begun(session: Session, fasta: Path, tmp_path: Path):
     out = tmp_path / "out"
 
     def run(format: str, stop: bool) -> None:

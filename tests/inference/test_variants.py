@@ -83,14 +83,6 @@ def test_conventions_are_those_of_transformers(esm: tuple[Session, Any]):
         assert len(one.edits) < 2 or len({round(found[name], 3) for name in MASKED}) == len(MASKED)
 
 
-def test_masked_conventions_of_single_substitutions_coincide(esm: tuple[Session, Any]):
-    for found in VariantScorer(esm[0], STANDARD).effects(SINGLES):
-        assert found["masked"] == found["mask_fill"] == found["mutant"]
-        assert found["match_fill"] == pytest.approx(found["masked"])
-        assert found["wt"] != pytest.approx(found["masked"], abs=1e-3)
-        assert "pll_delta" not in found
-
-
 def test_deletions_and_insertions_have_a_pll_delta_alone(esm: tuple[Session, Any]):
     session, model = esm
     for one, found in zip(INDELS, VariantScorer(session, STANDARD).effects(INDELS), strict=True):

@@ -28,9 +28,7 @@ def test_versions_count_up_for_each_name(register: Register) -> None:
     assert register("b").version == 1
 
 
-def test_a_model_comes_back_as_it_was_registered(
-    register: Register, registry: Registry, home: Workspace
-) -> None:
+def test_a_model_comes_back_as_it_was_registered(register: Register, registry: Registry, home: Workspace):
     before = datetime.now(UTC)
     parent = register("a")
     child = register(
@@ -141,9 +139,7 @@ def test_foreign_keys_hold(register: Register, registry: Registry) -> None:
         session.execute(text("DELETE FROM seqmlm_datasets"))
 
 
-def test_processes_that_register_at_once_get_versions_of_their_own(
-    home: Workspace, registry: Registry
-) -> None:
+def test_processes_that_register_at_once_get_versions_of_their_own(home: Workspace, registry: Registry):
     """Also the same new data set, which both try to insert."""
     _at_once(_register_many, home)
     assert sorted(model.version for model in registry.models("a")) == list(range(1, 17))

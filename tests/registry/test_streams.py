@@ -105,9 +105,7 @@ def test_what_the_output_does_not_have_and_the_last_row_stay(registry: Registry)
     assert abs(entry.judged - NOW) < timedelta(seconds=1)
 
 
-def test_incidents_that_are_not_over_keep_their_rows_and_what_is_muted_stays_silent(
-    registry: Registry,
-) -> None:
+def test_incidents_that_are_not_over_keep_their_rows_and_what_is_muted_stays_silent(registry: Registry):
     stream = Stream(registry)
     given = [
         incident(stream.id, 1, 19 * DAY),
@@ -155,9 +153,7 @@ def test_a_commit_goes_on_behind_what_was_pruned(registry: Registry) -> None:
     assert registry.streams()[0].pruned == entry.pruned  # a commit leaves it as it is
 
 
-def test_rows_since_a_time_come_in_order_and_in_pieces(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_since_a_time_come_in_order_and_in_pieces(registry: Registry, monkeypatch: pytest.MonkeyPatch):
     stream = Stream(registry)
     stream.fill()
     for step in (1, 4, 100):

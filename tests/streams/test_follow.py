@@ -209,9 +209,7 @@ def test_one_name_again_and_again(tmp_path: Path) -> None:
     assert sorted(world.rows) == once(world, *(block(0) + block(2 * number) for number in range(1, 5)))
 
 
-def test_what_was_destroyed_before_it_was_read_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_destroyed_before_it_was_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(follow, "FILE_BYTES", len(block(0)))
     world = World(tmp_path, **WINDOWS)
     append(block(0) + block(2))(tmp_path)
@@ -273,9 +271,7 @@ def test_a_copy_that_is_there_from_the_beginning_is_read_once(tmp_path: Path) ->
     assert sorted(world.rows) == once(world, block(0), block(2))
 
 
-def test_a_file_that_is_cut_off_while_its_copy_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_cut_off_while_its_copy_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(follow, "FILE_BYTES", len(block(0)))
     world = World(tmp_path, "app.log*", **WINDOWS)
     append(block(0) + block(2))(tmp_path)
@@ -322,9 +318,7 @@ def test_a_file_that_is_cut_off_while_a_new_process_reads_it_again(
     assert sorted(world.rows) == once(world, block(0, 4), block(4))
 
 
-def test_what_was_read_before_a_file_was_cut_off_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_read_before_a_file_was_cut_off_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     world = World(tmp_path, patience=0.0, **WINDOWS)
     append(block(0))(tmp_path)
     world.turn()

@@ -24,6 +24,12 @@ from seqmlm.workspace import Workspace
 OPTIONS = {"window": 4, "session": "none"}
 
 
+def following(model: str, logs: Path, **given: Any) -> ScoreConfig:
+    """A request to follow all logs of a folder, with rows in a file beside it."""
+    asked = {"max_latency": "0.2s", "options": OPTIONS, "format": "iso", "out": logs.parent / "rows.jsonl"}
+    return ScoreConfig(**{"model": model, "paths": (str(logs / "*.log"),), "follow": True, **asked, **given})
+
+
 class Said(NoProgress):
     """What a person is told."""
 

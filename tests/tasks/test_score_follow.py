@@ -22,11 +22,22 @@ from typing import Any
 
 import pytest
 from log_models import NORMAL, write_log_model
-from scored_streams import OPTIONS, Said, calibrated_model, follow, move_alias, register, rows_of, write
+from scored_streams import (
+    OPTIONS,
+    Said,
+    calibrated_model,
+    follow,
+    following,
+    move_alias,
+    register,
+    rows_of,
+    write,
+)
 from tiny_models import protein_model, saved
 
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.inference import following, model_folder
+from seqmlm.inference import following as module
+from seqmlm.inference import model_folder
 from seqmlm.inference.grouping import Grouping
 from seqmlm.registry import Change, Registry, StreamEntry, database
 from seqmlm.tasks.incidents import list_incidents, mark_incident, show_incident
@@ -63,19 +74,6 @@ def logs(workspace: Path) -> Path:
     return folder
 
 
-def _config(model: str, logs: Path, **changed: Any) -> ScoreConfig:
-    given = ScoreConfig(
-        model=model,
-        paths=(str(logs / "*.log"),),
-        follow=True,
-        max_latency="0.2s",
-        options=OPTIONS,
-        format="iso",
-        out=logs.parent / "rows.jsonl",
-    )
-    return replace(given, **changed)
-
-
 def _compared(rows: list[dict[str, Any]]) -> dict[tuple[str, int], Any]:
     found = {(Path(row["source"]).name, row["line"]): pytest.approx(row["score"], abs=1e-4) for row in rows}
     assert len(found) == len(rows)
@@ -83,7 +81,7 @@ def _compared(rows: list[dict[str, Any]]) -> dict[tuple[str, int], Any]:
 
 
 def test_rows_are_those_of_the_whole_files_and_it_goes_on_by_itself(model: str, logs: Path) -> None:
-    config = _config(model, logs)
+    config = following(model, logs)
     write(logs / "a.log", LINES[:8])
     summary = follow(config, 2)
     assert summary.stopped == signal.SIGTERM
@@ -127,7 +125,7 @@ def _named(text: str) -> list[int]:
 
 
 def test_rows_go_to_standard_output_and_it_goes_on_by_itself(model: str, logs: Path) -> None:
-    config, out, said = _config(model, logs, out=None), io.StringIO(), Said()
+    config, out, said = following(model, logs, out=None), io.StringIO(), Said()
     write(logs / "a.log", LINES[:8])
     follow(config, lambda: out.getvalue().count("\n") >= 2, said, stdout=out)
     stream = _streamed(config)
@@ -146,7 +144,7 @@ def test_rows_go_to_standard_output_and_it_goes_on_by_itself(model: str, logs: P
 
 
 def test_who_reads_standard_output_slowly_is_waited_for(model: str, logs: Path) -> None:
-    config, (end, begin) = _config(model, logs, out=None), os.pipe()
+    config, (end, begin) = following(model, logs, out=None), os.pipe()
     fcntl.fcntl(begin, fcntl.F_SETPIPE_SZ, 4096)
     many = [_line(number) for number in range(4 * 80)]
     write(logs / "a.log", many[: 4 * 40])
@@ -189,7 +187,7 @@ def test_what_a_reader_that_left_did_not_take_comes_again(model: str, logs: Path
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    config = _config(model, logs, out=None)
+    config = following(model, logs, out=None)
     write(logs / "a.log", LINES[:8])
     with pytest.raises(BrokenPipeError):
         follow(config, lambda: False, stdout=Left())
@@ -201,7 +199,7 @@ def test_what_a_reader_that_left_did_not_take_comes_again(model: str, logs: Path
 
 @pytest.mark.parametrize("left", ["nothing", "torn", "behind", "gone"])
 def test_the_output_is_filled_again_from_the_database(model: str, logs: Path, left: str) -> None:
-    config = _config(model, logs)
+    config = following(model, logs)
     write(logs / "a.log", LINES[:8])
     follow(config, 2)
     before = text_of(config)
@@ -220,7 +218,7 @@ def test_the_output_is_filled_again_from_the_database(model: str, logs: Path, le
 
 
 def test_another_request_or_a_changed_file_is_refused(model: str, logs: Path) -> None:
-    config = _config(model, logs)
+    config = following(model, logs)
     write(logs / "a.log", LINES[:8])
     follow(config, 2)
     kept = text_of(config)
@@ -252,7 +250,7 @@ def test_another_request_or_a_changed_file_is_refused(model: str, logs: Path) ->
 )
 def test_requests_that_make_no_sense(model: str, logs: Path, changed: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        score_following(_config(model, logs, **changed))
+        score_following(following(model, logs, **changed))
 
 
 def test_the_journal_is_followed(model: str, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +266,7 @@ def test_the_journal_is_followed(model: str, logs: Path, monkeypatch: pytest.Mon
         return "".join(f'{{"__CURSOR": "{n}", "MESSAGE": "{NORMAL[n % 4]}"}}\n' for n in numbers)
 
     journal.write_text(entries(range(8)))
-    config = _config(model, logs, paths=(), source="journald --since today", format=None)
+    config = following(model, logs, paths=(), source="journald --since today", format=None)
     follow(config, 2)
     with journal.open("a") as file:
         file.write(entries(range(8, 12)))
@@ -292,19 +290,19 @@ def test_the_journal_is_followed(model: str, logs: Path, monkeypatch: pytest.Mon
 )
 def test_a_source_that_makes_no_sense(model: str, logs: Path, changed: Any, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        score_following(_config(model, logs, **changed))
+        score_following(following(model, logs, **changed))
 
 
 def test_a_folder_and_a_field_that_cannot_be_followed(model: str, logs: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a pattern in quotes: '.*logs/\*\.log'"):
-        score_following(_config(model, logs, paths=(str(logs),)))
+        score_following(following(model, logs, paths=(str(logs),)))
     proteins = saved(protein_model(), tmp_path / "proteins")
     with pytest.raises(UsageError, match="cannot be followed"):
-        score_following(_config(str(proteins), logs, options={}, format=None))
+        score_following(following(str(proteins), logs, options={}, format=None))
 
 
 def test_a_full_disk_loses_nothing(model: str, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = _config(model, logs)
+    config = following(model, logs)
     write(logs / "a.log", LINES[:8])
     given, full = os.write, True
 
@@ -326,7 +324,7 @@ def test_a_full_disk_loses_nothing(model: str, logs: Path, monkeypatch: pytest.M
 
 def test_a_locked_database_is_waited_for(model: str, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seqmlm.registry.database._BUSY_MILLISECONDS", 50)
-    config = _config(model, logs)
+    config = following(model, logs)
     write(logs / "a.log", LINES[:4])
     follow(config, 1)
     other = sqlite3.connect(logs.parent / "seqmlm.db", isolation_level=None, check_same_thread=False)
@@ -348,7 +346,7 @@ def test_a_database_that_stays_locked_ends_it_and_nothing_is_lost(
 ) -> None:
     monkeypatch.setattr("seqmlm.registry.database._BUSY_MILLISECONDS", 20)
     monkeypatch.setattr("seqmlm.registry.database._PAUSES", (0.01, 0.01))
-    config = _config(model, logs)
+    config = following(model, logs)
     write(logs / "a.log", LINES[:4])
     follow(config, 1)
     kept = text_of(config)
@@ -367,7 +365,7 @@ def test_a_database_that_stays_locked_ends_it_and_nothing_is_lost(
 def test_a_disk_without_room_for_the_database_loses_nothing(
     model: str, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = _config(model, logs)
+    config = following(model, logs)
     write(logs / "a.log", LINES[:4])
     follow(config, 1)
     kept = text_of(config)
@@ -392,7 +390,7 @@ def test_what_was_destroyed_while_nobody_followed_is_told(
     model: str, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("seqmlm.tasks.score_follow.PATIENCE", 0.3)
-    config = _config(model, logs)
+    config = following(model, logs)
     write(logs / "a.log", LINES[:8])
     follow(config, 2)
     (logs / "a.log").write_text("")
@@ -405,7 +403,7 @@ def test_what_was_destroyed_while_nobody_followed_is_told(
 
 
 def _alarming(model: str, logs: Path, **changed: Any) -> ScoreConfig:
-    return _config(model, logs, mode="exact", fpr=0.05, quiet="0.5s", **changed)
+    return following(model, logs, mode="exact", fpr=0.05, quiet="0.5s", **changed)
 
 
 def _states(*states: str) -> Callable[[], bool]:
@@ -558,12 +556,12 @@ def test_lines_that_are_not_like_those_of_the_calibration_are_told_of(
 def test_a_rolling_calibration_needs_one_to_begin_with(model: str, logs: Path) -> None:
     write(logs / "a.log", _mixed([0]))
     with pytest.raises(StateError, match="moves on from the calibration of the model, which has none"):
-        score_following(_config(model, logs, calibration="rolling"))
+        score_following(following(model, logs, calibration="rolling"))
     with pytest.raises(UsageError, match="--calibration is fixed or rolling; got 'new'"):
-        score_following(_config(model, logs, calibration="new"))
+        score_following(following(model, logs, calibration="new"))
     with pytest.raises(UsageError, match="--calibration rolling is about files that are followed"):
         score_files(
-            _config(model, logs, calibration="rolling", follow=False, paths=(str(logs / "a.log"),)),
+            following(model, logs, calibration="rolling", follow=False, paths=(str(logs / "a.log"),)),
             io.StringIO(),
         )
 
@@ -661,8 +659,8 @@ def test_a_pruned_stream_goes_on_and_says_what_a_removed_output_lacks(calibrated
 def test_a_stream_that_reads_nothing_commits_that_it_is_alive(
     model: str, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "ALIVE_SECONDS", 0.05)
-    config = _config(model, logs)
+    monkeypatch.setattr(module, "ALIVE_SECONDS", 0.05)
+    config = following(model, logs)
     write(logs / "a.log", LINES[:4])
     seen: set[object] = set()
 

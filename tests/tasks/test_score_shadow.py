@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 from log_models import NORMAL, write_log_model
 from receiver import Receiver
-from scored_streams import OPTIONS, Said, calibrated_model, follow, move_alias, register, rows_of, write
+from scored_streams import (
+    Said,
+    calibrated_model,
+    follow,
+    following,
+    move_alias,
+    register,
+    rows_of,
+    write,
+)
 
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
@@ -67,19 +76,8 @@ def uncalibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config(serving: str, workspace: Path) -> ScoreConfig:
     (workspace / "logs").mkdir()
     register(serving, "live")
-    return ScoreConfig(
-        model="app@live",
-        paths=(str(workspace / "logs" / "*.log"),),
-        follow=True,
-        max_latency="0.2s",
-        options=OPTIONS,
-        format="iso",
-        mode="exact",
-        fpr=0.05,
-        quiet="0.5s",
-        shadow="candidate",
-        out=workspace / "rows.jsonl",
-    )
+    asked = {"mode": "exact", "fpr": 0.05, "quiet": "0.5s", "shadow": "candidate"}
+    return following("app@live", workspace / "logs", **asked)
 
 
 def _log(config: ScoreConfig) -> Path:
@@ -108,23 +106,15 @@ def test_a_shadow_judges_as_it_would_alone_and_changes_nothing(
     follow(config, 41)
     rows = rows_of(config)
 
-    def once(version: str, name: str) -> list[tuple[Any, bool]]:
+    def judged(version: str, name: str) -> list[tuple[Any, bool]]:
         out = workspace / name
-        whole = replace(
-            config,
-            model=version,
-            follow=False,
-            max_latency=None,
-            quiet=None,
-            shadow=None,
-            paths=(str(log),),
-            out=out,
-        )
+        once = {"follow": False, "max_latency": None, "quiet": None, "shadow": None, "paths": (str(log),)}
+        whole = replace(config, model=version, out=out, **once)
         score_files(whole, io.StringIO())
         return [(one["p_value"], one["alarm"]) for one in map(json.loads, out.read_text().splitlines())]
 
-    assert [(row["shadow"]["p_value"], row["shadow"]["alarm"]) for row in rows] == once("app:2", "b.jsonl")
-    assert [(row["p_value"], row["alarm"]) for row in rows] == once("app:1", "a.jsonl")
+    assert [(row["shadow"]["p_value"], row["shadow"]["alarm"]) for row in rows] == judged("app:2", "b.jsonl")
+    assert [(row["p_value"], row["alarm"]) for row in rows] == judged("app:1", "a.jsonl")
     assert {row["shadow"]["version"] for row in rows} == {"app:2"}
     alone = replace(config, shadow=None, out=workspace / "alone.jsonl")
     follow(alone, 41)
@@ -132,13 +122,8 @@ def test_a_shadow_judges_as_it_would_alone_and_changes_nothing(
     both = [(row["alarm"], row["shadow"]["alarm"]) for row in rows]
     assert (False, True) in both  # or nothing was compared
     assert (True, True) in both
-    assert _counts(config) == {
-        "rows": 41,
-        "failed": 0,
-        "alarms": sum(one for _, one in both),
-        "served": sum(one for one, _ in both),
-        "common": both.count((True, True)),
-    }
+    alarms = {"alarms": sum(one for _, one in both), "served": sum(one for one, _ in both)}
+    assert _counts(config) == {"rows": 41, "failed": 0, **alarms, "common": both.count((True, True))}
     # The stream goes on without a shadow, and with one again.
     config = replace(config, shadow=None)
     write(log, _lines([0]))

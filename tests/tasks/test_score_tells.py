@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from log_models import NORMAL
 from receiver import Receiver
-from scored_streams import OPTIONS, Said, calibrated_model, follow
+from scored_streams import Said, calibrated_model, follow, following
 
 from seqmlm.cli import main
 from seqmlm.data.problems import Problems
@@ -51,17 +51,7 @@ def config(model: str, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Scor
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "SEQMLM_WEBHOOK_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     (workspace / "logs").mkdir()
-    return ScoreConfig(
-        model=model,
-        paths=(str(workspace / "logs" / "*.log"),),
-        follow=True,
-        max_latency="0.2s",
-        options=OPTIONS,
-        format="iso",
-        mode="exact",
-        fpr=0.05,
-        out=workspace / "rows.jsonl",
-    )
+    return following(model, workspace / "logs", mode="exact", fpr=0.05)
 
 
 def _write(config: ScoreConfig, text: str, name: str = "a.log") -> None:

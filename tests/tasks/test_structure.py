@@ -290,9 +290,7 @@ def test_people_are_told_of_in_files_of_their_own_and_in_large_numbers_alone(
     assert seqmlm("structure", folder, table, "--json").code == 0
 
 
-def test_records_of_a_code_are_one_unit_unless_they_shall_stand_apart(
-    tracked_workspace: Path, seqmlm: Run
-) -> None:
+def test_records_of_a_code_are_one_unit_unless_they_shall_stand_apart(tracked_workspace: Path, seqmlm: Run):
     others = [  # another code of one family
         replace(one, events=tuple(replace(x, code=x.code.replace("I50.9", "I50.1")) for x in one.events))
         for one in histories(40)
@@ -329,9 +327,7 @@ def test_records_of_a_code_are_one_unit_unless_they_shall_stand_apart(
     assert pairs("--method", "cpmi") == [(0, 1), (0, 200), (1, 200)], "once, whatever the windows"
 
 
-def test_a_family_has_one_map_of_its_first_row(
-    model: str, equal: list[Equal], tracked_workspace: Path
-) -> None:
+def test_a_family_has_one_map_of_its_first_row(model: str, equal: list[Equal], tracked_workspace: Path):
     file, out = tracked_workspace / "family.fasta", tracked_workspace / "out"
     file.write_text(">query\nMK-TAYM\n>other\nMKWT--M\n>third\n-KWTAYM\n")
     result = _map(model, file, folder=out, family=True)
@@ -370,9 +366,7 @@ def test_a_field_without_a_decoder_has_values_alone(
     assert "does not say what" in refused.err
 
 
-def test_what_it_takes_is_estimated_from_the_input(
-    model: str, fasta: Path, equal: list[Equal], seqmlm: Run
-) -> None:
+def test_what_it_takes_is_estimated_from_the_input(model: str, fasta: Path, equal: list[Equal], seqmlm: Run):
     done = seqmlm("structure", model, fasta, "--dry-run", "--json")
     assert done.code == 0, done.err
     assert done.json["passes"] == sum(len(text) for _, text in _sequences(fasta))

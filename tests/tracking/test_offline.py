@@ -140,9 +140,7 @@ def test_away_for_good_and_synced_later(
     assert run._ledger.ended is not None
 
 
-def test_away_for_good_and_listed_from_folders(
-    cable: Cable, start: Start, steps: Steps, tracker: Tracker
-) -> None:
+def test_away_for_good_and_listed_from_folders(cable: Cable, start: Start, steps: Steps, tracker: Tracker):
     cable.plugged = False
     with start() as run:
         steps(run, range(1, 6))

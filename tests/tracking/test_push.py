@@ -287,9 +287,7 @@ def test_a_second_kill_before_all_steps_are_run_again_doubles_nothing(
     assert _points(home, last_run.run_id) == before
 
 
-def test_steps_run_again_with_other_values_are_shown_as_both(
-    start: Start, steps: Steps, home: Workspace
-) -> None:
+def test_steps_run_again_with_other_values_are_shown_as_both(start: Start, steps: Steps, home: Workspace):
     with start() as run:
         steps(run, range(1, 6))
         run.end("KILLED")
@@ -318,9 +316,7 @@ def test_values_that_were_not_finite_are_counted_once(start: Start, home: Worksp
     assert shown == [(1, 1), (2, 2)]
 
 
-def test_a_kill_between_cutting_and_noting_it_loses_nothing(
-    start: Start, steps: Steps, home: Workspace
-) -> None:
+def test_a_kill_between_cutting_and_noting_it_loses_nothing(start: Start, steps: Steps, home: Workspace):
     with start() as run:
         steps(run, range(1, 6))
     noted = (run.directory / "tracking.json").read_bytes()

@@ -63,9 +63,7 @@ def test_a_run_is_running_and_then_finished(start: Start, client: MlflowClient) 
         (KeyboardInterrupt(), "KILLED"),
     ],
 )
-def test_status_after_an_exception(
-    error: BaseException, status: str, start: Start, client: MlflowClient
-) -> None:
+def test_status_after_an_exception(error: BaseException, status: str, start: Start, client: MlflowClient):
     with pytest.raises(type(error)), start() as run:
         raise error
     found = client.get_run(run.run_id)
@@ -305,9 +303,7 @@ def _register(run: TrackedRun, home: Workspace, **options: Any) -> None:
     run.register("r", _model_folder(home), **{**defaults, **options})
 
 
-def test_a_registered_model_points_at_the_runs_folder(
-    start: Start, home: Workspace, client: MlflowClient
-) -> None:
+def test_a_registered_model_points_at_the_runs_folder(start: Start, home: Workspace, client: MlflowClient):
     with start() as run:
         run.dataset("proteins", "/data/p.fasta", "f" * 36, {})
         run.log_metrics(7, {"eval/loss": 2.5})
@@ -358,9 +354,7 @@ def test_a_models_metrics_add_no_second_point_to_the_run(
     assert [(m.key, m.step) for m in logged.metrics] == [("train/loss", 3)]
 
 
-def test_a_continued_runs_model_stays_one_version(
-    start: Start, home: Workspace, client: MlflowClient
-) -> None:
+def test_a_continued_runs_model_stays_one_version(start: Start, home: Workspace, client: MlflowClient):
     with start() as run:
         _register(run, home)
     with start(resume=True) as again:
