@@ -14,10 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import partial
+from io import StringIO
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
+from unidiff.errors import UnidiffParseError
+from unidiff.patch import Hunk, PatchSet
 
 from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
@@ -42,7 +45,7 @@ class Change:
         old_path: its name before; None where it is new.
         status: what happened to it; "renamed" also where lines changed as well.
         before, after: its text; None where there is none, or none worth reading.
-        hunks: the changed places, ascending.
+        hunks: the changed places, ascending, whose lines are bytes as characters.
     """
 
     path: str
@@ -50,7 +53,7 @@ class Change:
     status: Status
     before: SourceText | None
     after: SourceText | None
-    hunks: tuple[Hunk, ...]
+    hunks: Sequence[Hunk]
 
 
 def read_changes(
@@ -93,16 +96,19 @@ def changes_since(root: str | Path, revision: str, problems: Problems) -> Iterat
     """
     folder = Path(root)
     with WorkTree(folder) as tree:
-        commit = tree.commit(revision)
-        for patch in parse_patch(tree.patch(commit), f"git diff {revision}"):
-            if not _is_source(patch, problems):
-                continue
-            file = None if patch.new is None else own_file(folder, patch.new)
-            if patch.new is not None and file is None:
-                problems.note("a symbolic link, skipped")
-                continue
-            old = None if patch.old is None else tree.blob(commit, patch.old)
-            yield _change(patch, old, None if file is None else file.read_bytes(), problems)
+        diff = tree.patch(tree.commit(revision))
+    for patch in parse_patch(diff, f"git diff {revision}"):
+        if not _is_source(patch, problems):
+            continue
+        file = None if patch.new is None else own_file(folder, patch.new)
+        if patch.new is not None and file is None:
+            problems.note("a symbolic link, skipped")
+            continue
+        versions = _fitted(patch, b"" if file is None else file.read_bytes(), backwards=True)
+        if versions is None:
+            problems.note("a changed file in an encoding that git converts, skipped", source=patch.new)
+            continue
+        yield _change(patch, *versions, problems)
 
 
 def changes_of_diff(root: str | Path, diff: bytes, source: str, problems: Problems) -> Iterator[Change]:
@@ -122,11 +128,11 @@ def changes_of_diff(root: str | Path, diff: bytes, source: str, problems: Proble
         if not _is_source(patch, problems):
             continue
         try:
-            old, new = _sides(folder, patch, source)
+            versions = _versions(folder, patch, source)
         except DataError as error:
             problems.bad(error)
             continue
-        yield _change(patch, old, new, problems)
+        yield _change(patch, *versions, problems)
 
 
 def _is_source(patch: FilePatch, problems: Problems) -> bool:
@@ -140,7 +146,7 @@ def _is_source(patch: FilePatch, problems: Problems) -> bool:
     return True
 
 
-def _sides(folder: Path, patch: FilePatch, source: str) -> tuple[bytes | None, bytes | None]:
+def _versions(folder: Path, patch: FilePatch, source: str) -> tuple[bytes, bytes]:
     """The bytes of a file before and after a patch, from the file as it is."""
     for name, backwards in ((patch.new, True), (patch.old, False)):
         if name is None:
@@ -150,15 +156,12 @@ def _sides(folder: Path, patch: FilePatch, source: str) -> tuple[bytes | None, b
             raise DataError(
                 "a diff of a file outside the folder, or of a link", source=source, remedy="leave it out"
             )
-        if path is not None:
-            found = path.read_bytes()
-            made = patch.apply(found, backwards=backwards)
-            if made is not None:
-                return (made, found) if backwards else (found, made)
+        if path is not None and (found := _fitted(patch, path.read_bytes(), backwards=backwards)):
+            return found
     if patch.old is None or patch.new is None:  # all of it stands in the diff
-        made = patch.apply(b"", backwards=patch.new is None)
-        if made is not None:
-            return (None, made) if patch.old is None else (made, None)
+        found = _fitted(patch, b"", backwards=patch.new is None)
+        if found is not None:
+            return found
     raise DataError(
         f"{patch.new or patch.old} fits neither side of the diff",
         source=source,
@@ -166,11 +169,20 @@ def _sides(folder: Path, patch: FilePatch, source: str) -> tuple[bytes | None, b
     )
 
 
+def _fitted(patch: FilePatch, data: bytes, *, backwards: bool) -> tuple[bytes, bytes] | None:
+    """A file before and after a patch that fits it, perhaps with the ends of lines that git keeps."""
+    for found in (data, data.replace(b"\r\n", b"\n")):
+        made = patch.apply(found, backwards=backwards)
+        if made is not None:
+            return (made, found) if backwards else (found, made)
+    return None
+
+
 def _leads_out(name: str) -> bool:
     return PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts
 
 
-def _change(patch: FilePatch, old: bytes | None, new: bytes | None, problems: Problems) -> Change:
+def _change(patch: FilePatch, old: bytes, new: bytes, problems: Problems) -> Change:
     path = patch.new or patch.old or ""
     status: Status = "modified"
     if patch.old is None or patch.new is None:
@@ -187,7 +199,7 @@ def _change(patch: FilePatch, old: bytes | None, new: bytes | None, problems: Pr
     )
 
 
-def _text(data: bytes | None, path: str, problems: Problems) -> SourceText | None:
+def _text(data: bytes, path: str, problems: Problems) -> SourceText | None:
     if not data:
         return None
     reason = "a binary file, skipped" if b"\0" in data else ""
@@ -243,7 +255,8 @@ def _origins(change: Change) -> dict[int, int | None]:
     old = change.before.split("\n") if change.before is not None else []
     origins: dict[int, int | None] = {}
     for hunk in change.hunks:
-        gone, came = hunk.changed()
+        gone = [line.source_line_no or 0 for line in hunk if line.is_removed]
+        came = [line.target_line_no or 0 for line in hunk if line.is_added]
         origins |= dict.fromkeys(came)
         if old:
             texts = [old[number - 1] for number in gone], [new[number - 1] for number in came]
@@ -286,54 +299,11 @@ def paired(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]
 
 # Unified diffs
 
-_HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
-_ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
-_ESCAPED = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
-_NO_FILE = b"/dev/null"
-_NO_LINE_END = b"\\"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hunk:
-    """Neighbouring lines that changed together.
-
-    Args:
-        old, new: 1-based numbers of its lines before and after; empty where there are none.
-        lines: as in the patch, each with " ", "-", "+" or "\\" in front, line ends included.
-    """
-
-    old: range
-    new: range
-    lines: tuple[bytes, ...]
-
-    def side(self, sign: bytes) -> list[bytes]:
-        """The lines before (sign b"-") or after (b"+"), those of the context included."""
-        kept: list[bytes] = []
-        last = b""
-        for line in self.lines:
-            if line[:1] == _NO_LINE_END:
-                if last in (b" ", sign):
-                    kept[-1] = kept[-1].removesuffix(b"\n")
-                continue
-            last = line[:1]
-            if last in (b" ", sign):
-                kept.append(line[1:])
-        return kept
-
-    def changed(self) -> tuple[list[int], list[int]]:
-        """1-based numbers of the lines that went (before) and that came (after), without the context."""
-        old, new = self.old.start, self.new.start
-        gone: list[int] = []
-        came: list[int] = []
-        for line in self.lines:
-            sign = line[:1]
-            if sign == b"-":
-                gone.append(old)
-            elif sign == b"+":
-                came.append(new)
-            old += sign in (b" ", b"-")
-            new += sign in (b" ", b"+")
-        return gone, came
+_FILE = re.compile(r"^(?=diff --git )", re.MULTILINE)
+_BODY = re.compile(r"^(?=--- )", re.MULTILINE)
+_RENAMED = re.compile(r"^rename from (.*)\nrename to (.*)$", re.MULTILINE)
+_BETWEEN = re.compile(r"^[^-+ @\\\r\n].*", re.MULTILINE)  # lines of no file; some would take unidiff long
+_NO_LINE_END = re.compile(r"\n\\.*")  # after a line that has no end; its words are in the user's language
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,31 +312,34 @@ class FilePatch:
 
     Args:
         old, new: its name before and after; None where there was none, or is none.
-        hunks: ascending; none where a file is only renamed.
+        hunks: ascending; their characters are bytes. None where a file is only renamed.
     """
 
     old: str | None
     new: str | None
-    hunks: tuple[Hunk, ...]
+    hunks: Sequence[Hunk] = ()
 
     def apply(self, data: bytes, *, backwards: bool = False) -> bytes | None:
         """The file after the patch (before it, backwards), or None where the patch does not fit the file."""
-        lines = _lines(data)
-        made: list[bytes] = []
+        lines = list(StringIO(data.decode("latin-1")))
+        made: list[str] = []
         done = 0
         for hunk in self.hunks:
-            own, other = (b"+", b"-") if backwards else (b"-", b"+")
-            expected = hunk.side(own)
-            span = hunk.new if backwards else hunk.old
-            start = span.start - 1 if len(span) else span.start
+            expected = [line.value for line in hunk.source_lines()]
+            other = [line.value for line in hunk.target_lines()]
+            first, count = hunk.source_start, hunk.source_length
+            if backwards:
+                expected, other = other, expected
+                first, count = hunk.target_start, hunk.target_length
+            start = first - 1 if count else first  # of no lines, the number of the one in front
             if start < done or lines[start : start + len(expected)] != expected:
                 return None
-            made += [*lines[done:start], *hunk.side(other)]
+            made += [*lines[done:start], *other]
             done = start + len(expected)
-        return b"".join([*made, *lines[done:]])
+        return "".join([*made, *lines[done:]]).encode("latin-1")
 
 
-def parse_patch(data: bytes, source: str) -> list[FilePatch]:
+def parse_patch(data: bytes, source: str) -> Iterator[FilePatch]:
     """The files of a unified diff, as `git diff` and `diff -u` write it.
 
     Args:
@@ -376,105 +349,40 @@ def parse_patch(data: bytes, source: str) -> list[FilePatch]:
     Raises:
         DataError: a hunk that ends too early, with its line; no file in it at all.
     """
-    return list(_Reader(_lines(data), source).files())
+    line, found = 1, False
+    for part in _FILE.split(data.decode("latin-1")):
+        head, *bodies = _BODY.split(part, maxsplit=1)
+        found = found or bool(bodies) or head.startswith("diff --git ")
+        line += head.count("\n")
+        for body in bodies:
+            yield from _files(body, source, line)
+            line += body.count("\n")
+        if not bodies and (names := _RENAMED.search(head)) is not None:
+            yield FilePatch(old=_name(names[1], ""), new=_name(names[2], ""))
+    if not found and data.strip():
+        raise DataError("not a unified diff", source=source, remedy="write it with git diff or diff -u")
 
 
-class _Reader:
-    """Goes through the lines of a patch once."""
-
-    def __init__(self, lines: Sequence[bytes], source: str) -> None:
-        self.lines, self.source, self.at = lines, source, 0
-        self.old: str | None = None
-        self.new: str | None = None
-        self.named = False
-        self.hunks: list[Hunk] = []
-
-    def files(self) -> Iterator[FilePatch]:
-        count = 0
-        while self.at < len(self.lines):
-            line = self.lines[self.at]
-            begins = line.startswith(b"diff --git ")
-            header = line.startswith(b"--- ") and self._next().startswith(b"+++ ")
-            if (begins or (header and self.hunks)) and self.named:
-                count += 1
-                yield self._finished()
-            if header:
-                self.old, self.new = _name(line[4:], b"a/"), _name(self._next()[4:], b"b/")
-                self.named = True
-                self.at += 1
-            elif line.startswith(b"rename from "):
-                self.old, self.named = _name(line[12:], b""), True
-            elif line.startswith(b"rename to "):
-                self.new = _name(line[10:], b"")
-            elif self.named and _HUNK.match(line):
-                self.hunks.append(self._hunk())
-                continue
-            elif self.named and line.startswith(b"@@ -"):
-                raise DataError("a hunk without its line numbers", source=self.source, line=self.at + 1)
-            self.at += 1
-        if self.named:
-            count += 1
-            yield self._finished()
-        if not count and b"".join(self.lines).strip():
-            raise DataError(
-                "not a unified diff", source=self.source, remedy="write it with git diff or diff -u"
-            )
-
-    def _next(self) -> bytes:
-        return self.lines[self.at + 1] if self.at + 1 < len(self.lines) else b""
-
-    def _finished(self) -> FilePatch:
-        made = FilePatch(old=self.old, new=self.new, hunks=tuple(self.hunks))
-        self.old = self.new = None
-        self.named, self.hunks = False, []
-        return made
-
-    def _hunk(self) -> Hunk:
-        match = _HUNK.match(self.lines[self.at])
-        assert match is not None
-        old, olds, new, news = (1 if part is None else int(part) for part in match.groups())
-        left, right = olds, news
-        begin = self.at = self.at + 1
-        while left or right or self._is_ending():
-            sign = self.lines[self.at][:1] if self.at < len(self.lines) else b""
-            if sign not in (b" ", b"-", b"+", b"\\", b"\n", b"\r") or left < 0 or right < 0:
-                raise DataError("a hunk with fewer lines than it says", source=self.source, line=self.at + 1)
-            context = sign in (b" ", b"\n", b"\r")  # some programs strip the space of an empty line
-            left -= context or sign == b"-"
-            right -= context or sign == b"+"
-            self.at += 1
-        lines = tuple(
-            b" " + line if line[:1] in (b"\n", b"\r") else line for line in self.lines[begin : self.at]
-        )
-        return Hunk(old=_range(old, olds), new=_range(new, news), lines=lines)
-
-    def _is_ending(self) -> bool:
-        return self.at < len(self.lines) and self.lines[self.at].startswith(_NO_LINE_END)
+def _files(text: str, source: str, line: int) -> Iterator[FilePatch]:
+    """The files of a diff that has no headers of git, and begins at a line of its source."""
+    text = _NO_LINE_END.sub("\0", _BETWEEN.sub("#", text))
+    read = StringIO(text)
+    try:
+        files = PatchSet(one.partition("\0")[0] for one in read)
+    except (UnidiffParseError, ValueError):  # the latter where a number has thousands of digits
+        line += sum(text.count(end, 0, read.tell()) for end in "\0\n") - (read.tell() < len(text))
+        raise DataError("a hunk with fewer lines than it says, or more", source=source, line=line) from None
+    for file in files:
+        if not file:
+            line += (file.diff_line_no or 1) - 1
+            raise DataError("a hunk without its line numbers", source=source, line=line)
+        yield FilePatch(old=_name(file.source_file, "a/"), new=_name(file.target_file, "b/"), hunks=file)
 
 
-def _range(first: int, count: int) -> range:
-    """Line numbers; where there are none, `start` is the line in front of the place."""
-    return range(first, first + count)
-
-
-def _lines(data: bytes) -> list[bytes]:
-    """Lines with their ends; only \\n ends one, as git sees it."""
-    parts = data.split(b"\n")
-    return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
-
-
-def _name(text: bytes, prefix: bytes) -> str | None:
-    """A file name of a header, without quotes, time stamp and prefix; None for no file."""
-    text = text.rstrip(b"\r\n")
-    if text.startswith(b'"'):
-        text = _ESCAPE.sub(_unescaped, text[1 : text.rfind(b'"')])
-    else:
-        text = text.split(b"\t")[0]
-    if text == _NO_FILE:
-        return None
-    return text.removeprefix(prefix).decode("utf-8", "surrogateescape")
-
-
-def _unescaped(match: re.Match[bytes]) -> bytes:
-    found = match.group(1)
-    return bytes([int(found, 8) & 255]) if len(found) == 3 else _ESCAPED.get(found, found)
+def _name(text: str, prefix: str) -> str | None:
+    """A file name of a header, without quotes and prefix; None for no file."""
+    text = text.rstrip("\r")
+    if text.startswith('"'):
+        text = text[1 : text.rfind('"')].encode("latin-1").decode("unicode_escape")
+    name = text.removeprefix(prefix).encode("latin-1", "replace").decode("utf-8", "surrogateescape")
+    return None if text == "/dev/null" else name

@@ -106,14 +106,6 @@ class WorkTree:
         """
         return self._git("diff", *_DIFF, commit, "--", ".")
 
-    def blob(self, commit: str, name: str) -> bytes:
-        """A file as it was in the commit.
-
-        Raises:
-            DataError: it is not there.
-        """
-        return self._git("cat-file", "blob", f"{commit}:./{name}")
-
     def tracked(self) -> list[PurePath]:
         """The files that the index names, each once.
 

@@ -189,13 +189,6 @@ def test_it_says_what_git_says(tmp_path, kind):
         assert tree.tracked() == names
 
 
-def test_an_earlier_version_of_a_file(tmp_path):
-    with WorkTree(sub_folder(tmp_path)) as tree:
-        assert tree.blob(tree.commit("HEAD"), "b.py").decode() == OLD
-        with pytest.raises(DataError, match="git cat-file failed"):
-            tree.blob(tree.commit("HEAD"), "c d.py")
-
-
 def test_no_commit_yet(tmp_path):
     git(tmp_path, "init", "-q")
     (tmp_path / "a.py").write_text(OLD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,17 @@ def by_path(changes: list[Change]) -> dict[str, Change]:
     return {change.path: change for change in changes}
 
 
+def places(change: Change) -> list[tuple[list[int], list[int]]]:
+    """The numbers of the lines that went and of those that came, of each hunk."""
+    return [
+        (
+            [line.source_line_no or 0 for line in hunk if line.is_removed],
+            [line.target_line_no or 0 for line in hunk if line.is_added],
+        )
+        for hunk in change.hunks
+    ]
+
+
 def test_every_kind_of_change(tree):
     problems = Problems()
     found = by_path(list(changes_since(tree, "HEAD", problems)))
@@ -64,11 +76,11 @@ def test_every_kind_of_change(tree):
     changed = found["mod.py"]
     assert (changed.before, changed.after) == (BEFORE, AFTER)
     assert changed.after.language == "python"
-    assert [hunk.changed() for hunk in changed.hunks] == [([], [1, 2, 3]), ([2], [5])]
+    assert places(changed) == [([], [1, 2, 3]), ([2], [5])]
     assert found["pkg/new nämé.py"].old_path == "pkg/old name.py"
     assert not found["pkg/new nämé.py"].hunks
     assert found["added.py"].before is None
-    assert found["added.py"].hunks[0].changed() == ([], [1, 2, 3])
+    assert places(found["added.py"]) == [([], [1, 2, 3])]
     assert found["gone.py"].after is None
     assert set(problems.counts) == {
         "a changed file that is no source code, skipped",
@@ -80,6 +92,32 @@ def test_a_folder_inside_a_work_tree(tree):
     [change] = changes_since(tree / "pkg", "HEAD", Problems())
     assert (change.path, change.old_path, change.status) == ("new nämé.py", "old name.py", "renamed")
     assert change.before == change.after
+
+
+def test_a_change_of_mode_alone_is_none(tree):
+    git(tree, "commit", "-qam", "second")
+    git(tree, "config", "core.fileMode", "true")
+    (tree / "mod.py").chmod(0o755)
+    assert list(changes_since(tree, "HEAD", Problems())) == []
+
+
+def test_ends_of_lines_that_git_converts(tree):
+    git(tree, "commit", "-qam", "second")
+    git(tree, "config", "core.autocrlf", "true")
+    put(tree, "mod.py", AFTER.replace("a - b", "a * b").replace("\n", "\r\n"))
+    [change] = changes_since(tree, "HEAD", Problems())
+    assert (change.before, places(change)) == (AFTER, [([5], [5])])
+
+
+def test_an_encoding_that_git_converts_is_counted(tree):
+    put(tree, ".gitattributes", "wide.py working-tree-encoding=UTF-16\n")
+    put(tree, "wide.py", BEFORE.encode("utf-16"))
+    git(tree, "add", ".")
+    git(tree, "commit", "-qm", "second")
+    put(tree, "wide.py", AFTER.encode("utf-16"))
+    problems = Problems()
+    assert list(changes_since(tree, "HEAD", problems)) == []
+    assert set(problems.counts) == {"a changed file in an encoding that git converts, skipped"}
 
 
 @pytest.mark.parametrize("revision", ["nowhere", "--all", "HEAD:mod.py"])
@@ -105,8 +143,10 @@ def test_a_diff_gives_what_git_gives(tree, context, applied):
     for path, change in found.items():
         assert (change.before, change.after) == (wanted[path].before, wanted[path].after)
         assert change.status == wanted[path].status
-        came = [number for hunk in change.hunks for number in hunk.changed()[1]]
-        assert came == [number for hunk in wanted[path].hunks for number in hunk.changed()[1]]
+        came, expected = (
+            [line for _, came in places(one) for line in came] for one in (change, wanted[path])
+        )
+        assert came == expected
 
 
 def test_a_file_without_a_last_line_end(tmp_path):
@@ -146,10 +186,18 @@ def test_a_diff_does_not_reach_outside_its_folder(tmp_path):
 
 def test_a_torn_diff_says_where():
     with pytest.raises(DataError, match="d:5: a hunk with fewer lines"):
-        parse_patch(b"--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n-x\n", "d")
+        list(parse_patch(b"--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n-x\n", "d"))
 
 
 def test_no_diff():
     with pytest.raises(DataError, match="not a unified diff"):
-        parse_patch(b"hello\n", "d")
-    assert parse_patch(b"", "d") == []
+        list(parse_patch(b"hello\n", "d"))
+    assert list(parse_patch(b"", "d")) == []
+
+
+def test_what_stands_between_files_takes_no_time():
+    line = "Binary files" + " a and" * 20_000
+    diff = f"--- a.py\n+++ a.py\n@@ -1 +1 @@\n-x\n+y\n{line}\n--- b.py\n+++ b.py\n@@ -1 +1 @@\n-x\n+y\n"
+    begun = time.process_time()
+    assert [patch.new for patch in parse_patch(diff.encode(), "d")] == ["a.py", "b.py"]
+    assert time.process_time() - begun < 5
