@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ COUNT = 12
 Spell = Callable[[bytes], bytes]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Hostile:
     """A format in pieces.
 
@@ -51,6 +51,7 @@ class Hostile:
     domain: str
     format: str
     name: str
+    _: KW_ONLY
     records: tuple[bytes, ...]
     value: Spell | None = None
     label: Spell | None = None
@@ -151,13 +152,8 @@ def _saved(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
     types = {name: {"dtype": "string", "_type": "Value"} for name in columns}
     name = "data-00000-of-00001.arrow"
     state: dict[str, Any] = {"_data_files": [{"filename": name}], "_fingerprint": "5eed"}
-    state |= {
-        "_format_columns": None,
-        "_format_kwargs": {},
-        "_format_type": None,
-        "_output_all_columns": False,
-        "_split": None,
-    }
+    state |= dict.fromkeys(("_format_columns", "_format_type", "_split"))
+    state |= {"_format_kwargs": {}, "_output_all_columns": False}
     info = {"citation": "", "description": "", "features": types, "homepage": "", "license": ""}
     beside = {"state.json": json.dumps(state).encode(), "dataset_info.json": json.dumps(info).encode()}
     return made | {
@@ -172,17 +168,13 @@ def _saved(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
 def _text(count: int) -> Iterator[Hostile]:
     sentences = SENTENCES[:count]
     yield Hostile(
-        domain="text",
-        format="txt",
-        name="t.txt",
+        *("text", "txt", "t.txt"),
         records=_lines(sentences),
         value=_around(b""),
         giant=_long(b"", b"cat "),
     )
     yield Hostile(
-        domain="text",
-        format="jsonl",
-        name="t.jsonl",
+        *("text", "jsonl", "t.jsonl"),
         records=_objects([{"id": f"t{n}", "text": s} for n, s in enumerate(sentences)]),
         value=_around(b'{"id": "v", "text": "', b'"}\n'),
         label=_around(b'{"id": "', b'", "text": "a cat"}\n'),
@@ -192,9 +184,7 @@ def _text(count: int) -> Iterator[Hostile]:
     )
     for format, mark in (("csv", b","), ("tsv", b"\t")):
         yield Hostile(
-            domain="text",
-            format=format,
-            name=f"t.{format}",
+            *("text", format, f"t.{format}"),
             head=b"id" + mark + b"text\n",
             records=tuple(f"t{n}".encode() + mark + s.encode() + b"\n" for n, s in enumerate(sentences)),
             value=_around(b"v" + mark),
@@ -203,17 +193,13 @@ def _text(count: int) -> Iterator[Hostile]:
             giant=_long(b"v" + mark, b"cat "),
         )
     yield Hostile(
-        domain="text",
-        format="conllu",
-        name="t.conllu",
+        *("text", "conllu", "t.conllu"),
         records=tuple(map(_conllu, sentences)),
         value=_around(b"1\t", b"\t_\tX\t_\t_\t0\troot\t_\t_\n\n"),
         label=_around(b"# sent_id = ", b"\n" + _conllu("a cat")),
     )
     yield Hostile(
-        domain="text",
-        format="parquet",
-        name="t.parquet",
+        *("text", "parquet", "t.parquet"),
         **_table({"text": sentences}),
     )
     yield Hostile(domain="text", format="huggingface", **_saved({"text": sentences}))
@@ -235,27 +221,21 @@ def _protein(count: int) -> Iterator[Hostile]:
     proteins = [one[:30] for one in PROTEINS[:count]]
     for format, name in (("fasta", "p.fasta"), ("a3m", "p.a3m")):
         yield Hostile(
-            domain="protein",
-            format=format,
-            name=name,
+            *("protein", format, name),
             records=tuple(f">p{n}\n{s}\n".encode() for n, s in enumerate(proteins)),
             value=_around(b">v\n"),
             label=_around(b">", b"\nMKVLAT\n"),
             giant=_long(b">v\n", b"M"),
         )
     yield Hostile(
-        domain="protein",
-        format="stockholm",
-        name="p.sto",
+        *("protein", "stockholm", "p.sto"),
         records=tuple(f"# STOCKHOLM 1.0\nrow{n} {s}\n//\n".encode() for n, s in enumerate(proteins)),
         value=_around(b"# STOCKHOLM 1.0\nv ", b"\n//\n"),
         label=_around(b"# STOCKHOLM 1.0\n", b" MKVLAT\n//\n"),
         whole=True,
     )
     yield Hostile(
-        domain="protein",
-        format="clustal",
-        name="p.aln",
+        *("protein", "clustal", "p.aln"),
         head=b"CLUSTAL W (1.82) multiple sequence alignment\n\n",
         records=tuple(f"row{n:<12}{s}\n".encode() for n, s in enumerate(proteins)),
         value=_around(b"v              "),
@@ -266,9 +246,7 @@ def _protein(count: int) -> Iterator[Hostile]:
     before, _, after = entries[0].partition(proteins[0].encode())
     named = swissprot(["V00000"], ["MKVLAT"]).encode()
     yield Hostile(
-        domain="protein",
-        format="swissprot",
-        name="p.dat",
+        *("protein", "swissprot", "p.dat"),
         records=tuple(entries),
         value=_around(before, after),
         label=lambda given: named.replace(b"Protein of V00000", given),
@@ -276,9 +254,7 @@ def _protein(count: int) -> Iterator[Hostile]:
     for format, name in (("pdb", "p{}.pdb"), ("mmcif", "p{}.cif")):
         texts = [(pdb(s) + "END\n").encode() if format == "pdb" else _mmcif(s) for s in proteins]
         yield Hostile(
-            domain="protein",
-            format=format,
-            name=name,
+            *("protein", format, name),
             records=tuple(texts),
             value=lambda given, first=texts[0]: first.replace(b"ALA", given).replace(b"LEU", given),  # type: ignore[misc]
             label=lambda given, first=texts[0]: b"# " + given + b"\n" + first,  # type: ignore[misc]
@@ -286,9 +262,7 @@ def _protein(count: int) -> Iterator[Hostile]:
             folder=True,
         )
     yield Hostile(
-        domain="protein",
-        format="huggingface",
-        name="data/train-00000.parquet",
+        *("protein", "huggingface", "data/train-00000.parquet"),
         options=("--option", "text=chain"),
         folder=True,
         prefix="hf:",
@@ -318,18 +292,14 @@ def _flat(format: str, bases: Sequence[str]) -> list[bytes]:
 def _dna(count: int) -> Iterator[Hostile]:
     bases = [one[:40] for one in DNA[:count]]
     yield Hostile(
-        domain="dna",
-        format="fasta",
-        name="d.fa",
+        *("dna", "fasta", "d.fa"),
         records=tuple(f">d{n}\n{s}\n".encode() for n, s in enumerate(bases)),
         value=_around(b">v\n"),
         label=_around(b">", b"\nACGTAC\n"),
         giant=_long(b">v\n", b"A"),
     )
     yield Hostile(
-        domain="dna",
-        format="fastq",
-        name="d.fq",
+        *("dna", "fastq", "d.fq"),
         records=tuple(f"@d{n}\n{s}\n+\n{'I' * len(s)}\n".encode() for n, s in enumerate(bases)),
         value=lambda given: b"@v\n" + given + b"\n+\n" + b"I" * len(given) + b"\n",
         label=_around(b"@", b"\nACGT\n+\nIIII\n"),
@@ -339,26 +309,20 @@ def _dna(count: int) -> Iterator[Hostile]:
         first = bases[0].lower().encode()
         shown = next(line for line in flat[0].splitlines() if first[:10] in line)
         yield Hostile(
-            domain="dna",
-            format=format,
-            name=name,
+            *("dna", format, name),
             records=tuple(flat),
             value=lambda given, one=flat[0], old=shown: one.replace(old, b"     " + given),  # type: ignore[misc]
             label=lambda given, one=flat[0]: one.replace(b"words", given),  # type: ignore[misc]
         )
     yield Hostile(
-        domain="dna",
-        format="stockholm",
-        name="d.sto",
+        *("dna", "stockholm", "d.sto"),
         records=tuple(f"# STOCKHOLM 1.0\nrow{n} {s}\n//\n".encode() for n, s in enumerate(bases)),
         value=_around(b"# STOCKHOLM 1.0\nv ", b"\n//\n"),
         label=_around(b"# STOCKHOLM 1.0\n", b" ACGTAC\n//\n"),
         whole=True,
     )
     yield Hostile(
-        domain="dna",
-        format="bed",
-        name="w.bed",
+        *("dna", "bed", "w.bed"),
         records=tuple(f"c{n}\t5\t30\tw{n}\t0\t{'+-'[n % 2]}\n".encode() for n in range(count)),
         value=_around(b"c0\t", b"\t20\tv\t0\t+\n"),
         label=_around(b"c0\t5\t20\t", b"\t0\t+\n"),
@@ -379,9 +343,7 @@ def _code(count: int) -> Iterator[Hostile]:
     sources = [text.encode() for text in SOURCES[:count]]
     for format in ("source", "worktree"):
         yield Hostile(
-            domain="code",
-            format=format,
-            name="m{}.py",
+            *("code", format, "m{}.py"),
             records=tuple(sources),
             value=_around(b"x = 1\ny = '", b"'\n"),
             files=True,
@@ -390,9 +352,7 @@ def _code(count: int) -> Iterator[Hostile]:
             giant=_long(b"x = '", b"abc "),
         )
     yield Hostile(
-        domain="code",
-        format="notebook",
-        name="n{}.ipynb",
+        *("code", "notebook", "n{}.ipynb"),
         records=tuple(_cells(json.dumps(text.decode()).encode()) for text in sources),
         value=lambda given: _cells(b'"x = 1  # ' + given + b'"'),
         label=lambda given: b'{"' + given + b'": 1, ' + _cells(b'"x = 1"')[1:],
@@ -401,9 +361,7 @@ def _code(count: int) -> Iterator[Hostile]:
         json=True,
     )
     yield Hostile(
-        domain="code",
-        format="json",
-        name="c.jsonl",
+        *("code", "json", "c.jsonl"),
         records=_objects([{"id": f"c{n}", "code": s.decode()} for n, s in enumerate(sources)]),
         value=_around(b'{"id": "v", "code": "x = 1 # ', b'"}\n'),
         label=_around(b'{"id": "', b'", "code": "x = 1"}\n'),
@@ -412,9 +370,7 @@ def _code(count: int) -> Iterator[Hostile]:
         giant=_long(b'{"id": "v", "code": "', b"abc ", b'"}\n'),
     )
     yield Hostile(
-        domain="code",
-        format="huggingface",
-        name="train.jsonl",
+        *("code", "huggingface", "train.jsonl"),
         records=_objects([{"code": s.decode()} for s in sources]),
         value=_around(b'{"code": "x = 1 # ', b'"}\n'),
         options=("--option", "language=python", "--option", "text=code"),
@@ -427,49 +383,26 @@ def _code(count: int) -> Iterator[Hostile]:
 
 # Patients
 
-DRUGS = [
-    "metformin",
-    "repaglinide",
-    "nateglinide",
-    "chlorpropamide",
-    "glimepiride",
-    "acetohexamide",
-    "glipizide",
-    "glyburide",
-    "tolbutamide",
-    "pioglitazone",
-    "rosiglitazone",
-    "acarbose",
-    "miglitol",
-    "troglitazone",
-    "tolazamide",
-    "examide",
-    "citoglipton",
-    "insulin",
-    "glyburide-metformin",
-    "glipizide-metformin",
-    "glimepiride-pioglitazone",
-    "metformin-rosiglitazone",
-    "metformin-pioglitazone",
-]
+DIABETES = (
+    "encounter_id,patient_nbr,gender,race,age,admission_type_id,admission_source_id,medical_specialty,"
+    "discharge_disposition_id,max_glu_serum,A1Cresult,metformin,repaglinide,nateglinide,chlorpropamide,"
+    "glimepiride,acetohexamide,glipizide,glyburide,tolbutamide,pioglitazone,rosiglitazone,acarbose,miglitol,"
+    "troglitazone,tolazamide,examide,citoglipton,insulin,glyburide-metformin,glipizide-metformin,"
+    "glimepiride-pioglitazone,metformin-rosiglitazone,metformin-pioglitazone,time_in_hospital,"
+    "num_lab_procedures,num_procedures,num_medications,diag_2,diag_3,diag_1\n"
+)
 CONCEPTS = {"I10": 320128, "E11": 201826, "J45": 317009, "M54": 194133, "K21": 318800}
 
 
 def _fhir(person: int, events: Sequence[tuple[str, str]]) -> bytes:
-    lines: list[Any] = [
+    found: list[Any] = [
         {"resourceType": "Patient", "id": f"p{person}", "gender": "female", "birthDate": "1960-01-01"}
     ]
     for day, code in events:
         coding = [{"system": "http://hl7.org/fhir/sid/icd-10-cm", "code": code}]
-        lines.append(
-            {
-                "resourceType": "Condition",
-                "subject": {"reference": f"Patient/p{person}"},
-                "code": {"coding": coding},
-                "onsetDateTime": day,
-            }
-        )
-    return b"".join(_objects(lines))
+        own = {"subject": {"reference": f"Patient/p{person}"}, "onsetDateTime": day}
+        found.append({"resourceType": "Condition", "code": {"coding": coding}, **own})
+    return b"".join(_objects(found))
 
 
 def _ehr(count: int) -> Iterator[Hostile]:
@@ -483,9 +416,7 @@ def _ehr(count: int) -> Iterator[Hostile]:
         )
 
     yield Hostile(
-        domain="ehr",
-        format="events",
-        name="e.csv",
+        *("ehr", "events", "e.csv"),
         head=b"patient_id,time,code,value\n",
         records=joined(lambda p, n, day, code: f"{p},{day},{code},"),
         value=_around(b"v,2024-05-01,", b",\n"),
@@ -494,9 +425,7 @@ def _ehr(count: int) -> Iterator[Hostile]:
         giant=_long(b"v,2024-05-01,", b"cat "),
     )
     yield Hostile(
-        domain="ehr",
-        format="wide",
-        name="w.csv",
+        *("ehr", "wide", "w.csv"),
         head=b"patient_id,encounter_id,date,diagnosis\n",
         records=joined(lambda p, n, day, code: f"{p},{p}-{n},{day},{code}"),
         value=_around(b"v,v-1,2024-05-01,"),
@@ -505,9 +434,7 @@ def _ehr(count: int) -> Iterator[Hostile]:
         options=("--option", "time=date", "--option", "columns=diagnosis"),
     )
     yield Hostile(
-        domain="ehr",
-        format="fhir",
-        name="all.ndjson",
+        *("ehr", "fhir", "all.ndjson"),
         records=tuple(_fhir(*one) for one in lives),
         value=_around(
             b'{"resourceType": "Condition", "subject": {"reference": "Patient/v"}, "onsetDateTime": '
@@ -520,9 +447,7 @@ def _ehr(count: int) -> Iterator[Hostile]:
         apart=True,
     )
     yield Hostile(
-        domain="ehr",
-        format="omop",
-        name="condition_occurrence.csv",
+        *("ehr", "omop", "condition_occurrence.csv"),
         head=b"condition_occurrence_id,person_id,condition_concept_id,condition_start_date\n",
         records=joined(lambda p, n, day, code: f"{p * 100 + n},{p},{CONCEPTS[code]},{day}"),
         value=_around(b"7,0,", b",2024-05-01\n"),
@@ -542,9 +467,7 @@ def _ehr(count: int) -> Iterator[Hostile]:
     )
     people = "".join(f"{p},{p},M,1950-01-01 00:00:00,,,,0\n" for p in range(count))
     yield Hostile(
-        domain="ehr",
-        format="mimic3",
-        name="DIAGNOSES_ICD.csv",
+        *("ehr", "mimic3", "DIAGNOSES_ICD.csv"),
         head=b"ROW_ID,SUBJECT_ID,HADM_ID,SEQ_NUM,ICD9_CODE\n",
         records=joined(lambda p, n, day, code: f"{p},{p},{p * 100 + n},1,{code}"),
         value=_around(b"7,0,0,1,"),
@@ -559,9 +482,7 @@ def _ehr(count: int) -> Iterator[Hostile]:
         apart=True,
     )
     yield Hostile(
-        domain="ehr",
-        format="synthea",
-        name="conditions.csv",
+        *("ehr", "synthea", "conditions.csv"),
         head=b"START,STOP,PATIENT,ENCOUNTER,CODE,DESCRIPTION\n",
         records=joined(lambda p, n, day, code: f"{day},,p{p},{p}-{n},{code},words"),
         value=_around(b"2024-05-01,,p0,,", b",words\n"),
@@ -580,25 +501,10 @@ def _ehr(count: int) -> Iterator[Hostile]:
         folder=True,
         apart=True,
     )
-    columns = [
-        "encounter_id",
-        "patient_nbr",
-        "gender",
-        "race",
-        "age",
-        "admission_type_id",
-        "admission_source_id",
-    ]
-    columns += ["medical_specialty", "discharge_disposition_id", "max_glu_serum", "A1Cresult", *DRUGS]
-    columns += ["time_in_hospital", "num_lab_procedures", "num_procedures", "num_medications"]
-    columns += ["diag_2", "diag_3", "diag_1"]
-    rest = ",".join(["Female", "white", "[50-60)", *("1",) * 3, "6", "None", ">8", *("No",) * len(DRUGS)])
-    rest += ",3,40,1,12,401,428,"
+    rest = f"Female,white,[50-60),1,1,1,6,None,>8,{'No,' * 23}3,40,1,12,401,428,"
     yield Hostile(
-        domain="ehr",
-        format="diabetes130",
-        name="diabetic_data.csv",
-        head=",".join(columns).encode() + b"\n",
+        *("ehr", "diabetes130", "diabetic_data.csv"),
+        head=DIABETES.encode(),
         records=joined(lambda p, n, day, code: f"{p * 100 + n},{p},{rest}{code}"),
         value=_around(b"7777,v," + rest.encode()),
         label=_around(b"7777,", b"," + rest.encode() + b"I10\n"),
@@ -607,16 +513,12 @@ def _ehr(count: int) -> Iterator[Hostile]:
     flat = [(str(p), day, code) for p, own in lives for day, code in own]
     people, days, codes = map(list, zip(*flat, strict=True))
     yield Hostile(
-        domain="ehr",
-        format="huggingface",
-        name="e.parquet",
+        *("ehr", "huggingface", "e.parquet"),
         column="code",
         **_table({"patient_id": people, "time": days, "code": codes}),
     )
     yield Hostile(
-        domain="ehr",
-        format="meds",
-        name="data/train/0.parquet",
+        *("ehr", "meds", "data/train/0.parquet"),
         column="code",
         beside={"metadata/dataset.json": b'{"dataset_name": "a", "meds_version": "0.4.0"}\n'},
         folder=True,
@@ -651,9 +553,7 @@ def _logs(count: int) -> Iterator[Hostile]:
         begin = before.replace("{t:", "{0:").format(TIMES[0]).encode()
         year = ("--option", "year=2024") if format == "syslog" else ()
         yield Hostile(
-            domain="logs",
-            format=format,
-            name="app.log",
+            *("logs", format, "app.log"),
             records=_lines([before.replace("{t:", "{0:").format(t) + m + after for t, m in log]),
             value=_around(begin, after.encode() + b"\n"),
             time=_around(b"", b" INFO app[7]: open\n") if format == "iso" else None,
@@ -679,9 +579,7 @@ def _logs(count: int) -> Iterator[Hostile]:
     }
     for format, (shape, first, last) in objects.items():
         yield Hostile(
-            domain="logs",
-            format=format,
-            name="app.jsonl",
+            *("logs", format, "app.jsonl"),
             records=_objects([shape(t, m) for t, m in log]),
             value=_around(first, last),
             time=_around(first.partition(day.encode())[0], b'", "message": "open"}\n')
@@ -692,9 +590,7 @@ def _logs(count: int) -> Iterator[Hostile]:
         )
     for format, mark in (("csv", b","), ("tsv", b"\t")):
         yield Hostile(
-            domain="logs",
-            format=format,
-            name=f"app.{format}",
+            *("logs", format, f"app.{format}"),
             head=b"time" + mark + b"message\n",
             records=tuple(t.isoformat().encode() + mark + m.encode() + b"\n" for t, m in log),
             value=_around(day.encode() + b"Z" + mark),
@@ -702,9 +598,7 @@ def _logs(count: int) -> Iterator[Hostile]:
             options=APART,
         )
     yield Hostile(
-        domain="logs",
-        format="sessions",
-        name="s.txt",
+        *("logs", "sessions", "s.txt"),
         records=_lines([f"5 5 22 {n % 4 + 9} 11 9 11 9 26" for n in range(count)]),
         value=_around(b"5 5 "),
         label=_around(b"", b",5 5 22\n"),
@@ -721,9 +615,7 @@ def _commands(count: int) -> Iterator[Hostile]:
         for n, (a, b) in enumerate(pairs)
     ]
     yield Hostile(
-        domain="text",
-        format="jsonl",
-        name="pairs.jsonl",
+        *("text", "jsonl", "pairs.jsonl"),
         command="pairs",
         records=_objects([{"id": f"q{n}", "good": a, "bad": b} for n, (a, b) in enumerate(pairs)]),
         value=_around(b'{"id": "v", "bad": "a cat", "good": "', b'"}\n'),
@@ -731,9 +623,7 @@ def _commands(count: int) -> Iterator[Hostile]:
         json=True,
     )
     yield Hostile(
-        domain="text",
-        format="csv",
-        name="pairs.csv",
+        *("text", "csv", "pairs.csv"),
         command="pairs",
         head=b"id,good,bad\n",
         records=tuple(f"q{n},{a},{b}\n".encode() for n, (a, b) in enumerate(pairs)),
@@ -742,9 +632,7 @@ def _commands(count: int) -> Iterator[Hostile]:
     )
     one = json.dumps(lists[0]["hyps"]).encode()
     yield Hostile(
-        domain="text",
-        format="jsonl",
-        name="nbest.jsonl",
+        *("text", "jsonl", "nbest.jsonl"),
         command="rescore",
         records=_objects(lists),
         value=_around(b'{"id": "v", "hyps": [{"score": -1, "text": "', b'"}]}\n'),
@@ -753,9 +641,7 @@ def _commands(count: int) -> Iterator[Hostile]:
         json=True,
     )
     yield Hostile(
-        domain="text",
-        format="tsv",
-        name="nbest.tsv",
+        *("text", "tsv", "nbest.tsv"),
         command="rescore",
         records=tuple(f"u{n}\t-1.5\t{a}\nu{n}\t-2\t{b}\n".encode() for n, (a, b) in enumerate(pairs)),
         value=_around(b"v\t-1\t"),
@@ -768,9 +654,7 @@ def _commands(count: int) -> Iterator[Hostile]:
         for n, one in enumerate(lists)
     }
     yield Hostile(
-        domain="text",
-        format="json",
-        name="nbest.json",
+        *("text", "json", "nbest.json"),
         command="rescore",
         head=b"{",
         records=tuple(f"{json.dumps(name)}: {json.dumps(own)},\n".encode() for name, own in numbered.items()),
@@ -790,20 +674,20 @@ def hostile_formats(count: int = COUNT) -> dict[str, Hostile]:
     return {one.key: one for make in makers for one in make(count)}
 
 
-KEYS: Sequence[str] = (
-    *(f"text-{format}" for format in ("txt", "jsonl", "csv", "tsv", "conllu", "parquet", "huggingface")),
-    *(
-        f"protein-{f}"
-        for f in ("fasta", "a3m", "stockholm", "clustal", "swissprot", "pdb", "mmcif", "huggingface")
+FORMATS = {
+    "text": ("txt", "jsonl", "csv", "tsv", "conllu", "parquet", "huggingface"),
+    "protein": ("fasta", "a3m", "stockholm", "clustal", "swissprot", "pdb", "mmcif", "huggingface"),
+    "dna": ("fasta", "fastq", "genbank", "embl", "stockholm", "bed"),
+    "code": ("source", "worktree", "notebook", "json", "huggingface"),
+    "ehr": ("events", "wide", "fhir", "omop", "mimic3", "synthea", "diabetes130", "huggingface", "meds"),
+    "logs": (
+        *("plain", "iso", "syslog", "syslog5424", "cri", "access"),
+        *("jsonl", "journal", "docker", "csv", "tsv", "sessions"),
     ),
-    *(f"dna-{format}" for format in ("fasta", "fastq", "genbank", "embl", "stockholm", "bed")),
-    *(f"code-{format}" for format in ("source", "worktree", "notebook", "json", "huggingface")),
-    *(f"ehr-{format}" for format in ("events", "wide", "fhir", "omop", "mimic3", "synthea")),
-    *(f"ehr-{format}" for format in ("diabetes130", "huggingface", "meds")),
-    *(f"logs-{f}" for f in ("plain", "iso", "syslog", "syslog5424", "cri", "access")),
-    *(f"logs-{f}" for f in ("jsonl", "journal", "docker", "csv", "tsv", "sessions")),
-    *("pairs-jsonl", "pairs-csv", "rescore-jsonl", "rescore-tsv", "rescore-json"),
-)
+    "pairs": ("jsonl", "csv"),
+    "rescore": ("jsonl", "tsv", "json"),
+}
+KEYS = tuple(f"{domain}-{format}" for domain, formats in FORMATS.items() for format in formats)
 """What `hostile_formats` makes: a test is named by one without making anything."""
 
 
