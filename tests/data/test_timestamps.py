@@ -15,15 +15,8 @@ from seqmlm.errors import UsageError
 
 moments = st.datetimes(datetime(1990, 1, 1), datetime(2035, 12, 31))
 FORMS = (
-    "%Y-%m-%dT%H:%M:%S",
-    "%Y-%m-%d %H:%M:%S",
-    "%Y/%m/%d %H:%M:%S",
-    "%Y-%m-%d-%H.%M.%S",
-    "%y%m%d %H%M%S",
-    "%y/%m/%d %H:%M:%S",
-    "%d/%b/%Y:%H:%M:%S",
-    "%a %b %d %H:%M:%S %Y",
-    "%b %d, %Y %H:%M:%S",
+    *("%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y/%m/%d %H:%M:%S", "%Y-%m-%d-%H.%M.%S", "%y%m%d %H%M%S"),
+    *("%y/%m/%d %H:%M:%S", "%d/%b/%Y:%H:%M:%S", "%a %b %d %H:%M:%S %Y", "%b %d, %Y %H:%M:%S"),
 )
 
 

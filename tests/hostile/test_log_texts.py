@@ -31,53 +31,15 @@ from seqmlm.workspace import Workspace
 Cli = Callable[..., Any]
 
 NASTY = [
-    *(
-        "\x1b[2J\x1b[H",
-        "\x1b]8;;http://evil\x07click\x1b]8;;\x07",
-        "\x1b]0;title\x07",
-        "\x9b31m",
-        "\x07\x08\x7f",
-        "\x00",
-    ),
-    *(
-        "\u202egpj.exe",
-        "\u2066x\u2069",
-        "\u200f",
-        "\ufeff",
-        "\u2028next",
-        "\x85next",
-        "a\nb",
-        "a\r\nb",
-        "a\rb",
-        "\ud800",
-    ),
-    *(
-        "<script>alert(1)</script>",
-        '"><img src=x onerror=alert(1)>',
-        "' onmouseover='x",
-        "</style><style>",
-        "<!--",
-        "]]>",
-    ),
-    *(
-        "</svg><svg onload=x>",
-        "&lt;b&gt;",
-        "{{7*7}}{% raw %}",
-        "javascript:alert(1)",
-        "</title>",
-        "</dd></dl>",
-    ),
-    *("[red]x[/red]", "[/]", "[bold", "[link=http://evil]x[/link]", r"\[x]", ":bomb:", "[[x]]"),
-    *(
-        "'; DROP TABLE seqmlm_incidents; --",
-        'x" OR 1=1',
-        "%s%n%(x)s",
-        "{0}{x}",
-        "${jndi:ldap://x}",
-        "$(reboot)`reboot`",
-    ),
-    *("=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(1)", "\t=1+1", "\r=1+1", "'=1"),
-    *("", " ", "x" * 5000, "\U0001f4a3" * 300, "e\u0301\u0327" * 50, "\\", '"', "\\n\\"),
+    *("\x1b[2J\x1b[H", "\x1b]8;;http://evil\x07click\x1b]8;;\x07", "\x1b]0;title\x07", "\x9b31m"),
+    *("\x07\x08\x7f", "\x00", "\u202egpj.exe", "\u2066x\u2069", "\u200f", "\ufeff", "\u2028next", "\x85next"),
+    *("a\nb", "a\r\nb", "a\rb", "\ud800", "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>'),
+    *("' onmouseover='x", "</style><style>", "<!--", "]]>", "</svg><svg onload=x>", "&lt;b&gt;", "</title>"),
+    *("{{7*7}}{% raw %}", "javascript:alert(1)", "</dd></dl>", "[red]x[/red]", "[/]", "[bold", r"\[x]"),
+    *("[link=http://evil]x[/link]", ":bomb:", "[[x]]", "'; DROP TABLE seqmlm_incidents; --", 'x" OR 1=1'),
+    *("%s%n%(x)s", "{0}{x}", "${jndi:ldap://x}", "$(reboot)`reboot`", "=cmd|' /C calc'!A0", "+1+1", "-2+3"),
+    *("@SUM(1)", "\t=1+1", "\r=1+1", "'=1", "", " ", "x" * 5000, "\U0001f4a3" * 300, "e\u0301\u0327" * 50),
+    *("\\", '"', "\\n\\"),
 ]
 PLAIN = [f"word {number}" for number in range(len(NASTY))]
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -164,14 +126,8 @@ def test_what_a_log_says_acts_on_no_terminal(
         assert printable(one.out, lines=True) == one.out
         assert printable(one.err, lines=True) == one.err
     said = done[0].out
-    for literal in (
-        "[red]x[/red]",
-        "[/]",
-        "[link=http://evil]x[/link]",
-        ":bomb:",
-        r"\u202egpj.exe",
-        r"\x1b[2J",
-    ):
+    shown = ("[red]x[/red]", "[/]", "[link=http://evil]x[/link]", ":bomb:", r"\u202egpj.exe", r"\x1b[2J")
+    for literal in shown:
         assert literal in said, literal
 
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)

@@ -16,7 +16,7 @@ import random
 import socket
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -316,59 +316,56 @@ def damaged(one: Hostile, folder: Path, transform: Callable[[bytes], bytes], **e
     return Case(path=path, **{"untouched": (), "total": None, "refusable": True, **expected})  # type: ignore[arg-type]
 
 
-def _nothing(transform: Callable[[bytes], bytes], *, text: bool = True) -> Kind:
-    """Nothing can be read of what is left."""
+def _damage(
+    transform: Callable[[bytes], bytes], expect: Callable[[Hostile], dict[str, object]], *, text: bool = False
+) -> Kind:
+    """The file after `transform`; `expect` says what must come of it. Only of text, where that is asked."""
 
     def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        return damaged(one, folder, transform, nothing=True)
+        return None if text and one.binary else damaged(one, folder, transform, **expect(one))
 
     return kind
+
+
+def _kept(records: Sequence[int]) -> dict[str, object]:
+    return {"untouched": tuple(records), "refusable": not records}
+
+
+def _nothing(transform: Callable[[bytes], bytes]) -> Kind:
+    """Nothing can be read of what is left."""
+    return _damage(transform, lambda one: {"nothing": True})
 
 
 def _any(transform: Callable[[bytes, random.Random], bytes]) -> Kind:
     """No telling what can be read of what is left."""
-
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        return damaged(one, folder, lambda clean: transform(clean, chance))
-
-    return kind
+    return lambda one, folder, chance: damaged(one, folder, lambda clean: transform(clean, chance))
 
 
-def _same(transform: Callable[[bytes], bytes], *, refusable: bool = False, text: bool = True) -> Kind:
+def _same(transform: Callable[[bytes], bytes], *, text: bool = True) -> Kind:
     """All records can be read as if nothing had been done."""
 
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        if text and one.binary:
-            return None
-        return damaged(
-            one,
-            folder,
-            transform,
-            untouched=EVERY,
-            total=None if refusable or one.apart else COUNT,
-            refusable=refusable or one.binary,
-        )
+    def expect(one: Hostile) -> dict[str, object]:
+        return {"untouched": EVERY, "total": None if one.apart else COUNT, "refusable": one.binary}
 
-    return kind
+    return _damage(transform, expect, text=text)
 
 
 def _faulty_at_end(transform: Callable[[bytes], bytes]) -> Kind:
     """Only the last record may be lost: nobody knows whether it is whole."""
+    return _damage(transform, lambda one: _kept(() if one.whole or one.binary or one.tail else EVERY[:-1]))
 
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        kept = () if one.whole or one.binary or one.tail else EVERY[: COUNT - 1]
-        return damaged(one, folder, transform, untouched=kept, refusable=not kept)
 
-    return kind
+def _after(extra: bytes) -> Kind:
+    """Something after the last record costs no record."""
+    return _damage(
+        lambda clean: clean + extra, lambda one: _kept(() if one.whole or one.tail else EVERY[:-1]), text=True
+    )
 
 
 def _but_the_first(transform: Callable[[bytes], bytes]) -> Kind:
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        if one.binary:
-            return None
-        return damaged(one, folder, transform, untouched=() if one.head or one.whole else EVERY[1:])
-
-    return kind
+    return _damage(
+        transform, lambda one: {"untouched": () if one.head or one.whole else EVERY[1:]}, text=True
+    )
 
 
 def _flip(clean: bytes, chance: random.Random) -> bytes:
@@ -412,15 +409,13 @@ def _members(clean: bytes) -> bytes:
 
 
 def _packed_part(pack: Callable[[bytes], bytes], spoil: Callable[[bytes], bytes]) -> Kind:
-    """Packed, and damaged behind the middle: the records of the first third must be there."""
+    """Packed, and damaged behind the middle: of what is only stored the first third must be there."""
 
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        third = EVERY[: COUNT // 3] if not (one.whole or one.binary or one.folder) else ()
-        if pack is not _stored:
-            third = ()
-        return damaged(one, folder, lambda clean: spoil(pack(clean)), untouched=third)
+    def expect(one: Hostile) -> dict[str, object]:
+        lost = one.whole or one.binary or one.folder or pack is not _stored
+        return {"untouched": () if lost else EVERY[: COUNT // 3]}
 
-    return kind
+    return _damage(lambda clean: spoil(pack(clean)), expect)
 
 
 def _spoil_late(packed: bytes) -> bytes:
@@ -742,18 +737,6 @@ def _shuffled(clean: bytes, chance: random.Random) -> bytes:
 
 def _printable(clean: bytes, chance: random.Random) -> bytes:
     return bytes(chance.choices(range(32, 127), k=2000)).replace(b"~", b"\n")
-
-
-def _after(extra: bytes) -> Kind:
-    """Something after the last record costs no record."""
-
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        if one.binary:
-            return None
-        kept = () if one.whole or one.tail else EVERY[: COUNT - 1]
-        return damaged(one, folder, lambda clean: clean + extra, untouched=kept, refusable=not kept)
-
-    return kind
 
 
 def _link_to_fifo(node: Path, clean: Path) -> None:

@@ -34,16 +34,7 @@ VALUES = (
 pieces = st.sampled_from(
     [
         *"0 1a:F-_./\\@<>=[]%,x+~?#é\xa0\x1c",
-        "  ",
-        "\t",
-        "10.0.0.1",
-        "::",
-        "blk_",
-        "0x",
-        "1x",
-        "<NUM>",
-        "ms",
-        "http://a",
+        *("  ", "\t", "10.0.0.1", "::", "blk_", "0x", "1x", "<NUM>", "ms", "http://a"),
     ]
 )
 lines = st.lists(pieces, max_size=25).map("".join)
@@ -212,19 +203,8 @@ def test_with_secrets_words_are_those_of_the_line_and_spans_lead_back(line):
 @pytest.mark.parametrize(
     "piece",
     [
-        "A",
-        "a:",
-        "a.",
-        "password=",
-        'key="',
-        "eyJaaaaaa.",
-        "eyJ-",
-        "Bearer ",
-        "a@",
-        "a0!",
-        "token ",
-        "key\\",
-        "://",
+        *("A", "a:", "a.", "password=", 'key="', "eyJaaaaaa.", "eyJ-", "Bearer ", "a@", "a0!", "token "),
+        *("key\\", "://"),
     ],
 )
 @pytest.mark.parametrize("secrets", [False, True])

@@ -20,14 +20,8 @@ from seqmlm.tokenizers.subword import SPECIAL, BpeTokenizer, UnigramTokenizer, W
 
 KINDS = (BpeTokenizer, WordPieceTokenizer, UnigramTokenizer)
 TRICKY = (
-    "",
-    "a",
-    " ",
-    "Straße, señor!  Das ist (yes) 3.14.",
-    "мир e\u0301 \u00a0x 😀 你好, Ω!",
-    "\ttab and\nnewline ",
-    "It costs 5€ – don't… “quote”",
-    "[MASK] [CLS] and [PAD]",
+    *("", "a", " ", "Straße, señor!  Das ist (yes) 3.14.", "мир e\u0301 \u00a0x 😀 你好, Ω!"),
+    *("\ttab and\nnewline ", "It costs 5€ – don't… “quote”", "[MASK] [CLS] and [PAD]"),
 )
 # Spaces in front and behind aside, what people write.
 prose = st.text(alphabet=st.sampled_from("abceéü ßΩ你,.!?-'()3 мир😀\u0301B"), max_size=40)
@@ -132,18 +126,7 @@ def test_batch_equals_one_by_one(tokenizer):
     text=st.lists(
         st.sampled_from(
             [
-                " ",
-                "  ",
-                "the",
-                "river",
-                "Straße",
-                "e\u0301",
-                "\u0301",
-                "1",
-                "'s",
-                "\u3000",
-                "深",
-                "\n",
+                *(" ", "  ", "the", "river", "Straße", "e\u0301", "\u0301", "1", "'s", "\u3000", "深", "\n"),
                 "[MASK]",
             ]
         )

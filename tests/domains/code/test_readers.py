@@ -205,9 +205,7 @@ def test_json_fields_tokens_and_copies(tmp_path):
     rows = [
         {"pl_tokens": ["x", "=", "1"], "language": "Go"},
         {"other": "a b c d e f g h"},
-        {"code": "a b c d e f g h"},
-        {"code": "a b  c d e f g h"},
-        {"code": None},
+        *({"code": "a b c d e f g h"}, {"code": "a b  c d e f g h"}, {"code": None}),
     ]
     path = written(tmp_path, {"a.jsonl": "\n".join(map(json.dumps, rows)) + "\n7\n{\n"}) / "a.jsonl"
     problems = Problems("skip")
@@ -324,42 +322,21 @@ def test_a_folder_without_source_is_searched_for_json(tmp_path):
     ("paths", "expected"),
     [
         (
-            [
-                "json/decoder.py",
-                "test/test_json/test_it.py",
-                "test/test_json.py",
-                "os.py",
-                "tests/os_test.py",
-                "x/y.py",
-            ],
-            ["json", "json", "json", "os", "os", "x"],
+            "json/decoder.py test/test_json/test_it.py test/test_json.py os.py tests/os_test.py x/y.py",
+            "json json json os os x",
         ),
         (
-            [
-                "lib/a.py",
-                "lib/data/b.py",
-                "lib/data/c.py",
-                "lib/cli.py",
-                "tests/data/test_b.py",
-                "tests/test_cli.py",
-            ],
-            ["a", "data", "data", "cli", "data", "cli"],
+            "lib/a.py lib/data/b.py lib/data/c.py lib/cli.py tests/data/test_b.py tests/test_cli.py",
+            "a data data cli data cli",
         ),
         (
-            [
-                "src/big/__init__.py",
-                "src/big/a.py",
-                "src/big/b/c.py",
-                "tests/test_a.py",
-                "src/big/d.py",
-                "setup.py",
-            ],
-            ["big", "a", "b", "a", "d", "setup"],
+            "src/big/__init__.py src/big/a.py src/big/b/c.py tests/test_a.py src/big/d.py setup.py",
+            "big a b a d setup",
         ),
     ],
 )
 def test_packages_take_their_tests_along(paths, expected):
-    assert packages([PurePath(path) for path in paths]) == expected
+    assert packages([PurePath(path) for path in paths.split()]) == expected.split()
 
 
 def test_packages_of_single_files(tmp_path):
