@@ -12,7 +12,6 @@ from typing import Any
 
 from seqmlm.data.severities import highest
 from seqmlm.errors import DataError, number_of, printable
-from seqmlm.evaluation import incidents as merging
 from seqmlm.registry import Change, Incident
 from seqmlm.registry.incidents import LIKES, TOLD, Kind
 from seqmlm.streams.sinks import Fields
@@ -139,7 +138,6 @@ class _Found:
 
     def __init__(self, grouping: Grouping, now: float) -> None:
         self._grouping, self._now = grouping, now
-        self._merging = merging.Incidents(quiet=grouping.quiet)
         self._open: dict[str, Incident] = {}
         self._silent: dict[int, Incident] = {}
         self._likes: dict[int, frozenset[str]] = {}
@@ -154,7 +152,6 @@ class _Found:
             self._silent[one.row], self._likes[one.row] = one, frozenset(one.likes)
         elif one.state != "resolved":
             self._open[one.place] = one
-            self._merging.hold(_merged(one))
 
     def take(self, number: int, row: Fields) -> Fields:
         """Take an alarm; returns it, marked where it is silenced."""
@@ -170,9 +167,10 @@ class _Found:
             if one.state != "resolved":
                 self._silent[one.row] = self._change("updated", _joined(one, new))
             return {**row, "muted": f"incident {one.id}"}
-        for over in self._merging.add(_alarm(new)):
-            self._end(self._open.pop(over.place))
         before = self._open.get(new.place)
+        if before is not None and not _meets(before, new, self._grouping.quiet):
+            self._end(before)
+            before = None
         one = new if before is None else _joined(before, new)
         self._open[new.place] = self._change("updated" if before else "opened", one)
         self.belongs[number] = one.row
@@ -263,36 +261,19 @@ def _likes(row: Fields) -> tuple[str, ...]:
     return tuple(sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16] for text in texts)
 
 
-def _alarm(one: Incident) -> merging.Alarm:
-    """An incident of one row as it is merged."""
-    return merging.Alarm(
-        id=str(one.row),
-        place=one.place,
-        start=one.start,
-        end=one.end,
-        p_value=one.p_value,
-        times=_times(one),
-        seen=one.updated.timestamp(),
-    )
-
-
-def _merged(one: Incident) -> merging.Incident:
-    """An incident that goes on, as it is merged."""
-    return merging.Incident(
-        place=one.place,
-        start=one.start,
-        end=one.end,
-        rows=one.rows,
-        p_value=one.p_value,
-        worst="",
-        times=_times(one),
-        seen=one.updated.timestamp(),
-    )
+def _meets(one: Incident, new: Incident, quiet: float) -> bool:
+    """Whether a row joins an incident: it touches it, or follows it soon, by the times of their lines where
+    both have them, else by when they were judged."""
+    if new.start <= one.end and new.end >= one.start:
+        return True
+    before, times = _times(one), _times(new)
+    if before is None or times is None:
+        return abs((new.updated - one.updated).total_seconds()) < quiet
+    return times[0] < before[1] + quiet and times[1] > before[0] - quiet
 
 
 def _times(one: Incident) -> tuple[float, float] | None:
     if one.first_time is None or one.last_time is None:
         return None
-    return datetime.fromisoformat(one.first_time).timestamp(), datetime.fromisoformat(
-        one.last_time
-    ).timestamp()
+    first, last = map(datetime.fromisoformat, (one.first_time, one.last_time))
+    return first.timestamp(), last.timestamp()

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from seqmlm.errors import DataError, StateError
 from seqmlm.parsing import read_json
 from seqmlm.streams.sinks import unwritable
 
-_VERSION = 3
+_VERSION = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,20 +75,17 @@ class Cursor:
     def unfinished(self) -> Position | None:
         """Where an unfinished scoring of this output stands, whatever was asked; None where there is none
         that can be read."""
-        try:
-            found = self._read()
-            return None if found is None else found["position"]
-        except StateError:
-            return None
+        return self._readable().get("position")
 
     def begun(self) -> Mapping[str, Any]:
         """What the unfinished scoring of this output was asked; nothing where there is none that can be
         read."""
-        try:
-            found = self._read()
-            return {} if found is None else dict(found["request"])
-        except StateError:
-            return {}
+        return dict(self._readable().get("request", {}))
+
+    def _readable(self) -> dict[str, Any]:
+        with suppress(StateError):
+            return self._read() or {}
+        return {}
 
     def _read(self) -> dict[str, Any] | None:
         try:

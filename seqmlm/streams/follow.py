@@ -319,13 +319,7 @@ class Follower:
                     size=unread,
                 )
             )
-        if file.fed is not None:
-            return self._end(file)
-        state.done, state.held, state.pauses = True, {}, []
-        self._files.remove(file)
-        self._ended.append(state)
-        self._done = [*self._done, state][-_FORGOTTEN:]
-        return []
+        return self._end(file)
 
     def _meet(self, path: str, now: float) -> list[Record]:
         """What is under a path: known, or a new generation."""

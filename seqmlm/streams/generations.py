@@ -406,8 +406,7 @@ class Generation:
 
     def end(self) -> list[Record]:
         """No more will come."""
-        assert self.fed is not None
-        records = self.fed.feed(b"")
+        records = [] if self.fed is None else self.fed.feed(b"")
         self.close()
         self.state.done, self.changed = True, True
         self.state.held, self.state.pauses = {}, []

@@ -23,7 +23,7 @@ from seqmlm.domains.base import plural
 from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs
 from seqmlm.errors import number_of
 from seqmlm.evaluation.evidence import RATE
-from seqmlm.evaluation.incidents import Alarm, Incidents
+from seqmlm.evaluation.incidents import Incidents
 from seqmlm.inference.batches import characters
 from seqmlm.inference.calibrations import stored_trained_on
 from seqmlm.inference.detector import JudgedRow
@@ -447,10 +447,7 @@ class ScoreCounts(Counts):
         self.recent = deque(counts.get("recent", ()), maxlen=RECENT)
         self.told = dict(counts.get("told", {}))
         self.first = str(counts.get("first_unscored", ""))
-        self._over = int(counts.get("incidents_over", 0))
-        self._incidents = Incidents()
-        for one in counts.get("incidents_open", ()):
-            self._incidents.add(Alarm(**one))
+        self._incidents = Incidents(int(counts.get("incidents_over", 0)), counts.get("incidents_open", ()))
 
     def add(self, judged: JudgedRow, *, first: bool) -> None:
         """Count a row; `first` where it is the first of its record, whose units are counted then."""
@@ -480,15 +477,10 @@ class ScoreCounts(Counts):
             self.first = self.first or f"{judged.row.source}:{judged.row.line}"
         if judged.alarm:
             self.alarms += 1
-            self._over += 0 if self.kept else len(self._incidents.add(_alarm(judged)))
+            if not self.kept:
+                self._incidents.add(*_extent(judged))
 
     def snapshot(self) -> dict[str, Any]:
-        open_ones = [
-            Alarm(id=one.worst, place=one.place, start=one.start, end=one.end, p_value=one.p_value)
-            for one in self._incidents.close()
-        ]
-        for one in open_ones:
-            self._incidents.add(one)
         return {
             **super().snapshot(),
             **{name: getattr(self, name) for name in self._NUMBERS},
@@ -497,8 +489,8 @@ class ScoreCounts(Counts):
             "recent": list(self.recent),
             "told": self.told,
             "first_unscored": self.first,
-            "incidents_over": self._over,
-            "incidents_open": [asdict(one) for one in open_ones],
+            "incidents_over": self._incidents.over,
+            "incidents_open": self._incidents.spans,
         }
 
     def shares(self, plan: ScoringPlan | None = None) -> dict[str, float]:
@@ -519,7 +511,7 @@ class ScoreCounts(Counts):
 
     def incidents(self) -> int:
         """Groups of alarms that overlap or touch, those still open included."""
-        return self.kept() if self.kept else self._over + len(self.snapshot()["incidents_open"])
+        return self.kept() if self.kept else self._incidents.count
 
 
 def _tells(plan: ScoringPlan) -> bool:
@@ -571,7 +563,7 @@ def summarized(
     )
 
 
-def _alarm(judged: JudgedRow) -> Alarm:
+def _extent(judged: JudgedRow) -> tuple[str, float, float]:
     """Where an alarm lies: by lines where the record is made of lines, else by characters, of the whole that
     the record is a part of, if it is. Lines of a file that have no other name than their place in it, such as
     windows of a log, lie along the file."""
@@ -586,8 +578,7 @@ def _alarm(judged: JudgedRow) -> Alarm:
         end = 1 + (lines[-1] if row.id == record.id else row.line)
     elif lines and row.id == record.id:
         start, end = lines[0], lines[-1]
-    p_value = 1.0 if judged.p_value is None else judged.p_value
-    return Alarm(id=row.id, place=place, start=float(start), end=float(end), p_value=p_value)
+    return place, float(start), float(end)
 
 
 def _rate(rate: float) -> str:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import networkx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
@@ -92,6 +97,31 @@ def test_the_times_of_lines_part_incidents_that_are_read_at_once() -> None:
     one, two = stream.incidents
     assert (one.rows, one.first_time, one.last_time) == (2, first["time"], soon["last_time"])
     assert (two.rows, two.first_time, two.state) == (1, late["time"], "open")
+
+
+moments = st.lists(st.tuples(st.sampled_from("uv"), st.integers(0, 900), st.integers(0, 90)), max_size=25)
+
+
+@given(moments)
+def test_incidents_by_the_times_of_lines_are_those_of_the_naive_way(rows: list[tuple[str, int, int]]) -> None:
+    rows = sorted(rows, key=lambda row: row[1])
+    meeting = networkx.Graph()
+    meeting.add_nodes_from(range(len(rows)))
+    for (one, (file, start, _)), (two, (other, first, size)) in permutations(enumerate(rows), 2):
+        if file == other and 0 <= start - first < size + QUIET:
+            meeting.add_edge(one, two)
+    stream = Stream()
+    given_rows = [
+        row(100 * number, file=file, time=_at(start), last_time=_at(start + size))
+        for number, (file, start, size) in enumerate(rows)
+    ]
+    stream.turn(0, *given_rows)
+    found = networkx.connected_components(meeting)
+    assert [one.rows for one in stream.incidents] == [len(group) for group in sorted(found, key=min)]
+
+
+def _at(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).isoformat()
 
 
 def test_a_clock_that_is_set_back_leaves_no_incident_open() -> None:
