@@ -10,15 +10,15 @@ changes in each file (git-lfs, a cleaner of notebooks) is seen as a change.*
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Self
 
 from seqmlm.errors import DataError, UsageError
@@ -33,7 +33,12 @@ _KEPT = re.compile(
     r"|branch\..+\.(?:remote|merge)|remote\..+\.fetch",  # what @{upstream} means
     re.DOTALL,
 )
-_OWN_REFERENCES = ("bisect", "worktree", "rewritten")  # of each linked work tree
+# What is copied of a git directory, and what is linked; `_OF_TREE` is what each linked work tree has itself.
+# With their times: git takes files changed since the index was written for changed until it has looked.
+_COPIED = ("packed-refs", "shallow", "info/attributes", "info/grafts")
+_COPIED_OF_TREE = ("*HEAD", "index", "sharedindex.*", "info/sparse-checkout", "logs/HEAD")
+_LINKED = ("refs/*", "logs/refs", "reftable")
+_LINKED_OF_TREE = ("refs/bisect", "refs/worktree", "refs/rewritten")
 _DIFF = (
     "--no-color",
     "--no-ext-diff",
@@ -71,17 +76,13 @@ class WorkTree:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        self._own = Path(self._stack.enter_context(TemporaryDirectory(prefix="seqmlm-git-")))
-        try:
+        with self._stack as stack:
+            self._own = Path(stack.enter_context(TemporaryDirectory(prefix="seqmlm-git-")))
             self._copy()
-        except BaseException:
-            self._stack.close()
-            raise
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     def commit(self, revision: str) -> str:
@@ -117,41 +118,36 @@ class WorkTree:
 
     def _copy(self) -> None:
         """Make our git directory."""
-        self._own.joinpath("refs").mkdir()
-        self._own.joinpath("info").mkdir()
-        self._own.joinpath("logs").mkdir()
+        for name in ("refs", "info", "logs"):
+            (self._own / name).mkdir()
         (self._own / "HEAD").write_text("ref: refs/heads/none\n")
-        # With its time: git takes files changed since the index was written for changed until it has looked.
-        for pattern in ("*HEAD", "index", "sharedindex.*", "info/sparse-checkout", "logs/HEAD"):
-            for path in self._private.glob(pattern):
-                _copied(path, self._own / path.relative_to(self._private))
-        for name in ("packed-refs", "shallow", "info/attributes", "info/grafts"):
-            _copied(self._common / name, self._own / name)
-        for folder, names in (
-            (self._common, [f"refs/{name}" for name in _listed(self._common / "refs")]),
-            (self._private, [f"refs/{name}" for name in _OWN_REFERENCES]),
-            (self._common, ["logs/refs", "reftable"]),
+        for folder, copied, linked in (
+            (self._common, _COPIED, _LINKED),
+            (self._private, _COPIED_OF_TREE, _LINKED_OF_TREE),
         ):
-            for name in names:
-                link = self._own / name
-                if (folder / name).exists() and not link.is_symlink():
-                    link.symlink_to(folder / name)
-        settings = "".join(_spelled(name, value) for name, value in self._settings())
-        (self._own / "config").write_text(settings, errors="surrogateescape")
+            for path in (path for name in copied for path in folder.glob(name)):
+                _copied(path, self._own / path.relative_to(folder))
+            for path in (path for name in linked for path in folder.glob(name)):
+                link = self._own / path.relative_to(folder)
+                if not link.is_symlink():
+                    link.symlink_to(path)
+        (self._own / "config").write_text("".join(self._settings()), errors="surrogateescape")
 
-    def _settings(self) -> Iterator[tuple[str, str]]:
-        """The settings that are kept: the user's, then the repository's."""
+    def _settings(self) -> Iterator[str]:
+        """The settings that are kept, as a file of git's has them: the user's, then the repository's."""
         listed = ("config", "--null", "--list")
-        yield from _kept(self._git(*listed, "--includes", own=False))
-        files = [self._common / "config"]
-        for number, path in enumerate(files):
+        found = self._git(*listed, "--includes", own=False)
+        for number, path in enumerate((self._common / "config", self._private / "config.worktree")):
             aside = self._own / f"theirs-{number}"
-            if not _copied(path, aside):
-                continue
-            found = self._git(*listed, "--no-includes", f"--file={aside}", own=False)
-            yield from _kept(found)
-            if not number and b"extensions.worktreeconfig\ntrue\0" in found.lower():
-                files.append(self._private / "config.worktree")
+            if _copied(path, aside):
+                found += self._git(*listed, "--no-includes", f"--file={aside}", own=False)
+        for entry in found.split(b"\0"):
+            name, equals, value = os.fsdecode(entry).partition("\n")
+            if _KEPT.fullmatch(name):
+                section, _, key = name.rpartition(".")
+                head, dot, sub = section.partition(".")
+                yield f"[{head}{' ' + _quoted(sub) if dot else ''}]\n\t{key} = "
+                yield f"{_quoted(value if equals else 'true')}\n"
 
     def _git(self, *arguments: str, own: bool = True) -> bytes:
         """Run git with our directory and none of the environment's GIT_ variables.
@@ -247,10 +243,6 @@ def _line(path: Path) -> str:
         return os.fsdecode(file.read(_LONGEST_NAME).replace(b"\0", b"")).strip()
 
 
-def _listed(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-
-
 def _copied(path: Path, to: Path) -> bool:
     """Copy a regular file with its time; nothing else (a FIFO would wait for ever)."""
     if not path.is_file():
@@ -259,23 +251,6 @@ def _copied(path: Path, to: Path) -> bool:
     return True
 
 
-def _kept(listed: bytes) -> Iterator[tuple[str, str]]:
-    """The harmless settings of what `git config --null --list` writes."""
-    for entry in listed.split(b"\0"):
-        name, equals, value = os.fsdecode(entry).partition("\n")
-        if _KEPT.fullmatch(name) and "\n" not in name:
-            yield name, value if equals else "true"
-
-
-def _spelled(name: str, value: str) -> str:
-    """A setting as a file of git's has it."""
-    section, _, key = name.rpartition(".")
-    head, dot, sub = section.partition(".")
-    return f"[{head}{' ' + _quoted(sub) if dot else ''}]\n\t{key} = {_quoted(value)}\n"
-
-
-_QUOTES: Mapping[int, str] = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
-
-
 def _quoted(text: str) -> str:
-    return f'"{text.translate(_QUOTES)}"'
+    """Text as git quotes it, which is as JSON does but for controls, and these no setting here has."""
+    return json.dumps(text, ensure_ascii=False)

@@ -128,6 +128,13 @@ def shallow(tmp: Path) -> Path:
     return changed(tmp / "r")
 
 
+def quoted_names(tmp: Path) -> Path:
+    started(tmp / "source")
+    git(tmp / "source", "branch", 'fe"ä.b')
+    git(tmp, "clone", "-q", "--branch", 'fe"ä.b', "source", "r")
+    return changed(tmp / "r")
+
+
 def borrowed_objects(tmp: Path) -> Path:
     started(tmp / "source")
     git(tmp, "clone", "-q", "--shared", "source", "r")
@@ -161,6 +168,7 @@ KINDS: list[Callable[[Path], Path]] = [
     split_index,
     sparse,
     shallow,
+    quoted_names,
     borrowed_objects,
     detached,
     no_modes,
