@@ -298,13 +298,6 @@ def test_other_seeds_cut_elsewhere_and_other_parts_do_not_move(tmp_path: Path) -
     assert all(held.at(3, index).ids.tolist() == held[index].ids.tolist() for index in range(len(held)))
 
 
-def test_windows_move_alike_in_another_process(tmp_path: Path) -> None:
-    train = moving_rows(tmp_path).train
-    again = pickle.loads(pickle.dumps(train))
-    for index in range(len(train)):
-        assert again.at(5, index).ids.tolist() == train.at(5, index).ids.tolist()
-
-
 def test_documents_share_windows_and_know_where_each_begins(tmp_path: Path) -> None:
     documents = {f"d{d}": [record(10 * d + i, "ab cde f", f"d{d}") for i in range(9)] for d in range(6)}
     records = [r for rs in documents.values() for r in rs]
@@ -452,20 +445,14 @@ def test_sensitive_data_are_private(tmp_path: Path) -> None:
 
 
 def test_a_dataset_travels_to_other_processes_by_its_path(tmp_path: Path) -> None:
-    prepared = made(words(100), tmp_path)
+    prepared = moving_rows(tmp_path)
     packed = pickle.dumps(prepared.train)
-    assert len(packed) < 500
+    assert len(packed) < 700
     copy = pickle.loads(packed)
-    assert [e.ids.tolist() for _, e in rows(copy)] == [e.ids.tolist() for _, e in rows(prepared.train)]
+    for index in range(len(copy)):  # windows move alike there
+        assert copy[index].ids.tolist() == prepared.train[index].ids.tolist()
+        assert copy.at(5, index).ids.tolist() == prepared.train.at(5, index).ids.tolist()
     assert np.array_equal(Prepared.open(tmp_path / "f").token_counts, prepared.token_counts)
-
-
-def test_arrays_are_read_only_views_of_the_file(tmp_path: Path) -> None:
-    train = made(words(100), tmp_path).train
-    first, again = train[2].ids, train[2].ids
-    assert np.shares_memory(first, again)
-    with pytest.raises(ValueError, match="read-only"):
-        first[0] = 1
 
 
 def test_datasets_loads_the_same_file(tmp_path: Path) -> None:

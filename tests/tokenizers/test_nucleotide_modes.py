@@ -7,51 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from seqmlm.domains.dna.overlapping import KmerTokenizer
-from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.model import MaskedRows
-from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.reductions import Entropy, Rank, top
 from seqmlm.engine.scoring import Scorer, SequenceScore
-from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import Mode, partition
 from seqmlm.errors import UsageError
-from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 from seqmlm.tokenizers.nucleotide import FIRST, NucleotideTokenizer
-
-RAW = "ACGTTGCATTNGACCAGTACGGATTACAGATTTGCCA"
-BPE = DnaBpeTokenizer.train(["ACGTTGCATTGACCAGTACGGATTACAGATTTGCCA" * 3], vocabulary_size=30)
-
-
-def rows_for(tokenizer: NucleotideTokenizer) -> MaskedRows:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    overrides = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    model = build(ModelConfig(overrides={**overrides, "initializer_range": 0.5}), tokenizer.space)
-    return MaskedRows(model, tokenizer.space).eval()
-
-
-def naive(rows: MaskedRows, encoding: Encoding, masked: set[int], asked: int) -> Any:
-    """(V,) probabilities at one position, by one call."""
-    ids = encoding.ids.copy()
-    ids[sorted(masked)] = rows.space.mask
-    with torch.no_grad():
-        logits = rows(pack([Document(ids=ids, asked=np.array([asked]))]), output="logits")
-    return torch.softmax(logits[0].double(), -1).numpy()
+from tests.tokenizers.test_unit_questions import BPE, RAW, naive, rows_for
 
 
 def scored(tokenizer: NucleotideTokenizer, text: str, owned: Any = None) -> SequenceScore:
-    ask = Conditionals(rows_for(tokenizer))
-    scorer = Scorer(
-        ask,
-        tokenizer.units,
-        mode=Mode.parse(text),
-        want=(Entropy(), Rank(), *top(5)),
-    )
+    ask = Conditionals(rows_for(tokenizer.space).eval())
+    scorer = Scorer(ask, tokenizer.units, mode=Mode.parse(text), want=(Entropy(), Rank(), *top(5)))
     [score] = scorer.windows([(tokenizer.encode(RAW), owned)])
     return score
 
@@ -76,7 +46,7 @@ def check(score: SequenceScore, i: int, shares: dict[str, float], true: str, log
 @pytest.mark.parametrize("text", ["exact", "partition:7", "partition:50"])
 def test_overlapping_kmers(text: str) -> None:
     tokenizer = KmerTokenizer(k=3)
-    rows, encoding, score = rows_for(tokenizer), tokenizer.encode(RAW), scored(tokenizer, text)
+    rows, encoding, score = rows_for(tokenizer.space).eval(), tokenizer.encode(RAW), scored(tokenizer, text)
     places = [i for i, base in enumerate(RAW) if base != "N"]
     assert sorted(score.groups.tolist()) == places
     mode = Mode.parse(text)
@@ -106,7 +76,7 @@ def test_overlapping_kmers(text: str) -> None:
 @pytest.mark.parametrize("text", ["exact", "partition:3", "one-pass"])
 @pytest.mark.parametrize("tokenizer", [KmerBlockTokenizer(k=3), BPE], ids=["blocks", "bpe"])
 def test_tokens_of_several_bases(tokenizer: NucleotideTokenizer, text: str) -> None:
-    rows, encoding, score = rows_for(tokenizer), tokenizer.encode(RAW), scored(tokenizer, text)
+    rows, encoding, score = rows_for(tokenizer.space).eval(), tokenizer.encode(RAW), scored(tokenizer, text)
     assert score.groups.tolist() == [i for i, base in enumerate(RAW) if base != "N"]
     mode = Mode.parse(text)
     inside = [t for t in range(len(encoding)) if encoding.groups[t] >= 0]

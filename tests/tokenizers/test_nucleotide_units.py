@@ -21,7 +21,7 @@ from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.engine.windows import central_windows, windows
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.bits import unigram, unit_bits
+from seqmlm.evaluation.bits import unit_bits
 from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
@@ -233,9 +233,3 @@ def test_bases_counted_in_windows():
         ids, groups = (np.concatenate([getattr(p, n) for p in parts]) for n in ("ids", "groups"))
         counted = tokenizer.units.count(ids, groups, offsets)
         assert counted == 3 * len(CLEAN[0]) - (tokenizer.k - 1 if tokenizer.name == "kmer.v1" else 0)
-
-
-def test_default_units_are_unchanged_by_the_seam():
-    tokenizer = BaseTokenizer()
-    counts = np.arange(tokenizer.space.size)
-    np.testing.assert_array_equal(tokenizer.units.frequencies(counts), unigram(counts, tokenizer.space))

@@ -421,15 +421,6 @@ def test_a_format_is_no_data_set_of_the_current_folder(
     assert [record.raw for record in read("text", "hf:text")] == ["asked for"]
 
 
-def test_a_table_may_lie_about_its_text(tmp_path: Path) -> None:
-    bad = pa.array([b"good text", b"\xff\xfe"]).view(pa.binary())
-    text = pa.Array.from_buffers(pa.string(), 2, bad.buffers())
-    pq.write_table(pa.table({"text": text}), tmp_path / "a.parquet")
-    problems = Problems("skip")
-    list(plugins.domain("text").read([tmp_path / "a.parquet"], problems))
-    assert problems.bad_count == 1
-
-
 def test_others_may_log_while_rows_are_read(tmp_path: Path) -> None:
     folder, logger = shards(tmp_path / "set", text=TEXTS), logging.getLogger("datasets")
     level = logger.level

@@ -22,9 +22,3 @@ records = st.integers(0, 4).flatmap(
 def test_equal_texts_are_equal_records(a: LogLines, b: LogLines):
     assert (str(a) == str(b)) == (a == b)
     assert str(a).startswith("\n".join(a.lines))
-
-
-def test_lines_are_told_from_line_ends_in_a_message():
-    assert str(LogLines(lines=("a\nb",))) != str(LogLines(lines=("a", "b")))
-    assert str(LogLines(lines=("5",), keys=True)) != str(LogLines(lines=("5",)))
-    assert str(LogLines(lines=("a",), times=(0.1 + 0.2,))) != str(LogLines(lines=("a",), times=(0.3,)))

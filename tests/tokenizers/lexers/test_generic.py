@@ -97,11 +97,6 @@ def test_a_text_of_unknown_language_is_python_if_it_parses():
     assert CLASSES[int(lex("// not python\nint x;").classes[0])] == "comment"
 
 
-def test_an_unknown_lexer_is_named():
-    with pytest.raises(UsageError, match="auto, python, generic, tree-sitter, not 'antlr'"):
-        lex("x", "antlr")
-
-
 def test_tree_sitter_changes_roles_and_nothing_else():
     pytest.importorskip("tree_sitter_java")
     plain, parsed = lex(SourceText(JAVA, "java")), lex(SourceText(JAVA, "java"), "tree-sitter")

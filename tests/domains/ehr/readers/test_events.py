@@ -15,17 +15,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr import readers
 from seqmlm.domains.ehr.readers.histories import Event, iso
 from seqmlm.errors import DataError, UsageError
-
-FORMATS = (readers.is_meds, readers.is_synthea, readers.is_omop, readers.is_mimic3, readers.is_fhir)
-
-
-def write(folder: Path, tables: dict[str, str], ending: str = ".csv") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in tables.items():
-        (folder / (name + ending)).write_text(
-            "\n".join(line.strip() for line in text.strip().splitlines()) + "\n"
-        )
-    return folder
+from tests.domains.ehr.readers.test_tables import FORMATS, write
 
 
 def shard(path: Path, **columns: Sequence[Any]) -> Path:

@@ -12,8 +12,7 @@ from histories import lines
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr import readers
 from seqmlm.errors import DataError
-
-FORMATS = (readers.is_meds, readers.is_synthea, readers.is_omop, readers.is_mimic3, readers.is_fhir)
+from tests.domains.ehr.readers.test_tables import FORMATS
 
 
 def fhir() -> list[dict[str, Any]]:
