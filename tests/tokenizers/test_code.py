@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, ModernBertConfig
 
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import windows
@@ -83,18 +82,6 @@ def test_any_text_has_exact_spans_and_comes_back(tokenizer, text):
     encoding = tokenizer.encode(text)
     check_spans(encoding, text)
     assert tokenizer.hf().decode(encoding.ids[1:-1].tolist()) == evened(text)[0]
-
-
-@pytest.mark.parametrize("text", TRICKY[:-1])
-def test_hugging_face_form_and_saved_folder_give_equal_ids(tokenizer, tmp_path, text):
-    tokenizer.save(tmp_path)
-    ModernBertConfig(vocab_size=8, hidden_size=8, num_attention_heads=1).save_pretrained(tmp_path)
-    ids = tokenizer.encode(text).ids.tolist()
-    assert tokenizer.hf()(text)["input_ids"] == ids
-    assert AutoTokenizer.from_pretrained(str(tmp_path))(text)["input_ids"] == ids
-    loaded = CodeTokenizer.load(tmp_path)
-    assert loaded.fingerprint() == tokenizer.fingerprint()
-    assert loaded.encode(text).groups.tolist() == tokenizer.encode(text).groups.tolist()
 
 
 def test_units_are_lexer_tokens_and_in_prose_words(tokenizer):

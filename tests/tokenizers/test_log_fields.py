@@ -140,17 +140,10 @@ def test_the_message_among_fields_has_its_template():
     assert tokenizer.template(new) == "took <NUM> ms for job <NUM> level=fatal"
 
 
-def test_saved_and_loaded_ids_are_equal_and_without_fields_lines_are_read_whole(tokenizer, tmp_path):
-    tokenizer.save(tmp_path)
-    again = TemplateTokenizer.load(tmp_path)
-    assert again.fingerprint() == tokenizer.fingerprint()
+def test_without_fields_lines_are_read_whole():
     raw = LogLines(lines=(request(1), request(2, status=502), "words alone", request(40, 404)))
-    assert again.encode(raw).ids.tolist() == tokenizer.encode(raw).ids.tolist()
-    without = TemplateTokenizer.train(served())
-    assert (
-        without.encode(raw).ids.tolist()
-        == TemplateTokenizer.train(served(), fields="none").encode(raw).ids.tolist()
-    )
+    without, asked = TemplateTokenizer.train(served()), TemplateTokenizer.train(served(), fields="none")
+    assert without.encode(raw).ids.tolist() == asked.encode(raw).ids.tolist()
     assert all("status=" not in token for token in without.tokens)
 
 

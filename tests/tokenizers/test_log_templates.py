@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, ModernBertConfig
 
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.errors import DataError, StateError, UsageError
@@ -258,14 +257,9 @@ def test_the_fingerprint_follows_templates_and_options(tokenizer):
     assert TemplateTokenizer.train(service()[1:2]).fingerprint() != tokenizer.fingerprint()
 
 
-def test_saved_folder_loads_with_auto_tokenizer_and_bad_ones_are_named(tokenizer, tmp_path: Path):
+def test_lines_are_spelled_as_numbers_and_bad_folders_named(tokenizer, tmp_path: Path):
     tokenizer.save(tmp_path)
-    ModernBertConfig(vocab_size=8, hidden_size=8, num_attention_heads=1).save_pretrained(tmp_path)
-    auto = AutoTokenizer.from_pretrained(str(tmp_path))
-    raw = window("done", "what is this", "user x logged in")
-    assert auto(tokenizer.spell(raw))["input_ids"] == tokenizer.encode(raw).ids.tolist()
-    assert tokenizer.spell(raw) == f"E4 {NEW} E2"
-    assert (auto.pad_token, auto.mask_token) == ("[PAD]", "[MASK]")
+    assert tokenizer.spell(window("done", "what is this", "user x logged in")) == f"E4 {NEW} E2"
     content = json.loads((tmp_path / FILE).read_text())
     for broken in ("{", "[]", json.dumps({**content, "format": 9})):
         (tmp_path / FILE).write_text(broken)
@@ -298,7 +292,7 @@ def test_real_session_files(real_data: Path):
     assert sum(len(one) - 2 for one in made.encode_batch(sessions)) == sum(len(one.lines) for one in sessions)
 
 
-def test_states_are_templates_of_their_own_where_asked_and_survive_saving(tmp_path):
+def test_states_are_templates_of_their_own_where_asked():
     line = "status {} package-{}:{} 1.{}"
     states = [(state, arch) for state in ("unpacked", "installed") for arch in ("all", "amd")]
     lines = [window(*(line.format(s, "abcdefghij"[i % 10], a, i) for s, a in states)) for i in range(50)]
@@ -308,10 +302,6 @@ def test_states_are_templates_of_their_own_where_asked_and_survive_saving(tmp_pa
     assert now.tokens[now.encode(new).ids[1]] == NEW
     assert now.tokens[now.encode(new).ids[2]].startswith("status installed")
     assert not any(NEW in now.tokens[one] for raw in lines for one in now.encode(raw).ids)
-    now.save(tmp_path)
-    again = TemplateTokenizer.load(tmp_path)
-    assert again.fingerprint() == now.fingerprint()
-    assert again.encode(new).ids.tolist() == now.encode(new).ids.tolist()
     with pytest.raises(UsageError, match="values must be 0 or more"):
         TemplateTokenizer.train(lines, values=-1)
 

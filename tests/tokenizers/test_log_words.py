@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, ModernBertConfig
 
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.errors import DataError, UsageError
@@ -97,17 +96,6 @@ def test_specials_in_the_data_are_text(tokenizer):
     encoding = tokenizer.encode(window("[MASK] [SEP]"))
     assert tokenizer.space.mask not in encoding.ids
     assert (encoding.ids == tokenizer.space.end).sum() == 1
-
-
-def test_hugging_face_form_takes_normalised_lines(tokenizer, tmp_path: Path):
-    tokenizer.save(tmp_path)
-    ModernBertConfig(vocab_size=8, hidden_size=8, num_attention_heads=1).save_pretrained(tmp_path)
-    auto = AutoTokenizer.from_pretrained(str(tmp_path))
-    loaded = LogWordTokenizer.load(tmp_path)
-    assert loaded.fingerprint() == tokenizer.fingerprint()
-    for raw in (window("user 7 in 0xff", "done x"), window("request 1 from ::1")):
-        ids = tokenizer.encode(raw).ids.tolist()
-        assert ids == auto(tokenizer.spell(raw))["input_ids"] == loaded.encode(raw).ids.tolist()
 
 
 def test_training_is_deterministic_and_a_secret_teaches_nothing(tmp_path: Path):

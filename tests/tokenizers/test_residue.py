@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import protein_model
-from transformers import AutoTokenizer, EsmConfig, EsmTokenizer
+from transformers import EsmTokenizer
 
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.scoring import Scorer
@@ -117,21 +117,6 @@ def test_unknown_is_empty_exactly_where_encode_works(raw):
             tokenizer.encode(raw)
     else:
         assert len(tokenizer.encode(raw)) == len(raw) + 2
-
-
-def test_saved_folder_loads_with_auto_tokenizer_beside_an_esm_config(tmp_path: Path):
-    tokenizer = ResidueTokenizer()
-    tokenizer.save(tmp_path)
-    # In an exported model's folder; transformers must not choose EsmTokenizer, which needs a vocab.txt.
-    EsmConfig(vocab_size=33, hidden_size=8, num_hidden_layers=1, num_attention_heads=1).save_pretrained(
-        tmp_path
-    )
-    assert '"tokenizer_class": "PreTrainedTokenizerFast"' in (tmp_path / "tokenizer_config.json").read_text()
-    loaded = AutoTokenizer.from_pretrained(str(tmp_path))
-    raw = "MKTAYIAKQRXBUZO-.LAGV"
-    assert loaded(raw)["input_ids"] == tokenizer.encode(raw).ids.tolist()
-    assert loaded.mask_token == "<mask>"
-    assert ResidueTokenizer.load(tmp_path).fingerprint() == tokenizer.fingerprint()
 
 
 def test_fingerprint_is_that_of_this_vocabulary():

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, ModernBertConfig
 
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers import subword
@@ -97,28 +96,6 @@ def test_bpe_loses_nothing_and_knows_everything(bpe, text):
     assert bpe.space.unk not in ids
     assert bpe.hf().decode(ids[1:-1].tolist()) == (" " + text if text else "")
     assert bpe.unknown(text) == []
-
-
-@pytest.mark.parametrize("text", TRICKY[:-1])
-def test_hugging_face_form_and_saved_folder_give_equal_ids(tokenizer, tmp_path: Path, text):
-    tokenizer.save(tmp_path)
-    ModernBertConfig(vocab_size=8, hidden_size=8, num_attention_heads=1).save_pretrained(tmp_path)
-    ids = tokenizer.encode(text).ids.tolist()
-    auto = AutoTokenizer.from_pretrained(str(tmp_path))
-    assert tokenizer.hf()(text)["input_ids"] == auto(text)["input_ids"] == ids
-    assert [auto.pad_token, auto.unk_token, auto.cls_token, auto.sep_token, auto.mask_token] == list(SPECIAL)
-    loaded = type(tokenizer).load(tmp_path)
-    assert loaded.fingerprint() == tokenizer.fingerprint()
-    assert loaded.encode(text).groups.tolist() == tokenizer.encode(text).groups.tolist()
-
-
-def test_batch_equals_one_by_one(tokenizer):
-    for text, encoding in zip(TRICKY, tokenizer.encode_batch(TRICKY), strict=True):
-        alone = tokenizer.encode(text)
-        assert np.array_equal(encoding.ids, alone.ids)
-        assert np.array_equal(encoding.groups, alone.groups)
-        assert np.array_equal(encoding.spans, alone.spans)
-    assert tokenizer.encode_batch([]) == []
 
 
 @settings(deadline=None)
