@@ -92,7 +92,6 @@ def test_a_closed_standard_input_is_an_empty_one(seqmlm: Run, model: Path, monke
     done = seqmlm("score", model, "-")
     assert done.code == 3
     assert done.err.splitlines()[-1].startswith("error: -: standard input is empty")
-    assert sys.stdin is not None
     sys.stdin.close()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -172,41 +171,12 @@ def test_a_line_of_100_mb_and_bytes_that_are_no_text(run: Run, home: Path, tmp_p
     assert done.json["bad"] >= 2
 
 
-def test_a_full_disk_keeps_what_was_committed(run: Run, home: Path, tmp_path: Path) -> None:
-    source = fasta(tmp_path / "many.fasta", 400, 8)
-    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
-    assert run("score", home / "mine", source, "--per-unit", "--out", whole, script=PACED).code == 0
-    room = whole.stat().st_size // 2
-    common = ("score", home / "mine", source, "--per-unit", "--out", out)
-    full = run(*common, script=PACED, most_bytes=room)
-    assert full.code == 4, full.err
-    assert "--resume" in full.err
-    assert "Traceback" not in full.err
-    done = run(*common, "--resume", script=PACED)
-    assert done.code == 0, done.err
-    assert out.read_bytes() == whole.read_bytes()
-
-
-def test_a_target_that_cannot_be_written_is_named(run: Run, home: Path, tmp_path: Path) -> None:
-    source = fasta(tmp_path / "few.fasta", 3, 9)
-    (tmp_path / "file").write_text("")
-    done = run("score", home / "mine", source, "--out", tmp_path / "file" / "x.jsonl")
-    assert done.code == 4, done.err
-    assert "cannot write" in done.err
-    assert "Traceback" not in done.err
-    if os.geteuid():
-        folder = tmp_path / "closed"
-        folder.mkdir(mode=0o500)
-        assert run("score", home / "mine", source, "--out", folder / "x.jsonl").code == 4
-
-
 def test_rows_come_in_time_while_the_pipe_stays_open(forks: ForkServer, home: Path) -> None:
     process = forks.start(
         *("score", home / "mine", "-", "--format", "fasta", "--max-latency", "1s"),
         stdin=None,
         environment={"SEQMLM_HOME": str(home)},
     )
-    assert process.stdin is not None
     process.stdin.write(">a\nMKVLA\n>b\nMK\n")
     process.stdin.flush()
     assert json.loads(process.line(0, SECONDS))["id"] == "a"  # the model is loaded from here on

@@ -185,6 +185,7 @@ def test_a_registry_that_cannot_be_used_is_said_before_data_are_read(
     assert done.code == 4, done.err
     assert "the registry at postgresql+psycopg://u:***@127.0.0.1:1/none cannot be used" in done.err
     assert "secret" not in done.err
+    assert len(done.err.splitlines()) == 1
     assert not (workspace / "runs/early").exists()
 
 

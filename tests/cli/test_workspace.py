@@ -26,7 +26,6 @@ Cli = Callable[..., Any]
 
 def test_the_store_is_the_workspaces_and_no_secret_is_an_argument(tracked_workspace: Path) -> None:
     plan = plan_ui(0)
-    assert plan.command is not None
     assert plan.command[:4] == (sys.executable, "-P", "-m", "mlflow")
     assert plan.environment["MLFLOW_BACKEND_STORE_URI"] == Workspace.locate().tracking_uri
     assert not any(Workspace.locate().tracking_uri in argument for argument in plan.command)
@@ -43,7 +42,6 @@ def test_the_page_is_that_of_the_newest_run(tracked_workspace: Path) -> None:
             time.sleep(0.01)  # MLflow counts milliseconds
     client.create_run(client.create_experiment("other"))
     plan = plan_ui(0)
-    assert plan.command is not None
     port = plan.command[plan.command.index("--port") + 1]
     [text] = [one for one in client.search_experiments() if one.name == "seqmlm-text"]
     page = f"/#/experiments/{text.experiment_id}/runs?workflowType=machine_learning"
@@ -98,7 +96,6 @@ def server(tracked_workspace: Path) -> Iterator[str]:
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )
     try:
-        assert process.stdout is not None
         address = process.stdout.readline().strip().partition("/#")[0]
         _wait(address, process)
         yield address

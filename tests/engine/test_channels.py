@@ -162,7 +162,6 @@ def test_wrong_descriptions() -> None:
 
 def test_the_fused_way_steps_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     model = rows().train()
-    assert model._fused is not None
     assert model._fused.applies()
     monkeypatch.setattr(type(model._fused), "__call__", lambda *a, **k: pytest.fail("fused without channels"))
     assert torch.isfinite(model(pack(documents())))

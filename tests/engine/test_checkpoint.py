@@ -10,6 +10,7 @@ from typing import IO
 
 import pytest
 import torch
+from disks import Recording
 from safetensors.torch import load_file
 
 from seqmlm.engine import checkpoint, durable
@@ -35,29 +36,6 @@ def save(root: Path, step: int, keep_last: int = 10, keep_every: int | None = No
 
 def names(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir())
-
-
-class Recording(Disk):
-    """Remembers what was done, in order."""
-
-    def __init__(self) -> None:
-        self.log: list[str] = []
-
-    def write(self, handle: IO[bytes], data: bytes | memoryview) -> None:
-        self.log.append(f"write {Path(handle.name).name}")
-        super().write(handle, data)
-
-    def sync(self, path: Path) -> None:
-        self.log.append(f"sync {path.name}")
-        super().sync(path)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self.log.append(f"rename {source.name} {target.name}")
-        super().rename(source, target)
-
-    def remove(self, folder: Path) -> None:
-        self.log.append(f"remove {folder.name}")
-        super().remove(folder)
 
 
 class Full(Disk):

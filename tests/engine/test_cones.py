@@ -37,7 +37,6 @@ def rows_of(windows: Sequence[int | None], seed: int = 0) -> MaskedRows:
     for layer, window in zip(model.model.layers, windows, strict=True):
         layer.attn.sliding_window = None if window is None else window + 1
     rows = MaskedRows(model, SPACE).eval()
-    assert rows.layers is not None
     assert rows.layers.windows == tuple(windows)
     return rows
 

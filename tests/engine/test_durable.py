@@ -11,34 +11,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
+from disks import Recording
 
 from seqmlm.engine import durable
 from seqmlm.errors import StateError
-
-
-class Recording(durable.Disk):
-    """Notes the operations, and fails at one of them."""
-
-    def __init__(self, fail: str = "") -> None:
-        self.done: list[str] = []
-        self._fail = fail
-
-    def _note(self, kind: str) -> None:
-        self.done.append(kind)
-        if kind == self._fail:
-            raise OSError(28, os.strerror(28))
-
-    def write(self, handle: object, data: bytes | memoryview) -> None:
-        self._note("write")
-        super().write(handle, data)  # type: ignore[arg-type]
-
-    def sync(self, path: Path) -> None:
-        self._note("sync folder" if path.is_dir() else "sync file")
-        super().sync(path)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._note("rename")
-        super().rename(source, target)
 
 
 @pytest.mark.parametrize("data", [b"new", lambda file: file.write(b"new")])
@@ -54,10 +30,11 @@ def test_the_contents_are_on_the_disk_before_the_name(tmp_path: Path, monkeypatc
     disk = Recording()
     monkeypatch.setattr(durable, "DISK", disk)
     durable.replace_file(tmp_path / "a", b"x")
-    assert disk.done == ["write", "sync file", "rename", "sync folder"]
+    assert [one.split()[0] for one in disk.log] == ["write", "sync", "rename", "sync"]
+    assert (disk.log[2].split()[2], disk.log[3]) == ("a", f"sync {tmp_path.name}")
 
 
-@pytest.mark.parametrize("operation", ["write", "sync file", "rename"])
+@pytest.mark.parametrize("operation", ["write", "sync", "rename"])
 def test_a_failure_leaves_the_old_file_and_no_other(
     operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +60,10 @@ def test_a_folder_is_on_the_disk_with_its_files_before_it_has_its_name(
     disk = Recording()
     monkeypatch.setattr(durable, "DISK", disk)
     durable.move_into_place(building, tmp_path / "done")
-    assert disk.done == ["sync folder", "sync file", "sync folder", "rename", "sync folder"]
+    assert disk.log == [
+        *("sync inner", "sync a", "sync building"),
+        *("rename building done", f"sync {tmp_path.name}"),
+    ]
     assert (tmp_path / "done" / "inner" / "a").read_bytes() == b"x"
 
 
@@ -93,7 +73,7 @@ def test_a_file_that_is_moved_into_place_replaces_the_old_one_only_when_it_is_on
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_bytes(b"old")
     new.write_bytes(b"new")
-    monkeypatch.setattr(durable, "DISK", Recording("sync file"))
+    monkeypatch.setattr(durable, "DISK", Recording("sync"))
     with pytest.raises(OSError):
         durable.move_into_place(new, old)
     assert (old.read_bytes(), new.read_bytes()) == (b"old", b"new")

@@ -115,7 +115,6 @@ def test_cuts_move_by_a_quarter_of_a_window_at_least():
         moving = moving_windows(
             replace(encode([1] * length), positions=None), SPACE, 102, np.array([0.0, 1.0])
         )
-        assert moving is not None
         moved = moving.moves[1:, 1] - moving.moves[1:, 0]
         assert moved.min() == moved.max() >= 25  # all of a sequence by as much
 

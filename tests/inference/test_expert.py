@@ -111,7 +111,6 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 @pytest.mark.parametrize("mode", [EXACT, Mode("partition", 3)])
 def test_of_bases_experts_are_multiplied(bases: LoadedModel, mode: Mode) -> None:
     expert = stored_expert(bases)
-    assert expert is not None
     assert expert.product
     # A base that is not known, two windows of one sequence, and one base alone.
     raws = [*_bases(3, seed=2), "".join(_bases(2, seed=3)), "ACGTNNAC" + _bases(1, seed=4)[0], "G"]
@@ -200,7 +199,6 @@ def test_where_the_model_is_shown_a_part_it_speaks_alone(model: LoadedModel) -> 
 
 def test_the_facts_are_of_other_records_than_the_weights(model: LoadedModel) -> None:
     expert = stored_expert(model)
-    assert expert is not None
     facts = expert.facts
     assert facts["better"]
     assert facts["groups"] == 20
@@ -213,7 +211,6 @@ def test_the_facts_are_of_other_records_than_the_weights(model: LoadedModel) -> 
 def test_counts_that_do_not_help_are_left_out_unless_asked_for(tmp_path: Path) -> None:
     model = _fitted(tmp_path)
     expert = stored_expert(model)
-    assert expert is not None
     described = {**expert.described(), "facts": {**expert.facts, "better": False}}
     (tmp_path / COUNTS).write_bytes(saved(expert.arrays(), {"seqmlm": json.dumps(described)}))
     assert stored_expert(model, "auto") is None
@@ -224,7 +221,6 @@ def test_counts_that_do_not_help_are_left_out_unless_asked_for(tmp_path: Path) -
 def test_nothing_that_fewer_than_ten_subjects_have_is_counted(tmp_path: Path) -> None:
     model = _fitted(tmp_path, train=[residues(15)] * 9, sensitive=True)
     expert = stored_expert(model, "counts")
-    assert expert is not None
     assert expert.bytes == 0
     assert (tmp_path / COUNTS).stat().st_mode & 0o777 == 0o600
 
@@ -246,7 +242,6 @@ def test_counts_that_cannot_be_read_or_lack_something_are_an_error(
     model: LoadedModel, tmp_path: Path, damage: str
 ) -> None:
     expert, content = stored_expert(model), (Path(model.path) / COUNTS).read_bytes()
-    assert expert is not None
     described, arrays = expert.described(), expert.arrays()
     changed = {
         "facts": {"facts": ["better"]},
@@ -268,7 +263,6 @@ def test_counts_that_cannot_be_read_or_lack_something_are_an_error(
 
 def test_an_expert_of_another_alphabet_is_refused(model: LoadedModel) -> None:
     expert = stored_expert(model)
-    assert expert is not None
     arrays = {**expert.arrays(), "unigram": np.zeros(3)}
     with pytest.raises(ValueError, match="symbols"):
         CountExpert.of(arrays, expert.described(), model.tokenizer.units)

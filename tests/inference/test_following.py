@@ -310,7 +310,6 @@ class World:
         """Everything that is kept, in the database and in the file."""
         with Registry(Workspace.locate(self.home)) as registry:
             found = registry.stream(str(self.home / self.name))
-            assert found is not None
             kept = registry.incidents(stream=found.id)
             rows = registry.stream_rows(found.id, 0, 99)
             of = {one.row: registry.incident_rows(one, 99) for one in kept}

@@ -116,7 +116,6 @@ def test_a_mean_map_has_the_columns_of_the_first_row_and_what_rows_differ_by() -
     found = family_map(family, made)
     assert found.values[1, 2] == 4.0
     assert found.values[0, 1] == 1.0
-    assert found.error is not None
     assert found.error[1, 2] == pytest.approx(np.std([3, 5], ddof=1) / np.sqrt(2))
     assert np.isnan(found.error[0, 1])
     assert (found.passes, found.details) == (6, {"mass": 0.75})
@@ -130,8 +129,6 @@ def test_null_models_give_z_and_p_and_take_their_passes() -> None:
     encoding = session.tokenizer.encode("MKTAYIAKQRQISM")
     [found] = maps.of([Asked([encoding])])
     assert found.passes == maps.passes(encoding) == 31 * 14
-    assert found.z is not None
-    assert found.p is not None
     assert found.p[1, 7] < 0.2, "both are K"
     assert found.z[1, 7] > 1
     assert (found.p[np.isfinite(found.p)] >= 1 / 31 / 14).all()

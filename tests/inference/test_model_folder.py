@@ -46,7 +46,6 @@ def checked(folder: Path) -> None:
 
 def test_the_card_lists_every_other_file(folder: Path) -> None:
     card = read_card(folder)
-    assert card is not None
     assert set(card.files) == {path.name for path in folder.iterdir()} - {CARD, LOCK}
     for name, accepted in card.files.items():
         assert accepted == [durable.entry_of(folder / name)]
@@ -145,7 +144,6 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_loads(
         put_file(there / EXTRA, b"[]", private=False)
         checked(there)
         card = read_card(there)
-        assert card is not None
         assert card.files[EXTRA] == [durable.entry_of(there / EXTRA)]
     assert seen == {before, after}
     checked(folder)

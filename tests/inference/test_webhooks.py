@@ -477,16 +477,6 @@ def test_what_a_webhook_asks_to_wait_is_heard_within_the_limit(world: World) -> 
     assert len(world.tried) == 3
 
 
-def test_a_clock_that_goes_back_stops_nothing(world: World) -> None:
-    keys = world.open(1)
-    world.answers = down
-    world.run(3)
-    world.now -= timedelta(days=30)
-    world.answers = lambda one: Answer(status=200)
-    world.run(3)
-    assert world.got == keys
-
-
 def test_the_thread_sends_what_is_due_before_it_ends(world: World) -> None:
     keys = world.open(20)
     with Receiver() as receiver:
@@ -587,7 +577,6 @@ def _in_file(process: Process) -> list[str]:
 
 def _in_database(process: Process) -> list[str]:
     found = process.registry.stream(str(process.folder / "rows.jsonl"))
-    assert found is not None
     return [json.loads(line)["id"] for _, line in process.registry.stream_rows(found.id, 0, 99)]
 
 

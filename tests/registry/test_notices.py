@@ -123,17 +123,6 @@ def test_the_end_takes_the_place_of_an_update_and_is_told_at_once(queue: Queue) 
     assert queue.take() == []
 
 
-def test_what_was_replaced_while_it_was_sent_is_not_lost(queue: Queue) -> None:
-    queue.change(("opened", _incident()))
-    queue.take()
-    queue.change(("updated", _incident(rows=2)))
-    queue.now += UPDATES
-    (sent,) = queue.due()
-    queue.change(("resolved", _incident(rows=3)))
-    queue.queue.delivered(sent, queue.now)
-    assert queue.take() == [["resolved", 3]]
-
-
 def test_order_holds_within_an_incident_and_holds_nobody_else_up(queue: Queue) -> None:
     queue.change(("opened", _incident()))
     queue.change(("resolved", _incident()), ("opened", _incident(row=2)))

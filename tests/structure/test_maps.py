@@ -102,7 +102,6 @@ def test_units_of_several_tokens_are_moved_whole() -> None:
         assert sorted(units) == [(10, 11), (12,), (13, 14)]
     named = replace(encoding, symbols=np.array([-1, 7, 7, 8, 9, 9, -1], np.int32))
     for one in nulls(named, space, 5):
-        assert one.symbols is not None
         names = {10: 7, 11: 7, 12: 8, 13: 9, 14: 9}
         assert one.symbols[1:-1].tolist() == [names[token] for token in one.ids[1:-1].tolist()]
     with pytest.raises(UsageError, match="cannot be moved alone"):

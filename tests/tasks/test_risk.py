@@ -65,7 +65,6 @@ def naive(model: LoadedModel, raw: History, code: str) -> float:
     """p(code) where the last event of a history is hidden, by one forward pass of the whole history."""
     encoding = model.tokenizer.encode(raw)
     start, end = raw.code_spans()[-1]
-    assert encoding.spans is not None
     [place] = np.flatnonzero((encoding.spans[:, 0] == start) & (encoding.spans[:, 1] == end)).tolist()
     true, ids = int(encoding.ids[place]), encoding.ids.copy()
     assert model.tokenizer.surface(true) == code

@@ -98,7 +98,6 @@ def test_rows_are_those_of_the_whole_files_and_it_goes_on_by_itself(model: str, 
     assert _compared(rows_of(config)) == _compared(rows_of(whole))
     with Registry(Workspace.locate()) as registry:
         found = registry.stream(str(config.out))
-        assert found is not None
         assert [line for _, line in registry.stream_rows(found.id, 0, 99)] == text_of(config).splitlines()
         assert [one["offset"] for one in found.files] == [
             os.stat(logs / n).st_size for n in ("a.log", "b.log")
@@ -106,7 +105,6 @@ def test_rows_are_those_of_the_whole_files_and_it_goes_on_by_itself(model: str, 
 
 
 def text_of(config: ScoreConfig) -> str:
-    assert config.out is not None
     return config.out.read_text()
 
 
@@ -511,9 +509,7 @@ def test_a_rolling_calibration_goes_on_where_it_was_and_leaves_out_what_is_ackno
     rows = [row["p_value"] for row in rows_of(config)]
     with Registry(Workspace.locate()) as registry:
         stream = registry.stream(str(config.out))
-        assert stream is not None
         kept = registry.rolling(stream.id)
-        assert kept is not None
         assert registry.real_rows(stream.id) == {31}
     # It may move each fifty rows, and does so when there are two hundred, and fifty more that wait.
     assert kept.state["number"] == len(rows) == 331
@@ -622,7 +618,6 @@ def _prune(config: ScoreConfig) -> int:
     """Everything that is not needed, however young."""
     with Registry(Workspace.locate()) as registry:
         found = registry.stream(str(config.out))
-        assert found is not None
         return registry.prune(found.id, datetime.now(UTC) + timedelta(days=1)).rows
 
 

@@ -91,7 +91,6 @@ def _bare(row: dict[str, Any]) -> dict[str, Any]:
 def _counts(config: ScoreConfig) -> dict[str, int]:
     with Registry(Workspace.locate()) as registry:
         found = registry.stream(str(config.out))
-        assert found is not None
         return {name[7:]: value for name, value in found.counts.items() if name.startswith("shadow_")}
 
 

@@ -60,14 +60,12 @@ def _write(config: ScoreConfig, text: str, name: str = "a.log") -> None:
 
 
 def _rows(config: ScoreConfig) -> int:
-    assert config.out is not None
     return config.out.read_bytes().count(b"\n") if config.out.exists() else 0
 
 
 def _counts(config: ScoreConfig) -> Any:
     with Registry(Workspace.locate()) as registry:
         found = registry.stream(str(config.out))
-        assert found is not None
         return registry.notices(found.id).counts()
 
 
