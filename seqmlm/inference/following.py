@@ -115,15 +115,7 @@ class Outbox(Output):
             self._registry.protect()
         found = self._registry.stream(self._name)
         if found is None:
-            if self._stdout is None and self._out.exists() and self._out.stat().st_size:
-                raise StateError(
-                    f"{self._out} is there, and no following of this workspace has written it: name another "
-                    "--out, or move it away"
-                )
-            self._stand(self._registry.begin_stream(self._name, self._request))
-            self._lines = self._opened()
-            self.follower = self._follow([])
-            return Position()
+            return self._begin_stream()
         if differing := differences(found.request, self._request):
             other = "name another --out" if self._stdout is None else "name a file with --out"
             raise StateError(
@@ -139,8 +131,7 @@ class Outbox(Output):
             )
         self._refill()
         counts = dict(found.counts)
-        met = counts.pop("problems", {})
-        if met:
+        if met := counts.pop("problems", {}):
             problems.cut_quarantine(int(met["quarantined"]))
             with problems.replaying(met):
                 pass  # counting continues from what was met then
@@ -152,6 +143,17 @@ class Outbox(Output):
             f"going on with {self._out} behind {number_of(self._written, 'row')}{more if left else ''}"
         )
         return Position(records=int(counts.get("records", 0)), rows=self.number, counts=counts)
+
+    def _begin_stream(self) -> Position:
+        if self._stdout is None and self._out.exists() and self._out.stat().st_size:
+            raise StateError(
+                f"{self._out} is there, and no following of this workspace has written it: name another "
+                "--out, or move it away"
+            )
+        self._stand(self._registry.begin_stream(self._name, self._request))
+        self._lines = self._opened()
+        self.follower = self._follow([])
+        return Position()
 
     def _stand(self, stream: int) -> None:
         """Go on with the incidents of a stream."""

@@ -40,11 +40,12 @@ from typing import Any, Generic, Protocol, TextIO, TypeVar
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import FileLock
 from seqmlm.engine.signals import Stopped, StopSignals
-from seqmlm.errors import DataError, SeqmlmError, StateError
+from seqmlm.errors import DataError, SeqmlmError
 from seqmlm.inference import batches
 from seqmlm.inference.batches import Batch, Budget, Encoded, Through, input_batches
 from seqmlm.inference.session import Session
 from seqmlm.streams.cursor import Cursor, Position
+from seqmlm.streams.outputs import output_lock
 from seqmlm.streams.sinks import Fields, Schema, Sink, committed_rows, open_sink, partial_of, unwritable
 
 COMMIT_RECORDS = 1 << 16
@@ -368,20 +369,10 @@ class Output:
         Raises:
             StateError: another run writes it, or its folder is a file or cannot be written.
         """
-        if self.path is None or self._lock is not None:
-            return
-        for above in self.path.parents:
-            if above.exists() and not above.is_dir():
-                raise StateError(f"cannot write {self.path}: {above} is a file; name another --out")
-        lock = FileLock(
-            self.path.with_name(f"{self.path.name}.lock"),
-            wait=0,
-            holder=str(self.path),
-            remedy="choose a place you may write to",
-            passing=True,
-        )
-        lock.acquire()
-        self._lock = lock
+        if self.path is not None and self._lock is None:
+            lock = output_lock(self.path)
+            lock.acquire()
+            self._lock = lock
 
     def begin(self, problems: Problems) -> Position:
         """Open the output, where it was left or anew; says where to continue.

@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import IO, Any, Self, TextIO
 
 from seqmlm.data.problems import Problems
-from seqmlm.engine.durable import FileLock, replace_file
-from seqmlm.errors import StateError
+from seqmlm.engine.durable import replace_file
 from seqmlm.streams.cursor import Cursor, Position
+from seqmlm.streams.outputs import output_lock
 from seqmlm.streams.sinks import Kind, LinesSink, Schema, convert, json_lines, partial_of, unwritable
 
 Row = Mapping[str, Any]
@@ -87,7 +87,7 @@ class Rows:
             if self.path is None:
                 self._spool = opening.enter_context(tempfile.TemporaryFile())
             else:
-                opening.enter_context(_lock(self.path))
+                opening.enter_context(output_lock(self.path))
                 self._position = self._begun()
                 assert self._lines is not None
                 mark = self._position.output or None
@@ -258,21 +258,3 @@ def _kind(value: Any) -> Kind | None:
         return None
     kinds: dict[type, Kind] = {bool: "flag", int: "integer", float: "number", str: "text"}
     return kinds.get(type(value), "json")
-
-
-def _lock(path: Path) -> FileLock:
-    """What keeps other runs from this file.
-
-    Raises:
-        StateError: its folder is a file.
-    """
-    for above in path.parents:
-        if above.exists() and not above.is_dir():
-            raise StateError(f"cannot write {path}: {above} is a file; name another --out")
-    return FileLock(
-        path.with_name(f"{path.name}.lock"),
-        wait=0,
-        holder=str(path),
-        remedy="choose a place you may write to",
-        passing=True,
-    )

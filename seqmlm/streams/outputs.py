@@ -46,15 +46,7 @@ def check_outputs(
     for name, path in outputs.items():
         if path is None:
             continue
-        try:
-            what = irregular(path)
-        except OSError as error:
-            raise UsageError(f"{name} {path}: {error.strerror}; name another file") from None
-        if what is not None:
-            raise UsageError(
-                f"{name} {path} is {what}, and only a regular file is written; name another file"
-                + (", or leave out --out: rows go to standard output" if streams and name == "--out" else "")
-            )
+        _check_regular(name, path, streams=streams and name == "--out")
         beside = (
             [path.with_name(path.name + suffix) for suffix in (PARTIAL, UNDER_WAY)] if name == "--out" else []
         )
@@ -70,6 +62,18 @@ def check_outputs(
             raise UsageError(f"{name} {path} is in the folder of the model; choose another place")
 
 
+def _check_regular(name: str, path: Path, *, streams: bool) -> None:
+    try:
+        what = irregular(path)
+    except OSError as error:
+        raise UsageError(f"{name} {path}: {error.strerror}; name another file") from None
+    if what is not None:
+        raise UsageError(
+            f"{name} {path} is {what}, and only a regular file is written; name another file"
+            + (", or leave out --out: rows go to standard output" if streams else "")
+        )
+
+
 def _identity(path: Path) -> list[object]:
     """What makes a path the same file as another: where it leads, and of a file that is there its node."""
     try:
@@ -77,6 +81,23 @@ def _identity(path: Path) -> list[object]:
     except OSError:
         return [os.path.realpath(path)]
     return [os.path.realpath(path), (about.st_dev, about.st_ino)]
+
+
+def output_lock(path: Path) -> FileLock:
+    """What keeps other runs from a file of rows.
+
+    Raises:
+        StateError: its folder is a file.
+    """
+    for above in path.parents:
+        if above.exists() and not above.is_dir():
+            raise StateError(f"cannot write {path}: {above} is a file; name another --out")
+    return _lock(path, f"{path.name}.lock")
+
+
+def _lock(out: Path, name: str) -> FileLock:
+    remedy = "choose a place you may write to"
+    return FileLock(out.with_name(name), wait=0, holder=str(out), remedy=remedy, passing=True)
 
 
 @contextmanager
@@ -98,14 +119,7 @@ def new_folder(out: Path) -> Iterator[Path]:
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise StateError(f"{out} is there already; choose another folder, or remove it")
     building = out.with_name(f".{out.name}.building")
-    lock = FileLock(
-        out.with_name(f".{out.name}.lock"),
-        wait=0,
-        holder=str(out),
-        remedy="choose a place you may write to",
-        passing=True,
-    )
-    with lock:
+    with _lock(out, f".{out.name}.lock"):
         try:
             shutil.rmtree(building, ignore_errors=True)  # left by a process that died: we hold the lock
             building.mkdir()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import permutations
@@ -19,12 +19,14 @@ from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
 from seqmlm.inference.following import Outbox
 from seqmlm.inference.grouping import Grouping, ignored
-from seqmlm.registry import Change, Incident, Registry, UnreachableError, database
+from seqmlm.inference.webhooks import Answer, Courier, Origin, Webhook, notices, webhooks
+from seqmlm.registry import Change, Incident, Notice, NoticeQueue, Registry, UnreachableError, database
 from seqmlm.streams.generations import FileState
 from seqmlm.streams.sinks import LinesSink
 from seqmlm.workspace import Workspace
 
 QUIET = 60.0
+(HOOK,) = webhooks(["https://h/hook"])
 NEW = ("status=502",)
 
 
@@ -258,6 +260,7 @@ class World:
     name: str
     turns: Sequence[tuple[float, list[dict[str, Any]]]]
     said: list[tuple[str, int]] = field(default_factory=list)
+    sent: dict[str, Notice] = field(default_factory=dict)
     now: float = 0.0
 
     def start(self) -> tuple[Outbox, Files]:
@@ -279,9 +282,15 @@ class World:
             grouping=Grouping(model="app:1", quiet=QUIET),
             tell=tell,
             clock=lambda: self.now,
+            notify=notices([HOOK], Origin(output=self.name, version="1", host="here")),
         )
         outbox.begin(Problems())
+        self.courier = Courier(HOOK, self.registry.notices(outbox.stream), print, send=self.send)
         return outbox, files
+
+    def send(self, hook: Webhook, one: Notice) -> Answer:
+        self.sent.setdefault(one.key, one)
+        return Answer(status=200)
 
     def stop(self, outbox: Outbox) -> None:
         outbox.close()
@@ -298,23 +307,26 @@ class World:
             assert bool(rows) or outbox.due or turn in (3, 8)
             if not dies:
                 outbox.commit(turn, {}, Problems())
+                self.courier.step()
                 continue
             death = None
             assert die is not None
             die(self, outbox)
             self.stop(outbox)
             outbox, files = self.start()
+        self.courier.step()  # what happened to an incident comes in order, a notice each time
         self.stop(outbox)
 
     def result(self) -> tuple[Any, ...]:
-        """Everything that is kept, in the database and in the file."""
+        """What is kept in the database and the file, and what a webhook was told of each incident."""
         with Registry(Workspace.locate(self.home)) as registry:
             found = registry.stream(str(self.home / self.name))
             kept = registry.incidents(stream=found.id)
             rows = registry.stream_rows(found.id, 0, 99)
             of = {one.row: registry.incident_rows(one, 99) for one in kept}
             incidents = [replace(one, id=0, stream_id=0, output="") for one in kept]
-        return incidents, rows, of, (self.home / self.name).read_text()
+        sent = [[one.kind for one in self.sent.values() if one.incident == known.id] for known in kept]
+        return incidents, rows, of, (self.home / self.name).read_text(), sent
 
 
 TURNS: list[tuple[float, list[dict[str, Any]]]] = [
@@ -341,15 +353,40 @@ def _after(world: World, outbox: Outbox) -> None:
 
 def _between(world: World, outbox: Outbox) -> None:
     """It dies when the database has the rows, and the file has not."""
+    with dying(LinesSink, "put"), dying(outbox, "_tell"):
+        _after(world, outbox)
 
-    def die(*_: object) -> None:
+
+def _torn(world: World, outbox: Outbox) -> None:
+    """It dies when half of the rows are in the file."""
+    put = LinesSink.put
+
+    def half(sink: LinesSink, data: bytes) -> None:
+        put(sink, data[: len(data) // 2])
+        sink.flush()
+
+    with dying(LinesSink, "put", half), dying(outbox, "_tell"):
+        _after(world, outbox)
+
+
+def _unnoted(world: World, outbox: Outbox) -> None:
+    """It dies when the webhook has a notice, and the database does not know that."""
+    _after(world, outbox)
+    with dying(NoticeQueue, "delivered"):
+        world.courier.step()
+
+
+@contextmanager
+def dying(owner: object, name: str, last: Callable[..., None] = lambda *_: None) -> Iterator[None]:
+    """The process dies when this is called, after it has done something else."""
+
+    def die(*arguments: Any) -> None:
+        last(*arguments)
         raise KeyboardInterrupt
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(LinesSink, "put", die)
-        patched.setattr(outbox, "_tell", die)
-        with suppress(KeyboardInterrupt):
-            _after(world, outbox)
+    with pytest.MonkeyPatch.context() as patched, suppress(KeyboardInterrupt):
+        patched.setattr(owner, name, die)
+        yield
 
 
 def _unsure(world: World, outbox: Outbox) -> None:
@@ -376,7 +413,7 @@ def undisturbed(tmp_path: Path) -> World:
 
 
 def test_a_stream_keeps_its_incidents(undisturbed: World) -> None:
-    incidents, rows, of, _ = undisturbed.result()
+    incidents, rows, of, _, sent = undisturbed.result()
     assert [(one.place[6:], one.start, one.rows, one.state) for one in incidents] == [
         ("app.log", 1, 2, "resolved"),
         ("b.log", 1, 1, "resolved"),
@@ -388,9 +425,10 @@ def test_a_stream_keeps_its_incidents(undisturbed: World) -> None:
     assert len(rows) == 10
     kinds = [kind for kind, _ in undisturbed.said]
     assert [kinds.count(kind) for kind in ("opened", "updated", "resolved")] == [5, 2, 5]
+    assert sent == [["opened", "resolved"]] * 5
 
 
-@pytest.mark.parametrize("die", [_before, _after, _between, _unsure])
+@pytest.mark.parametrize("die", [_before, _after, _between, _torn, _unnoted, _unsure])
 def test_whenever_it_dies_incidents_are_as_if_it_had_not(
     tmp_path: Path, undisturbed: World, die: Callable[[World, Outbox], None]
 ) -> None:
@@ -399,7 +437,7 @@ def test_whenever_it_dies_incidents_are_as_if_it_had_not(
         world = World(tmp_path, f"{death}.jsonl", TURNS)
         world.play(death, die)
         assert world.result() == expected, death
-        if die in (_before, _after, _unsure):
+        if die in (_before, _after, _unnoted, _unsure):
             assert world.said == undisturbed.said
 
 
