@@ -17,6 +17,7 @@ from fork_server import ForkServer
 from safetensors.numpy import load_file, save_file
 
 from seqmlm.inference.model_folder import Card, seal
+from tests.hostile.exploits import EXPLOITS
 
 HERE = Path(__file__).resolve().parent
 Run = Callable[..., Any]
@@ -67,13 +68,7 @@ def test_the_harmless_folder_is_scored(seqmlm: Run, model: Path, text: Path) -> 
     assert len(done.out.splitlines()) == 2
 
 
-def _names() -> list[str]:
-    source = (HERE / "exploits.py").read_text()
-    table = source[source.index("EXPLOITS:") :]
-    return [line.split('"')[1] for line in table[: table.index("\n}")].splitlines()[1:]]
-
-
-@pytest.mark.parametrize("name", _names())
+@pytest.mark.parametrize("name", EXPLOITS)
 def test_nothing_runs(seqmlm: Run, exploits: tuple[Path, dict[str, Any]], text: Path, name: str) -> None:
     base, said = exploits
     before = contents(base)

@@ -103,13 +103,6 @@ def test_a_template_knows_a_line_with_all_its_constants(stream):
         assert frozen.match(line) >= 0
 
 
-@given(line=words, count=st.integers(1, 30))
-def test_equal_lines_in_any_number_are_one_template(line, count):
-    drain = Drain()
-    assert {drain.add(line, source) for source in range(count)} == {0}
-    assert drain.freeze()[0] == line
-
-
 def test_lines_merge_and_new_ones_are_told():
     drain = Drain()
     for user in ("ann", "bob"):

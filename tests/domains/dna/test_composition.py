@@ -49,22 +49,3 @@ def test_bits_are_those_of_a_naive_count(order: int) -> None:
     chain = Composition.fit((base_codes(one) for one in train), order)
     for sequence in (text(9, 80), "A", "NN", "ANCGTNA"):
         np.testing.assert_allclose(chain.bits(sequence), naive(train, sequence, order), atol=1e-12)
-
-
-def test_both_strands_cost_the_same() -> None:
-    chain = Composition.fit([base_codes(text(1, 3000))])
-    sequence = text(2, 500)
-    turned = chain.bits(reverse_complement(sequence))[::-1]
-    np.testing.assert_allclose(chain.bits(sequence), turned, atol=1e-12)
-
-
-def test_shares_are_distributions() -> None:
-    chain = Composition.fit([base_codes(text(1, 300))])
-    for table in chain.tables:
-        np.testing.assert_allclose(np.exp(table).sum(axis=1), 1, atol=1e-12)
-
-
-def test_a_chain_learns_order() -> None:
-    chain = Composition.fit([base_codes("AAC" * 500)], 2)
-    assert chain.bits("AAC" * 20)[5:-5].max() < 0.1
-    assert chain.bits("ACA" * 9 + "G" * 20)[27:-5].min() > 3

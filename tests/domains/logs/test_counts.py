@@ -101,41 +101,6 @@ def test_bigrams_and_neighbours_are_those_of_loops(train: list[list[str]], other
         assert math.isinf(found["unseen"][row]) == (not known.issuperset(one))
 
 
-def test_probabilities_of_what_may_follow_add_up_to_one(
-    counts: LogCounts, tokenizer: TemplateTokenizer
-) -> None:
-    for first in ["1", "2", "3", "4"]:
-        records = [keyed(f"{first} {second}") for second in ["1", "2", "3", "4", "9"]]
-        lines = lines_of(tokenizer.encode_batch(records), tokenizer)
-        bits, record = counts.bigrams(lines, counts.events(lines.keys))
-        second = [bits[record == row][1] for row in range(5)]
-        alone = lines_of(tokenizer.encode_batch([keyed(first)]), tokenizer)
-        end = counts.bigrams(alone, counts.events(alone.keys))[0][1]
-        assert sum(2.0**-b for b in [*second, end]) == pytest.approx(1)
-
-
-def test_the_neighbour_of_what_training_had_in_another_order_is_at_no_distance() -> None:
-    raws = [keyed("1 2 3")] * 99 + [keyed("1 1 1")]
-    tokenizer = TemplateTokenizer.train(raws)
-    counts = counts_of(tokenizer.encode_batch(raws), tokenizer)
-    lines = lines_of(tokenizer.encode_batch([keyed("3 2 1"), keyed("1 1 1"), keyed("1 2 3 3")]), tokenizer)
-    same, rare, more = counts.nearest(lines, counts.events(lines.keys))[0].tolist()
-    assert same == rare == 0
-    assert more == pytest.approx(math.log(3 / 2))
-
-
-def test_a_record_is_judged_alike_alone_and_among_others(
-    counts: LogCounts, tokenizer: TemplateTokenizer
-) -> None:
-    encodings = tokenizer.encode_batch(list(map(keyed, OTHER)))
-    together = counted(lines_of(encodings, tokenizer), counts)
-    for row, encoding in enumerate(encodings):
-        alone = counted(lines_of([encoding], tokenizer), counts)
-        assert {name: value[0] for name, value in alone.items()} == pytest.approx(
-            {name: value[row] for name, value in together.items()}
-        )
-
-
 def test_events_that_nearly_all_have_are_missed(counts: LogCounts, tokenizer: TemplateTokenizer) -> None:
     # 1 and 3 are in all six, 2 in five: less than nine in ten.
     lines = lines_of(tokenizer.encode_batch([keyed("1 3"), keyed("2 3"), keyed("2")]), tokenizer)
