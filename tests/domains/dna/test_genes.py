@@ -16,23 +16,14 @@ from Bio.SeqFeature import AfterPosition, BeforePosition, CompoundLocation, SeqF
 from Bio.SeqRecord import SeqRecord
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_fields import random_model
 from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna import DNA, genes
 from seqmlm.domains.dna.genbank import read_embl, read_genbank
 from seqmlm.domains.dna.genes import Gene, Genes, named_over
-from seqmlm.domains.dna.levels import WindowLevel
 from seqmlm.domains.dna.nucleotides import read_genome
-from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.errors import DataError
-from seqmlm.inference.detector import Detector
-from seqmlm.inference.scorer import RecordScorer
-from seqmlm.inference.session import Session
-from seqmlm.reports.report import ScoreReport
-from seqmlm.tasks.score_output import line
-from seqmlm.tokenizers.bases import BaseTokenizer
 
 HEAD = "##gff-version 3\n"
 
@@ -222,37 +213,3 @@ def test_windows_of_a_bed_file_have_genes_on_either_strand(tmp_path: Path) -> No
     found = list(DNA.read([windows], Problems(), **given))
     assert [[gene.name for gene in one.meta["genes"]] for one in found] == [["a"], ["a", "b"]]
     assert str(table) in DNA.files([windows], options=given), "a resumed scoring is held to it"
-
-
-def test_rows_reports_and_tracks_name_genes(tmp_path: Path) -> None:
-    source = random.Random(4)
-    genome, table = tmp_path / "g.fa", tmp_path / "g.gff"
-    genome.write_text(f">c\n{''.join(source.choices('ACGT', k=700))}\n")
-    table.write_text(gff("gene 121 180 Name=one", "gene 131 300 Name=two%2Bx", "gene 131 300 Name=two%2Bx"))
-    places = {"one": (120, 180), "two+x": (130, 300)}
-    model = random_model("dna", BaseTokenizer(), max_length=32)
-    records = model.domain.read([genome], Problems(), block=260, genes=str(table))
-    report = ScoreReport("g", pictures=DNA.pictures(WindowLevel()), unit="base")
-    rows: list[dict[str, Any]] = []
-    with GenomeTrack(tmp_path / "t.bed", name="m") as track:
-        for one in Detector(RecordScorer(Session(model)), WindowLevel()).judged(records, Problems()):
-            track.add(one.row, one.scored)
-            report.add(one)
-            rows.append(line(one, model.tokenizer))
-    for row in rows:
-        over = [name for name, (start, end) in places.items() if start < row["end"] and end > row["start"]]
-        assert row["genes"] == over
-    assert [] in [row["genes"] for row in rows]
-    head, *lines = (tmp_path / "t.bed").read_text().splitlines()
-    assert head.startswith("track ")
-    fields = [text.split("\t") for text in lines]
-    assert [(c, int(s), int(e), name) for c, s, e, name, _ in fields] == sorted(
-        (row["contig"], row["start"], row["end"], ",".join(row["genes"]) or ".") for row in rows
-    )
-    top = max(rows, key=lambda row: row["score"])
-    best = max(fields, key=lambda text: int(text[4]))
-    assert (int(best[1]), best[4]) == (top["start"], "1000")
-    assert all(0 <= int(text[4]) <= 1000 for text in fields)
-    html = report.page().html()
-    assert ">overlaps</button>" in html
-    assert "one, two+x" in html

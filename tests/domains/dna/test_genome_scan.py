@@ -1,10 +1,11 @@
-"""A genome from file to track: right across the reader's blocks, overlapping windows and runs of N."""
+"""A genome from file to track: right across blocks, overlapping windows and runs of N, with its genes named."""
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,13 +33,21 @@ def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
     }
     genome = tmp_path / "g.fa"
     genome.write_text("".join(f">{name} some words\n{bases}\n" for name, bases in contigs.items()))
+    table, genes = tmp_path / "g.gff", {"one": (120, 180), "two+x": (130, 300)}
+    rows = [
+        f"chrB\tx\tgene\t{s + 1}\t{e}\t.\t+\t.\tName={name.replace('+', '%2B')}\n"
+        for name, (s, e) in genes.items()
+    ]
+    table.write_text("##gff-version 3\n" + "".join([*rows, rows[-1]]))
     model = random_model("dna", BaseTokenizer(), max_length=32)
-    records = model.domain.read([genome], Problems(), block=BLOCK, max_n=10)
+    records = model.domain.read([genome], Problems(), block=BLOCK, max_n=10, genes=str(table))
     report = ScoreReport("g", pictures=DNA.pictures(WindowLevel()), unit="base")
     over: dict[tuple[str, int], list[float]] = defaultdict(list)
-    with GenomeTrack(tmp_path / "t.bedgraph") as track:
+    told: list[dict[str, Any]] = []
+    with GenomeTrack(tmp_path / "t.bedgraph") as track, GenomeTrack(tmp_path / "t.bed", name="m") as named:
         for one in Detector(RecordScorer(Session(model)), WindowLevel()).judged(records, Problems()):
             track.add(one.row, one.scored)
+            named.add(one.row, one.scored)
             report.add(one)
             extra, score = one.row.extra, one.row.score
             assert score is not None
@@ -47,6 +56,7 @@ def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
             for base in range(extra["contig_start"], extra["contig_end"]):
                 over[extra["contig"], base].append(score)
             fields = line(one, model.tokenizer, per_unit=True)
+            told.append(fields)
             assert (fields["start"], fields["end"]) == (extra["contig_start"], extra["contig_end"])
             assert fields["id"].endswith(f"#{fields['start']}-{fields['end']}")
             for unit in (*fields["top"], *fields["per_unit"]):
@@ -68,3 +78,17 @@ def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
     html = report.page().html()
     assert "<h2>Along chrA</h2>" in html
     assert "<h2>Along chrB</h2>" in html
+    over = lambda row: [name for name, (s, e) in genes.items() if s < row["end"] and e > row["start"]]  # noqa: E731
+    assert all(row.get("genes", []) == (over(row) if row["contig"] == "chrB" else []) for row in told)
+    assert {len(row.get("genes", ())) for row in told} == {0, 1, 2}
+    head, *texts = (tmp_path / "t.bed").read_text().splitlines()
+    assert head.startswith("track ")
+    beds = [text.split("\t") for text in texts]
+    assert [(c, int(s), int(e), name) for c, s, e, name, _ in beds] == sorted(
+        (row["contig"], row["start"], row["end"], ",".join(row.get("genes", ())) or ".") for row in told
+    )
+    top, best = max(told, key=lambda row: row["score"]), max(beds, key=lambda text: int(text[4]))
+    assert (int(best[1]), best[4]) == (top["start"], "1000")
+    assert all(0 <= int(text[4]) <= 1000 for text in beds)
+    assert ">overlaps</button>" in html
+    assert "one, two+x" in html
