@@ -16,7 +16,6 @@ from difflib import SequenceMatcher
 from functools import partial
 from io import StringIO
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 import numpy as np
 from unidiff.errors import UnidiffParseError
@@ -33,27 +32,19 @@ from seqmlm.tokenizers.lexers.source import SourceText, language_of
 
 # Changed files
 
-Status = Literal["added", "modified", "renamed", "deleted"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One changed source file.
 
     Args:
-        path: its name below the folder, with "/"; the old one of a file that is gone.
-        old_path: its name before; None where it is new.
-        status: what happened to it; "renamed" also where lines changed as well.
+        patch: its names and its changed places.
         before, after: its text; None where there is none, or none worth reading.
-        hunks: the changed places, ascending, whose lines are bytes as characters.
     """
 
-    path: str
-    old_path: str | None
-    status: Status
+    patch: FilePatch
     before: SourceText | None
     after: SourceText | None
-    hunks: Sequence[Hunk]
 
 
 def read_changes(
@@ -70,15 +61,16 @@ def read_changes(
             raise DataError(f"cannot be read: {error.strerror}", source=str(diff)) from None
         found = changes_of_diff(root, patch, str(diff), problems)
     for change in found:
-        source = (root / change.path).as_posix()
+        name = change.patch.name
+        source = (root / name).as_posix()
         before, after = (
-            None if text is None else Record(id=change.path, raw=text, source=source, line=1)
+            None if text is None else Record(id=name, raw=text, source=source, line=1)
             for text in (change.before, change.after)
         )
         yield Changed(
             source=source,
             before=before,
-            after=after if change.hunks else None,
+            after=after if change.patch.hunks else None,
             rows=partial(changed_rows, change),
         )
 
@@ -136,7 +128,7 @@ def changes_of_diff(root: str | Path, diff: bytes, source: str, problems: Proble
 
 
 def _is_source(patch: FilePatch, problems: Problems) -> bool:
-    path = PurePosixPath(patch.new or patch.old or "")
+    path = PurePosixPath(patch.name)
     if not language_of(path.name):
         problems.note("a changed file that is no source code, skipped")
         return False
@@ -163,7 +155,7 @@ def _versions(folder: Path, patch: FilePatch, source: str) -> tuple[bytes, bytes
         if found is not None:
             return found
     raise DataError(
-        f"{patch.new or patch.old} fits neither side of the diff",
+        f"{patch.name} fits neither side of the diff",
         source=source,
         remedy="check out the revision that the diff was made of, or name its folder",
     )
@@ -183,19 +175,10 @@ def _leads_out(name: str) -> bool:
 
 
 def _change(patch: FilePatch, old: bytes, new: bytes, problems: Problems) -> Change:
-    path = patch.new or patch.old or ""
-    status: Status = "modified"
-    if patch.old is None or patch.new is None:
-        status = "added" if patch.old is None else "deleted"
-    elif patch.old != patch.new:
-        status = "renamed"
     return Change(
-        path=path,
-        old_path=patch.old,
-        status=status,
+        patch=patch,
         before=None if patch.old is None else _text(old, patch.old, problems),
-        after=None if patch.new is None else _text(new, path, problems),
-        hunks=patch.hunks,
+        after=None if patch.new is None else _text(new, patch.new, problems),
     )
 
 
@@ -254,7 +237,7 @@ def _origins(change: Change) -> dict[int, int | None]:
     new = change.after.split("\n")
     old = change.before.split("\n") if change.before is not None else []
     origins: dict[int, int | None] = {}
-    for hunk in change.hunks:
+    for hunk in change.patch.hunks:
         gone = [line.source_line_no or 0 for line in hunk if line.is_removed]
         came = [line.target_line_no or 0 for line in hunk if line.is_added]
         origins |= dict.fromkeys(came)
@@ -319,6 +302,11 @@ class FilePatch:
     new: str | None
     hunks: Sequence[Hunk] = ()
 
+    @property
+    def name(self) -> str:
+        """The new name, or the old one of a file that is gone."""
+        return self.new or self.old or ""
+
     def apply(self, data: bytes, *, backwards: bool = False) -> bytes | None:
         """The file after the patch (before it, backwards), or None where the patch does not fit the file."""
         lines = list(StringIO(data.decode("latin-1")))
@@ -355,7 +343,8 @@ def parse_patch(data: bytes, source: str) -> Iterator[FilePatch]:
         found = found or bool(bodies) or head.startswith("diff --git ")
         line += head.count("\n")
         for body in bodies:
-            yield from _files(body, source, line)
+            large = head.startswith("diff --git ") and len(body) > 4 * LARGEST
+            yield from _files(body, source, line, lines=not large)
             line += body.count("\n")
         if not bodies and (names := _RENAMED.search(head)) is not None:
             yield FilePatch(old=_name(names[1], ""), new=_name(names[2], ""))
@@ -363,12 +352,17 @@ def parse_patch(data: bytes, source: str) -> Iterator[FilePatch]:
         raise DataError("not a unified diff", source=source, remedy="write it with git diff or diff -u")
 
 
-def _files(text: str, source: str, line: int) -> Iterator[FilePatch]:
-    """The files of a diff that has no headers of git, and begins at a line of its source."""
+def _files(text: str, source: str, line: int, *, lines: bool) -> Iterator[FilePatch]:
+    """The files of a diff that has no headers of git.
+
+    Args:
+        text: the diff, which begins at a `line` of its `source`.
+        lines: False leaves the hunks empty: nobody wrote so many, and each takes 300 bytes.
+    """
     text = _NO_LINE_END.sub("\0", _BETWEEN.sub("#", text))
     read = StringIO(text)
     try:
-        files = PatchSet(one.partition("\0")[0] for one in read)
+        files = PatchSet((one.partition("\0")[0] for one in read), metadata_only=not lines)
     except (UnidiffParseError, ValueError):  # the latter where a number has thousands of digits
         line += sum(text.count(end, 0, read.tell()) for end in "\0\n") - (read.tell() < len(text))
         raise DataError("a hunk with fewer lines than it says, or more", source=source, line=line) from None

@@ -18,12 +18,9 @@ def change(before: str, after: str) -> Change:
     )
     [patch] = parse_patch(diff.encode(), "d")
     return Change(
-        path="x.py",
-        old_path="x.py",
-        status="modified",
+        patch=patch,
         before=SourceText(before, "python"),
         after=SourceText(after, "python"),
-        hunks=patch.hunks,
     )
 
 

@@ -50,7 +50,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def by_path(changes: list[Change]) -> dict[str, Change]:
-    return {change.path: change for change in changes}
+    return {change.patch.name: change for change in changes}
 
 
 def places(change: Change) -> list[tuple[list[int], list[int]]]:
@@ -60,25 +60,24 @@ def places(change: Change) -> list[tuple[list[int], list[int]]]:
             [line.source_line_no or 0 for line in hunk if line.is_removed],
             [line.target_line_no or 0 for line in hunk if line.is_added],
         )
-        for hunk in change.hunks
+        for hunk in change.patch.hunks
     ]
 
 
 def test_every_kind_of_change(tree):
     problems = Problems()
     found = by_path(list(changes_since(tree, "HEAD", problems)))
-    assert {path: change.status for path, change in found.items()} == {
-        "added.py": "added",
-        "gone.py": "deleted",
-        "mod.py": "modified",
-        "pkg/new nämé.py": "renamed",
+    assert {(change.patch.old, change.patch.new) for change in found.values()} == {
+        (None, "added.py"),
+        ("gone.py", None),
+        ("mod.py", "mod.py"),
+        ("pkg/old name.py", "pkg/new nämé.py"),
     }
     changed = found["mod.py"]
     assert (changed.before, changed.after) == (BEFORE, AFTER)
     assert changed.after.language == "python"
     assert places(changed) == [([], [1, 2, 3]), ([2], [5])]
-    assert found["pkg/new nämé.py"].old_path == "pkg/old name.py"
-    assert not found["pkg/new nämé.py"].hunks
+    assert not places(found["pkg/new nämé.py"])
     assert found["added.py"].before is None
     assert places(found["added.py"]) == [([], [1, 2, 3])]
     assert found["gone.py"].after is None
@@ -90,7 +89,7 @@ def test_every_kind_of_change(tree):
 
 def test_a_folder_inside_a_work_tree(tree):
     [change] = changes_since(tree / "pkg", "HEAD", Problems())
-    assert (change.path, change.old_path, change.status) == ("new nämé.py", "old name.py", "renamed")
+    assert (change.patch.old, change.patch.new) == ("old name.py", "new nämé.py")
     assert change.before == change.after
 
 
@@ -99,6 +98,15 @@ def test_a_change_of_mode_alone_is_none(tree):
     git(tree, "config", "core.fileMode", "true")
     (tree / "mod.py").chmod(0o755)
     assert list(changes_since(tree, "HEAD", Problems())) == []
+
+
+def test_a_file_that_nobody_wrote_is_counted_and_its_lines_are_not_kept(tree):
+    put(tree, "mod.py", "x\n" * (3 << 19))
+    problems = Problems()
+    change = by_path(list(changes_since(tree, "HEAD", problems)))["mod.py"]
+    assert change.after is None
+    assert not any(map(len, change.patch.hunks))
+    assert problems.counts["a file larger than the limit, skipped"]
 
 
 def test_ends_of_lines_that_git_converts(tree):
@@ -142,7 +150,7 @@ def test_a_diff_gives_what_git_gives(tree, context, applied):
     assert found.keys() == wanted.keys()
     for path, change in found.items():
         assert (change.before, change.after) == (wanted[path].before, wanted[path].after)
-        assert change.status == wanted[path].status
+        assert (change.patch.old, change.patch.new) == (wanted[path].patch.old, wanted[path].patch.new)
         came, expected = (
             [line for _, came in places(one) for line in came] for one in (change, wanted[path])
         )
@@ -166,7 +174,10 @@ def test_plain_diff_with_time_stamps_and_several_files(tmp_path):
     found = list(
         changes_of_diff(tmp_path, (one.format("a.py") + one.format("b.py")).encode(), "d", Problems())
     )
-    assert [(change.path, change.after) for change in found] == [("a.py", "x = 2\n"), ("b.py", "x = 2\n")]
+    assert [(change.patch.name, change.after) for change in found] == [
+        ("a.py", "x = 2\n"),
+        ("b.py", "x = 2\n"),
+    ]
 
 
 def test_what_a_diff_does_not_fit_is_named(tmp_path):
