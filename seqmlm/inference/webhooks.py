@@ -198,11 +198,11 @@ def _notice(hook: Webhook, change: Change, origin: Origin) -> Notice:
     known = [hook.name, origin.host, origin.output, one.stream_id, one.row, one.rows, change.kind]
     times = [_utc(time).isoformat() for time in (one.opened, one.updated)]
     key = blake2b(json.dumps([*known, *times]).encode(), digest_size=16).hexdigest()
-    body = _BODIES[hook.format](key, change.kind, told(one, origin), origin)
+    body = _BODIES[hook.format](key, change.kind, incident_fields(one, origin), origin)
     return Notice(sink=hook.name, key=key, incident=one.id, kind=change.kind, body=body)
 
 
-def told(incident: Incident, origin: Origin) -> dict[str, Any]:
+def incident_fields(incident: Incident, origin: Origin) -> dict[str, Any]:
     """An incident as JSON can hold it: texts of bounded length, times as ISO 8601 in UTC; sensitive data
     without what the lines say."""
     found = {name: getattr(incident, name) for name in _FIELDS}
@@ -236,7 +236,7 @@ def _plain(key: str, kind: str, incident: Mapping[str, Any], origin: Origin) -> 
 def _alertmanager(key: str, kind: str, incident: Mapping[str, Any], origin: Origin) -> Any:
     """A list of one alert. Its labels, which are what it is known by, are the same as long as it lasts."""
     elsewhere = {"id", "model", "place", "title", "reason", "opened", "updated"}  # in an alert
-    said = {
+    annotations = {
         "summary": incident["title"],
         "description": incident["reason"],
         **{name: value for name, value in incident.items() if name not in elsewhere},
@@ -255,7 +255,9 @@ def _alertmanager(key: str, kind: str, incident: Mapping[str, Any], origin: Orig
                 "instance": origin.host,
                 "output": origin.output,
             },
-            "annotations": {name: str(value) for name, value in said.items() if value not in (None, "")},
+            "annotations": {
+                name: str(value) for name, value in annotations.items() if value not in (None, "")
+            },
             "startsAt": incident["opened"],
             "endsAt": ends.isoformat(),
         }

@@ -21,7 +21,16 @@ from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import replace_file
 from seqmlm.streams.cursor import Cursor, Position
 from seqmlm.streams.outputs import output_lock
-from seqmlm.streams.sinks import Kind, LinesSink, Schema, convert, json_lines, partial_of, unwritable
+from seqmlm.streams.sinks import (
+    Kind,
+    LinesSink,
+    Schema,
+    StreamSink,
+    convert,
+    json_lines,
+    partial_of,
+    unwritable,
+)
 
 Row = Mapping[str, Any]
 """What is said of an item or a part of it: `id, source, line`, then the fields of the task."""
@@ -153,7 +162,7 @@ class Rows:
         if self._spool is not None:
             self._spool.write(data)
             if self._stdout is not None and self._at_once:
-                self._print(data.decode())
+                StreamSink(self._stdout, json_lines).put(data)
             return
         assert self._sink is not None
         assert self._mark is not None
@@ -184,7 +193,7 @@ class Rows:
             if self._stdout is not None and not self._at_once:
                 with tempfile.TemporaryDirectory() as folder:
                     self._made(Path(folder) / "table", finished)
-                    self._print((Path(folder) / "table").read_text(encoding="utf-8"))
+                    StreamSink(self._stdout, json_lines).put((Path(folder) / "table").read_bytes())
             return
         assert self._mark is not None
         assert self._sink is not None
@@ -218,16 +227,6 @@ class Rows:
                 convert(lines, path, schema, format=self._format, private=self._private)
         except OSError as error:
             raise unwritable(self.path, error) from None
-
-    def _print(self, text: str) -> None:
-        assert self._stdout is not None
-        try:
-            self._stdout.write(text)
-            self._stdout.flush()
-        except BrokenPipeError:
-            raise  # the reader has gone: no error of ours
-        except OSError as error:
-            raise unwritable(None, error, resumable=False) from None
 
 
 def columns_of(rows: Iterable[Row], known: Mapping[str, Kind]) -> dict[str, Kind]:
