@@ -48,41 +48,26 @@ def test_a_newcomer_is_told_how_to_start(seqmlm: Cli) -> None:
         assert seqmlm(command, "list", "--json").json == []
 
 
-def test_runs_list(two_runs: Path, seqmlm: Cli) -> None:
+def test_runs_are_listed_shown_and_compared(two_runs: Path, seqmlm: Cli) -> None:
     lines = seqmlm("runs", "list").out.splitlines()
     assert [line.split("\t")[:2] for line in lines[1:]] == [["two", "FINISHED"], ["one", "FINISHED"]]
     found = seqmlm("runs", "list", "--json").json
     assert [(run["name"], run["metrics"]["train/loss"]) for run in found] == [("two", 1.5), ("one", 2.0)]
-
-
-def test_runs_show(two_runs: Path, seqmlm: Cli) -> None:
     done = seqmlm("runs", "show", "one")
     assert "FINISHED" in done.out
     assert str(two_runs / "runs" / "one") in done.out
     run_id = seqmlm("runs", "show", "one", "--json").json["run_id"]
     assert seqmlm("runs", "show", run_id, "--json").json["name"] == "one"
     missing = seqmlm("runs", "show", "ones")
-    assert missing.code == 4
-    assert missing.err == "error: no run 'ones'; did you mean 'one'?\n"
-
-
-def test_runs_compare(two_runs: Path, seqmlm: Cli) -> None:
-    done = seqmlm("runs", "compare", "one", "two")
-    assert done.out.splitlines() == [
-        "\t\tone\ttwo",
-        "\tstatus\tFINISHED\tFINISHED",
-        "param\tlearning_rate\t2.0\t1.5",
-        "metric\ttrain/loss\t2\t1.5 *",
+    assert (missing.code, missing.err) == (4, "error: no run 'ones'; did you mean 'one'?\n")
+    assert seqmlm("runs", "compare", "one", "two").out.splitlines() == [
+        *("\t\tone\ttwo", "\tstatus\tFINISHED\tFINISHED"),
+        *("param\tlearning_rate\t2.0\t1.5", "metric\ttrain/loss\t2\t1.5 *"),
     ]
     found = seqmlm("runs", "compare", "one", "two", "one", "--json").json
     assert [run["name"] for run in found["runs"]] == ["one", "two"]
     assert found["best"] == {"train/loss": ["two"]}
     assert seqmlm("runs", "compare", "one").code == 2
-
-
-def test_runs_sync(two_runs: Path, seqmlm: Cli) -> None:
-    done = seqmlm("runs", "sync")
-    assert (done.code, done.out) == (0, "")
     assert seqmlm("runs", "sync", "--json").json == {}
 
 

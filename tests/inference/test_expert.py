@@ -18,7 +18,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.expert import CountExpert
 from seqmlm.engine.reductions import Rows
-from seqmlm.engine.types import Encoding, Longs
+from seqmlm.engine.types import InMemory, Longs
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import StateError
 from seqmlm.inference.calibrations import saved
@@ -28,18 +28,11 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 
 
-class Whole:
+class Whole(InMemory):
     """Sequences that are records."""
 
     def __init__(self, model: LoadedModel, raws: Sequence[str]) -> None:
-        self._encodings = [model.tokenizer.encode(raw) for raw in raws]
-        self.lengths = np.array([len(one) for one in self._encodings], dtype=np.int32)
-
-    def __len__(self) -> int:
-        return len(self._encodings)
-
-    def __getitem__(self, index: int) -> Encoding:
-        return self._encodings[index]
+        super().__init__([model.tokenizer.encode(raw) for raw in raws])
 
     def records(self, indices: Sequence[int]) -> Longs:
         return np.asarray(indices, dtype=np.int64)

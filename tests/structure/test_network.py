@@ -1,4 +1,4 @@
-"""Pruned triangles by hand, and a network of three sequences by hand."""
+"""Pruned triangles and a network of three sequences by hand; graphs are what networkx reads back."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from seqmlm.structure.graphs import Component
+from seqmlm.structure.graphs import graphml as components
 from seqmlm.structure.network import (
     APART,
     INDIRECT,
@@ -131,3 +133,17 @@ def test_files_of_a_network(pool: Pool) -> None:
     assert rows[0] == ["first", "second", "value", "count", "pmi", "lag_days", "direct"]
     assert rows[1][:4] == ["a", "b", "4", "3"]
     assert rows[-1][-2:] == ["", "true"]
+
+
+def test_sequences_are_components_of_one_graph() -> None:
+    made = components(
+        [
+            Component("a", ["x", "\x00<&\ud800", "\n"], [(0, 2, 1.5), (0, 1, float("nan"))]),
+            Component("a", ["y"], []),
+        ]
+    )
+    graph = nx.read_graphml(io.BytesIO(made))
+    assert dict(graph.nodes(data="unit")) == {"0:0": "x", "0:1": "\\x00<&\\ud800", "0:2": "\\n", "1:0": "y"}
+    assert {tuple(edge) for edge in graph.edges(data="value")} == {("0:0", "0:2", 1.5), ("0:0", "0:1", None)}
+    assert graph.nodes["1:0"] == {"sequence": "a", "place": 0, "unit": "y"}
+    assert len(nx.read_graphml(io.BytesIO(components([])))) == 0

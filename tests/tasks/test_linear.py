@@ -55,15 +55,8 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     assert result["steps"] == 20
     assert result["eval_bits_per_unit"] < result["unigram_bits_per_unit"]
     assert "linear: 9 columns of 6 states" in trained.err
-    [run] = (
-        Tracker(Workspace.locate())
-        .connect()
-        .client.search_runs(
-            [one.experiment_id for one in Tracker(Workspace.locate()).connect().client.search_experiments()],
-            "tags.task = 'pretrain'",
-        )
-    )
-    assert (run.data.params["size"], run.data.params["architecture"]) == ("linear", "seqmlm-linear")
+    [run] = Tracker(Workspace.locate()).runs()
+    assert (run.params["size"], run.params["architecture"]) == ("linear", "seqmlm-linear")
 
     folder = tracked_workspace / "runs/fam/model"
     loaded = model_folder.load(folder)

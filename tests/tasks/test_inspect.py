@@ -1,16 +1,18 @@
-"""A census of a stream against plain counting, and its estimates where the stream is long."""
+"""What data hold and readers take: a census against plain counting; every option of a reader is explained."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seqmlm import plugins
 from seqmlm.data.record import Record
 from seqmlm.data.splits import VALIDATION, ByKey
-from seqmlm.tasks.inspect import Census
+from seqmlm.tasks.inspect import Census, formats
 
 SPLIT = ByKey(key=lambda record: str(record.document), seed=3, share=0.3)
 
@@ -65,3 +67,22 @@ def test_nothing_at_all():
     census = Census(SPLIT, 0)
     assert census.counts().records == census.counts().leaked == 0
     assert census.lengths((0.5,)) == {"0.5": 0}
+
+
+@pytest.mark.parametrize("domain", plugins.names("domains"))
+def test_every_option_has_a_meaning(domain: str) -> None:
+    found = formats(domain)
+    assert [one.name for one in found] == list(plugins.domain(domain).all_formats)
+    for one in found:
+        assert one.reads, one.name
+        for option in one.options:
+            assert option.meaning, (one.name, option.name)
+
+
+def test_meanings_are_those_of_the_docstring() -> None:
+    csv = next(one for one in formats("text") if one.name == "csv")
+    delimiter = next(option for option in csv.options if option.name == "delimiter")
+    assert (delimiter.default, delimiter.meaning) == (",", "one character.")
+    logs = next(one for one in formats("logs") if one.name == "auto")
+    held = next(option for option in logs.options if option.name == "max_held")
+    assert held.meaning.startswith("most sessions open at a time, and most lines")
