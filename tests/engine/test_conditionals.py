@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from seqmlm.engine import conditionals as module
 from seqmlm.engine import reductions
 from seqmlm.engine.conditionals import Answer, Conditionals, Query
-from seqmlm.engine.layout import Documents, lay_out
-from seqmlm.engine.packing import Document, PackedBatch, pack
+from seqmlm.engine.layout import Documents
+from seqmlm.engine.packing import PackedBatch
 from seqmlm.engine.reductions import (
     Block,
     Candidates,
@@ -321,40 +321,6 @@ def test_out_of_memory_halves_the_budget_and_keeps_the_answers(error: Exception)
     assert 25 <= ask.tokens_per_batch <= 60
 
 
-def test_batches_are_those_that_packing_makes() -> None:
-    """The array road and the object road to a batch lead to the same one."""
-    rng = np.random.default_rng(3)
-    queries = [
-        Query(
-            encoding=sequence(
-                rng,
-                length,
-                positions=rng.integers(0, 9, length).astype(np.int32),
-                channels={"time": rng.random(length).astype(np.float32)},
-            ),
-            masked=np.array([1, 2], dtype=np.int32),
-            asked=np.array([2, 0], dtype=np.int32),
-        )
-        for length in (5, 9, 3)
-    ]
-    layout = lay_out(queries, SPACE, rows_limit=100, capacity=None)
-    documents = []
-    for query in sorted(queries, key=lambda q: -len(q.encoding)):
-        ids = query.encoding.ids.copy()
-        ids[query.masked] = SPACE.mask
-        encoding = query.encoding
-        documents.append(
-            Document(ids=ids, asked=query.asked, positions=encoding.positions, channels=encoding.channels)
-        )
-    ours, expected = layout.documents.batch(0, 3), pack(documents)
-    assert ours.lengths == expected.lengths
-    for name in ("input_ids", "position_ids", "cu_seq_lens", "asked", "samples"):
-        a, b = getattr(ours, name), getattr(expected, name)
-        assert a.dtype == b.dtype
-        assert torch.equal(a, b)
-    assert torch.equal(ours.channels["time"], expected.channels["time"])
-
-
 def test_a_sequence_that_does_not_fit_alone_is_an_error_with_a_remedy() -> None:
     toy = Toy(limit=10, error=RuntimeError("out of memory"))
     query = Query(encoding=sequence(np.random.default_rng(0), 12), masked=np.array([1]), asked=np.array([1]))
@@ -395,20 +361,6 @@ def test_an_answer_that_is_no_number_is_an_error(want: list[Reduction], value: f
         return
     with pytest.raises(NotFiniteError, match=r"weights are damaged .* --precision fp32"):
         next(Conditionals(toy).ask([query], want))
-
-
-def test_special_tokens_have_no_probability_in_the_ordinary_space() -> None:
-    query = Query(
-        encoding=sequence(np.random.default_rng(0), 6), masked=np.array([2]), asked=np.array([0, 2])
-    )
-    (answer,) = Conditionals(Toy()).ask([query], everything(SPACE.size))
-    assert answer.values["log_prob"][0] == -np.inf
-    assert answer.values["rank"][0] == len(SPACE.ordinary)
-    assert np.all(answer.values["rows"][:, list(SPACE.special)] == -np.inf)
-    np.testing.assert_allclose(np.exp(answer.values["rows"]).sum(-1), 1, atol=1e-5)
-    for ids in answer.values["top_ids"]:
-        assert sorted(ids[:18]) == SPACE.ordinary.tolist()
-        assert (ids[18:] == -1).all()
 
 
 GOOD = Query(

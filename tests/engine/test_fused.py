@@ -45,20 +45,6 @@ def test_answers_without_gradients_are_those_with_them(name: str, alike: bool, s
     agree(rows, documents)
 
 
-def test_equal_tokens_at_equal_positions_are_projected_once() -> None:
-    rows = MaskedRows(encoder("modernbert"), SPACE).eval()
-    position = torch.arange(20).repeat(3)[None]
-    with torch.no_grad():
-        _, hidden, projected = rows._fused._embedded(position % 7 + 4, position)
-        _, unlike, none = rows._fused._embedded(position[:, :20] % 7 + 4, position[:, :20])
-        expected = rows.model.model.embeddings(input_ids=position % 7 + 4)[0]
-    assert projected is not None
-    assert none is None
-    torch.testing.assert_close(hidden, expected)
-    torch.testing.assert_close(unlike, expected[:20])
-    torch.testing.assert_close(projected[:20], projected[40:])
-
-
 def test_sorted_documents_of_few_lengths_are_not_gathered() -> None:
     sorted_lengths, mixed = (40,) * 30 + (39,) * 30, (39,) * 30 + (40,) * 30
     for lengths, gathered in ((sorted_lengths, False), (mixed, True)):

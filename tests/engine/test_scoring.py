@@ -42,29 +42,8 @@ def ask() -> Conditionals:
     return Conditionals(MaskedRows(build(ModelConfig(overrides=overrides), SPACE), SPACE))
 
 
-def test_single_tokens_are_hidden_one_at_a_time() -> None:
-    assert asked(encoding([3, 7, 8, 9, 4], [-1, 0, 1, 2, -1])) == [
-        (1, [3, 1, 8, 9, 4]),
-        (2, [3, 7, 1, 9, 4]),
-        (3, [3, 7, 8, 1, 4]),
-    ]
-
-
-def test_a_word_is_read_left_to_right_with_its_later_tokens_hidden() -> None:
-    assert asked(encoding([3, 7, 8, 9, 10, 4], [-1, 5, 5, 5, 9, -1])) == [
-        (1, [3, 1, 1, 1, 10, 4]),
-        (2, [3, 7, 1, 1, 10, 4]),
-        (3, [3, 7, 8, 1, 10, 4]),
-        (4, [3, 7, 8, 9, 1, 4]),
-    ]
-
-
 def test_a_unit_whose_tokens_lie_apart_is_one_unit() -> None:
     assert asked(encoding([7, 8, 9], [1, 0, 1])) == [(0, [1, 8, 1]), (1, [7, 1, 9]), (2, [7, 8, 1])]
-
-
-def test_unknown_tokens_are_neither_asked_nor_hidden() -> None:
-    assert asked(encoding([3, 7, 2, 9, 4], [-1, 0, 0, 0, -1])) == [(1, [3, 1, 2, 1, 4]), (3, [3, 7, 2, 1, 4])]
 
 
 def test_a_sequence_of_special_tokens_asks_nothing_and_keeps_its_place(ask: Conditionals) -> None:

@@ -134,11 +134,6 @@ def test_units_that_fit_are_never_split(encoding, max_length):
             assert owners.setdefault(group, number) == number
 
 
-def test_a_short_sequence_is_its_own_window():
-    encoding = encode([1, 2, 3])
-    assert windows(encoding, SPACE, len(encoding)) == [encoding]
-
-
 def test_a_unit_longer_than_a_window_is_split_inside():
     parts = windows(encode([2, 9, 2]), SPACE, 7)
     assert [part.groups[1:-1].tolist() for part in parts] == [[0, 0], [1] * 4, [1] * 5, [2, 2]]
@@ -219,16 +214,6 @@ def test_joined_sequences_hold_each_token_once(sizes, max_length):
     for one, other in pairwise(parts):
         first_sequence = other.ids.tolist().index(END)  # without the start token it would drop
         assert len(one) + first_sequence > max_length
-
-
-def test_join_fills_windows_in_order():
-    sequences = [encode([1] * n, first_id=10 * n) for n in (2, 3, 4, 1)]
-    parts = join(sequences, SPACE, 9)
-    assert [part.ids.tolist() for part in parts] == [
-        [START, 20, 21, END, 30, 31, 32, END],
-        [START, 40, 41, 42, 43, END, 10, END],
-    ]
-    assert parts[0].groups.tolist() == [-1, 0, 1, -1, 2, 3, 4, -1]
 
 
 def test_join_refuses_sequences_of_different_make():

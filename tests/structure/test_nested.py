@@ -70,12 +70,5 @@ def test_ten_units_with_long_stems() -> None:
     assert sum(weights[pair] for pair in nested(weights)) == best(weights, 3, 3)
 
 
-def test_pairs_that_cross_are_not_both_taken() -> None:
-    weights = np.full((16, 16), -np.inf)
-    for k in range(3):
-        weights[k, 10 - k], weights[5 + k, 15 - k] = 1.0, 1.1
-    assert nested(weights, loop=0) == [(5, 15), (6, 14), (7, 13)]
-
-
 def test_no_units() -> None:
     assert nested(np.zeros((0, 0))) == []

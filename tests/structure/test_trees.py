@@ -63,15 +63,6 @@ def test_both_are_the_best_of_all(size: int, seed: int):
     assert projective_tree(weights) == set(best)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_projective_tree_is_a_tree_without_crossings(seed: int):
-    tree = tuple(projective_tree(drawn(25, seed)))
-    assert len(tree) == 24
-    assert _connected(25, tree)
-    assert not _crossing(tree)
-    assert _crossing(tuple(spanning_tree(drawn(25, seed))))
-
-
 def test_where_a_map_says_nothing_the_tree_is_the_chain():
     for tree in (spanning_tree, projective_tree):
         assert tree(with_ties(np.zeros((6, 6)))) == chain(6)

@@ -79,13 +79,6 @@ def test_mix_treats_its_share_of_sequences_as_cloze(space):
     assert (abs(others - 0.2) < 5 * np.sqrt(0.2 * 0.8 / (~cloze).sum())).all()
 
 
-def test_mix_masks_a_sequence_without_words_uniformly(space):
-    encoding = spelled([(22,)] * 10)
-    masker = Lexicon(rate=0.3, space=space, words=WORDS, mode="mix", p=1.0)
-    for seed in range(20):
-        assert masker.select(encoding, eligible_tokens(encoding, space), np.random.default_rng(seed)).any()
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
