@@ -127,15 +127,7 @@ def test_a_domain_without_words_takes_strings_too(seqmlm: Run, tmp_path: Path) -
         (("good.csv", "--metric", "max"), 2, "metric"),
     ],
 )
-def test_what_is_wrong_is_named(
-    seqmlm: Run,
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    code: int,
-    message: str,
-) -> None:
+def test_what_is_wrong_is_named(seqmlm, model, tmp_path, monkeypatch, arguments, code, message):
     monkeypatch.chdir(tmp_path)
     Path("bad.csv").write_text("a,b\n1,2\n")
     Path("good.csv").write_text("good,bad\nthe cat,cat the\n")

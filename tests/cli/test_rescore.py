@@ -114,15 +114,7 @@ def _references(folder: Path) -> Path:
         (("--ref", "none.tsv"), 3, "no such file"),
     ],
 )
-def test_what_is_wrong_is_named(
-    seqmlm: Run,
-    model: Path,
-    lists: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    code: int,
-    message: str,
-) -> None:
+def test_what_is_wrong_is_named(seqmlm, model, lists, monkeypatch, arguments, code, message):
     monkeypatch.chdir(lists.parent)
     done = seqmlm("rescore", model, "lists.jsonl", *arguments)
     assert (done.code, message in done.err) == (code, True), done.err

@@ -137,7 +137,6 @@ def _rows(model: LoadedModel, own: Scored, mode: Mode) -> NDArray[np.float64]:
 @pytest.mark.parametrize("mode", [EXACT, Mode("partition", 3)])
 def test_scores_are_the_mixture(model: LoadedModel, mode: Mode) -> None:
     expert = stored_expert(model)
-    assert expert is not None
     alone = _scored(Session(model, expert="none"), RAWS, mode)
     both = _scored(Session(model), RAWS, mode)
     for own, one in zip(alone, both, strict=True):
@@ -158,7 +157,6 @@ def test_scores_are_the_mixture(model: LoadedModel, mode: Mode) -> None:
 
 def test_a_model_that_sees_the_units_is_no_surer_than_counts(model: LoadedModel) -> None:
     expert = stored_expert(model)
-    assert expert is not None
     alone = _scored(Session(model, expert="none"), RAWS, ONE_PASS)
     both = _scored(Session(model), RAWS, ONE_PASS)
     for own, one in zip(alone, both, strict=True):

@@ -40,7 +40,6 @@ def folder(model: LoadedModel, tmp_path: Path) -> Path:
 def checked(folder: Path) -> None:
     """What every command does with a folder before it reads from it."""
     card = read_card(folder)
-    assert card is not None
     check_files(folder, card)
 
 

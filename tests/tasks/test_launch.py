@@ -165,13 +165,7 @@ def test_the_size_chosen_is_in_the_name(tmp_path: Path) -> None:
         (2, ("train.tokens_per_row=2048",), [1, 4, 16]),
     ],
 )
-def test_every_process_has_a_row_of_a_size_to_be_measured(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    processes: int,
-    settings: tuple[str, ...],
-    rows: list[int],
-) -> None:
+def test_every_process_has_a_row_of_a_size_to_be_measured(tmp_path, monkeypatch, processes, settings, rows):
     """Tiny has a single row otherwise, and two processes would be refused; a length that is named stays."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     request = TrainRequest(domain="protein", flags={"train": {"max_time": "5m"}}, settings=settings)

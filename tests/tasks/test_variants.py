@@ -158,15 +158,7 @@ def test_a_report_and_its_run(
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
 @pytest.mark.parametrize("end", ["crash", "signal"])
-def test_an_interrupted_run_is_resumed(
-    seqmlm: Run,
-    esm: Path,
-    wildtype: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    end: str,
-):
+def test_an_interrupted_run_is_resumed(seqmlm, esm, wildtype, tmp_path, monkeypatch, name, end):
     random = np.random.default_rng(1)
     rows = ["mutant,fitness", "W1A,0"]
     for _ in range(600):

@@ -114,15 +114,7 @@ def test_away_at_the_start(
     assert len(warnings_given) == 1
 
 
-def test_away_for_good_and_synced_later(
-    cable: Cable,
-    start: Start,
-    steps: Steps,
-    home: Workspace,
-    tmp_path: Path,
-    tracker: Tracker,
-    warnings_given: list[str],
-) -> None:
+def test_away_for_good_and_synced_later(cable, start, steps, home, tmp_path, tracker, warnings_given):
     cable.plugged = False
     with start() as run:
         steps(run, range(1, 6))
@@ -189,14 +181,7 @@ def test_sync_ends_dead_runs_and_leaves_living_ones(
     alive.end()
 
 
-def test_all_dead_runs_are_marked_where_mlflow_is_away(
-    cable: Cable,
-    start: Start,
-    tracker: Tracker,
-    die: Callable[[TrackedRun], None],
-    home: Workspace,
-    warnings_given: list[str],
-) -> None:
+def test_all_dead_runs_are_marked_where_mlflow_is_away(cable, start, tracker, die, home, warnings_given):
     dead = [start("a"), start("b")]
     for run in dead:
         die(run)
