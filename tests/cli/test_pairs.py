@@ -123,7 +123,6 @@ def test_a_domain_without_words_takes_strings_too(seqmlm: Run, tmp_path: Path) -
         (("bad.csv",), 3, "no columns with known names"),
         (("hollow.csv",), 3, "hollow.csv:2: field 'good': no text"),
         (("good.csv", "--group", "UIDD"), 3, "field 'UIDD': no such field"),
-        (("good.csv", "--set", "mode=fast"), 2, "unknown mode 'fast'"),
         (("good.csv", "--metric", "max"), 2, "metric"),
     ],
 )
@@ -136,17 +135,3 @@ def test_what_is_wrong_is_named(seqmlm, model, tmp_path, monkeypatch, arguments,
         Path(name).write_text("x\n")
     done = seqmlm("pairs", model, *arguments)
     assert (done.code, message in done.err) == (code, True), done.err
-
-
-def test_precision_is_chosen_and_told(seqmlm: Run, model: Path, blimp: Path) -> None:
-    found = {}
-    for precision in ("fp32", "bf16"):
-        done = seqmlm("pairs", model, blimp, "--set", f"precision={precision}", "--json")
-        assert done.code == 0, done.err
-        assert done.json["precision"] == precision
-        found[precision] = done.json["margin"]
-    assert found["fp32"] != found["bf16"]
-    assert found["fp32"] == pytest.approx(found["bf16"], abs=0.2)
-    refused = seqmlm("pairs", model, blimp, "--set", "precision=fp16")
-    assert refused.code == 2
-    assert "precision" in refused.err

@@ -110,7 +110,6 @@ def _references(folder: Path) -> Path:
         (("--dev", "1.5"), 2, "share of the lists"),
         (("--dev", "0.001"), 3, "leaves 0 to choose by"),
         (("--norm", "wrong"), 2, "norm"),
-        (("--set", "mode=fast"), 2, "unknown mode"),
         (("--ref", "none.tsv"), 3, "no such file"),
     ],
 )

@@ -154,23 +154,6 @@ def test_of_sensitive_data_nothing_is_kept_with_the_run_and_every_row_says_so(
     assert not list((home / "mlartifacts").rglob("private.html"))
 
 
-def test_a_line_of_100_mb_and_bytes_that_are_no_text(run: Run, home: Path, tmp_path: Path) -> None:
-    source, out = tmp_path / "odd.fasta", tmp_path / "x.jsonl"
-    with source.open("wb") as file:
-        file.write(b">a\nMKVL\n>long\n")
-        for _ in range(100):
-            file.write(b"M" * (1 << 20))
-        file.write(b"\n>b\nMK\xff\xfeV\n>c\nMKLV\n")
-    raised = run("score", home / "mine", source, "--out", out)
-    assert raised.code == 3
-    assert f"{source}:" in raised.err
-    assert "--on-error skip ignores bad records" in raised.err
-    done = run("score", home / "mine", source, "--out", out, "--on-error", "skip", "--json")
-    assert done.code == 0, done.err
-    assert [row["id"] for row in rows(out)] == ["a", "c"]
-    assert done.json["bad"] >= 2
-
-
 def test_rows_come_in_time_while_the_pipe_stays_open(forks: ForkServer, home: Path) -> None:
     process = forks.start(
         *("score", home / "mine", "-", "--format", "fasta", "--max-latency", "1s"),

@@ -120,12 +120,3 @@ def test_nothing_of_one_patient_gets_out(seqmlm: Run, table: Path, workspace: Pa
     aside = workspace / "runs/kept/quarantine.jsonl"
     assert stat.S_IMODE(aside.stat().st_mode) == 0o600
     assert json.loads(aside.read_text().splitlines()[0])["line"] == 9
-
-
-def test_a_run_learns_beyond_the_unigram(seqmlm: Run, table: Path) -> None:
-    table.write_text("\n".join(rows(300)) + "\n")
-    settings = ("--set", "train.learning_rate=0.01", "--set", "train.evaluate_every=1000", *CHANNELS)
-    limits = ("--max-steps", 80, "--tokens-per-batch", 1024)
-    trained = seqmlm("train", "-d", "ehr", table, *SMALL, *settings, *limits, "--json", "--name", "better")
-    assert trained.code == 0, trained.err
-    assert trained.json["eval_bits_per_unit"] < trained.json["unigram_bits_per_unit"] - 0.25

@@ -9,7 +9,7 @@ import pytest
 from counted_units import RULE, drawn, encoding, space
 from numpy.typing import NDArray
 
-from seqmlm.engine.expert import ALONE, KINDS, CountExpert, Priced, learnt_weights
+from seqmlm.engine.expert import KINDS, CountExpert, Priced, learnt_weights
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import Units
 
@@ -170,17 +170,6 @@ def test_each_chain_prices_every_symbol(product: CountExpert) -> None:
     assert np.allclose(priced.log2[:, np.arange(150), priced.symbol], added.log2)
     assert np.array_equal(priced.kind, added.kind)
     assert np.array_equal(priced.seen, added.seen)
-
-
-def test_a_product_is_sharper_than_a_sum(product: CountExpert) -> None:
-    learn, held = (product.priced(product.named(_two_sided(seed, 100))) for seed in (3, 4))
-    multiplied = replace(product, weights={ALONE: learnt_weights(None, learn)})
-    added = replace(product, product=False)
-    units, asked = (added.priced(added.named(_two_sided(seed, 100))) for seed in (3, 4))
-    added = replace(added, weights={ALONE: learnt_weights(None, units)})
-    assert multiplied.weights[ALONE].shape == (1, 4)
-    assert multiplied.weights[ALONE][0, 0] == 0
-    assert multiplied.alone(held).mean() > added.alone(asked).mean() + 0.02
 
 
 def test_exponents_are_those_of_the_smallest_cost(product: CountExpert) -> None:

@@ -183,19 +183,6 @@ def named(found: list[str]) -> list[dict[str, Any]]:
     return [{"id": name} for name in found]
 
 
-def test_a_file_that_cannot_be_resumed_is_whole_or_the_old_one(session: Session, tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    out.write_text("old")
-    one = Runner(session, list[str], named, Output(out, COLUMNS), Problems())
-    with pytest.raises(DataError, match="no more"):
-        one.run_items(items_up_to_an_error(), most=2)
-    assert out.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [out]
-    Runner(session, list[str], named, Output(out, COLUMNS), Problems()).run_items(iter("ab"))
-    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == ["a", "b"]
-    assert list(tmp_path.iterdir()) == [out]
-
-
 def test_on_standard_output_items_come_batch_by_batch_up_to_the_error(session: Session) -> None:
     stdout = io.StringIO()
     one = Runner(session, list[str], named, Output(None, COLUMNS, stdout=stdout), Problems())

@@ -99,23 +99,6 @@ def test_reserved_aliases(alias: str, register: Register, registry: Registry) ->
         registry.set_alias(model, alias)
 
 
-@pytest.mark.parametrize(
-    ("name", "asked", "message"),
-    [
-        ("protien", {}, "no model 'protien'; did you mean 'protein'"),
-        ("protein", {"version": 7}, "no version 7; it has 1, 2"),
-        ("protein", {"alias": "champoin"}, "no alias 'champoin'; did you mean 'champion'"),
-    ],
-)
-def test_what_is_not_there_names_the_nearest(
-    name: str, asked: dict[str, Any], message: str, register: Register, registry: Registry
-) -> None:
-    register("protein", "1", aliases=["champion"])
-    register("protein", "2")
-    with pytest.raises(StateError, match=message):
-        registry.get(name, **asked)
-
-
 def test_a_folder_without_a_model_is_refused(registry: Registry, tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"has no config\.json"):
         registry.register("a", tmp_path, **origin())
