@@ -21,17 +21,9 @@ def _rows(count: int = 200, **more: Any) -> list[dict[str, Any]]:
     for number in range(count):
         label = number % 5 == 0
         score = float(random.normal(2.0 * label))
-        rows.append(
-            {
-                "id": f"r{number}",
-                "units": int(random.integers(5, 50)),
-                "score": score,
-                "noise": float(random.normal()),
-                "alarm": score > 1.5,
-                "label": label,
-                **more,
-            }
-        )
+        drawn = {"units": int(random.integers(5, 50)), "noise": float(random.normal())}
+        found = {"id": f"r{number}", "score": score, "alarm": score > 1.5, "label": label}
+        rows.append({**found, **drawn, **more})
     return rows
 
 

@@ -26,18 +26,9 @@ NOW = datetime.now(UTC)
 
 
 def _alarm(line: int, what: str, **more: Any) -> dict[str, Any]:
-    return {
-        "id": f"app.log:{line}",
-        "source": "/logs/app.log",
-        "line": line,
-        "last_line": line + 3,
-        "lines": 4,
-        "p_value": 0.0125,
-        "alarm": True,
-        "what": what,
-        "reason": f"Because of {what}\nand more",
-        **more,
-    }
+    place = {"id": f"app.log:{line}", "source": "/logs/app.log", "line": line, "last_line": line + 3}
+    said = {"p_value": 0.0125, "alarm": True, "what": what, "reason": f"Because of {what}\nand more"}
+    return {**place, "lines": 4, **said, **more}
 
 
 @pytest.fixture

@@ -147,17 +147,9 @@ def test_a_row_carries_what_its_sequences_have():
     expected = []
     for sample in (1, 0):
         own, masked = encodings[sample], corruptor(encodings[sample], 2, sample)
-        expected.append(
-            Document(
-                ids=masked.ids,
-                asked=masked.positions,
-                targets=own.ids[masked.positions],
-                weights=own.weights[masked.positions],
-                positions=own.positions,
-                channels=own.channels,
-                sample=sample,
-            )
-        )
+        at = masked.positions
+        columns = {"targets": own.ids[at], "weights": own.weights[at], "positions": own.positions}
+        expected.append(Document(ids=masked.ids, asked=at, channels=own.channels, sample=sample, **columns))
     assert_same(batch, pack(expected))
 
 

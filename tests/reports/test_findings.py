@@ -15,19 +15,9 @@ from seqmlm.reports.findings import Baseline, sarif, write_sarif
 
 
 def one(text: str = "x = 1", uri: str = "src/a.py", line: int = 3, **more: Any) -> Finding:
-    values: dict[str, Any] = {
-        "rule": "line",
-        "message": "An unusual line.",
-        "uri": uri,
-        "first_line": line,
-        "last_line": line,
-        "columns": None,
-        "scope": "f",
-        "fingerprints": Fingerprints(uri).of("line", "f", text),
-        "p_value": 0.001,
-        "score": 4.5,
-    }
-    return Finding(**{**values, **more})
+    place: dict[str, Any] = {"uri": uri, "first_line": line, "last_line": line, "columns": None, "scope": "f"}
+    said = {"rule": "line", "message": "An unusual line.", "p_value": 0.001, "score": 4.5}
+    return Finding(**{**place, **said, "fingerprints": Fingerprints(uri).of("line", "f", text), **more})
 
 
 def check(log: dict[str, Any]) -> None:

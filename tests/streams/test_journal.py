@@ -62,15 +62,8 @@ class Process:
         self.follower: JournalFollower | None = None
 
     def start(self, source: str = "journald") -> None:
-        self.follower = JournalFollower(
-            source,
-            self.folder,
-            read,
-            list(self.kept.values()),
-            tick=0.01,
-            tell=self.said.append,
-            patience=0.05,
-        )
+        settings = {"tick": 0.01, "tell": self.said.append, "patience": 0.05}
+        self.follower = JournalFollower(source, self.folder, read, list(self.kept.values()), **settings)
 
     def begin(self, *numbers: int) -> None:
         """Start, and read these entries."""

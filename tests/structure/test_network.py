@@ -89,17 +89,8 @@ def test_links_of_one_or_two_sequences_come_last(pool: Pool) -> None:
 
 
 def link(value: float, truth: int, *, pmi: float = 0.0, near: int = 0, direct: bool = True) -> Link:
-    return Link(
-        first=f"{value}",
-        second="x<&",
-        value=value,
-        count=1,
-        lag=math.nan,
-        pmi=pmi,
-        near=near,
-        direct=direct,
-        truth=truth,
-    )
+    given = {"value": value, "count": 1, "lag": math.nan, "pmi": pmi, "near": near}
+    return Link(first=f"{value}", second="x<&", direct=direct, truth=truth, **given)
 
 
 def test_links_against_a_truth() -> None:

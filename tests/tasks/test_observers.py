@@ -43,16 +43,8 @@ class FakeConsole:
 
 def _report(step: int, loss: float = 2.0) -> StepReport:
     given = {"grad_norm": 1.0, "learning_rate": 0.1, "masked": 15, "fill": 0.99, "tokens_per_second": 10.0}
-    return StepReport(
-        step=step,
-        loss=loss,
-        tokens=100 * step,
-        seconds=float(step),
-        epoch=0,
-        skipped=False,
-        bad_steps=0,
-        **given,
-    )
+    given |= {"tokens": 100 * step, "seconds": float(step), "epoch": 0, "bad_steps": 0}
+    return StepReport(step=step, loss=loss, skipped=False, **given)
 
 
 def _recorder(path: Path) -> tuple[Recorder, FakeRun, FakeConsole]:

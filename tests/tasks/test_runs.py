@@ -11,18 +11,9 @@ from seqmlm.tracking import RunInfo
 def _run(
     name: str, params: dict[str, str] | None = None, status: str = "FINISHED", **metrics: Any
 ) -> RunInfo:
-    return RunInfo(
-        name=name,
-        run_id=name * 32,
-        experiment="e",
-        status=status,
-        started=1,
-        ended=2,
-        params=params or {},
-        tags={},
-        metrics={key.replace("__", "/"): value for key, value in metrics.items()},
-        tracked=True,
-    )
+    given = {"experiment": "e", "started": 1, "ended": 2, "tags": {}, "tracked": True, "params": params or {}}
+    metrics = {key.replace("__", "/"): value for key, value in metrics.items()}
+    return RunInfo(name=name, run_id=name * 32, status=status, metrics=metrics, **given)
 
 
 def test_only_params_that_differ() -> None:

@@ -104,6 +104,15 @@ def test_rows_are_those_of_the_whole_files_and_it_goes_on_by_itself(model: str, 
         ]
 
 
+@pytest.fixture
+def begun(model: str, logs: Path) -> ScoreConfig:
+    """A stream that has written the rows of eight lines."""
+    config = following(model, logs)
+    write(logs / "a.log", LINES[:8])
+    follow(config, 2)
+    return config
+
+
 def text_of(config: ScoreConfig) -> str:
     return config.out.read_text()
 
@@ -196,11 +205,8 @@ def test_what_a_reader_that_left_did_not_take_comes_again(model: str, logs: Path
 
 
 @pytest.mark.parametrize("left", ["nothing", "torn", "behind", "gone"])
-def test_the_output_is_filled_again_from_the_database(model: str, logs: Path, left: str) -> None:
-    config = following(model, logs)
-    write(logs / "a.log", LINES[:8])
-    follow(config, 2)
-    before = text_of(config)
+def test_the_output_is_filled_again_from_the_database(begun: ScoreConfig, logs: Path, left: str) -> None:
+    config, before = begun, text_of(begun)
     if left == "torn":
         config.out.write_text(before + '{"id": "half a ro')
     elif left == "gone":
@@ -215,11 +221,8 @@ def test_the_output_is_filled_again_from_the_database(model: str, logs: Path, le
     assert [row["line"] for row in rows_of(config)] == [1, 5, 9]
 
 
-def test_another_request_or_a_changed_file_is_refused(model: str, logs: Path) -> None:
-    config = following(model, logs)
-    write(logs / "a.log", LINES[:8])
-    follow(config, 2)
-    kept = text_of(config)
+def test_another_request_or_a_changed_file_is_refused(begun: ScoreConfig, logs: Path) -> None:
+    config, kept = begun, text_of(begun)
     for changed, told in (
         (replace(config, level="line"), "level was session and is line"),
         (replace(config, options={**OPTIONS, "window": 8}), "options window has changed"),
@@ -320,54 +323,33 @@ def test_a_full_disk_loses_nothing(model: str, logs: Path, monkeypatch: pytest.M
     assert [row["line"] for row in rows_of(config)] == [1, 5, 9]
 
 
-def test_a_locked_database_is_waited_for(model: str, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seqmlm.registry.database._BUSY_MILLISECONDS", 50)
-    config = following(model, logs)
-    write(logs / "a.log", LINES[:4])
-    follow(config, 1)
-    other = sqlite3.connect(logs.parent / "seqmlm.db", isolation_level=None, check_same_thread=False)
-    other.execute("BEGIN IMMEDIATE")
-    write(logs / "a.log", LINES[4:8])
-
-    def free() -> None:
-        time.sleep(0.5)
-        other.execute("ROLLBACK")
-
-    threading.Thread(target=free).start()
-    follow(config, 2)
-    other.close()
-    assert [row["line"] for row in rows_of(config)] == [1, 5]
-
-
-def test_a_database_that_stays_locked_ends_it_and_nothing_is_lost(
-    model: str, logs: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_locked_database_is_waited_for_and_one_that_stays_so_ends_it_and_nothing_is_lost(
+    begun: ScoreConfig, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("seqmlm.registry.database._BUSY_MILLISECONDS", 20)
-    monkeypatch.setattr("seqmlm.registry.database._PAUSES", (0.01, 0.01))
-    config = following(model, logs)
-    write(logs / "a.log", LINES[:4])
-    follow(config, 1)
-    kept = text_of(config)
-    other = sqlite3.connect(logs.parent / "seqmlm.db", isolation_level=None)
+    kept = text_of(begun)
+    other = sqlite3.connect(logs.parent / "seqmlm.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
-    write(logs / "a.log", LINES[4:8])
-    with pytest.raises(StateError, match=r"cannot be used: database is locked; see that it can be .* writ"):
-        score_following(config)
-    assert text_of(config) == kept
-    other.execute("ROLLBACK")
+    write(logs / "a.log", LINES[8:12])
+    told = r"cannot be used: database is locked; see that it can be .* writ"
+    with monkeypatch.context() as patched:
+        patched.setattr("seqmlm.registry.database._PAUSES", (0.01, 0.01))
+        with pytest.raises(StateError, match=told):
+            score_following(begun)
+    assert text_of(begun) == kept
+    freeing = threading.Timer(0.5, lambda: other.execute("ROLLBACK"))
+    freeing.start()
+    follow(begun, 3)
+    freeing.join()
     other.close()
-    follow(config, 2)
-    assert [row["line"] for row in rows_of(config)] == [1, 5]
+    assert [row["line"] for row in rows_of(begun)] == [1, 5, 9]
 
 
 def test_a_disk_without_room_for_the_database_loses_nothing(
-    model: str, logs: Path, monkeypatch: pytest.MonkeyPatch
+    begun: ScoreConfig, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = following(model, logs)
-    write(logs / "a.log", LINES[:4])
-    follow(config, 1)
-    kept = text_of(config)
-    many = [_line(number) for number in range(4, 4 * 400)]
+    config, kept = begun, text_of(begun)
+    many = [_line(number) for number in range(8, 4 * 400)]
     write(logs / "a.log", many)
 
     def limited(connection: Any, record: Any) -> None:
@@ -385,12 +367,10 @@ def test_a_disk_without_room_for_the_database_loses_nothing(
 
 
 def test_what_was_destroyed_while_nobody_followed_is_told(
-    model: str, logs: Path, monkeypatch: pytest.MonkeyPatch
+    begun: ScoreConfig, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("seqmlm.tasks.score_follow.PATIENCE", 0.3)
-    config = following(model, logs)
-    write(logs / "a.log", LINES[:8])
-    follow(config, 2)
+    config = begun
     (logs / "a.log").write_text("")
     write(logs / "a.log", LINES[12:16])
     follow(config, 4)
