@@ -12,11 +12,9 @@ import pytest
 import torch
 
 from seqmlm.engine.channels import WEIGHTS, Channel, InputChannels, channels_of
-from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import adamw
 from seqmlm.engine.packing import Document, pack
-from seqmlm.engine.types import Encoding
 from seqmlm.errors import StateError, UsageError
 
 torch.set_num_threads(1)
@@ -86,28 +84,6 @@ def test_packed_equals_separate(name: str) -> None:
         assert (answer - separate(name, documents())).abs().max() < 1e-5
         silent = [replace(d, channels={k: v * 0 + 1 for k, v in d.channels.items()}) for d in documents()]
         assert (model(pack(silent), output="logits") - answer).abs().max() > 1e-2
-
-
-def test_asked_alone_or_together_is_the_same() -> None:
-    """The engine of conditionals carries channels to every masked copy."""
-    model = rows().eval()
-    made = documents((9, 20, 14))
-    encodings = [
-        Encoding(
-            ids=d.ids.astype(np.int32), groups=np.arange(len(d.ids)).astype(np.int32), channels=d.channels
-        )
-        for d in made
-    ]
-    queries = [Query(encoding=e, masked=np.array([3, 5]), asked=np.array([3, 5])) for e in encodings]
-    together = [a.values["log_prob"] for a in Conditionals(model).ask(queries)]
-    for query, found in zip(queries, together, strict=True):
-        alone = next(iter(Conditionals(model).ask([query]))).values["log_prob"]
-        np.testing.assert_allclose(alone, found, atol=1e-5)
-    elder = replace(
-        encodings[0], channels={**encodings[0].channels, "age": encodings[0].channels["age"] + 30}
-    )
-    other = next(iter(Conditionals(model).ask([replace(queries[0], encoding=elder)]))).values["log_prob"]
-    assert np.abs(other - together[0]).max() > 1e-3
 
 
 def test_what_each_kind_says() -> None:
