@@ -6,9 +6,8 @@ original? Floors see the same units: an add-one unigram, a 5-gram with tuned smo
 the model, which read both sides and the rest of the record. "Mixed" is what a scoring gives: the model with
 these counts, where they helped on validation records.
 
-"Judged" is the product: the level's statistics of units, those that find planted faults on other held-out
-records, calibrated on these; the faults that chose are not those that are judged. Each statistic alone
-stands beside it.
+"Judged" is the product: the statistics that judge units, calibrated on other held-out records. Each
+statistic alone stands beside it.
 
 What an unusual neighbourhood adds to an unusual unit is its lift: bits beyond those of the unigram (as in the
 SLOR of Lau et al. 2017). Floors have theirs too, and the best floor is chosen among all.
@@ -24,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from anomaly_field_data import FIELDS, Field, chosen
-from anomaly_field_faults import Fault
+from anomaly_field_faults import Fault, Span
 from anomaly_metrics import gain, ranking
 from anomaly_models import trained
 from ngram import NGram
@@ -64,11 +63,13 @@ class Pair:
     Args:
         normal, faulty: as the model sees them.
         changed: (U,) True at the units of the faulty one that the fault touched.
+        spans: half-open stretches of its text that are wrong.
     """
 
     normal: Encoded
     faulty: Encoded
     changed: Bools
+    spans: Sequence[Span]
 
 
 def field_rows(
@@ -83,7 +84,7 @@ def field_rows(
     judges = Judges(model, LEVELS[name], texts[-CALIBRATION:])
     rows = []
     for fault, plant in found.faults.items():
-        pairs = list(islice(_pairs(model, texts[:-CALIBRATION], plant, seed), records))
+        pairs = list(islice(pairs_of(model, texts[:-CALIBRATION], plant, seed), records))
         rows += compared(f"{name}: {fault}", model, baselines, pairs, judges)
     return rows
 
@@ -100,7 +101,7 @@ class Judges:
     def __init__(self, model: LoadedModel, level: str, normal: Sequence[str]) -> None:
         self.level = model.domain.level(level)
         calibrator = Calibrator(session=Session(model, tokens_per_batch=8192), problems=Problems("skip"))
-        records = [_record(text, number) for number, text in enumerate(normal)]
+        records = [as_record(text, number) for number, text in enumerate(normal)]
         of = Normal(records=records, of=len(records), source="")
         background, rest = stored_background(model, self.level), of
         if background is None or background.needs_scores:
@@ -110,9 +111,9 @@ class Judges:
             RecordScorer(calibrator.session),
             self.level,
             background=background,
-            calibration=stored.calibration,
+            calibration=stored.fitted,
         )
-        self.choice = "none" if stored.evidence is None else stored.evidence.judges
+        self.choice = stored.facts(model)["judged_by"]
 
     def found(self, encoded: Sequence[Encoded]) -> dict[str, Doubles]:
         """-log p of units that are judged together, and each statistic alone."""
@@ -243,7 +244,7 @@ def _row(name: str, labels: Bools, scores: dict[str, Doubles], groups: Any, pair
     }
 
 
-def _pairs(model: LoadedModel, texts: Sequence[str], fault: Fault, seed: int) -> Iterable[Pair]:
+def pairs_of(model: LoadedModel, texts: Sequence[str], fault: Fault, seed: int) -> Iterable[Pair]:
     """Each text that is short enough and that the fault can be planted in, with a copy that has it."""
     random = np.random.default_rng(seed)
     units = model.tokenizer.units
@@ -251,7 +252,7 @@ def _pairs(model: LoadedModel, texts: Sequence[str], fault: Fault, seed: int) ->
         faulty = fault(normal, random)
         if faulty is None:
             continue
-        one, other = (Encoded(_record(t, number), model.tokenizer.encode(t)) for t in (normal, faulty.text))
+        one, other = (Encoded(as_record(t, number), model.tokenizer.encode(t)) for t in (normal, faulty.text))
         if max(len(one.encoding), len(other.encoding)) > min(LONGEST, model.card.max_length):
             continue
         spans = units.spans(other.encoding)[[bool(unit) for unit in units.spelled(other.encoding)]]
@@ -259,10 +260,10 @@ def _pairs(model: LoadedModel, texts: Sequence[str], fault: Fault, seed: int) ->
         for start, end in faulty.spans:
             changed |= (spans[:, 0] < end) & (spans[:, 1] > start)
         if changed.any() and not changed.all():
-            yield Pair(normal=one, faulty=other, changed=changed)
+            yield Pair(normal=one, faulty=other, changed=changed, spans=faulty.spans)
 
 
-def _record(text: str, number: int) -> Record:
+def as_record(text: str, number: int) -> Record:
     return Record(id=str(number), raw=text, source="planted", line=number + 1)
 
 

@@ -80,7 +80,7 @@ def sessions(
     known, lengths = detector.statistics(records_of(task.calibration))
     every = detector.level.statistics
     detectors = {
-        "fused": Fused.fit(known, lengths, every, choice=detector.choice(records_of(task.calibration))),
+        "fused": Fused.fit(known, lengths, every, choice=detector.level.choice),
         "fused, all by harmonic mean": Fused.fit(known, lengths, every, choice=HARMONIC),
         "fused, all by Fisher": Fused.fit(known, lengths, every, choice=Choice()),
         "fused, counting alone": Fused.fit(known, lengths, COUNTING, choice=HARMONIC),
@@ -171,7 +171,7 @@ def raw(name: str, data: Path, out: Path, seed: int, minutes: float, records: in
         found, sizes = detector.statistics(task.test)
         every = detector.level.statistics
         detectors = {
-            "fused": Fused.fit(known, lengths, every, choice=detector.choice(calibration)),
+            "fused": Fused.fit(known, lengths, every, choice=detector.level.choice),
             "fused, all by harmonic mean": Fused.fit(known, lengths, every, choice=HARMONIC),
             "fused, all by Fisher": Fused.fit(known, lengths, every, choice=Choice()),
             "fused, counting alone": Fused.fit(known, lengths, COUNTING, choice=HARMONIC),

@@ -113,22 +113,11 @@ class Detector:
         columns, lengths = table(rows, self.level.statistics)
         return {name: values[place] for name, values in columns.items()}, lengths[place]
 
-    def choice(self, normal: Sequence[Record]) -> Choice:
-        """What the product chooses by faults planted in normal records."""
-        detector = self._detector()
-        judged = [one for one in detector.judged(normal, Problems("skip")) if one.row.score is not None]
-        columns, lengths = table([one.row for one in judged], self.level.statistics)
-        found = detector.evidence(judged, columns, lengths, seed=0)
-        return self.level.choice if found is None else found.choice
-
-    def _detector(self) -> ModelDetector:
-        return ModelDetector(
-            RecordScorer(Session(self.model, tokens_per_batch=8192)), self.level, background=self.background
-        )
-
     def judged(self, records: Sequence[Record]) -> list[tuple[Scored, list[Any]]]:
         """Each record with its rows."""
-        detector = self._detector()
+        detector = ModelDetector(
+            RecordScorer(Session(self.model, tokens_per_batch=8192)), self.level, background=self.background
+        )
         found: list[tuple[Scored, list[Any]]] = []
         for batch in batches(iter(records)):
             scored = detector.scored(detector.scorer.encoded(batch, Problems("skip")))
@@ -161,7 +150,7 @@ class Fused:
         """Learn what is normal in these channels."""
         sizes = lengths if by_length else np.zeros_like(lengths)
         chosen = {n: statistics[n] for n in channels}
-        return cls(Calibration.fit(chosen, sizes, seed=0, fuse=True, choice=choice), by_length)
+        return cls(Calibration.fit(chosen, sizes, seed=0, choice=choice), by_length)
 
     def judge(self, statistics: Statistics, lengths: Longs) -> Judgement:
         """p-values of rows."""

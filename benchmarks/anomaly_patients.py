@@ -43,14 +43,22 @@ def patient_rows(
     data: Path, out: Path, seed: int, minutes: float, records: int | None = None
 ) -> list[dict[str, Any]]:
     """Both levels on the half of the patients that chose nothing, and what was chosen by on the other."""
-    folders = patients(data, out)
-    model = trained(out, "ehr", "ehr", [folders[0]], {}, seed, minutes)
-    train, held = (list(model.domain.read([str(folder)], Problems("skip"))) for folder in folders)
-    planted = list(_planted(train, held, seed))[: records or RECORDS]
+    model, train, _, planted = planted_patients(data, out, seed, minutes)
+    planted = planted[: records or RECORDS]
     encoded = RecordScorer(Session(model)).encoded(train, Problems("skip"))
     counts = CodeCounts.fit([one.encoding for one in encoded], model.tokenizer, seed=0)
     company = Company([_codes(record) for record in train])
     return [row for level in LEVELS for row in _compared(level, model, counts, company, planted)]
+
+
+def planted_patients(
+    data: Path, out: Path, seed: int, minutes: float
+) -> tuple[LoadedModel, list[Record], list[Record], list[tuple[int, WrongCode]]]:
+    """A model, the patients it was trained on, others, and (number, history with a wrong code) of these."""
+    folders = patients(data, out)
+    model = trained(out, "ehr", "ehr", [folders[0]], {}, seed, minutes)
+    train, held = (list(model.domain.read([str(folder)], Problems("skip"))) for folder in folders)
+    return model, train, held, list(_planted(train, held, seed))
 
 
 class Company:

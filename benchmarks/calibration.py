@@ -33,7 +33,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,15 +48,15 @@ from scipy.stats import betabinom
 from seqmlm.data.problems import Problems
 from seqmlm.engine.units import EXACT
 from seqmlm.errors import SeqmlmError, UsageError
-from seqmlm.evaluation.conformal import Calibration, CascadeCalibration
+from seqmlm.evaluation.conformal import Calibration
 from seqmlm.evaluation.ranks import CrossRanks, Ranks
-from seqmlm.inference.calibrations import CASCADE, Stored, stored_background, stored_calibrations
+from seqmlm.inference.calibrations import Stored, stored_background, stored_calibrations
 from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.estimate import work_of
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks import pretrain as training
+from seqmlm.tasks import finalize
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files, calibrate_trained
 from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_config import ScoreConfig
@@ -89,7 +89,7 @@ class Size:
     minutes: float
     records: int
     tokens: float
-    modes: tuple[str, ...] = ("exact", "one-pass", CASCADE)
+    modes: tuple[str, ...] = ("exact", "one-pass")
 
 
 class Timed:
@@ -97,13 +97,12 @@ class Timed:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.told: list[str] = []
-        training.calibrate_trained = self  # type: ignore[attr-defined]
+        finalize.calibrate_trained = self  # type: ignore[assignment]
 
-    def __call__(self, *arguments: Any, notify: Callable[[str], None], **named: Any) -> dict[str, float]:
+    def __call__(self, *arguments: Any, **named: Any) -> dict[str, float]:
         began = time.process_time()
         try:
-            return calibrate_trained(*arguments, notify=self.told.append, **named)
+            return calibrate_trained(*arguments, **named)
         finally:
             self.seconds += time.process_time() - began
 
@@ -191,7 +190,7 @@ class Bench:
         found = self.model.domain.level(level)
         work = work_of(Session(self.model), found, [str(path)], options=self.kind.options)
         tokens = 1.0 if work is None else work.tokens[str(EXACT)]
-        each = tokens / min(len(items), LOOKED_AT) * (0.08 if mode == CASCADE else 1.0)
+        each = tokens / min(len(items), LOOKED_AT)
         return min(len(items), self.size.records, max(FEWEST, int(share * self.size.tokens / each)))
 
     def _config(self, path: Path, level: str, mode: str, **more: Any) -> ScoreConfig:
@@ -226,7 +225,7 @@ class Bench:
             "rows": len(p_values),
             "records": int(owner.max()) + 1 if len(owner) else 0,
             "calibration_rows": stored.rows,
-            "ranked": ranked(stored.fitted),
+            "ranked": stored.fitted.ranked,
             "smallest_rate": stored.fitted.smallest_rate,
             "unscored": len(lines) - len(judged),
             "unfamiliar": summary.unfamiliar,
@@ -265,7 +264,7 @@ class Bench:
         order = random.permutation(len(owner))
         one_each = order[np.unique(owner[order], return_index=True)[1]]
         count, total = int(alarms[one_each].sum()), len(one_each)
-        rows = ranked(stored.fitted)
+        rows = stored.fitted.ranked
         narrow = interval(rate, rows, total)
         wide = interval(rate, max(1, round(rows * total / len(p_values))), total)
         low, high = by_records(alarms, owner, random)
@@ -280,11 +279,6 @@ class Bench:
             "interval_records": wide,
             "verdict": verdict(count, narrow, wide),
         }
-
-
-def ranked(fitted: Calibration | CascadeCalibration) -> int:
-    """Normal rows that a new one is ranked among."""
-    return fitted.ranks.total if isinstance(fitted, CascadeCalibration) else fitted.ranked
 
 
 def interval(rate: float, rows: int, total: int) -> tuple[int, int]:
@@ -362,7 +356,6 @@ def _trained(name: str, kind: Kind, out: Path, seed: int, minutes: float) -> tup
         took = {
             "training_seconds": time.process_time() - began,
             "calibration_seconds": timed.seconds,
-            "told": timed.told,
         }
         spent.write_text(json.dumps(took) + "\n")
     return dict(json.loads(spent.read_text())), model
@@ -381,7 +374,7 @@ def few_rows(name: str, data: Path, out: Path, seed: int, minutes: float) -> Row
     records = model.domain.read([str(path)], Problems("skip"), **kind.options)
     judged = [one for one in detector.judged(records, Problems("skip")) if one.row.score is not None]
     statistics, lengths = table([one.row for one in judged], level.statistics)
-    realised: dict[str, list[list[float]]] = {"folds": [], "largest": [], "halves": []}
+    realised: dict[str, list[list[float]]] = {"folds": [], "largest": []}
     for division in range(DIVISIONS):
         order = np.random.default_rng(division).permutation(len(lengths))
         fit, new = order[:FEW_ROWS], order[FEW_ROWS:][:FEW_JUDGED]
@@ -392,7 +385,6 @@ def few_rows(name: str, data: Path, out: Path, seed: int, minutes: float) -> Row
         rules = {
             "folds": folds,
             "largest": replace(folds, fused=CrossRanks((together,), together.tail)),
-            "halves": Calibration.fit(own, lengths[fit], seed=division, choice=level.choice, turns=False),
         }
         for rule, calibration in rules.items():
             p_values = calibration.judge(others, lengths[new]).p_value

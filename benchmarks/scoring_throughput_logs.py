@@ -2,8 +2,8 @@
 
 A service's log is generated from the states of the built-in sample (several requests under way at a time,
 other times in every line, thousands of values) so that a given share of its windows of 64 lines is distinct.
-A `tiny` model is trained on lines of the same service, its cascade calibrated on others; then each file is
-read, matched, scored, judged and written as JSON lines, as `seqmlm score --mode cascade --fpr 0.01` does. One
+A `tiny` model is trained on lines of the same service, calibrated on others; then each file is
+read, matched, scored, judged and written as JSON lines, as `seqmlm score --fpr 0.01` does. One
 process reads and tokenizes, the other scores.
 
     python benchmarks/scoring_throughput_logs.py           # 3 files of 1 million lines: some 5 minutes
@@ -31,7 +31,7 @@ import numpy as np
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 GOALS = {0.01: 60_000, 0.1: 15_000, 1.0: 5_000}
 WINDOW, UNDER_WAY = 64, 4
-ALPHA, ESCALATE = 0.01, 0.02
+ALPHA = 0.01
 VARIANTS = 4096  # of each line's text, beside its time
 READER = {"session": "none"}
 
@@ -85,12 +85,12 @@ def write(path: Path, windows: int, share: float, seed: int) -> None:
 
 
 def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
-    """What the session level knows of normal windows, and the calibration of its cascade."""
+    """What the session level knows of normal windows, and its calibration."""
     from seqmlm.data.problems import Problems
     from seqmlm.domains.logs.counts import counts_of
     from seqmlm.domains.logs.levels import LogBackground
     from seqmlm.engine.units import ONE_PASS
-    from seqmlm.evaluation.conformal import CascadeCalibration, Screening
+    from seqmlm.evaluation.conformal import Calibration
     from seqmlm.inference.detector import Detector, table
     from seqmlm.inference.scorer import RecordScorer
     from seqmlm.inference.session import Session
@@ -101,18 +101,8 @@ def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
     level = model.domain.level(None)
     known = LogBackground(counts_of(encodings, model.tokenizer), model.tokenizer)
     detector = Detector(RecordScorer(Session(model)), level, mode=ONE_PASS, background=known)
-    batch = detector.scorer.encoded(records[half:], Problems())
-    found = detector.scored(batch, further=False)
-    rows = [row for own in detector.rows(found) for row in own]
-    screened, lengths = table(rows, level.screen)
-    screening = Screening.fit(screened, lengths, escalate=ESCALATE, seed=0)
-    near = np.flatnonzero(screening.judge(screened, lengths)[1]).tolist()
-    if near:
-        chosen = [batch[i] for i in near], [found[i] for i in near], [rows[i].units for i in near]
-        for place, one in zip(near, detector.refine(*chosen), strict=True):
-            rows[place] = detector.rows([one])[0][0]
-    exact, _ = table(rows, level.statistics)
-    return known, CascadeCalibration.fit(screening, screened, exact, lengths, seed=0)
+    rows = [one.row for one in detector.judged(records[half:], Problems())]
+    return known, Calibration.fit(*table(rows, level.statistics), seed=0, choice=level.choice)
 
 
 def row(asked: dict[str, Any]) -> dict[str, Any]:
@@ -131,11 +121,11 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     model = model_folder.load(asked["model"])
-    known, cascade = calibrated(model, Path(asked["normal"]))
+    known, calibration = calibrated(model, Path(asked["normal"]))
     scorer = RecordScorer(Session(model))
     level = model.domain.level(None)
     how = {"mode": ONE_PASS, "want": EXPECTED}
-    detector = Detector(scorer, level, background=known, cascade=cascade, alpha=ALPHA, **how)
+    detector = Detector(scorer, level, background=known, calibration=calibration, alpha=ALPHA, **how)
     problems = Problems()
     start, own = time.perf_counter(), time.process_time()
     found = {"windows": 0, "lines": 0, "alarms": 0}

@@ -299,7 +299,7 @@ STAND_APART = {
     "domains.dna.rna": "what is planted for maps of dependence, apart from the contigs",
     "domains.logs.jobs": "what is planted for maps of dependence, apart from the requests",
     "domains.logs.counts": "counting templates needs no model",
-    "domains.logs.faults": "what may go wrong, apart from what finds it",
+    "evaluation.ranks": "ranks of one statistic, a chapter of its own beside their fusion",
     "engine.fused*": "what is computed otherwise on a GPU, beside the model it must agree with; its kernels",
     "registry.store": "queries; `registry` is the door",
     "tracking.run": "a run that is being written; `tracking` is the door",

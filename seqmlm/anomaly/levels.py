@@ -164,22 +164,6 @@ class SecondReading(ABC):
         """The record as it is read the other way."""
 
     @abstractmethod
-    def wanted(
-        self, encoding: Encoding, wanted: Bools, again: Encoding, rule: Units, record: Record
-    ) -> Bools:
-        """Which tokens of the second reading show the units that are wanted of the first.
-
-        Args:
-            encoding, again: both readings.
-            wanted: (L,) True at tokens of `encoding` whose units are wanted.
-            rule: how units are hidden and read back.
-            record: what `again` encodes.
-
-        Returns:
-            (M,) True at tokens of `again`.
-        """
-
-    @abstractmethod
     def combined(self, first: Scored, second: Scored) -> Scored:
         """`first` with the scores that both readings give together.
 
@@ -207,17 +191,12 @@ class Track(Protocol):
 class Level(ABC):
     """One level of a field.
 
-    The rows of a record, their number, order and units, must not depend on surprisals: a cascade asks anew
-    about some units and makes the rows again.
-
     Attributes:
         name: what `--level` takes.
         statistics: what rows are judged by, name to meaning in a few words; the first is their `score`, and
             p-values are fused.
-        choice: which of them, and how, where planted faults have not shown better.
-        always: those that are fused whatever planted faults show: they tell what no fault is planted of, such
-            as units that the model does not know.
-        screen: those of them that need no further pass, for the first stage of a cascade.
+        choice: which of them are fused, and how; what a benchmark on planted faults has shown
+            (`benchmarks/level_statistics.py`).
         also: further modes whose scores its statistics read (`Scored.also`).
         want: what it reads of every unit beside the surprisal (`Scored.values`).
         also_want: what it reads so in those further modes.
@@ -233,7 +212,6 @@ class Level(ABC):
     name: str
     statistics: ClassVar[Mapping[str, str]]
     choice: Choice = ALL
-    always: tuple[str, ...] = ()
     also: tuple[Mode, ...] = ()
     want: tuple[Reduction, ...] = ()
     also_want: tuple[Reduction, ...] = ()
@@ -243,10 +221,6 @@ class Level(ABC):
     whole: ClassVar[bool] = False
     shares: ClassVar[Mapping[str, str]] = {}
     counted_from: ClassVar[int] = 0
-
-    @property
-    def screen(self) -> tuple[str, ...]:
-        return tuple(self.statistics)
 
     def track(self, path: Path, *, name: str, private: bool) -> Track:
         """Open a file for the scores of rows along the sequence they lie in.
@@ -264,10 +238,6 @@ class Level(ABC):
             f"--track shows scores along a coordinate axis, and rows of level {self.name} have no place on "
             "one; --report draws them"
         )
-
-    def chooses(self, names: Iterable[str]) -> bool:
-        """Whether several of these statistics do not always judge: planted faults say which of them do."""
-        return len(set(names) - set(self.always)) > 1
 
     def as_judged(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
         """What a normal record may come as when it is judged: itself, or what it is cut into, by chance.

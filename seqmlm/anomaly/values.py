@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -151,24 +151,6 @@ def scored(
         number=number.astype(np.int64),
         surprisal=of_units(-np.concatenate([part.log_probs for part in parts]), "sum"),
         values={one.name: joined(one) for one in want} if filled else {},
-    )
-
-
-def refined(rough: Scored, better: Scored) -> Scored:
-    """`rough` with the units that `better`, the same record asked anew in part, scores."""
-    at = np.searchsorted(rough.number, better.number)
-
-    def over(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
-        changed = old.copy()
-        changed[at] = new
-        return changed
-
-    both = rough.values.keys() & better.values.keys()
-    return replace(
-        rough,
-        surprisal=over(rough.surprisal, better.surprisal),
-        values={**rough.values, **{name: over(rough.values[name], better.values[name]) for name in both}},
-        also=better.also or rough.also,
     )
 
 

@@ -152,7 +152,7 @@ def _show(result: CalibrateResult, alpha: float | None) -> None:
                 f"{facts['smallest_rate']:.3g}",
                 "extrapolated" if facts["tail"] else "no alarms",
                 number(facts["rows_per_day"]),
-                facts.get("judged_by", "all statistics"),
+                facts["judged_by"],
             ]
             for name, facts in result.modes.items()
         ],
@@ -163,11 +163,6 @@ def _show(result: CalibrateResult, alpha: float | None) -> None:
                 f"mode {name}: the rows are of {facts['records']} records only, and rows of one record are "
                 "alike: rates are less sure than so many rows say; give more records"
             )
-        if "evidence" in facts:
-            kinds = ", ".join(
-                f"{kind} {one['found']:.0%}" for kind, one in facts["evidence"]["kinds"].items()
-            )
-            tell(f"planted faults that mode {name} finds at a false positive rate of 0.05: {kinds}")
         if "alpha" in facts:
             rests = {
                 "ranks": "guaranteed by ranks",

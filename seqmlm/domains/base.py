@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from seqmlm.anomaly.faults import FAULTS, Fault
 from seqmlm.anomaly.levels import Level, RecordLevel, UnitLevel
 from seqmlm.anomaly.values import Row
 from seqmlm.data.files import expand, is_reference, stem_suffix
@@ -199,12 +198,6 @@ class Domain(ABC):
         if name not in found:
             raise UsageError(f"domain {self.name} has no level {name!r}{nearest(name, found)}")
         return found[name]
-
-    @property
-    def faults(self) -> Mapping[str, Fault]:
-        """Kinds of faults that are planted in normal records when a model is calibrated: by them it is chosen
-        which statistics judge. Those of any text, unless a field has its own."""
-        return FAULTS
 
     def pictures(self, level: Level) -> Sequence[Picture]:
         """How a report shows rows of a level, in this order; new ones at every call."""

@@ -18,31 +18,23 @@ row, is P(p <= alpha) <= 2 alpha + 2 (1 - 1/K) / (n/K + 1) with K folds (the CV+
 Tibshirani 2021). A single statistic needs no fusion and no division: it is ranked among all rows of its
 length bin.
 
-Which statistics are fused, and how, is chosen on faults planted in normal records (`Choice`,
-`seqmlm.evaluation.evidence`), without labels. Fisher's sum suits a few statistics that measure different
-things. Ten correlated statistics, of which a fault moves two or three, dilute it; the harmonic mean is
-dominated by the smallest p-values, as their minimum is, but distinguishes one small p-value from several.
-
-A cascade ranks lexicographically: every escalated row ranks above every other row; among themselves escalated
-rows rank by the exact statistic, the others by the screening statistic. With n normal rows,
-
-    escalated:  p = (1 + escalated normal rows with an exact statistic as large or larger) / (n + 1)
-    others:     p = (1 + escalated normal rows + others with a screening statistic as large) / (n + 1)
-
-Both are ranks among the same n rows, so these p-values are as valid as those of `Calibration`.
+Which statistics are fused, and how, each level declares (`Choice`). Fisher's sum suits a few statistics that
+measure different things. Ten correlated statistics, of which a fault moves two or three, dilute it; the
+harmonic mean is dominated by the smallest p-values, as their minimum is, but distinguishes one small p-value
+from several.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.errors import DataError, StateError
 from seqmlm.evaluation.ranks import (
     Arrays,
     Bools,
@@ -179,9 +171,7 @@ class Calibration:
         lengths: NDArray[Any],
         *,
         seed: int,
-        fuse: bool | None = None,
         choice: Choice = ALL,
-        turns: bool = True,
         records: NDArray[Any] | None = None,
     ) -> Calibration:
         """Estimate the distribution of normal rows.
@@ -191,10 +181,7 @@ class Calibration:
                 not apply, infinity where it could not be more unusual.
             lengths: (N,) units of the rows.
             seed: of the division into halves or folds.
-            fuse: rank the fused statistic of the other rows; default: if there are several statistics.
-            choice: how p-values become the fused statistic; for validity not made by the rows that
-                `teaching_part` leaves to be ranked.
-            turns: cross-fit fewer than 200 rows; otherwise `teaching_part` of them estimates the marginals.
+            choice: how p-values become the fused statistic.
             records: (N,) what each row is of, as numbers: rows of one record are in one fold. Default: each
                 row is a record.
 
@@ -202,7 +189,7 @@ class Calibration:
             DataError: no rows, or no statistics.
         """
         values, sizes = _checked(statistics, lengths)
-        if not (len(values) > 1 if fuse is None else fuse):
+        if len(values) == 1:
             edges = length_edges(sizes, _FEWEST_ALONE)
             kept = np.ones(len(sizes), dtype=np.bool_)
             # A row whose length determined the start of a bin is not exchangeable with a new row: with it in
@@ -210,7 +197,7 @@ class Calibration:
             kept[[np.flatnonzero(sizes == edge)[0] for edge in edges.tolist()]] = False
             own = {name: one[kept] for name, one in values.items()}
             return cls((Marginals.fit(own, sizes[kept], edges),), None, len(sizes), choice)
-        if turns and len(sizes) < FEW:
+        if len(sizes) < FEW:
             fold = _folds(np.arange(len(sizes)) if records is None else np.asarray(records), seed)
             parts = [_fused(values, sizes, fold != turn, choice) for turn in np.unique(fold)]
         else:
@@ -333,20 +320,15 @@ def _fused(
     values: Statistics, sizes: Longs, teaches: Bools, choice: Choice
 ) -> tuple[Marginals, RanksByLength | None, Doubles]:
     """The ranks of the statistics and of the fused one, estimated on some rows, and that of the others."""
-    return _ranked(values, sizes, teaches, ~teaches, length_edges(sizes[teaches], _FEWEST_FUSED), choice)
-
-
-def _ranked(
-    values: Statistics, sizes: Longs, taught: Bools, ranked: Bools, edges: Longs, choice: Choice
-) -> tuple[Marginals, RanksByLength | None, Doubles]:
-    own = _rows(values, taught)
-    marginals = Marginals.fit(own, sizes[taught], edges)
+    edges = length_edges(sizes[teaches], _FEWEST_FUSED)
+    own, others = ({n: one[rows] for n, one in values.items()} for rows in (teaches, ~teaches))
+    marginals = Marginals.fit(own, sizes[teaches], edges)
     level = None
     if len(edges):
-        fused = choice.fused(marginals.p_values(own, sizes[taught])[1])
-        level = RanksByLength.of(fused, sizes[taught], edges)
-    scores = choice.fused(marginals.p_values(_rows(values, ranked), sizes[ranked])[1])
-    return marginals, level, _levelled(level, scores, sizes[ranked])
+        fused = choice.fused(marginals.p_values(own, sizes[teaches])[1])
+        level = RanksByLength.of(fused, sizes[teaches], edges)
+    scores = choice.fused(marginals.p_values(others, sizes[~teaches])[1])
+    return marginals, level, _levelled(level, scores, sizes[~teaches])
 
 
 def _levelled(level: RanksByLength | None, scores: Doubles, lengths: Longs) -> Doubles:
@@ -378,196 +360,3 @@ def _checked(statistics: Statistics, lengths: NDArray[Any]) -> tuple[dict[str, D
             remedy="give normal records that the model can read, of the kind it will score",
         )
     return values, sizes
-
-
-_FEWEST_EXACT = 50
-
-
-@dataclass(frozen=True, eq=False)
-class Screening:
-    """The first stage of a cascade: which rows need the exact statistics.
-
-    Args:
-        calibration: of the screening statistics, always with a fused rank.
-        escalate: rows with a screening p-value of at most this are escalated, in (0, 1).
-    """
-
-    calibration: Calibration
-    escalate: float
-
-    @classmethod
-    def fit(
-        cls,
-        statistics: Statistics,
-        lengths: NDArray[Any],
-        *,
-        escalate: float,
-        seed: int,
-        choice: Choice = ALL,
-    ) -> Screening:
-        """Estimate from normal rows, as `Calibration.fit` without cross-fitting; both stages fuse alike.
-
-        Raises:
-            UsageError: `escalate` is not between 0 and 1.
-            DataError: no row.
-        """
-        if not 0 < escalate < 1:
-            raise UsageError(f"the escalated share must be between 0 and 1, not {escalate}")
-        # No cross-fitting: both stages must rank among the same rows.
-        fitted = Calibration.fit(statistics, lengths, seed=seed, fuse=True, choice=choice, turns=False)
-        return cls(fitted, escalate)
-
-    def judge(self, statistics: Statistics, lengths: NDArray[Any]) -> tuple[Judgement, Bools]:
-        """Judge (M,) rows by their screening statistics; (M,) True where one needs the exact ones."""
-        judged = self.calibration.judge(statistics, lengths)
-        return judged, judged.p_value <= self.escalate
-
-
-class Stages(Protocol):
-    """Scores rows in two stages; `choice` is that of the exact statistics."""
-
-    @property
-    def choice(self) -> Choice: ...
-
-    def near(self, screen: Statistics, lengths: NDArray[Any]) -> Bools:
-        """(M,) True where a row's screening statistics require the exact ones."""
-        ...
-
-    def judge(self, screen: Statistics, lengths: NDArray[Any], near: Bools, exact: Statistics) -> Judgement:
-        """Judge (M,) rows, given the exact statistics of those `near`."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class CascadeCalibration:
-    """Lexicographic p-values: of the screening for most rows, of the exact statistics for escalated ones.
-
-    Args:
-        screening: selects the rows to escalate, and ranks the others.
-        exact: the exact statistics' own ranks, estimated on escalated rows.
-        ranks: of the fused exact statistic among the escalated normal rows; its total counts all rows.
-        choice: how the exact statistics' p-values become the fused one.
-        level: as `Calibration.levels`, of the exact statistics.
-    """
-
-    screening: Screening
-    exact: Marginals
-    ranks: Ranks
-    choice: Choice = ALL
-    level: RanksByLength | None = None
-
-    @classmethod
-    def fit(
-        cls,
-        screening: Screening,
-        screen: Statistics,
-        exact: Statistics,
-        lengths: NDArray[Any],
-        *,
-        seed: int,
-        choice: Choice = ALL,
-        escalated: Bools | None = None,
-    ) -> CascadeCalibration:
-        """Complete a screening with the exact statistics of the rows it escalates.
-
-        Args:
-            screening: fitted to `screen` and `lengths` with the same seed.
-            screen: name -> (N,) screening statistics of the normal rows.
-            exact: name -> (N,) exact statistics; read only of escalated rows.
-            lengths: (N,) units of the rows.
-            seed: the screening's.
-            choice: how the exact statistics' p-values become the fused one.
-            escalated: (N,) True where a row was; default: where `screening.judge` escalates it.
-        """
-        if escalated is None:
-            _, escalated = screening.judge(screen, lengths)
-        sizes = np.asarray(lengths, dtype=np.int64)
-        teaches = teaching_part(len(sizes), seed)
-        taught, ranked = escalated & teaches, escalated & ~teaches
-        values = {name: np.asarray(one, dtype=np.float64) for name, one in exact.items()}
-        edges = length_edges(sizes[taught], _FEWEST_EXACT)
-        marginals, level, scores = _ranked(values, sizes, taught, ranked, edges, choice)
-        ranks = Ranks.of(scores, total=int(np.count_nonzero(~teaches)))
-        return cls(screening, marginals, ranks, choice, level)
-
-    @property
-    def rows(self) -> int:
-        """Normal rows it was fitted to."""
-        return self.screening.calibration.rows
-
-    @property
-    def smallest_rate(self) -> float:
-        """The smallest false positive rate it guarantees, 1 / (n + 1); below, a tail is extrapolated."""
-        return 1.0 / (self.ranks.total + 1.0)
-
-    @property
-    def has_tail(self) -> bool:
-        """Whether rates below `smallest_rate` are possible."""
-        return self.ranks.tail is not None
-
-    def near(self, screen: Statistics, lengths: NDArray[Any]) -> Bools:
-        """(M,) True where a row's screening statistics require the exact ones."""
-        return self.screening.judge(screen, lengths)[1]
-
-    def judge(self, screen: Statistics, lengths: NDArray[Any], near: Bools, exact: Statistics) -> Judgement:
-        """Judge (M,) rows.
-
-        Args:
-            screen: name -> (M,) screening statistics.
-            lengths: (M,) units of the rows.
-            near: (M,) as `near` gave them.
-            exact: statistic -> (M,) exact statistics; read only where `near`.
-
-        Returns:
-            Where a row was not escalated, the p-values of exact statistics that the screening has too are the
-            screening's, and those of the others 1.
-
-        Raises:
-            StateError: the statistics differ from those of the calibration.
-        """
-        sizes = np.asarray(lengths, dtype=np.int64)
-        screened, _ = self.screening.judge(screen, sizes)
-        values = {name: np.asarray(one, dtype=np.float64)[near] for name, one in exact.items()}
-        marginal, fused, _ = self.exact.p_values(values, sizes[near])
-        # Rows that were not escalated have the screening's own rank, which counts all those above them.
-        p_value, beyond = screened.p_value.copy(), np.zeros(len(sizes), dtype=np.bool_)
-        scores = _levelled(self.level, self.choice.fused(fused), sizes[near])
-        p_value[near], beyond[near] = self.ranks.p_values(scores)
-        p_values = {}
-        for name, own in marginal.items():
-            p_values[name] = screened.p_values.get(name, np.ones(len(sizes))).copy()
-            if self.exact.rows:  # of no escalated rows nothing exact is known, and the screening has decided
-                p_values[name][near] = own
-        return Judgement(p_value, p_values, beyond)
-
-    def to_state(self) -> tuple[dict[str, Any], Arrays]:
-        """JSON values and arrays; `from_state` restores the same calibration, bit for bit."""
-        screen, screen_arrays = self.screening.calibration.to_state()
-        arrays: Arrays = {f"screen/{name}": one for name, one in screen_arrays.items()}
-        ranks = self.ranks.to_state("exact", arrays)
-        exact = self.exact.to_state("exact_channel", arrays)
-        state = {"escalate": self.screening.escalate, "screen": screen}
-        state["level"] = _kept(self.level, "exact_level", arrays)
-        return {**state, "exact": exact, "ranks": ranks, **self.choice.to_state()}, arrays
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> CascadeCalibration:
-        """Restore what `to_state` gave.
-
-        Raises:
-            StateError: a part is missing, or does not fit.
-        """
-        try:
-            prefix = "screen/"
-            own = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-            screening = Screening(Calibration.from_state(state["screen"], own), float(state["escalate"]))
-            exact = Marginals.from_state(state["exact"], "exact_channel", arrays)
-            ranks = Ranks.from_state(state["ranks"], "exact", arrays)
-            level = _restored(state["level"], "exact_level", arrays)
-            return cls(screening, exact, ranks, Choice.from_state(state), level)
-        except (KeyError, TypeError, ValueError) as error:
-            raise broken(error) from None
-
-
-def _rows(values: Statistics, chosen: Bools) -> dict[str, Any]:
-    return {name: one[chosen] for name, one in values.items()}

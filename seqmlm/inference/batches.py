@@ -80,20 +80,14 @@ class Budget:
     cost: Callable[[int], float] = float
 
     @classmethod
-    def of(cls, model: LoadedModel, mode: Mode = EXACT, *, exactly: float = 0.0) -> Budget:
-        """What `BATCH_SECONDS` and `COMMIT_SECONDS` are roughly spent on.
-
-        Args:
-            mode: of the scoring; of a cascade, of its first stage.
-            exactly: share of the records that is asked about exactly afterwards.
-        """
+    def of(cls, model: LoadedModel, mode: Mode = EXACT) -> Budget:
+        """What `BATCH_SECONDS` and `COMMIT_SECONDS` are roughly spent on, in a mode."""
         each_second = tokens_per_second(model)
         batch = max(_LEAST[torch.accelerator.is_available()], int(BATCH_SECONDS * each_second))
-        first, second = forward_tokens(model, mode), forward_tokens(model)
         return cls(
             batch=batch,
             commit_interval=max(batch, int(COMMIT_SECONDS * each_second)),
-            cost=lambda tokens: first(tokens) + exactly * second(tokens) if exactly else first(tokens),
+            cost=forward_tokens(model, mode),
         )
 
 

@@ -25,22 +25,19 @@ from seqmlm.anomaly.levels import Background, Level
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.engine.foreign import shapes_of
-from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.errors import StateError
-from seqmlm.evaluation.conformal import Calibration, CascadeCalibration
-from seqmlm.evaluation.evidence import RATE, Evidence
+from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference.model_folder import CALIBRATION as CALIBRATION
 from seqmlm.inference.model_folder import LoadedModel, changing, put_file
 from seqmlm.parsing import parse_json
 
 BACKGROUND, TRAINED_ON = "background.safetensors", "trained_on.safetensors"
-CASCADE = "cascade"
 
 _HEADER = "seqmlm"
 _CALIBRATE = "calibrate the model again ('seqmlm calibrate')"
 # What arrays and settings that do not fit together raise: a file that is whole may still say anything.
 _UNFIT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-_FORMAT = 2
+_FORMAT = 3
 FEW_RECORDS = 30
 """Records of a calibration below which their number is said, for rows of one record are alike."""
 
@@ -49,54 +46,36 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stored:
-    """A calibration of one level and mode: exactly one of the first two.
+    """A calibration of one level and mode.
 
     Args:
-        calibration: of a mode.
-        cascade: of a cascade, whose first stage asks in the mode `screen`.
+        fitted: judges rows.
         rows_per_day: of normal data with times; None without.
         records: normal records that the rows are of.
         precision: "fp32" or "bf16", that the normal data were asked in.
         source: fingerprint of the normal data, or the data set of the training it was set aside from.
         created: when, ISO 8601.
         counts: what counts were mixed into the scores (`seqmlm.inference.expert`), "none" for none.
-        evidence: by which planted faults the statistics that judge (of a cascade, those of its first stage)
-            were chosen; None where rows were too few, or there is one statistic.
     """
 
-    calibration: Calibration | None = None
-    cascade: CascadeCalibration | None = None
-    screen: Mode = ONE_PASS
+    fitted: Calibration
     rows_per_day: float | None = None
     records: int = 0
     precision: str = "fp32"
     source: str = ""
     created: str = ""
     counts: str = "none"
-    evidence: Evidence | None = None
-
-    @property
-    def fitted(self) -> Calibration | CascadeCalibration:
-        """The one it is."""
-        found = self.cascade or self.calibration
-        assert found is not None
-        return found
-
-    def asked(self, mode: str) -> Mode:
-        """How it asks, of a cascade in its first stage; `mode` is what a person calls it."""
-        return self.screen if self.cascade is not None else Mode.parse(mode)
 
     @property
     def rows(self) -> int:
         """Normal rows it was fitted to."""
         return self.fitted.rows
 
-    def facts(self, model: LoadedModel, mode: str, alpha: float | None = None) -> dict[str, Any]:
+    def facts(self, model: LoadedModel, alpha: float | None = None) -> dict[str, Any]:
         """What a person or a machine should know of it.
 
         Args:
             model: whose it is.
-            mode: what a person calls it.
             alpha: a rate of alarms, of which it is said what it would rest on.
         """
         fitted = self.fitted
@@ -107,10 +86,8 @@ class Stored:
             "tail": fitted.has_tail,
             "rows_per_day": self.rows_per_day,
             "precision": self.precision,
+            "judged_by": ", ".join(fitted.choice.used or fitted.statistics),
         }
-        if self.evidence is not None:
-            found["evidence"] = {**self.evidence.to_state(), "found": self.evidence.found}
-            found["judged_by"] = self.evidence.judges
         if alpha is not None:
             rests = "ranks" if alpha >= fitted.smallest_rate else "tail" if fitted.has_tail else "nothing"
             found["alpha"] = {"rate": alpha, "rests_on": rests}
@@ -133,8 +110,7 @@ def told(made: Mapping[tuple[str, str], Stored]) -> str:
     parts = [
         f"level {level}: "
         + ", ".join(
-            f"{mode} {one.rows:,} rows{_few_records(one)} "
-            f"(rates from {rate_above(one.fitted.smallest_rate)}{_judged(one)})"
+            f"{mode} {one.rows:,} rows{_few_records(one)} (rates from {rate_above(one.fitted.smallest_rate)})"
             for (own, mode), one in made.items()
             if own == level
         )
@@ -150,15 +126,8 @@ def _few_records(one: Stored) -> str:
     )
 
 
-def _judged(one: Stored) -> str:
-    found = one.evidence
-    return (
-        "" if found is None else f"; {found.found:.0%} of planted faults found at {RATE:g} by {found.judges}"
-    )
-
-
 def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
-    """All calibrations of a model folder by level and mode ("cascade" is one); empty where it has none.
+    """All calibrations of a model folder by level and mode; empty where it has none.
 
     Raises:
         StateError: the file cannot be read.
@@ -191,7 +160,7 @@ def kept_calibrations(folder: Path, notify: Callable[[str], None]) -> dict[tuple
 
 
 def stored_calibration(model: LoadedModel, level: Level, mode: str) -> Stored | None:
-    """A calibration of a level and mode ("cascade" is one), or None.
+    """A calibration of a level and mode, or None.
 
     Raises:
         StateError: the file cannot be read.
@@ -275,15 +244,12 @@ def _content(stored: Mapping[tuple[str, str], Stored]) -> bytes:
             {
                 "level": level,
                 "mode": mode,
-                "kind": "mode" if one.cascade is None else CASCADE,
-                "screen": str(one.screen),
                 "rows": one.rows,
                 "rows_per_day": one.rows_per_day,
                 "records": one.records,
                 "precision": one.precision,
                 "source": one.source,
                 "counts": one.counts,
-                "evidence": None if one.evidence is None else one.evidence.to_state(),
                 "created": one.created or datetime.now(UTC).isoformat(timespec="seconds"),
                 "state": state,
             }
@@ -317,18 +283,14 @@ def store_trained_on(folder: Path, trained_on: TrainedOn, *, private: bool = Fal
 
 
 def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
-    cascade = facts["kind"] == CASCADE
     return Stored(
-        calibration=None if cascade else Calibration.from_state(facts["state"], arrays),
-        cascade=CascadeCalibration.from_state(facts["state"], arrays) if cascade else None,
-        screen=Mode.parse(facts["screen"]),
+        fitted=Calibration.from_state(facts["state"], arrays),
         rows_per_day=facts["rows_per_day"],
         records=int(facts["records"]),
         precision=facts["precision"],
         source=facts["source"],
         created=facts["created"],
         counts=facts["counts"],
-        evidence=Evidence.from_state(facts["evidence"]) if facts["evidence"] else None,
     )
 
 

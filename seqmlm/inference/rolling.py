@@ -22,23 +22,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from seqmlm.anomaly.values import Bools, Doubles, Longs
 from seqmlm.errors import StateError
-from seqmlm.evaluation.conformal import (
-    FEW,
-    Calibration,
-    CascadeCalibration,
-    Choice,
-    Judgement,
-    Screening,
-    Stages,
-    Statistics,
-)
+from seqmlm.evaluation.conformal import FEW, Calibration, Statistics
 from seqmlm.registry import Figures, RollingChange, RollingEntry
 
 _STEPS = 4  # moves while a window of rows passes: each takes up to a second where statistics are many
@@ -46,31 +36,7 @@ _HELD = 2  # windows of rows that are held: some may turn out to be of a real in
 _ENOUGH = 1000  # rows that a window has at least where nothing moves, for a calibration of rates of .002
 
 
-@dataclass(frozen=True, eq=False)
-class FirstStage:
-    """A cascade that too few rows were asked about exactly: its screening says which are, and judges alone.
-
-    A stream that became more usual than the model's own calibration has such rows, of which that asked about
-    few; with this, it is again the asked share.
-    """
-
-    screening: Screening
-
-    @property
-    def choice(self) -> Choice:
-        """How p-values are fused."""
-        return self.screening.calibration.choice
-
-    def near(self, screen: Statistics, lengths: Longs) -> Bools:
-        """(M,) True where a row is to be asked about exactly."""
-        return self.screening.judge(screen, lengths)[1]
-
-    def judge(self, screen: Statistics, lengths: Longs, near: Bools, exact: Statistics) -> Judgement:
-        """Judge (M,) rows by their screening statistics."""
-        return self.screening.judge(screen, lengths)[0]
-
-
-def size_of(own: Calibration | CascadeCalibration, rate: float | None) -> int:
+def size_of(own: Calibration, rate: float | None) -> int:
     """Rows that a rolling calibration has: as many as the model's own, and as many as the rate needs.
 
     Half of them are ranked. Fewer than `FEW` are not taken: they would be cross-fitted by records, and a
@@ -80,41 +46,16 @@ def size_of(own: Calibration | CascadeCalibration, rate: float | None) -> int:
     return max(own.rows, needed, FEW)
 
 
-def refitted(
-    own: Calibration | CascadeCalibration, table: Doubles, *, seed: int
-) -> Calibration | CascadeCalibration | FirstStage:
+def refitted(own: Calibration, table: Doubles, *, seed: int) -> Calibration:
     """A calibration of other rows, whose statistics judge as they do in one that there is.
 
     Args:
         own: says which statistics there are, and how they are fused.
-        table: (N, K) a row's length, whether it was asked about exactly, its screening statistics and, of a
-            cascade, the exact ones; as `Rolling` keeps them.
+        table: (N, 1 + S) a row's length and its statistics, as `Rolling` keeps them.
         seed: of the half that is ranked.
-
-    Returns:
-        Of a cascade its first stage alone, where fewer than half the share it aims at were asked exactly.
     """
-    lengths, asked = table[:, 0].astype(np.int64), table[:, 1] > 0
-    screen_names, exact_names = names_of(own)
-    columns = iter(table.T[2:])
-    screen = {name: next(columns) for name in screen_names}
-    exact = {name: next(columns) for name in exact_names}
-    if isinstance(own, CascadeCalibration):
-        share, choice = own.screening.escalate, own.screening.calibration.choice
-        screening = Screening.fit(screen, lengths, escalate=share, seed=seed, choice=choice)
-        if np.mean(asked) < share / 2:
-            return FirstStage(screening)
-        return CascadeCalibration.fit(
-            screening, screen, exact, lengths, seed=seed, choice=own.choice, escalated=asked
-        )
-    return Calibration.fit(screen, lengths, seed=seed, choice=own.choice, fuse=own.fused is not None)
-
-
-def names_of(own: Calibration | CascadeCalibration) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Statistics of a calibration or of a first stage, and the exact ones of a cascade."""
-    if isinstance(own, CascadeCalibration):
-        return own.screening.calibration.statistics, tuple(own.exact.by_statistic)
-    return own.statistics, ()
+    statistics = dict(zip(own.statistics, table.T[1:], strict=True))
+    return Calibration.fit(statistics, table[:, 0].astype(np.int64), seed=seed, choice=own.choice)
 
 
 class Rolling:
@@ -135,7 +76,7 @@ class Rolling:
 
     def __init__(
         self,
-        own: Calibration | CascadeCalibration,
+        own: Calibration,
         of: str,
         *,
         rate: float | None = None,
@@ -145,11 +86,10 @@ class Rolling:
         self.own, self._of, self._rate, self.fixed = own, of, rate, fixed
         self._judged_by = dict(judged_by or {})
         self._real: Callable[[], Collection[int]] = frozenset
-        self.fitted: Calibration | Stages = own
+        self.fitted = own
         self.size = size_of(own, rate)
         self.step = -(-self.size // _STEPS)
         self.moves = 0
-        self._screen, self._exact = names_of(own)
         self._guarantees = rate is not None and rate >= own.smallest_rate
         self._number = self._moved = 0
         self._held: dict[int, Doubles] = {}
@@ -193,17 +133,9 @@ class Rolling:
         self._known = np.array([one for own in scored[begin:end] for one in own], dtype=np.bool_)
         return slice(begin, end)
 
-    def take(
-        self,
-        screen: Statistics,
-        lengths: Longs,
-        near: Bools | None = None,
-        exact: Statistics | None = None,
-    ) -> None:
-        """Take the (M,) statistics of the rows that were just judged, as `Stages.judge` does."""
-        asked = np.zeros(len(lengths)) if near is None else near
-        columns = [lengths, asked, *(screen[name] for name in self._screen)]
-        columns += [(exact or {})[name] for name in self._exact]
+    def take(self, statistics: Statistics, lengths: Longs) -> None:
+        """Take the (M,) statistics of the rows that were just judged."""
+        columns = [lengths, *(statistics[name] for name in self.own.statistics)]
         for figures in np.stack(columns, axis=1).astype("<f8")[self._known]:
             self._number += 1
             self._held[self._number] = figures
@@ -256,7 +188,7 @@ class Rolling:
             return
         table = np.stack([self._held[number] for number in self._window])
         made = refitted(self.own, table, seed=self._moved)  # another half is ranked each time
-        if isinstance(made, FirstStage) or not self._guarantees or (self._rate or 0) >= made.smallest_rate:
+        if not self._guarantees or (self._rate or 0) >= made.smallest_rate:
             self.fitted = made
 
     # What is kept
@@ -296,7 +228,7 @@ class Rolling:
         try:
             held = {one.number: np.frombuffer(one.figures, dtype="<f8") for one in entry.rows}
             window = [n for first, last in entry.state["window"] for n in range(first, last + 1)]
-            width = 2 + len(self._screen) + len(self._exact)
+            width = 1 + len(self.own.statistics)
             if not held.keys() >= set(window) or any(len(one) != width for one in held.values()):
                 raise ValueError("rows are missing")
             self._number, self._moved = int(entry.state["number"]), int(entry.state["moved"])

@@ -57,7 +57,6 @@ class RecordScorer:
         mode: Mode = EXACT,
         *,
         want: Collection[Reduction] = (),
-        wanted: Sequence[Bools] | None = None,
         view: View = WHOLE,
     ) -> list[Scored]:
         """Score every unit of a batch; long records window by window, each unit where it is most central.
@@ -66,7 +65,6 @@ class RecordScorer:
             batch: what `encoded` gave.
             mode: how units are hidden.
             want: what is read of every unit beside its surprisal (`seqmlm.engine.reductions`).
-            wanted: for each record (L,) True at the tokens to score; None for all of all.
             view: what of a record the model is shown.
 
         Sequences that the model cannot tell apart are scored once. Where the model has counts that help, and
@@ -74,19 +72,18 @@ class RecordScorer:
         model sees the units, the larger of both.
 
         Returns:
-            One for each record, in order, with the units that were scored.
+            One for each record, in order.
         """
         expert = self.session.expert if view == WHOLE else None
         request = _Request(mode, union(want, () if expert is None else expert.needs), view)
 
         def score(chosen: list[int]) -> list[Scored]:
             own = [batch[number] for number in chosen]
-            asked = None if wanted is None else [wanted[number] for number in chosen]
             rule = self._scorer(request).rule
             try:
-                parts = self._windows(request, [one.encoding for one in own], asked)
+                parts = self._windows(request, [one.encoding for one in own])
             except NotFiniteError as error:
-                number = self._culprit(request, [one.encoding for one in own], asked)
+                number = self._culprit(request, [one.encoding for one in own])
                 record, model = own[number].record, self.session.model.path
                 name = "" if self.session.card.sensitive else f" ({record.id})"
                 raise NotFiniteError(
@@ -99,7 +96,7 @@ class RecordScorer:
             return found if expert is None else mixed(expert, found, seen=self._sees(mode))
 
         conceal = self.session.tokenizer.conceal
-        known = self.session.cache.scores([one.encoding for one in batch], request, score, wanted)
+        known = self.session.cache.scores([one.encoding for one in batch], request, score)
         return [
             replace(scores, record=one.record, encoding=one.encoding, conceal=conceal)
             for scores, one in zip(known, batch, strict=True)
@@ -118,7 +115,8 @@ class RecordScorer:
 
         Args:
             encodings: what the model sees.
-            mode, wanted, view: as of `scored`.
+            mode, view: as of `scored`.
+            wanted: for each (L,) True at the tokens to score; None for all of all.
             named: what the sequence of a number, from 0 on, is called where its answers are not finite.
 
         Returns:
@@ -143,7 +141,7 @@ class RecordScorer:
         return mode == ONE_PASS and not isinstance(self.session.model.rows, LinearRows)
 
     def _windows(
-        self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None
+        self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None = None
     ) -> Iterator[list[SequenceScore]]:
         """The scores of the windows of each sequence, one at least."""
         tokenizer, longest = self.session.tokenizer, self.session.card.max_length
@@ -160,7 +158,7 @@ class RecordScorer:
         return (list(islice(stream, count)) or [_NOTHING] for count in counts)
 
     def _culprit(
-        self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None
+        self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None = None
     ) -> int:
         """The first of some sequences whose answers are not finite, each asked alone."""
         for number, one in enumerate(encodings):

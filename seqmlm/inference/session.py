@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.anomaly.values import Bools, Scored
+from seqmlm.anomaly.values import Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
@@ -210,7 +210,6 @@ class ScoreCache:
         encodings: Sequence[Encoding],
         request: Hashable,
         score: Callable[[list[int]], list[Scored]],
-        wanted: Sequence[Bools] | None = None,
     ) -> list[Scored]:
         """Scores of a batch, one each, without record and encoding; of equal sequences the same object.
 
@@ -218,12 +217,8 @@ class ScoreCache:
             encodings: what the model sees.
             request: whatever else decides the answer (mode, what is read of it).
             score: scores the sequences with these indices, those that are not known.
-            wanted: (L,) for each sequence, True at the tokens to score; None for all.
         """
-        keys = [
-            (digest(one, None if wanted is None else wanted[number]), request)
-            for number, one in enumerate(encodings)
-        ]
+        keys = [(digest(one), request) for one in encodings]
         fresh = {key: number for number, key in reversed(list(enumerate(keys))) if key not in self._known}
         asked = sorted(fresh.values())
         scores = score(asked) if asked else []
@@ -247,14 +242,12 @@ class ScoreCache:
             self._units -= len(self._known.popitem(last=False)[1]) + 1
 
 
-def digest(encoding: Encoding, wanted: Bools | None = None) -> bytes:
-    """16 bytes that are equal for encodings a model cannot tell apart, and for equal `wanted`."""
+def digest(encoding: Encoding) -> bytes:
+    """16 bytes that are equal for encodings a model cannot tell apart."""
     state = blake2b(encoding.ids.tobytes(), digest_size=16)
     state.update(encoding.groups.tobytes())
-    for array in (encoding.positions, wanted):
-        state.update(b"\1" if array is not None else b"\0")
-        if array is not None:
-            state.update(array.tobytes())
+    if encoding.positions is not None:
+        state.update(b"\1" + encoding.positions.tobytes())
     for name in sorted(encoding.channels):
         state.update(name.encode() + b"\0")
         state.update(encoding.channels[name].tobytes())

@@ -25,15 +25,14 @@ from seqmlm.data.record import Record
 from seqmlm.data.splits import hash64, nested
 from seqmlm.engine.device import Precision
 from seqmlm.engine.types import Encoding, InMemory, Sequences
-from seqmlm.engine.units import EXACT, ONE_PASS, Mode
+from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, UsageError
-from seqmlm.evaluation.conformal import Calibration, CascadeCalibration, Choice, Screening
+from seqmlm.evaluation.conformal import Calibration
 from seqmlm.evaluation.incidents import rows_per_day
 from seqmlm.inference.batches import Budget, Encoded, batches, encoded
 from seqmlm.inference.calibrations import (
     CALIBRATION,
-    CASCADE,
     Stored,
     kept_calibrations,
     rate_above,
@@ -43,7 +42,7 @@ from seqmlm.inference.calibrations import (
     stored_trained_on,
     told,
 )
-from seqmlm.inference.detector import ESCALATE, Detector, JudgedRow, Recorder, copies, table
+from seqmlm.inference.detector import Detector, JudgedRow, table
 from seqmlm.inference.estimate import cost_of
 from seqmlm.inference.expert import Use
 from seqmlm.inference.model_folder import LoadedModel
@@ -102,8 +101,8 @@ class CalibrateResult:
         level: judged at.
         records: normal records that were used; left_out: those the model was trained on.
         modes: for each mode rows, smallest_rate (of false alarms that is guaranteed), tail (whether smaller
-            ones are extrapolated), judged_by and evidence (`seqmlm.evaluation.evidence`), rows_per_day,
-            precision and, where a rate was asked for, what it rests on.
+            ones are extrapolated), judged_by, rows_per_day, precision and, where a rate was asked for, what
+            it rests on.
         problems: by reason.
     """
 
@@ -159,7 +158,7 @@ def calibrate_files(
         model=config.model,
         level=level.name,
         **redact_small_counts({"records": len(normal.records), "left_out": left_out}, sensitive),
-        modes={mode: one.facts(model, mode, config.alpha) for (_, mode), one in made.items()},
+        modes={mode: one.facts(model, config.alpha) for (_, mode), one in made.items()},
         problems=redact_small_counts(counts, sensitive),
     )
 
@@ -392,7 +391,6 @@ class Calibrator:
     budget: int | None = None
     notify: Callable[[str], None] = field(default=lambda text: None)
     progress: Progress | None = None
-    _exact: dict[str, Choice] = field(default_factory=dict, init=False)
 
     def background(
         self, level: Level, normal: Normal, train: Sequences | None
@@ -427,7 +425,7 @@ class Calibrator:
     def calibrate(
         self, level: Level, modes: Sequence[str], normal: Normal, background: Background | None
     ) -> dict[tuple[str, str], Stored]:
-        """Calibrate a level in some modes, the cheapest first ("cascade" is one).
+        """Calibrate a level in some modes, the cheapest first.
 
         Returns:
             By level and mode; nothing for a mode in which fewer than eleven sensitive records have rows.
@@ -445,8 +443,7 @@ class Calibrator:
             if left is not None:
                 few = SMALLEST if number == 0 or self.session.card.sensitive else 0
                 limit = Limit(left / (len(modes) - number), LEAST_ROWS if number == 0 else 0, few)
-            one = self._cascade if mode == CASCADE else self._single
-            made, spent = one(level, mode, normal, background, limit)
+            made, spent = self._calibrated(level, mode, normal, background, limit)
             left = None if left is None else max(0, left - int(spent))
             if made is None:
                 needed = f"sensitive data need {SMALLEST}; give more normal data to 'seqmlm calibrate'"
@@ -455,48 +452,20 @@ class Calibrator:
             found[level.name, mode] = made
         return found
 
-    def _single(
+    def _calibrated(
         self, level: Level, name: str, normal: Normal, background: Background | None, limit: Limit | None
     ) -> tuple[Stored | None, float]:
-        mode = Mode.parse(name)
-        detector = Detector(self._scorer(), level, mode=mode, background=background)
+        """The calibration of a level in a mode, None where rows are of too few people, and what it cost."""
+        detector = Detector(self._scorer(), level, mode=Mode.parse(name), background=background)
         everything, taken, spent = self._judged(detector, normal, limit, name)
         judged = [one for one in everything if one.row.score is not None]
         if self._too_few(judged):
             return None, spent
         statistics, lengths = table([one.row for one in judged], level.statistics)
-        evidence = detector.evidence(judged, statistics, lengths, seed=self.seed)
-        choice = level.choice if evidence is None else evidence.choice
-        if mode == EXACT:
-            self._exact[level.name] = choice
-        calibration = Calibration.fit(
-            statistics, lengths, seed=self.seed, choice=choice, records=self._owners(judged)
+        fitted = Calibration.fit(
+            statistics, lengths, seed=self.seed, choice=level.choice, records=self._owners(judged)
         )
-        facts = self._facts(judged, taken, normal)
-        return Stored(calibration=calibration, evidence=evidence, **facts), spent
-
-    def _cascade(
-        self, level: Level, name: str, normal: Normal, background: Background | None, limit: Limit | None
-    ) -> tuple[Stored | None, float]:
-        scorer, stage = self._scorer(), Recorder()
-        detector = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
-        judged, records, spent = self._judged(detector, normal, limit, name)
-        seen = np.array([one.row.score is not None for one in judged], dtype=np.bool_)
-        screen, _, lengths = stage.shown(seen)
-        judged = [one for one in judged if one.row.score is not None]
-        evidence = detector.evidence(judged, screen, lengths, seed=self.seed)
-        choice = level.choice if evidence is None else evidence.choice
-        screening = Screening.fit(screen, lengths, escalate=ESCALATE, seed=self.seed, choice=choice)
-        stage = Recorder(screening)
-        detector = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
-        judged = [one for one in detector.judged(records, self.problems) if one.row.score is not None]
-        if self._too_few(judged):
-            return None, spent
-        screen, exact, lengths = stage.shown(seen)
-        choice = self._exact.get(level.name, level.choice)
-        cascade = CascadeCalibration.fit(screening, screen, exact, lengths, seed=self.seed, choice=choice)
-        facts = self._facts(judged, records, normal)
-        return Stored(cascade=cascade, screen=ONE_PASS, evidence=evidence, **facts), spent
+        return Stored(fitted=fitted, **self._facts(judged, taken, normal)), spent
 
     def _judged(
         self, detector: Detector, normal: Normal, limit: Limit | None, name: str
@@ -526,22 +495,16 @@ class Calibrator:
         most = Budget.of(self.session.model, detector.mode).batch
         if limit is not None:
             most = min(most, max(limit.tokens / _PORTIONS, 1.0))
-        chooses = limit is not None and detector.level.chooses(detector.level.statistics)
         done, tokens, part = 0, 0.0, list[Encoded]()
-
-        def portion() -> Portion:
-            copied = copies(done) / done if chooses else 0.0  # with faults, which are scored, too
-            return Portion(part, done, len(records), tokens * (1 + copied), limit)
-
         for some in batches(records):
             for one in self._encoded(some, self.problems):
                 part.append(one)
                 done, before, tokens = done + 1, tokens, tokens + cost(one.encoding)
                 if tokens // most > before // most:
-                    yield portion()
+                    yield Portion(part, done, len(records), tokens, limit)
                     part = []
         if part:
-            yield portion()
+            yield Portion(part, done, len(records), tokens, limit)
 
     def _owners(self, judged: Sequence[JudgedRow]) -> Longs:
         """(N,) hashes of what rows are of, as training divides data; of records, where all are of one."""

@@ -24,11 +24,11 @@ import numpy as np
 from seqmlm.anomaly.values import Doubles
 from seqmlm.config import to_dict
 from seqmlm.errors import StateError, UsageError, number_of
-from seqmlm.evaluation.conformal import FEW, Calibration, CascadeCalibration
+from seqmlm.evaluation.conformal import FEW, Calibration
 from seqmlm.inference.calibrations import CALIBRATION, Stored, store, stored_calibration
 from seqmlm.inference.expert import Use
 from seqmlm.inference.model_folder import CARD
-from seqmlm.inference.rolling import FirstStage, names_of, refitted
+from seqmlm.inference.rolling import refitted
 from seqmlm.inference.session import Session
 from seqmlm.registry import Owned, Registry, RollingEntry
 from seqmlm.streams.cursor import file_facts
@@ -78,9 +78,7 @@ class CalibrateStreamResult(CalibrateResult):
     unjudged: int
 
 
-def judged_by(
-    session: Session, fitted: Calibration | CascadeCalibration, level: str, mode: str
-) -> dict[str, Any]:
+def judged_by(session: Session, fitted: Calibration, level: str, mode: str) -> dict[str, Any]:
     """What statistics of rows are of; only of those where all of it is the same a calibration can be made.
 
     Which calibration judged is not part of it: statistics are what p-values are made of.
@@ -88,14 +86,13 @@ def judged_by(
     files = {Path(path).name: digest for path, digest in file_facts(session.model.files).items()}
     others = {name: digest for name, digest in files.items() if name not in (CALIBRATION, CARD)}
     card = json.dumps(to_dict(replace(session.card, files={})), sort_keys=True, default=str)
-    screen, exact = names_of(fitted)
     return {
         "files": {**others, CARD: sha256(card.encode()).hexdigest()},
         "level": level,
         "mode": mode,
         "precision": session.precision,
         "counts": session.counts,
-        "statistics": [list(screen), list(exact)],
+        "statistics": list(fitted.statistics),
     }
 
 
@@ -136,14 +133,12 @@ def calibrate_stream(config: CalibrateStreamConfig) -> CalibrateStreamResult:
             register_calibrations(registry, session.entry)
     numbers = {one.number for one in used}
     verdicts = {one.incident: one.verdict for one in owned if one.number in numbers}
-    facts = made.facts(session.model, known["mode"], config.alpha)
     return CalibrateStreamResult(
         model=config.model,
         level=level,
         records=None,
         left_out=None,
-        # What it finds was measured with the calibration before.
-        modes={known["mode"]: {name: value for name, value in facts.items() if name != "evidence"}},
+        modes={known["mode"]: made.facts(session.model, config.alpha)},
         problems={},
         output=output,
         rows=len(used),
@@ -194,7 +189,7 @@ def _own(session: Session, known: Mapping[str, Any], config: CalibrateStreamConf
 
 
 def _table(figures: list[bytes], stored: Stored) -> Doubles:
-    width = 2 + sum(map(len, names_of(stored.fitted)))
+    width = 1 + len(stored.fitted.statistics)
     rows = [np.frombuffer(one, dtype="<f8") for one in figures]
     if any(len(one) != width for one in rows):
         raise StateError("the statistics in the database are not whole; calibrate with files")
@@ -202,16 +197,9 @@ def _table(figures: list[bytes], stored: Stored) -> Doubles:
 
 
 def _made(stored: Stored, table: Doubles, config: CalibrateStreamConfig) -> Stored:
-    made = refitted(stored.fitted, table, seed=config.seed)
-    if isinstance(made, FirstStage):
-        raise StateError(
-            f"only {int(table[:, 1].sum()):,} of {len(table):,} rows were unusual enough to be asked about "
-            "exactly, which are too few for a cascade: calibrate with files"
-        )
     return replace(
         stored,
-        calibration=made if isinstance(made, Calibration) else None,
-        cascade=made if isinstance(made, CascadeCalibration) else None,
+        fitted=refitted(stored.fitted, table, seed=config.seed),
         records=0,
         source=f"stream:{sha256(table.tobytes()).hexdigest()}",
         created="",

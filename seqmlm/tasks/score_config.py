@@ -36,7 +36,7 @@ class ScoreConfig:
     Args:
         model: a reference.
         paths: files, folders, or "-".
-        mode: "exact", "partition:K", "one-pass", "cascade"; None: see `choose_mode`.
+        mode: "exact", "partition:K", "one-pass"; None: see `choose_mode`.
         level: what of a record is judged; None for the domain's own.
         per_unit: every unit with its surprisal, entropy and rank.
         out: where rows go; None for standard output.

@@ -198,7 +198,7 @@ class _Judging:
         if rolls and plan.stored is None:
             raise StateError(
                 f"--calibration {ROLLING} moves on from the calibration of the model, which has none of "
-                f"level {plan.level.name} in mode {plan.mode_name}: make one ('seqmlm calibrate')"
+                f"level {plan.level.name} in mode {plan.mode}: make one ('seqmlm calibrate')"
             )
         if plan.stored is not None and (rolls or not plan.sensitive):
             rolling = Rolling(
@@ -206,7 +206,7 @@ class _Judging:
                 _identity(plan),
                 rate=plan.alpha,
                 fixed=not rolls,
-                judged_by=judged_by(plan.session, plan.stored.fitted, plan.level.name, plan.mode_name),
+                judged_by=judged_by(plan.session, plan.stored.fitted, plan.level.name, str(plan.mode)),
             )
         detector, made = plan.detector(rolling), lines(self._config, plan, self._counts, lambda row: True)
         self.plan, self.rolling, self._detector, self._lines = plan, rolling, detector, made
@@ -282,7 +282,7 @@ def _versions(
 def _identity(plan: ScoringPlan) -> str:
     """Names what a rolling calibration began with: its rows are of no use to another model or mode."""
     files = {Path(path).name: digest for path, digest in file_facts(plan.session.model.files).items()}
-    told = json.dumps([files, plan.level.name, plan.mode_name, plan.session.counts, plan.session.precision])
+    told = json.dumps([files, plan.level.name, str(plan.mode), plan.session.counts, plan.session.precision])
     return sha256(told.encode()).hexdigest()
 
 

@@ -22,11 +22,10 @@ from seqmlm.data.record import Record
 from seqmlm.domains.base import plural
 from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs
 from seqmlm.errors import number_of
-from seqmlm.evaluation.evidence import RATE
 from seqmlm.evaluation.incidents import Incidents
 from seqmlm.inference.batches import characters
 from seqmlm.inference.calibrations import stored_trained_on
-from seqmlm.inference.detector import JudgedRow
+from seqmlm.inference.detector import SMALL, JudgedRow
 from seqmlm.inference.runner import Counts, Runner
 from seqmlm.reports.reasons import counted
 from seqmlm.streams.sinks import Kind, Schema
@@ -99,7 +98,7 @@ def reason(rule: str, level: Level, judged: JudgedRow) -> str:
     name = judged.fired
     fired = None if name is None else (level.meaning(name, judged.row), judged.p_values[name])
     text = told(rule, judged.row, judged.scored, judged.p_value, fired, beyond=judged.extrapolated)
-    strange = name != UNKNOWN and UNKNOWN in level.shares and judged.p_values.get(UNKNOWN, 1.0) <= RATE
+    strange = name != UNKNOWN and UNKNOWN in level.shares and judged.p_values.get(UNKNOWN, 1.0) <= SMALL
     return f"{text} {level.meaning(UNKNOWN, judged.row)}." if strange else text
 
 
@@ -549,7 +548,7 @@ def summarized(
         rate=runner.rate,
         unit=plan.session.tokenizer.unit,
         level=level,
-        mode=plan.mode_name,
+        mode=str(plan.mode),
         precision=plan.session.precision,
         alarms=count(counts.alarms),
         incidents=count(counts.incidents()),

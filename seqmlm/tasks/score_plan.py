@@ -19,14 +19,13 @@ from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for
 from seqmlm.inference.batches import Budget, tokens_per_second
 from seqmlm.inference.calibrations import (
-    CASCADE,
     Stored,
     rate_above,
     stored_background,
     stored_calibration,
     stored_calibrations,
 )
-from seqmlm.inference.detector import ESCALATE, Detector
+from seqmlm.inference.detector import Detector
 from seqmlm.inference.estimate import work_of
 from seqmlm.inference.model_folder import read_card
 from seqmlm.inference.rolling import Rolling
@@ -55,8 +54,7 @@ class ScoringPlan:
     Args:
         session: the model.
         level: what of a record is judged.
-        mode: how units are hidden; of a cascade, by its first stage.
-        mode_name: what a person calls it: "cascade", or the mode.
+        mode: how units are hidden.
         stored: the calibration of this level and mode; None where the model has none.
         background: what the level knows of normal data, or None.
         alpha: share of normal rows that may raise an alarm, or None.
@@ -69,7 +67,6 @@ class ScoringPlan:
     session: Session
     level: Level
     mode: Mode
-    mode_name: str
     stored: Stored | None
     background: Background | None
     alpha: float | None
@@ -89,20 +86,17 @@ class ScoringPlan:
 
     @property
     def budget(self) -> Budget:
-        """How much is done at a time; rows near the threshold of a cascade are asked about twice."""
-        cascades = self.stored is not None and self.stored.cascade is not None
-        return Budget.of(self.session.model, self.mode, exactly=ESCALATE if cascades else 0.0)
+        """How much is done at a time."""
+        return Budget.of(self.session.model, self.mode)
 
     def detector(self, rolling: Rolling | None = None) -> Detector:
         """What makes and judges the rows of records; `rolling` takes the place of the calibration."""
-        stored = self.stored
         return Detector(
             RecordScorer(self.session),
             self.level,
             mode=self.mode,
             background=self.background,
-            calibration=None if stored is None else stored.calibration,
-            cascade=None if stored is None else stored.cascade,
+            calibration=None if self.stored is None else self.stored.fitted,
             alpha=self.alpha,
             want=(*EXPECTED, *(PER_UNIT if self.per_unit else ())),
             rolling=rolling,
@@ -116,7 +110,7 @@ class ScoringPlan:
             files = file_facts(domain.files(config.sources, format=config.format, options=config.options))
         return {
             **config.decisive(),
-            "mode": self.mode_name,
+            "mode": str(self.mode),
             "level": self.level.name,
             "precision": self.session.precision,
             "counts": self.session.counts,
@@ -134,21 +128,22 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
     Raises:
         UsageError: an unknown level or mode, one the model cannot be asked in, or a rate of alarms that its
             calibration is too small for, or whose normal data had no times.
-        StateError: a cascade or alarms of a model that is not calibrated for them.
+        StateError: alarms of a model that is not calibrated for them.
     """
     model = session.model
     level = model.domain.level(config.level)
     notes: list[str] = []
-    name, characters = config.mode, None
-    if name is None:
-        name, why, characters = choose_mode(config, session, level)
-        notes.append(f"--mode {name}: {why}")
+    asked, characters = config.mode, None
+    if asked is None:
+        asked, why, characters = choose_mode(config, session, level)
+        notes.append(f"--mode {asked}: {why}")
+    mode = Mode.parse(asked)
+    name = str(mode)
     stored = stored_calibration(model, level, name)
     notes += _counts(session, level)
     if stored is not None and not _rests_on(stored, session, level):
-        if name == CASCADE or config.rate_option is not None:
-            what = "--mode cascade" if name == CASCADE else "alarms"
-            raise StateError(f"{what}: {_OTHER_COUNTS}; {_SAME_COUNTS}")
+        if config.rate_option is not None:
+            raise StateError(f"alarms: {_OTHER_COUNTS}; {_SAME_COUNTS}")
         notes.append(f"{_OTHER_COUNTS}, so rows have no p-values: {_SAME_COUNTS}")
         stored = None
     elif stored is None:
@@ -156,16 +151,11 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
             f"rows have no p-values: level {level.name} is not calibrated in mode {name}; from "
             f"normal data {_calibrating(config, level, name)} does that"
         )
-    if name == CASCADE and stored is None:
-        raise _uncalibrated(config, level, name, "--mode cascade")
-    mode = Mode.parse(name) if name != CASCADE else stored.screen if stored is not None else ONE_PASS
-    name = name if name == CASCADE else str(mode)
     notes += _other_precision(stored, session.precision)
     return ScoringPlan(
         session=session,
         level=level,
         mode=mode,
-        mode_name=name,
         stored=stored,
         background=stored_background(model, level),
         alpha=_alpha(config, level, name, stored),
@@ -242,7 +232,7 @@ def _usable(session: Session, level: Level) -> dict[str, Stored]:
     """The calibrations of a level, by mode, that are of the scores that are mixed now."""
     found = {}
     for name, mode in stored_calibrations(Path(session.model.path)):
-        if name == level.name and mode != CASCADE:
+        if name == level.name:
             one = stored_calibration(session.model, level, mode)
             if one is not None and _rests_on(one, session, level):
                 found[mode] = one

@@ -119,7 +119,7 @@ class ScoreReporter:
         if config.report is not None:
             self._report = ScoreReport(
                 f"Scores of {config.model}",
-                f"{self._plan.level.name}, {self._plan.mode_name}",
+                f"{self._plan.level.name}, {self._plan.mode}",
                 pictures=session.domain.pictures(self._plan.level),
                 statistics=self._plan.level.statistics,
                 unit=session.tokenizer.unit,
@@ -143,7 +143,7 @@ class ScoreReporter:
             **({} if entry is None else {"model_name": entry.name, "model_version": entry.version}),
             "data": self._data,
             "level": plan.level.name,
-            "mode": plan.mode_name,
+            "mode": str(plan.mode),
             "precision": plan.session.precision,
             "alpha": plan.alpha,
             "inputs": len(config.paths),

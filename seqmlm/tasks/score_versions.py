@@ -53,12 +53,11 @@ def version_plan(config: ScoreConfig, named: str, beside: ScoringPlan) -> Scorin
         UsageError: it is of another field, level or kind of data, or its calibration has too few rows.
         StateError: it cannot be loaded, or is not calibrated.
     """
-    again = replace(config, model=named, mode=beside.mode_name)
+    again = replace(config, model=named, mode=str(beside.mode))
     plan = choose(again, opened(again))
     if beside.calibrated and not plan.calibrated:
         raise StateError(
-            f"it is not calibrated for level {beside.level.name} in mode {beside.mode_name} "
-            "('seqmlm calibrate')"
+            f"it is not calibrated for level {beside.level.name} in mode {beside.mode} ('seqmlm calibrate')"
         )
     parts = {
         "domain": (beside.session.domain.name, plan.session.domain.name),

@@ -90,12 +90,12 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
 
     # A file of another version is refused, and calibrating takes its place.
     written = (folder / CALIBRATION).read_bytes()
-    older = written.replace(b'\\"format\\": 2', b'\\"format\\": 1')
+    older = written.replace(b'\\"format\\": 3', b'\\"format\\": 1')
     assert older != written
     model_folder.put_file(folder / CALIBRATION, older, private=False)
     refused = seqmlm("score", "mine", normal, "--fpr", "0.2")
     assert refused.code == 4
-    assert f"{CALIBRATION} cannot be read (format 1; this version of seqmlm reads 2)" in refused.err
+    assert f"{CALIBRATION} cannot be read (format 1; this version of seqmlm reads 3)" in refused.err
     assert "seqmlm calibrate" in refused.err
     mended = seqmlm("calibrate", "mine", normal, "--json")
     assert mended.code == 0, mended.err
@@ -115,7 +115,7 @@ def test_alarms_on_fresh_normals_are_as_rare_as_asked(seqmlm: Run, workspace: Pa
     [(_, stored)] = [one for one in stored_calibrations(Path(model.path)).items() if one[0][1] == "exact"]
     records = model.domain.read([fasta(workspace / "fresh.fasta", 400, 3)], Problems())
     detector = Detector(
-        RecordScorer(Session(model)), model.domain.level(None), calibration=stored.calibration, alpha=0.1
+        RecordScorer(Session(model)), model.domain.level(None), calibration=stored.fitted, alpha=0.1
     )
     alarms = [row.alarm for row in detector.judged(records, Problems())]
     assert 0.04 < np.mean(alarms) < 0.18  # both samples vary: two standard errors are 0.042

@@ -50,7 +50,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     records = loaded.domain.read([fasta(home / "normal.fasta", 200, 1)], Problems())
     found = [one.row for one in detector.judged(records, Problems())]
     calibration = Calibration.fit(*table(found, detector.level.statistics), seed=0)
-    store(folder, {(detector.level.name, "exact"): Stored(calibration=calibration)})
+    store(folder, {(detector.level.name, "exact"): Stored(fitted=calibration)})
     return home
 
 

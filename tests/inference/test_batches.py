@@ -8,7 +8,7 @@ from tiny_models import protein_model, residues
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.layout import exact_cost
-from seqmlm.engine.units import EXACT, ONE_PASS, Mode
+from seqmlm.engine.units import Mode
 from seqmlm.inference.batches import Budget, forward_tokens, tokens_per_second
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -43,5 +43,3 @@ def test_a_batch_holds_as_many_records_as_their_scores_are_cheap() -> None:
     one, other = Budget.of(near), Budget.of(far)
     assert one.batch == other.batch == int(2 * tokens_per_second(far))
     assert one.cost(500) < other.cost(500) / 10
-    cascade = Budget.of(near, ONE_PASS, exactly=0.05)
-    assert cascade.cost(500) == pytest.approx(500 + 0.05 * forward_tokens(near, EXACT)(500))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from tiny_domain_models import patients, patients_model
@@ -14,9 +13,9 @@ from torch import Tensor
 from seqmlm.anomaly.levels import RecordLevel, UnitLevel
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.reductions import Block, Entropy, Rank, Reduction
+from seqmlm.engine.reductions import Block, Reduction
 from seqmlm.engine.types import InMemory
-from seqmlm.engine.units import EXACT, ONE_PASS, Mode
+from seqmlm.engine.units import ONE_PASS
 from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference.batches import encoded
 from seqmlm.inference.detector import Detector, table
@@ -47,27 +46,6 @@ class Margin(Reduction):
     def apply(self, block: Block) -> Tensor:
         best = torch.log_softmax(block.logits, -1).topk(2).values
         return best[:, 0] - best[:, 1]
-
-
-@pytest.mark.parametrize("mode", [EXACT, Mode("partition", 4)])
-def test_parts_that_are_asked_anew_are_those_of_a_whole_scoring(model: LoadedModel, mode: Mode) -> None:
-    scorer = RecordScorer(Session(model))
-    batch = scorer.encoded(_records(70, 3, 30), Problems())
-    truth = scorer.scored(batch, EXACT, want=[Entropy(), Rank(), Margin()])
-    level = RecordLevel("protein")
-    level.want = (Margin(), Rank())
-    detector = Detector(scorer, level, mode=mode, want=[Entropy()])
-    rough = detector.scored(batch)
-    units = [np.arange(0, 70, 7), np.array([1]), np.arange(30)]
-    better = detector.refine(batch, rough, units)
-    for old, new, exact, asked in zip(rough, better, truth, units, strict=True):
-        again = np.isin(np.arange(len(old)), asked)
-        assert new.surprisal[again] == pytest.approx(exact.surprisal[again], abs=1e-4)
-        assert new.surprisal[~again].tolist() == old.surprisal[~again].tolist()
-        assert new.values.keys() == exact.values.keys() == {"margin", "rank", "entropy"}
-        for name in ("margin", "entropy"):
-            assert new.values[name][again] == pytest.approx(exact.values[name][again], abs=1e-4)
-            assert new.values[name][~again].tolist() == old.values[name][~again].tolist()
 
 
 def test_rows_of_units_point_at_their_letters(model: LoadedModel) -> None:

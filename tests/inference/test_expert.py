@@ -168,14 +168,11 @@ def test_a_model_that_sees_the_units_is_no_surer_than_counts(model: LoadedModel)
         assert score.pll == pytest.approx(-one.surprisal.sum() * np.log(2), rel=1e-5)
 
 
-def test_some_units_of_a_record_are_mixed_as_in_all_of_it(model: LoadedModel) -> None:
+def test_some_units_of_a_sequence_are_mixed_as_in_all_of_it(model: LoadedModel) -> None:
     [whole] = _scored(Session(model), [residues(33)])
-    scorer = RecordScorer(Session(model))
-    [encoded] = scorer.encoded([Record(id="x", raw=residues(33), source="x", line=1)], Problems())
-    wanted = np.isin(encoded.encoding.groups, [4, 30])
-    [some] = scorer.scored([encoded], wanted=[wanted])
-    assert some.number.tolist() == [4, 30]
-    assert np.allclose(some.surprisal, whole.surprisal[[4, 30]], atol=1e-4)
+    wanted = np.isin(whole.encoding.groups, [4, 30])
+    [some] = RecordScorer(Session(model)).sequences([whole.encoding], wanted=[wanted])
+    assert some.pll == pytest.approx(-whole.surprisal[[4, 30]].sum() * np.log(2), rel=1e-5)
 
 
 def test_where_the_model_is_shown_a_part_it_speaks_alone(model: LoadedModel) -> None:

@@ -178,7 +178,7 @@ def test_calibrations_made_at_once_are_all_kept(folder: Path) -> None:
     fitted = Calibration.fit({"sum": rng.normal(size=40)}, np.full(40, 9), seed=0)
 
     def calibrate(number: int) -> None:
-        store(folder, {(f"level{number % 4}", f"partition:{number + 2}"): Stored(calibration=fitted)})
+        store(folder, {(f"level{number % 4}", f"partition:{number + 2}"): Stored(fitted=fitted)})
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(calibrate, range(12)))

@@ -1,6 +1,6 @@
 """Calibrations that move on with a stream: simulated months, batches of any size, and deaths at any moment.
 
-The streams are of three statistics that depend on each other, or of the two stages of a cascade.
+The streams are of three statistics that depend on each other.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 from scipy.stats import betabinom
 
 from seqmlm.errors import StateError
-from seqmlm.evaluation.conformal import Calibration, CascadeCalibration, Choice, Screening
-from seqmlm.inference.rolling import FirstStage, Rolling, refitted, size_of
+from seqmlm.evaluation.conformal import Calibration, Choice
+from seqmlm.inference.rolling import Rolling, refitted, size_of
 from seqmlm.registry import Figures, RollingChange, RollingEntry
 
 RATE = 0.01
@@ -45,7 +45,6 @@ def judged(rolling: Rolling, given: Rows, batch: int = 500, seen: Callable[..., 
         for part in rolling.parts([[True]] * min(batch, count - begin)):
             here = slice(begin + part.start, begin + part.stop)
             some = {name: one[here] for name, one in given.items()}
-            assert isinstance(rolling.fitted, Calibration)
             found.append(rolling.fitted.judge(some, lengths[here]).p_value)
             rolling.take(some, lengths[here])
             if seen is not None:
@@ -145,7 +144,6 @@ def test_rows_of_each_length_keep_the_rate() -> None:
         for part in rolling.parts([[True]] * 250):
             here = slice(begin + part.start, begin + part.stop)
             values = {name: one[here] for name, one in given.items()}
-            assert isinstance(rolling.fitted, Calibration)
             found[here] = rolling.fitted.judge(values, lengths[here]).p_value
             rolling.take(values, lengths[here])
     assert rolling.fitted.levels is not None
@@ -153,19 +151,7 @@ def test_rows_of_each_length_keep_the_rate() -> None:
         assert alarms(found[2000:][lengths[2000:] == length]) == pytest.approx(RATE, rel=0.3)
 
 
-# Cascades, batches and deaths
-
-
-def cascade(rng: np.random.Generator, count: int = 400) -> CascadeCalibration:
-    screen, exact = stages(rng, count)
-    sizes = np.ones(count, dtype=np.int64)
-    screening = Screening.fit(screen, sizes, escalate=0.05, seed=0)
-    return CascadeCalibration.fit(screening, screen, exact, sizes, seed=0)
-
-
-def stages(rng: np.random.Generator, count: int, shift: float = 0.0) -> tuple[Rows, Rows]:
-    truth = rng.normal(size=count) + shift
-    return {"cheap": truth + rng.normal(size=count) / 3}, {"dear": truth, "more": truth - rng.random(count)}
+# Batches and deaths
 
 
 @dataclass
@@ -192,27 +178,23 @@ class Database:
 class Scorer:
     """Judges records of several rows, some of them without a score, in batches, and dies now and then."""
 
-    own: CascadeCalibration
-    records: list[tuple[Rows, Rows, list[bool]]]
+    own: Calibration
+    records: list[tuple[Rows, list[bool]]]
     real: Collection[int]
 
-    def play(self, batches: Iterator[int], dies: Callable[[], bool]) -> tuple[np.ndarray, Database, float]:
+    def play(self, batches: Iterator[int], dies: Callable[[], bool]) -> tuple[np.ndarray, Database]:
         kept, database, place = [], Database(), 0
         rolling = self.start(database)
-        asked = 0
         while place < len(self.records):
             some = self.records[place : place + next(batches)]
             found = []
-            for part in rolling.parts([scored for _, _, scored in some]):
-                for record in some[part]:
-                    assert record  # each is judged once
-                screen, exact, known = map(self.joined, zip(*some[part], strict=True))
-                assert not isinstance(rolling.fitted, Calibration)
-                sizes = np.ones(len(known), dtype=np.int64)
-                near = rolling.fitted.near(screen, sizes)
-                found.append(rolling.fitted.judge(screen, sizes, near, exact).p_value[known])
-                rolling.take(screen, sizes, near, exact)
-                asked += near[known].sum()
+            for part in rolling.parts([scored for _, scored in some]):
+                given = {
+                    name: np.concatenate([one[name] for one, _ in some[part]]) for name in ("a", "b", "c")
+                }
+                known = np.concatenate([np.array(scored) for _, scored in some[part]])
+                found.append(rolling.fitted.judge(given, ones(given)).p_value[known])
+                rolling.take(given, ones(given))
             if dies():
                 rolling = self.start(database)
                 continue
@@ -220,13 +202,7 @@ class Scorer:
             kept += found
             database.commit(rolling.change())
             rolling.committed()
-        return np.concatenate(kept), database, asked
-
-    @staticmethod
-    def joined(given: tuple[object, ...]) -> object:
-        if isinstance(given[0], list):
-            return np.concatenate([np.array(one) for one in given])
-        return {name: np.concatenate([one[name] for one in given]) for name in given[0]}
+        return np.concatenate(kept), database
 
     def start(self, database: Database) -> Rolling:
         rolling = Rolling(self.own, "model", rate=0.05)
@@ -237,16 +213,16 @@ class Scorer:
 @pytest.fixture(scope="module")
 def scorer() -> Scorer:
     rng = np.random.default_rng(0)
-    own, records = cascade(rng), []
+    own, records = fitted(rng, 400), []
     for number in range(1500):
         count = int(rng.integers(1, 4))
         scored = [bool(one) for one in rng.random(count) > 0.05]
-        records.append((*stages(rng, count, number / 1000), scored))
+        records.append((rows(rng, count, number / 1000), scored))
     return Scorer(own, records, frozenset(range(800, 840)))
 
 
 def test_batches_and_deaths_change_nothing(scorer: Scorer) -> None:
-    whole, database, _ = scorer.play(iter([1500]), lambda: False)
+    whole, database = scorer.play(iter([1500]), lambda: False)
     assert database.state is not None
     moves = (database.state["moved"], database.state["moves"])
     assert moves == (2800, 24)  # each hundred rows; the first at 500
@@ -254,45 +230,19 @@ def test_batches_and_deaths_change_nothing(scorer: Scorer) -> None:
     for seed in range(3):
         rng = np.random.default_rng(seed)
         sizes = iter(lambda rng=rng: int(rng.integers(1, 60)), 0)
-        again, kept, _ = scorer.play(sizes, lambda rng=rng: rng.random() < 0.3)
+        again, kept = scorer.play(sizes, lambda rng=rng: rng.random() < 0.3)
         np.testing.assert_array_equal(again, whole)
         assert kept.state == database.state
         assert kept.rows == database.rows
 
 
 def test_what_is_acknowledged_is_left_out(scorer: Scorer) -> None:
-    known, database, _ = scorer.play(iter([1500]), lambda: False)
-    unknown, _, _ = Scorer(scorer.own, scorer.records, frozenset()).play(iter([1500]), lambda: False)
+    known, database = scorer.play(iter([1500]), lambda: False)
+    unknown, _ = Scorer(scorer.own, scorer.records, frozenset()).play(iter([1500]), lambda: False)
     assert np.array_equal(known[:900], unknown[:900])  # a row counts after a step, at the next move
     assert not np.array_equal(known[900:1300], unknown[900:1300])
     assert database.state is not None
     assert all(last < 800 or first > 839 for first, last in database.state["window"])
-
-
-@pytest.mark.parametrize(("shift", "stays"), [(-1.5, 0.01), (1.5, 0.3)])
-def test_a_cascade_goes_on_to_ask_about_the_same_share(shift: float, stays: float) -> None:
-    """Rows that became more usual, or less so: 5 % of them are asked about again, and the rate holds."""
-    rng = np.random.default_rng(2)
-    own, count = cascade(rng), 12000
-    screen, exact = stages(rng, count, shift)
-    near = own.near(screen, np.ones(count, dtype=np.int64))
-    assert (near.mean() < stays) if shift < 0 else (near.mean() > stays)
-    found, asked, stages_ = np.zeros(count), np.zeros(count), set()
-    rolling = Rolling(own, "model", rate=0.02)
-    rolling.begin(None, frozenset)
-    for begin in range(0, count, 100):
-        for part in rolling.parts([[True]] * 100):
-            here = slice(begin + part.start, begin + part.stop)
-            some, more = ({k: v[here] for k, v in one.items()} for one in (screen, exact))
-            sizes = np.ones(here.stop - here.start, dtype=np.int64)
-            assert not isinstance(rolling.fitted, Calibration)
-            asked[here] = chosen = rolling.fitted.near(some, sizes)
-            found[here] = rolling.fitted.judge(some, sizes, chosen, more).p_value
-            rolling.take(some, sizes, chosen, more)
-            stages_.add(type(rolling.fitted))
-    assert asked[2000:].mean() == pytest.approx(0.05, rel=0.2)
-    assert np.mean(found[2000:] <= 0.02) == pytest.approx(0.02, rel=0.3)
-    assert shift > 0 or FirstStage in stages_  # before it asked about enough
 
 
 def test_how_many_rows_it_rests_on() -> None:
@@ -305,7 +255,7 @@ def test_how_many_rows_it_rests_on() -> None:
 
 
 def test_rows_of_another_calibration_or_that_make_no_sense_are_not_used(scorer: Scorer) -> None:
-    _, database, _ = scorer.play(iter([1500]), lambda: False)
+    _, database = scorer.play(iter([1500]), lambda: False)
     entry = database.entry()
     assert entry is not None
     other = Rolling(scorer.own, "another model", rate=0.05)
@@ -318,19 +268,19 @@ def test_rows_of_another_calibration_or_that_make_no_sense_are_not_used(scorer: 
 
 
 def test_a_fixed_one_keeps_rows_and_moves_nothing(scorer: Scorer) -> None:
-    """Its newest two thousand rows and a batch, also after a death; a cascade made of them keeps the rate.
+    """Its newest two thousand rows and a batch, also after a death; a calibration of them keeps the rate.
 
     Alarms of 4,000 later rows have a beta-binomial distribution, given how many rows are ranked (99.8 %).
     """
     rng, database = np.random.default_rng(3), Database()
-    own, sizes = scorer.own, np.ones(100, dtype=np.int64)
-    rolling = Rolling(own, "model", rate=0.05, fixed=True, judged_by={"mode": "cascade"})
+    own = scorer.own
+    rolling = Rolling(own, "model", rate=0.05, fixed=True, judged_by={"mode": "exact"})
     rolling.begin(None, frozenset)
     for batch in range(40):
-        screen, exact = stages(rng, 100)
+        given = rows(rng, 100)
         assert list(rolling.parts([[True]] * 100)) == [slice(0, 100)]
         assert rolling.fitted is own
-        rolling.take(screen, sizes, own.near(screen, sizes), exact)
+        rolling.take(given, ones(given))
         database.commit(rolling.change())
         rolling.committed()
         if batch == 30:
@@ -339,10 +289,8 @@ def test_a_fixed_one_keeps_rows_and_moves_nothing(scorer: Scorer) -> None:
     assert (min(database.rows), max(database.rows), rolling.rows, rolling.moves) == (1901, 4000, 0, 0)
     table = np.stack([np.frombuffer(one.figures, dtype="<f8") for _, one in sorted(database.rows.items())])
     made = refitted(own, table, seed=0)
-    assert isinstance(made, CascadeCalibration)
-    screen, exact = stages(rng, 4000)
-    sizes = np.ones(4000, dtype=np.int64)
-    found = int((made.judge(screen, sizes, made.near(screen, sizes), exact).p_value <= 0.05).sum())
-    place = int(0.05 * (made.ranks.total + 1))
-    low, high = betabinom(4000, place, made.ranks.total + 1 - place).ppf([0.001, 0.999])
+    later = rows(rng, 4000)
+    found = int((made.judge(later, ones(later)).p_value <= 0.05).sum())
+    place = int(0.05 * (made.ranked + 1))
+    low, high = betabinom(4000, place, made.ranked + 1 - place).ppf([0.001, 0.999])
     assert low <= found <= high

@@ -106,4 +106,4 @@ def calibrated_code_model(folder: Path) -> None:
     store_backgrounds(folder, {"line": norms})
     rows = [row for one in found for row in LineLevel().rows(one, norms)]
     calibration = Calibration.fit(*table(rows, LineLevel.statistics), seed=0)
-    store(folder, {("line", "exact"): Stored(calibration=calibration)})
+    store(folder, {("line", "exact"): Stored(fitted=calibration)})

@@ -28,7 +28,6 @@ from seqmlm.errors import DataError, StateError
 from seqmlm.inference.calibrations import (
     BACKGROUND,
     CALIBRATION,
-    CASCADE,
     TRAINED_ON,
     Stored,
     store,
@@ -189,9 +188,8 @@ def test_levels_with_one_kind_of_background_share_it(tmp_path: Path) -> None:
 
 def test_records_without_scores_are_no_calibration(model: LoadedModel) -> None:
     empty = Normal(records=[Record(id="e", raw="", source="x", line=1)], of=1, source="")
-    for mode in ("exact", CASCADE):
-        with pytest.raises(DataError, match="nothing to calibrate with"):
-            calibrator(model).calibrate(RecordLevel("protein"), [mode], empty, None)
+    with pytest.raises(DataError, match="nothing to calibrate with"):
+        calibrator(model).calibrate(RecordLevel("protein"), ["exact"], empty, None)
 
 
 class Parts(Level):
@@ -210,8 +208,7 @@ def test_few_rows_are_divided_as_training_divides_data(model: LoadedModel, group
     records = normal(12).records
     records = [replace(one, raw=records[one.line % groups].raw) for one in records]
     given = Normal(records=records, of=12, source="f")
-    made = calibrator(model).calibrate(Parts(), ("exact",), given, None)["parts", "exact"].calibration
-    assert made is not None
+    made = calibrator(model).calibrate(Parts(), ("exact",), given, None)["parts", "exact"].fitted
     assert (made.rows, len(made.turns)) == (60, folds)
     taught = [{v for own in t.by_statistic["owner"].bins for v in own.values} for t in made.turns]
     lines = {float(one.line) for one in records}
@@ -274,7 +271,7 @@ def test_folders_without_calibration_and_broken_ones(model: LoadedModel, tmp_pat
     assert "anything" not in found
     store(tmp_path, {("a", "exact"): _one(model)})
     content = (tmp_path / CALIBRATION).read_bytes()
-    (tmp_path / CALIBRATION).write_bytes(content.replace(b'\\"format\\": 2', b'\\"format\\": 9'))
+    (tmp_path / CALIBRATION).write_bytes(content.replace(b'\\"format\\": 3', b'\\"format\\": 9'))
     with pytest.raises(StateError, match="format"):
         stored_calibrations(tmp_path)
 
@@ -306,7 +303,7 @@ def test_every_alarm_of_every_field_and_level_has_a_reason(field: str, tmp_path:
             level,
             mode=Mode("partition", 4),
             background=background,
-            calibration=stored.calibration,
+            calibration=stored.fitted,
             alpha=max(0.5, stored.fitted.smallest_rate),
         )
         for one in detector.judged(records[cut:], Problems()):

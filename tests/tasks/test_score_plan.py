@@ -46,7 +46,7 @@ def fasta(tmp_path: Path) -> Path:
 def rows(count: int, **facts: Any) -> Stored:
     """A calibration of so many rows."""
     values = np.random.default_rng(0).normal(size=count)
-    return Stored(calibration=Calibration.fit({"pll": values}, np.full(count, 10), seed=0), **facts)
+    return Stored(fitted=Calibration.fit({"pll": values}, np.full(count, 10), seed=0), **facts)
 
 
 @pytest.fixture
@@ -168,9 +168,9 @@ def test_a_rate_is_asked_of_a_mode_that_has_rows_enough(fasta: Path, calibrated:
     session = Session(protein_model(100))
     calibrated["partition:4"] = rows(20)
     plan = choose(request(fasta, fpr=0.01), session)
-    assert plan.mode_name == "one-pass"
+    assert plan.mode == ONE_PASS
     assert "has too few normal rows for the rate (20)" in plan.notes[0]
-    assert choose(request(fasta, fpr=0.2), session).mode_name == "partition:4"
+    assert choose(request(fasta, fpr=0.2), session).mode == Mode("partition", 4)
     calibrated["one-pass"] = rows(30)
     with pytest.raises(UsageError, match="the 30 normal rows that level protein"):
         choose(request(fasta, fpr=0.01), session)
@@ -225,7 +225,7 @@ def test_counts_matter_to_a_calibration_only_where_they_are_mixed_in(
     level: str, rests: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = Session(patients_model())
-    monkeypatch.setattr(score_plan, "stored_calibration", lambda *_: Stored(counts="others"))
+    monkeypatch.setattr(score_plan, "stored_calibration", lambda *_: rows(20, counts="others"))
     plan = choose(request("some", level=level, mode="exact"), session)
     assert (plan.stored is not None) is rests
     assert any("other counts" in note for note in plan.notes) is not rests

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from seqmlm.anomaly.faults import Fault, edits, substituted, swapped
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Changed, Domain, DomainDefaults, Format, dataset_format
@@ -16,7 +15,6 @@ from seqmlm.domains.code.source import read_source
 from seqmlm.domains.code.worktree import JSON, NOTEBOOK, read_worktree, worktree_files
 from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.tokenizers.lexers.classes import IDENTIFIERS, KEYWORD, OPERATOR
 from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
 
 if TYPE_CHECKING:
@@ -66,19 +64,6 @@ class CodeDomain(Domain):
     def levels(self) -> tuple[Level, ...]:
         """Line (what a reviewer reads), token, function, file."""
         return LEVELS
-
-    @property
-    def faults(self) -> Mapping[str, Fault]:
-        """An operator or keyword in place of another, a name of this file, and names in the wrong order."""
-
-        def spell(raw: Any, text: str) -> Any:
-            return SourceText(text, getattr(raw, "language", ""))
-
-        return {
-            "wrong operator": edits(substituted(among=(OPERATOR, KEYWORD)), spell),
-            "misused name": edits(substituted(own=True, among=IDENTIFIERS), spell),
-            "swapped names": edits(swapped(IDENTIFIERS), spell),
-        }
 
     def pictures(self, level: Level) -> Sequence[Picture]:
         """Numbered lines with their surprisal in a gutter."""

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from seqmlm.anomaly.faults import Fault, edits, recoded, shuffled
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import read_dataset
@@ -17,7 +16,7 @@ from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
 from seqmlm.domains.dna.bed import read_bed
 from seqmlm.domains.dna.fastq import read_fastq
 from seqmlm.domains.dna.genbank import read_embl, read_genbank, read_rna_families
-from seqmlm.domains.dna.levels import WINDOW, BaseLevel, RecordLevel, WindowLevel
+from seqmlm.domains.dna.levels import BaseLevel, RecordLevel, WindowLevel
 from seqmlm.domains.dna.nucleotides import BLOCK, CONTEXT, Contig, own, read_genome
 from seqmlm.domains.samples import Sample, overlap
 from seqmlm.engine.masking.base import MaskingConfig
@@ -33,11 +32,6 @@ if TYPE_CHECKING:
 
 REGION = 2 * BLOCK
 """Bases of a genome that stay together in a split: many windows, and a small phage still has two."""
-
-
-_OTHER_GRAMMAR = dict(zip("ACGTacgt", "CATGcatg", strict=True))
-_LESS_GC = dict(zip("CGcg", "TAta", strict=True))
-_MORE_GC = dict(zip("TAta", "CGcg", strict=True))
 
 
 def _contig(record: Record, problems: Problems) -> Iterator[Record]:
@@ -84,16 +78,6 @@ class DNADomain(Domain):
     @property
     def levels(self) -> tuple[Level, ...]:
         return WindowLevel(), BaseLevel(), RecordLevel()
-
-    @property
-    def faults(self) -> Mapping[str, Fault]:
-        """A stretch in disorder, of another grammar (A and C, G and T exchanged), and of less or more GC."""
-        return {
-            "shuffled": edits(shuffled(WINDOW)),
-            "recoded": edits(recoded(WINDOW, _OTHER_GRAMMAR)),
-            "less GC": edits(recoded(WINDOW, _LESS_GC, share=0.5)),
-            "more GC": edits(recoded(WINDOW, _MORE_GC, share=0.5)),
-        }
 
     def pictures(self, level: Level) -> Sequence[Picture]:
         """Scores along the contigs: a picture of single bases would be a page long for every record."""

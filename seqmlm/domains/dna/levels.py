@@ -24,7 +24,6 @@ from seqmlm.domains.dna.genes import named_over
 from seqmlm.domains.dna.nucleotides import CONTEXT, GENES, OWN, own
 from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.engine.types import Encoding, Sequences
-from seqmlm.engine.units import Units
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.nucleotide import reverse_complement
 
@@ -180,20 +179,6 @@ class BothStrands(SecondReading):
     def record(self, record: Record) -> Record:
         return replace(record, raw=reverse_complement(str(record.raw)))
 
-    def wanted(
-        self, encoding: Encoding, wanted: Bools, again: Encoding, rule: Units, record: Record
-    ) -> Bools:
-        length = len(str(record.raw))
-        change = np.zeros(length + 1, dtype=np.int64)
-        chosen = rule.spans(encoding)[wanted[rule.places(encoding)]]
-        np.add.at(change, length - chosen[:, 1], 1)
-        np.add.at(change, length - chosen[:, 0], -1)
-        covered = np.concatenate([[0], np.cumsum(np.cumsum(change)[:-1] > 0)])
-        spans = rule.spans(again)
-        units = covered[spans[:, 1]] > covered[spans[:, 0]]
-        groups = again.groups[rule.places(again)[units]]
-        return np.isin(again.groups, groups) & (again.groups >= 0)
-
     def combined(self, first: Scored, second: Scored) -> Scored:
         """Averages of surprisals and of what `second` has beside, such as entropies; the rest is of `first`.
 
@@ -343,7 +328,6 @@ class StretchLevel(DnaLevel):
     """
 
     statistics: ClassVar[Mapping[str, str]] = {**DnaLevel.statistics, UNKNOWN: "bases that are not known (N)"}
-    always = (UNKNOWN,)
     shares: ClassVar[Mapping[str, str]] = {UNKNOWN: "{} of its bases are not known (N)"}
 
     def unknown(self, scored: Scored, background: Background | None) -> tuple[Longs, Bools]:

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from seqmlm.anomaly.faults import Fault
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.timestamps import duration
 from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
-from seqmlm.domains.ehr.levels import FAULTS, LEVELS
+from seqmlm.domains.ehr.levels import LEVELS
 from seqmlm.domains.ehr.readers import (
     is_diabetes130,
     is_fhir,
@@ -83,11 +82,6 @@ class EHRDomain(Domain):
     def levels(self) -> tuple[Level, ...]:
         """Visit (what a clinician reviews), event and patient; each as it was known then, or in hindsight."""
         return LEVELS
-
-    @property
-    def faults(self) -> Mapping[str, Fault]:
-        """A code of another patient."""
-        return FAULTS
 
     def pictures(self, level: Level) -> Sequence[Picture]:
         """Rows over time, and each patient visit by visit."""

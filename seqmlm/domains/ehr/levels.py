@@ -29,11 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from seqmlm.anomaly.faults import Fault, Given, Planted, Random
 from seqmlm.anomaly.levels import SURPRISAL, WHOLE, Background, Level, View, named_row, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.privacy import SMALLEST
-from seqmlm.domains.ehr.readers.histories import is_birth, is_death
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import TopIds, TopLogProbs, top
 from seqmlm.engine.types import Encoding, Sequences
@@ -41,7 +39,6 @@ from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import StateError
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.events_layout import CLS, SEP, UNK, visit_starts
-from seqmlm.tokenizers.events_vocabulary import vocabulary_of
 
 
 class CodeCounts(Background):
@@ -445,7 +442,6 @@ class VisitLevel(PatientLevel):
 
     kind = "visit"
     statistics: ClassVar[Mapping[str, str]] = {**_MAX, **_MEAN, **_RARITY, **_PAIR, **_UNKNOWN}
-    always = tuple(_UNKNOWN)
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored, rows = patient.scored, []
@@ -496,7 +492,6 @@ class HistoryLevel(PatientLevel):
         **_PAIR,
         **_UNKNOWN,
     }
-    always = tuple(_UNKNOWN)
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored = patient.scored
@@ -532,39 +527,6 @@ def _statistics(bits: Doubles, rarity: Doubles, units: Longs) -> dict[str, float
         "rarity": float(rarity[units].max()),
     }
 
-
-def _wrong_code(given: Given, other: Given, random: Random) -> Planted | None:
-    """One code is another of its vocabulary that the patient never has, as the other patient has it.
-
-    The first visit is left alone where there are others: little is known of a patient there.
-    """
-    history: Any = given.record.raw
-    timed = [i for i, event in enumerate(history.events) if _is_clinical(event)]
-    timed = [i for i in timed if history.events[i].time > history.events[timed[0]].time] or timed
-    own = {event.code for event in history.events}
-    strange = [
-        event.code for event in other.record.raw.events if _is_clinical(event) and event.code not in own
-    ]
-    for place in random.permutation(np.array(timed, dtype=np.int64)).tolist():
-        event = history.events[place]
-        codes = [code for code in strange if vocabulary_of(code) == vocabulary_of(event.code)]
-        if not codes:
-            continue
-        events = list(history.events)
-        events[place] = replace(
-            event, code=codes[int(random.integers(len(codes)))], value=None, text=None, unit=None
-        )
-        changed = replace(history, events=tuple(events))
-        span = changed.code_spans()[place]
-        return Planted(replace(given.record, raw=changed), np.array([span], dtype=np.int64))
-    return None
-
-
-def _is_clinical(event: Any) -> bool:
-    return event.time is not None and not is_birth(event.code) and not is_death(event.code)
-
-
-FAULTS: Mapping[str, Fault] = {"wrong code": _wrong_code}
 
 LEVELS: tuple[Level, ...] = tuple(
     kind(past=past) for past in (True, False) for kind in (VisitLevel, EventLevel, HistoryLevel)

@@ -9,7 +9,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from seqmlm.anomaly.faults import Fault
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
@@ -72,13 +71,6 @@ class LogsDomain(Domain):
     def level(self, name: str | None) -> Level:
         """As `Domain.level`; a window is judged as a session is, and goes by that name too."""
         return super().level("session" if name == "window" else name)
-
-    @property
-    def faults(self) -> Mapping[str, Fault]:
-        """Lines in the wrong order, of another record, missing, and twice."""
-        from seqmlm.domains.logs.faults import FAULTS
-
-        return FAULTS
 
     def pictures(self, level: Level) -> Sequence[Picture]:
         """Lines on colours, and the scores of sessions or lines over time."""

@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.faults import Random
 from seqmlm.anomaly.levels import SURPRISAL, UNKNOWN, Background, Level, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.record import Record
@@ -353,7 +352,7 @@ class _LinesLevel(Level):
             return self.statistics[fired], template
         return (f"{_quoted(template)} is unexpected" if template else f"an unusual {self.name}"), template
 
-    def as_judged(self, record: Record, random: Random) -> Sequence[Record]:
+    def as_judged(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
         """A session as it is. A window of a log whole, as those of files are, and every other one also cut in
         two to many parts, as a log that pauses while it is followed: with lengths uniform on a log scale."""
         raw = record.raw
@@ -411,16 +410,11 @@ class SessionLevel(_LinesLevel):
         **TIMED,
     }
     choice = Choice(fusion="harmonic")
-    always = ("unseen",)
     whole: ClassVar[bool] = True
     also, also_want = (PARTITION,), (Rank(),)
 
     def __init__(self, name: str) -> None:
         self.name = name
-
-    @property
-    def screen(self) -> tuple[str, ...]:
-        return (*ASKED, *COUNTED, *TIMED)
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         known = _known(background, self.name)
@@ -468,7 +462,6 @@ class LineLevel(_LinesLevel):
         "unseen": UNSEEN,
         "bigram": "how rarely training had this line after the one before it",
     }
-    always = ("unseen",)
 
     def __init__(self, name: str) -> None:
         self.name = name

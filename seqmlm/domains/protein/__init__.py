@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from seqmlm.anomaly.faults import Fault, edits, shuffled, substituted
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import read_stockholm
@@ -16,7 +15,7 @@ from seqmlm.data.readers.fasta import read_a3m, read_fasta
 from seqmlm.data.readers.huggingface import read_dataset
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
-from seqmlm.domains.protein.levels import SEGMENT, ProteinLevel, ResidueLevel
+from seqmlm.domains.protein.levels import ProteinLevel, ResidueLevel
 from seqmlm.domains.protein.readers import read_clustal, read_mmcif, read_pdb, read_swissprot
 from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
@@ -78,11 +77,6 @@ class ProteinDomain(Domain):
     @property
     def levels(self) -> tuple[Level, ...]:
         return ProteinLevel(), ResidueLevel(self.unit)
-
-    @property
-    def faults(self) -> Mapping[str, Fault]:
-        """Residues of another chain, and a stretch in disorder."""
-        return {"substituted": edits(substituted(5)), "shuffled": edits(shuffled(SEGMENT))}
 
     def pictures(self, level: Level) -> Sequence[Picture]:
         """Residues on colours, and surprisal along the chain."""

@@ -111,7 +111,6 @@ class ProteinLevel(Level):
         "segment": "the most unexpected stretch",
         UNKNOWN: "residues that are not known, ambiguous or rare (X, B, Z, J, U, O)",
     }
-    always = (UNKNOWN,)
     shares: ClassVar[Mapping[str, str]] = {
         UNKNOWN: "{} of its residues are not known, ambiguous or rare (X, B, Z, J, U, O)"
     }

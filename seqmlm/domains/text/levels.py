@@ -53,7 +53,7 @@ class SentenceLevel(Level):
         **UNEXPECTED,
         **_UNKNOWN,
     }
-    always, shares = (UNKNOWN,), _SHARES
+    shares = _SHARES
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = Frequencies
     whole: ClassVar[bool] = True
@@ -79,6 +79,5 @@ class WordLevel(UnitLevel):
     """
 
     statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **LIFT, **UNEXPECTED, **_UNKNOWN}
-    always = (UNKNOWN,)
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = Frequencies

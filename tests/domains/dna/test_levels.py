@@ -161,13 +161,6 @@ def test_rows_are_of_a_blocks_own_bases(tmp_path: Path) -> None:
 
     for detector.level in (WindowLevel(), RecordLevel()):
         assert rows(scoring=True) == rows()
-    # Asked anew, a block has the same units, at the same values.
-    batch = detector.scorer.encoded(list(DNA.read([path], Problems(), block=230, scoring=True)), Problems())
-    truth = detector.scored(batch)
-    units = [np.array([0, len(one) // 2, len(one) - 1]) for one in truth]
-    rough = [replace(one, surprisal=np.zeros(len(one))) for one in truth]
-    for exact, new, asked in zip(truth, detector.refine(batch, rough, units), units, strict=True):
-        np.testing.assert_allclose(new.surprisal[asked], exact.surprisal[asked], atol=1e-4)
 
 
 def test_alarms_of_one_place_in_a_contig_are_one_incident() -> None:
@@ -201,18 +194,6 @@ def test_a_sequence_and_its_reverse_complement_have_the_same_scores(
     scorer = RecordScorer(Session(random_model("dna", tokenizer)))
     pair = scorer.scored(scorer.encoded([record(TEXT), record(reverse_complement(TEXT))], Problems()))
     assert abs(pair[0].surprisal.mean() - pair[1].surprisal.mean()) > 1e-3
-
-
-@every
-def test_units_that_are_asked_anew_are_asked_on_both_strands(tokenizer: NucleotideTokenizer) -> None:
-    detector = Detector(RecordScorer(Session(random_model("dna", tokenizer))), WindowLevel())
-    batch = detector.scorer.encoded([record(TEXT), record(letters(40))], Problems())
-    truth = detector.scored(batch)
-    nothing = [replace(one, surprisal=np.zeros(len(one))) for one in truth]
-    units = [np.arange(100, 117), np.array([0, 39])]
-    for exact, new, asked in zip(truth, detector.refine(batch, nothing, units), units, strict=True):
-        np.testing.assert_allclose(new.surprisal[asked], exact.surprisal[asked], atol=1e-4)
-        assert np.count_nonzero(new.surprisal) < 2 * len(asked) + 20
 
 
 @every

@@ -112,20 +112,6 @@ def test_a_short_history_is_shown_as_it_is():
     assert window.positions.tolist() == encoding.positions.tolist()
 
 
-def test_only_wanted_units_are_asked_and_answered_alike():
-    model = patients_model(hierarchy="prefix")
-    record = patients(3)[2]
-    scorer = RecordScorer(Session(model))
-    batch = scorer.encoded([record], Problems())
-    [whole] = scorer.scored(batch, view=PastView())
-    wanted = np.zeros(len(whole.encoding), dtype=np.bool_)
-    units = np.array([1, len(whole) - 1])
-    wanted[whole.position[units]] = True
-    [part] = scorer.scored(batch, wanted=[wanted], view=PastView())
-    assert part.number.tolist() == whole.number[units].tolist()
-    assert part.surprisal == pytest.approx(whole.surprisal[units], abs=1e-5)
-
-
 def test_a_mode_that_hides_nothing_hides_the_visit_all_the_same():
     model = patients_model()
 
