@@ -233,7 +233,7 @@ def measured(name: str, options: argparse.Namespace, seed: int) -> dict[str, Con
     if not kept.exists():
         arm, arrays = ARMS[name](options.data, out, seed, options.minutes), dict[str, Doubles]()
         for level in arm.model.domain.levels:
-            if len(level.statistics) > 1 and not level.also:
+            if len(level.statistics) > 1:
                 for part, values, lengths in statistics(arm, level):
                     arrays |= {f"{level.name}|{part}|{n}": one for n, one in values.items()}
                     arrays[f"{level.name}|{part}|"] = lengths
