@@ -26,6 +26,8 @@ from anomaly_sessions import Session, SessionTask, records_of
 from numpy.typing import NDArray
 
 from seqmlm.anomaly.values import Scored
+from seqmlm.data.problems import Problems
+from seqmlm.engine.units import Mode
 from seqmlm.evaluation.conformal import Choice
 
 Doubles = NDArray[np.float64]
@@ -102,7 +104,10 @@ class Measured:
         place = {session: i for i, session in enumerate(chosen)}
         at = np.array([place[session] for session in sessions])
         columns = {name: floor(chosen) for name, floor in self.floors.items()}
-        columns |= model_channels([scored for scored, _ in self.detector.judged(records_of(chosen))])
+        records = records_of(chosen)
+        scorer = self.detector.scorer()
+        encoded = scorer.encoded(records, Problems())
+        columns |= model_channels(scorer.scored(encoded), scorer.scored(encoded, Mode("partition", 2)))
         columns["length of session"] = np.array([float(len(s)) for s in chosen])
         return {name: values[at] for name, values in columns.items()}
 
@@ -113,11 +118,11 @@ class Measured:
         return fused.scores(found, lengths)
 
 
-def model_channels(scored: Sequence[Scored]) -> Statistics:
+def model_channels(alone: Sequence[Scored], hidden: Sequence[Scored]) -> Statistics:
     """Reductions of the surprisals: each event hidden alone (pll), and with every other one (hidden)."""
     columns: dict[str, list[float]] = {}
-    for one in scored:
-        parts = {"pll": one.surprisal, "hidden": next(iter(one.also.values())).surprisal}
+    for one, other in zip(alone, hidden, strict=True):
+        parts = {"pll": one.surprisal, "hidden": other.surprisal}
         for name, bits in parts.items():
             bits = bits if len(bits) else np.zeros(1)
             columns.setdefault(f"{name}_sum", []).append(float(bits.sum()))

@@ -35,7 +35,7 @@ Statistics = dict[str, Doubles]
 STEPS = 300
 """Steps of a tiny model that one quiet core makes in about a minute."""
 
-COUNTING = ("unseen", "missing", "neighbour", "bigram_max", "bigram_mean", "length")
+COUNTING = ("unseen", "missing", "neighbour", "bigram_max")
 """Channels of a log session that no model is needed for."""
 
 
@@ -113,11 +113,13 @@ class Detector:
         columns, lengths = table(rows, self.level.statistics)
         return {name: values[place] for name, values in columns.items()}, lengths[place]
 
+    def scorer(self) -> RecordScorer:
+        """What asks the model, with nothing remembered."""
+        return RecordScorer(Session(self.model, tokens_per_batch=8192))
+
     def judged(self, records: Sequence[Record]) -> list[tuple[Scored, list[Any]]]:
         """Each record with its rows."""
-        detector = ModelDetector(
-            RecordScorer(Session(self.model, tokens_per_batch=8192)), self.level, background=self.background
-        )
+        detector = ModelDetector(self.scorer(), self.level, background=self.background)
         found: list[tuple[Scored, list[Any]]] = []
         for batch in batches(iter(records)):
             scored = detector.scored(detector.scorer.encoded(batch, Problems("skip")))

@@ -24,7 +24,7 @@ from seqmlm.data.record import Record
 from seqmlm.engine.counts import Names, named
 from seqmlm.engine.reductions import Entropy, Reduction
 from seqmlm.engine.types import Encoding, Sequences
-from seqmlm.engine.units import Mode, Units, unit_numbers
+from seqmlm.engine.units import Units, unit_numbers
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.conformal import ALL, Choice
@@ -197,9 +197,7 @@ class Level(ABC):
             p-values are fused.
         choice: which of them are fused, and how; what a benchmark on planted faults has shown
             (`benchmarks/level_statistics.py`).
-        also: further modes whose scores its statistics read (`Scored.also`).
         want: what it reads of every unit beside the surprisal (`Scored.values`).
-        also_want: what it reads so in those further modes.
         view: what of a record the model is shown when a unit is asked.
         second: a second way to read each record, or None.
         background: what it must know of normal data, or None.
@@ -212,9 +210,7 @@ class Level(ABC):
     name: str
     statistics: ClassVar[Mapping[str, str]]
     choice: Choice = ALL
-    also: tuple[Mode, ...] = ()
     want: tuple[Reduction, ...] = ()
-    also_want: tuple[Reduction, ...] = ()
     view: View = WHOLE
     second: SecondReading | None = None
     background: ClassVar[type[Background] | None] = None

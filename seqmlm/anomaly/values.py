@@ -45,7 +45,6 @@ class Scored:
         surprisal: (U,) bits, -log2 p of what stands there.
         values: what else was wanted, by the name of its reduction (`seqmlm.engine.reductions`): (U, ...), of
             a unit of several tokens what `Reduction.over_unit` says; sums are in bits.
-        also: the same record in the further modes that a level asks for, by `str(Mode)`.
         conceal: gives a text of equal length without what may not be shown; None where all may.
     """
 
@@ -55,7 +54,6 @@ class Scored:
     number: Longs
     surprisal: Doubles
     values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    also: Mapping[str, Scored] = field(default_factory=dict)
     conceal: Callable[[str], str] | None = None
 
     def __len__(self) -> int:

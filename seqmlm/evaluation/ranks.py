@@ -113,19 +113,22 @@ class Ranks:
 
     Args:
         values: (K,) ascending; minus infinity where the statistic does not apply.
-        total: number of rows; K, or more if all others rank below.
         tail: beyond the largest value; None if it cannot be fitted.
     """
 
     values: Doubles
-    total: int
     tail: Tail | None
 
     @classmethod
-    def of(cls, values: Doubles, total: int | None = None) -> Ranks:
+    def of(cls, values: Doubles) -> Ranks:
         """From (K,) values in any order; NaN where the statistic does not apply."""
         ordered = np.sort(np.where(np.isnan(values), -np.inf, values))
-        return cls(ordered, len(ordered) if total is None else total, Tail.fit(ordered))
+        return cls(ordered, Tail.fit(ordered))
+
+    @property
+    def total(self) -> int:
+        """Rows."""
+        return len(self.values)
 
     def p_values(self, values: Doubles) -> tuple[Doubles, Bools]:
         """(M,) values to (M,) p-values and (M,) True where they are extrapolated.
@@ -152,12 +155,12 @@ class Ranks:
     def to_state(self, name: str, arrays: Arrays) -> dict[str, Any]:
         """Plain values; the normal values go into `arrays` under the name."""
         arrays[name] = self.values
-        return {"total": self.total, "tail": None if self.tail is None else astuple(self.tail)}
+        return {"tail": None if self.tail is None else astuple(self.tail)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], name: str, arrays: Mapping[str, NDArray[Any]]) -> Ranks:
         """Restore what `to_state` wrote."""
-        return cls(np.asarray(arrays[name], dtype=np.float64), int(state["total"]), _tail(state))
+        return cls(np.asarray(arrays[name], dtype=np.float64), _tail(state))
 
 
 def _tail(state: Mapping[str, Any]) -> Tail | None:
@@ -198,7 +201,7 @@ class CrossRanks:
     def of(cls, folds: Sequence[Doubles]) -> CrossRanks:
         """From the (K,) values of each fold, in any order."""
         together = np.sort(np.concatenate(folds))
-        return cls(tuple(Ranks(np.sort(own), len(own), None) for own in folds), Tail.fit(together))
+        return cls(tuple(Ranks(np.sort(own), None) for own in folds), Tail.fit(together))
 
     @property
     def total(self) -> int:
@@ -296,11 +299,6 @@ class Marginals:
     def fit(cls, statistics: Mapping[str, Doubles], lengths: Longs, edges: Longs) -> Marginals:
         """Estimate from (N,) statistics and lengths of normal rows; bins as `length_edges` gives them."""
         return cls({name: RanksByLength.of(values, lengths, edges) for name, values in statistics.items()})
-
-    @property
-    def rows(self) -> int:
-        """Rows that one of them ranks among."""
-        return max(one.total for ranks in self.by_statistic.values() for one in ranks.bins)
 
     def p_values(
         self, statistics: Mapping[str, Doubles], lengths: Longs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -134,17 +134,9 @@ class Detector:
         return self._with_p_values(flat, owners, judgement, self.calibration.choice.used)
 
     def scored(self, batch: Sequence[Encoded]) -> list[Scored]:
-        """Score a batch in the detector's mode and in those its level asks for beside."""
-        level = self.level
-        found = self.scorer.scored(batch, self.mode, want=self._want, view=level.view)
-        found = self._both_ways(batch, found)
-        for other in level.also:
-            again = self.scorer.scored(batch, other, want=level.also_want, view=level.view)
-            found = [
-                replace(one, also={**one.also, str(other): more})
-                for one, more in zip(found, again, strict=True)
-            ]
-        return found
+        """Score a batch; both ways where the level has a second reading."""
+        found = self.scorer.scored(batch, self.mode, want=self._want, view=self.level.view)
+        return self._both_ways(batch, found)
 
     def rows(self, found: Sequence[Scored]) -> list[list[Row]]:
         """The rows of each record."""

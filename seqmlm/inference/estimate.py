@@ -130,7 +130,6 @@ def cost_of(session: Session, level: Level, mode: Mode) -> Callable[[Encoding], 
 
         return of_windows
     passes = forward_tokens(model, mode)
-    also = [forward_tokens(model, other) for other in level.also]
     ways, special = 1 if level.second is None else 2, session.tokenizer.space.is_special
     alone = mode.kind not in ("one-pass", "partition")  # they show what they do not ask, too
 
@@ -138,6 +137,6 @@ def cost_of(session: Session, level: Level, mode: Mode) -> Callable[[Encoding], 
         length, share = len(encoding), 1.0
         if alone and length:
             share = np.count_nonzero((encoding.groups >= 0) & ~special[encoding.ids]) / length
-        return float(ways * share * passes(length) + sum(one(length) for one in also))
+        return float(ways * share * passes(length))
 
     return cost

@@ -130,8 +130,7 @@ class LogCounts:
         pairs: (P,) first event * (E + 2) + second event of the neighbours seen, ascending.
         pair_lines: (P,) how often each was seen.
         indptr, indices, values: rows of the distinct count vectors (K, E), as in `scipy.sparse.csr_matrix`.
-        lengths: (3,) lines of a record: the first percent, the median, the last percent.
-        candidates: g of LogBERT's rule: so many followers of an event make up 99 % of what followed it.
+        shortest: lines that all but a hundredth of the records have, or more.
         new: key of lines without a template, -1 where there is no such.
     """
 
@@ -144,8 +143,7 @@ class LogCounts:
     indptr: Longs
     indices: Longs
     values: Longs
-    lengths: Doubles
-    candidates: int
+    shortest: int
     new: int
     _vectors: Any = field(init=False, repr=False)
     _norms: Doubles = field(init=False, repr=False)
@@ -243,15 +241,6 @@ class LogCounts:
                 most[row] = (counts.data[a:b] / (expected[a:b] + 1.0)).max()
         return largest, most, event
 
-    def length_distance(self, count: Longs) -> Doubles:
-        """(R,) how far a number of lines is from the median; 1 at the first and last percent of training."""
-        low, middle, high = np.log1p(self.lengths)
-        away = np.log1p(count.astype(np.float64)) - middle
-        least = np.log1p(0.1)  # where nearly all training records have one length
-        below, above = max(middle - low, least), max(high - middle, least)
-        distance: Doubles = np.where(away < 0, -away / below, away / above)
-        return distance
-
     def nearest(self, lines: Lines, events: Longs) -> tuple[Doubles, Longs]:
         """The training record with the most similar event counts, and how far it is.
 
@@ -295,18 +284,17 @@ class LogCounts:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything, to be stored; `of` takes it back."""
         fields = (
-            "keys", "lines", "records", "pairs", "pair_lines",
-            "indptr", "indices", "values", "lengths",
+            "keys", "lines", "records", "pairs", "pair_lines", "indptr", "indices", "values",
         )  # fmt: skip
-        scalars = np.array([self.total, self.candidates, self.new], dtype=np.int64)
+        scalars = np.array([self.total, self.shortest, self.new], dtype=np.int64)
         return {**{name: getattr(self, name) for name in fields}, "scalars": scalars}
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> LogCounts:
         """From `arrays`."""
-        total, candidates, new = arrays["scalars"].tolist()
+        total, shortest, new = arrays["scalars"].tolist()
         rest = {name: array for name, array in arrays.items() if name != "scalars"}
-        return cls(**rest, total=total, candidates=candidates, new=new)
+        return cls(**rest, total=total, shortest=shortest, new=new)
 
 
 def multisets(lines: Lines, events: Longs, width: int) -> Any:
@@ -332,7 +320,6 @@ EVENTS = 1 << 16
 """Most events told apart, those of most lines; only logs without templates have more."""
 
 _TOGETHER = 4096
-_FOLLOWED = 0.99
 
 
 class LogCounting:
@@ -433,8 +420,7 @@ class LogCounting:
             indptr=indptr,
             indices=indices,
             values=values,
-            lengths=self._length_quantiles(),
-            candidates=_candidates(pairs // (size + 2), pair_lines),
+            shortest=self._shortest(),
             new=new,
         )
 
@@ -463,12 +449,10 @@ class LogCounting:
             indptr.append(0)
         return np.array(indptr), np.concatenate(columns), np.concatenate(values)
 
-    def _length_quantiles(self) -> Doubles:
-        length = np.array(sorted(self._lengths))
-        upto = np.cumsum([self._lengths[one] for one in length.tolist()])
-        place = np.searchsorted(upto, np.array([0.01, 0.5, 0.99]) * upto[-1])
-        quantiles: Doubles = length[np.minimum(place, len(length) - 1)].astype(np.float64)
-        return quantiles
+    def _shortest(self) -> int:
+        length = sorted(self._lengths)
+        upto = np.cumsum([self._lengths[one] for one in length])
+        return length[int(np.searchsorted(upto, upto[-1] / 100))]
 
 
 def counts_of(encodings: Iterable[Encoding], tokenizer: Tokenizer) -> LogCounts:
@@ -499,14 +483,6 @@ def _batches(encodings: Iterable[Encoding]) -> Iterator[list[Encoding]]:
 def _tally(values: Longs) -> tuple[Longs, Longs]:
     found, number = np.unique(values, return_counts=True)
     return found, number
-
-
-def _candidates(first: Longs, lines: Longs) -> int:
-    """So many of an event's followers, the commonest first, that 99 % of all lines are among them."""
-    order = np.lexsort((-lines, first))
-    ranks = np.arange(len(order)) - np.searchsorted(first[order], first[order], side="left")
-    by_rank = np.cumsum(np.bincount(ranks, weights=lines[order])) if len(order) else np.zeros(1)
-    return int(np.searchsorted(by_rank, _FOLLOWED * by_rank[-1])) + 1
 
 
 def _forget(tallies: dict[bytes, int] | dict[tuple[int, int], int], most: int) -> None:

@@ -1,8 +1,9 @@
-"""How unusual sessions and lines of a log are: by the model's surprisals, by LogBERT's rule, and by counting.
+"""How unusual sessions and lines of a log are: by the model's surprisals, and by counting.
 
-A fault moves few of a session's many statistics, and no one of them finds all kinds, so all are kept and
-fused. Those that need no model (`COUNTED`) screen in a cascade. Statistics are computed for many records at
-once.
+A fault moves few of a session's statistics, and no one of them finds all kinds, so they are fused. Which ones
+was chosen by `benchmarks/level_statistics.py`: the number of lines, one kind of line more often than usual
+and LogBERT's rule (Guo et al. 2021) found nothing that the others do not, and most of the false alarms in
+logs that change.
 """
 
 from __future__ import annotations
@@ -23,18 +24,13 @@ from seqmlm.data.record import Record
 from seqmlm.domains.logs.counts import Lines, LogCounts, counts_of, line_at, lines_of
 from seqmlm.domains.logs.readers import origins
 from seqmlm.domains.logs.readers.events import LogLines
-from seqmlm.engine.reductions import Rank
 from seqmlm.engine.types import Encoding, Sequences
-from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError
 from seqmlm.evaluation.conformal import Choice
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
 
 # Statistics
-
-TOP = 5
-"""Lines that `pll_top` averages over."""
 
 UNSEEN = "lines that training never had"
 
@@ -43,16 +39,12 @@ COUNTED = {
     "missing": "lines that nearly all training records have, and this one has not",
     "neighbour": "distance of the counts of lines to the nearest training record",
     "bigram_max": "the rarest pair of neighbouring lines",
-    "bigram_mean": "mean rarity of pairs of neighbouring lines",
-    "surplus": "one kind of line more often than usual",
-    "length": "far from the usual number of lines",
 }
 """Statistics that need no model."""
 
 ASKED = {
     "pll_mean": "mean surprisal of the lines",
     "pll_max": "largest surprisal of a line",
-    "pll_top": "mean of the largest surprisals",
 }
 """Statistics of the pseudo-log-likelihood."""
 
@@ -64,9 +56,6 @@ TIMED = {
 """Statistics of the times of lines, of windows alone: how long sessions take changes with load and hour. A
 log without times does not have them."""
 
-MISSES = "misses"
-"""The statistic of LogBERT's rule, over a partition."""
-
 
 def counted(lines: Lines, counts: LogCounts) -> dict[str, Doubles]:
     """The statistics of `COUNTED`, each (R,).
@@ -74,10 +63,7 @@ def counted(lines: Lines, counts: LogCounts) -> dict[str, Doubles]:
     unseen: infinite with a line that no training record had, else the number of lines without a template.
     missing: bits of surprise that events which nearly all training records have are not there.
     neighbour: distance of the log1p counts of its events to the nearest training record's.
-    bigram_max, bigram_mean: surprisal of a line after the one before it, in bits; the ends are events.
-    surplus: bits of surprise that an event makes up so many of the lines.
-    length: distance of the number of lines from the training median, on a log scale, in units of the distance
-        of the outermost percent on that side.
+    bigram_max: largest surprisal of a line after the one before it, in bits; the ends are events.
 
     Args:
         lines: of R records.
@@ -91,9 +77,6 @@ def counted(lines: Lines, counts: LogCounts) -> dict[str, Doubles]:
         "missing": counts.absence(lines, events).sum(axis=1),
         "neighbour": counts.nearest(lines, events)[0],
         "bigram_max": largest(surprisal, np.concatenate([[0], np.cumsum(pairs)])),
-        "bigram_mean": np.bincount(record, weights=surprisal, minlength=len(lines)) / pairs,
-        "surplus": counts.surplus(lines, events)[0],
-        "length": counts.length_distance(lines.counts),
     }
 
 
@@ -115,15 +98,11 @@ def asked(bits: Doubles, offsets: Longs, units: Longs | None = None) -> dict[str
     """
     number = np.diff(offsets)
     record = np.repeat(np.arange(len(number)), number)
-    order = np.lexsort((-bits, record))
-    kept = order[np.arange(len(bits)) - offsets[record] < TOP]
-    top = np.bincount(record[kept], weights=bits[kept], minlength=len(number))
     total = np.bincount(record, weights=bits, minlength=len(number))
     with np.errstate(invalid="ignore"):
         return {
             "pll_mean": total / (number if units is None else units),
             "pll_max": largest(bits, offsets),
-            "pll_top": top / np.minimum(number, TOP),
         }
 
 
@@ -147,24 +126,6 @@ def timed(times: Sequence[float] | None, most: float) -> dict[str, float]:
         "paused": float(np.log2(apart.max() + 1.0)),
         "surge": hurried + float(np.log2(most)),
     }
-
-
-def misses(ranks: Longs, offsets: Longs, g: int) -> Doubles:
-    """(R,) share of a record's units that are not among the g most probable; NaN where there are none.
-
-    LogBERT's rule (Guo et al. 2021), which judges a random half of the lines, over a partition: every line is
-    hidden once, and the same ones are missed each time.
-
-    Args:
-        ranks: (N,) tokens more probable than the observed one.
-        offsets: (R + 1,) where the records' units begin and end.
-        g: candidates that may stand in a place.
-    """
-    number = np.diff(offsets)
-    record = np.repeat(np.arange(len(number)), number)
-    missed = np.bincount(record, weights=ranks >= g, minlength=len(number))
-    with np.errstate(invalid="ignore"):
-        return missed / number
 
 
 def floored(bits: Doubles, events: Longs, counts: LogCounts) -> Doubles:
@@ -204,6 +165,9 @@ class Counted:
         missing: what nearly all training records have and this one lacks, the least expected first, and the
             share of training records that have it.
         unlike: what it has more (or, negative, fewer) of than the most similar training record.
+        often, surplus: the kind of line that is most above its share, how many it has and its share of the
+            training lines; and bits of surprise that it has so many.
+        most: the largest ratio of an event's number to what is expected.
     """
 
     statistics: Mapping[str, float]
@@ -211,8 +175,9 @@ class Counted:
     follows: Doubles
     missing: tuple[tuple[str, float], ...]
     unlike: tuple[tuple[str, int], ...]
+    often: tuple[str, int, float]
+    surplus: float
     most: float
-    surplus: tuple[str, int, float]
 
 
 class LogBackground(Background):
@@ -265,7 +230,7 @@ class LogBackground(Background):
         own = dict(zip(*(one.tolist() for one in np.unique(events, return_counts=True)), strict=True))
         unlike = counts.difference(own, int(counts.nearest(lines, events)[1][0]))
         furthest = sorted(unlike.items(), key=lambda one: -abs(one[1]))
-        most, often = (found[0].item() for found in counts.surplus(lines, events)[1:])
+        surplus, most, often = (found[0].item() for found in counts.surplus(lines, events))
         share = counts.lines[often] / counts.lines.sum() if often < counts.size else 0.0
         return Counted(
             statistics=statistics,
@@ -276,8 +241,9 @@ class LogBackground(Background):
                 for event in usual[lacking[:_NAMED]].tolist()
             ),
             unlike=tuple((self.named(event), more) for event, more in furthest[:_NAMED]),
+            often=(self.named(often), own.get(often, 0), float(share)),
+            surplus=surplus,
             most=most,
-            surplus=(self.named(often), own.get(often, 0), float(share)),
         )
 
     def named(self, event: int) -> str:
@@ -289,9 +255,6 @@ class LogBackground(Background):
 
 
 # Rows
-
-PARTITION = Mode("partition", 2)
-"""Passes of LogBERT's rule: half of the lines hidden, as LogBERT hides them, and then the others."""
 
 ODD = 5
 """Lines that a row names."""
@@ -340,15 +303,14 @@ class _LinesLevel(Level):
         """What is wrong with a row of lines that training had, by the statistic that fired, and the template
         of the lines that it is about."""
         often = row.extra.get("surplus")
-        if template and often is not None and fired in ("surplus", "surge"):
-            pace = " a second" if fired == "surge" else ""
-            return f"more {_quoted(often['unit'])}{pace} than usual", often["unit"]
+        if template and often is not None and fired == "surge":
+            return f"more {_quoted(often['unit'])} a second than usual", often["unit"]
         if template and fired == "missing" and counted.missing:
             return f"{_quoted(counted.missing[0][0])} is missing", counted.missing[0][0]
         if template and fired == "neighbour" and counted.unlike:
             unit, more = counted.unlike[0]
             return f"{'more' if more > 0 else 'fewer'} {_quoted(unit)} than usual", unit
-        if fired is not None and (fired in (*TIMED, "surplus", "length", UNKNOWN) or not template):
+        if fired is not None and (fired in (*TIMED, UNKNOWN) or not template):
             return self.statistics[fired], template
         return (f"{_quoted(template)} is unexpected" if template else f"an unusual {self.name}"), template
 
@@ -376,16 +338,15 @@ def _lines(record: Record, part: slice) -> Record:
 
 
 class SessionLevel(_LinesLevel):
-    """The record, session or window, by surprisals, by LogBERT's rule, and by what counting says.
+    """The record, session or window, by surprisals and by what counting says.
 
     A session may come in several records (`max_session`, `session_gap`, rotated files): they have one id, and
     each is judged alone, so events that are in another of them are missing here.
 
-    Its statistics say much the same, and a fault moves few of them: they are fused by the harmonic mean. All
-    lengths of sessions are compared with each other (rows have length 1): length is a statistic of its own,
-    and bins would leave too few of like length to tell how rare a value is. Both were chosen on planted
-    faults. Windows of lines, which end where a log that is followed pauses, are compared with windows of
-    their length.
+    Its statistics say much the same, and a fault moves few of them: they are fused by the harmonic mean.
+    Sessions of all lengths are compared with each other (rows have length 1): bins would leave too few of
+    like length to tell how rare a value is. Windows of lines, which end where a log that is followed pauses,
+    are compared with windows of their length.
 
     JSON fields of its rows beside the usual ones, each where there is something to say:
         time, last_time: of the first and last line, ISO 8601.
@@ -405,13 +366,11 @@ class SessionLevel(_LinesLevel):
 
     statistics: ClassVar[Mapping[str, str]] = {
         **ASKED,
-        MISSES: "lines that are not among the most probable ones of their place",
         **COUNTED,
         **TIMED,
     }
     choice = Choice(fusion="harmonic")
     whole: ClassVar[bool] = True
-    also, also_want = (PARTITION,), (Rank(),)
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -425,26 +384,19 @@ class SessionLevel(_LinesLevel):
         statistics = {
             name: float(value[0]) for name, value in asked(bits, ends, np.array([len(scored)])).items()
         }
-        again = scored.also.get(str(PARTITION))
-        if again is not None and Rank.name in again.values:
-            whole = np.array([0, len(again)])
-            statistics[MISSES] = float(misses(again.values[Rank.name], whole, known.counts.candidates)[0])
         statistics |= counted.statistics
         windowed = scored.record.raw.windowed
         if windowed:  # a window has the length and the ends that it was given
-            del statistics["length"]
             statistics |= timed(scored.record.raw.times, counted.most)
             inner = counted.follows[1:-1]
-            statistics["bigram_max"], statistics["bigram_mean"] = (
-                (float(inner.max()), float(inner.mean())) if len(inner) else (0.0, 0.0)
-            )
+            statistics["bigram_max"] = float(inner.max()) if len(inner) else 0.0
         extra = {**_from(scored, range(count)), **_told(scored, counted, known, bits)}
         row = record_row(scored, statistics)
         return [replace(row, length=count if windowed else 1, time=_time(scored, 0), extra=extra)]
 
     def meaning(self, name: str, row: Row) -> str:
         often = row.extra.get("surplus")
-        if often is None or name not in ("surplus", "surge"):
+        if often is None or name != "surge":
             return super().meaning(name, row)
         here, usual = f"{often['lines']} of {often['of']} lines", f"{100 * often['share']:.2g} % in training"
         return f"{super().meaning(name, row)}: {often['unit']!r}, {here}, {usual}"
@@ -531,10 +483,10 @@ def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles)
         never = _never_seen(scored.record.raw, new, known)
         if never:
             told["never_seen"] = never
-    if counted.statistics["surplus"] >= _SURPRISING:
-        unit, number, share = counted.surplus
+    if counted.surplus >= _SURPRISING:
+        unit, number, share = counted.often
         told["surplus"] = {"unit": unit, "lines": number, "of": len(bits), "share": share}
-    if scored.record.raw.windowed and counted.statistics["length"] > 1:
+    if scored.record.raw.windowed and len(bits) < known.counts.shortest:
         return told  # shorter than any window of training: most of what these have is not there
     if counted.missing:
         told["missing"] = [{"unit": unit, "share": share} for unit, share in counted.missing]

@@ -13,8 +13,7 @@ from log_models import NORMAL, log_model, session
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.counts import counts_of
-from seqmlm.domains.logs.levels import PARTITION, TIMED, LineLevel, LogBackground, SessionLevel, timed
-from seqmlm.engine.reductions import Rank
+from seqmlm.domains.logs.levels import TIMED, LineLevel, LogBackground, SessionLevel, timed
 from seqmlm.engine.units import EXACT
 from seqmlm.errors import StateError
 from seqmlm.inference.batches import Encoded
@@ -52,8 +51,7 @@ def scored(model: LoadedModel, record: Record) -> Scored:
     scorer = RecordScorer(Session(model))
     batch = [Encoded(record, model.tokenizer.encode(record.raw))]
     [found] = scorer.scored(batch, EXACT)
-    [again] = scorer.scored(batch, PARTITION, want=[Rank()])
-    return replace(found, also={str(PARTITION): again})
+    return found
 
 
 def test_a_normal_session_has_every_channel_and_nothing_odd_to_tell(
@@ -78,18 +76,6 @@ def test_surprisal_of_a_line_is_that_of_all_its_units(model: LoadedModel, known:
     text = str(found.record.raw)
     line = np.array([text[:start].count("\n") for start in found.spans[:, 0].tolist()])
     assert row.statistics["pll_max"] == pytest.approx(np.bincount(line, weights=found.surprisal).max())
-
-
-def test_misses_are_those_of_the_partition(model: LoadedModel, known: LogBackground) -> None:
-    found = scored(model, session(NORMAL))
-    again = found.also[str(PARTITION)]
-    none = np.zeros_like(again.values["rank"])
-    low = replace(found, also={str(PARTITION): replace(again, values={"rank": none})})
-    high = np.full_like(none, known.counts.candidates)
-    bad = replace(found, also={str(PARTITION): replace(again, values={"rank": high})})
-    level = SessionLevel("session")
-    assert level.rows(low, known)[0].statistics["misses"] == 0
-    assert level.rows(bad, known)[0].statistics["misses"] == 1
 
 
 def test_an_alarm_names_lines_and_what_was_expected(model: LoadedModel, known: LogBackground) -> None:
@@ -194,13 +180,12 @@ def test_a_window_is_compared_with_windows_of_its_length(model: LoadedModel, kno
         scored(model, replace(record, raw=replace(record.raw, windowed=True))), known
     )
     assert (whole.length, cut.length) == (1, 2)
-    own = {"length", "bigram_max", "bigram_mean", *TIMED}
+    own = {"bigram_max", *TIMED}
     assert {name: whole.statistics[name] for name in set(cut.statistics) - own} == {
         name: value for name, value in cut.statistics.items() if name not in own
     }
     inner = known.counted(scored(model, record).encoding).follows[1]
-    assert cut.statistics["bigram_max"] == cut.statistics["bigram_mean"] == inner
-    assert "length" not in cut.statistics
+    assert cut.statistics["bigram_max"] == inner
     assert set(TIMED) <= set(cut.statistics), "how long a session takes changes with the load"
     assert not set(TIMED) & set(whole.statistics)
     assert "missing" in whole.extra
@@ -222,8 +207,8 @@ def test_a_kind_of_line_that_is_there_too_often_is_named(model: LoadedModel, kno
     told = often.extra["surplus"]
     assert (told["lines"], told["of"]) == (21, len(NORMAL) + 20)
     assert told["share"] < 0.5
-    assert f"{told['unit']!r}, 21 of {told['of']} lines" in level.meaning("surplus", often)
-    assert level.meaning("surplus", usual) == level.statistics["surplus"]
+    assert f"{told['unit']!r}, 21 of {told['of']} lines" in level.meaning("surge", often)
+    assert level.meaning("surge", usual) == level.statistics["surge"]
 
 
 def _brief(
@@ -253,11 +238,9 @@ def test_an_alarm_is_told_by_what_was_never_seen(model: LoadedModel, known: LogB
     [
         (NORMAL[:3], "missing", "'close' is missing"),
         ((*NORMAL, NORMAL[3], NORMAL[3]), "neighbour", "more 'close' than usual"),
-        ((*NORMAL, *[NORMAL[3]] * 40), "surplus", "more 'close' than usual"),
         ((*NORMAL, *[NORMAL[3]] * 40), "surge", "more 'close' a second than usual"),
-        (NORMAL, "surplus", "one kind of line more often than usual"),
+        (NORMAL, "surge", "one kind of line more often a second than usual"),
         (NORMAL, "hurried", "more lines a second than usual"),
-        (NORMAL, "length", "far from the usual number of lines"),
         (NORMAL, None, " is unexpected"),
         (NORMAL, "bigram_max", " is unexpected"),
     ],
