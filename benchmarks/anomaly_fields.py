@@ -263,7 +263,7 @@ def pairs_of(model: LoadedModel, texts: Sequence[str], fault: Fault, seed: int) 
             yield Pair(normal=one, faulty=other, changed=changed, spans=faulty.spans)
 
 
-def as_record(text: str, number: int) -> Record:
+def as_record(text: Any, number: int) -> Record:
     return Record(id=str(number), raw=text, source="planted", line=number + 1)
 
 

@@ -30,7 +30,7 @@ from anomaly_fields import as_record, pairs_of
 from anomaly_logs import log_flags
 from anomaly_metrics import ranking
 from anomaly_models import trained
-from anomaly_patients import planted_patients
+from anomaly_patients import EVENTS, planted_patients
 from anomaly_plants import COUNT_CHANGES, REORDERINGS, planted
 from anomaly_sessions import hdfs, hdfs_raw, records_of, write_raw, write_sessions
 from numpy.typing import NDArray
@@ -88,19 +88,16 @@ def of_field(name: str, data: Path, out: Path, seed: int, minutes: float) -> Arm
 
 
 def of_patients(data: Path, out: Path, seed: int, minutes: float) -> Arm:
-    """Wrong codes in the histories of patients; every third held-out patient teaches."""
+    """Wrong codes in short histories of patients; every third held-out patient teaches."""
     model, _, held, planted = planted_patients(data, out, seed, minutes)
     wrong = [
-        (
-            Record(id=str(number), raw=one.history, source="planted", line=1),
-            [one.history.code_spans()[one.event]],
-        )
+        (as_record(one.history, number), [one.history.code_spans()[one.event]])
         for number, one in planted[:RECORDS]
         if number % 3
     ]
-    return Arm(
-        model=model, teaching=held[::3], normal=[*held[1::3], *held[2::3]], faulty={"wrong code": wrong}
-    )
+    short = [(number, one) for number, one in enumerate(held) if len(one.raw.events) <= EVENTS]
+    teaching, normal = ([one for number, one in short if (number % 3 == 0) is own] for own in (True, False))
+    return Arm(model=model, teaching=teaching, normal=normal, faulty={"wrong code": wrong})
 
 
 def of_sessions(data: Path, out: Path, seed: int, minutes: float) -> Arm:
