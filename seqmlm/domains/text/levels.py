@@ -1,8 +1,8 @@
 """How unusual sentences (or whatever a record is) and words are.
 
-A sentence of rare words is not odd for that, so lifts set surprisals against the words' frequencies, and
-`unexpected` against the entropy of each place; the plain mean stays the score, as it needs nothing but the
-model.
+A sentence of rare words is not odd for that, so lifts set surprisals against the words' frequencies; the
+plain mean stays the score, as it needs nothing but the model. The entropy of each place says nothing beside
+these (`benchmarks/level_statistics.py`).
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ from seqmlm.anomaly.levels import (
     BITS_PER_UNIT,
     LIFT,
     SURPRISAL,
-    UNEXPECTED,
     UNKNOWN,
     Background,
     Frequencies,
     Level,
     UnitLevel,
-    excess,
     lift,
     mean,
     record_row,
 )
 from seqmlm.anomaly.values import Row, Scored
-from seqmlm.engine.reductions import Entropy
+from seqmlm.evaluation.conformal import Choice
 
 _UNKNOWN = {UNKNOWN: "words that training never had"}
 _SHARES = {UNKNOWN: "{} of its words were never seen in training"}
@@ -40,7 +38,6 @@ class SentenceLevel(Level):
         slor: bits per word above those of the words' frequencies (Lau et al. 2017, their sign turned): rare
             words do not make a sentence odd.
         lift: the largest lift of a word, its bits above those of its frequency.
-        unexpected: surprisal of the worst word above what its place lets expect.
         unknown: share of words that training never had: by many of them it is of another kind, whatever the
             model makes of their pieces.
     """
@@ -50,21 +47,17 @@ class SentenceLevel(Level):
         **BITS_PER_UNIT,
         "slor": "surprisal beyond what the frequency of the words explains",
         "lift": "the largest surprisal of a word beyond what its frequency explains",
-        **UNEXPECTED,
         **_UNKNOWN,
     }
-    shares = _SHARES
-    want = (Entropy(),)
+    choice, shares = Choice(fusion="harmonic"), _SHARES
     background: ClassVar[type[Background] | None] = Frequencies
     whole: ClassVar[bool] = True
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         statistics = {"bits_per_unit": mean(scored)}
-        above, lifts = excess(scored), lift(scored, background)
+        lifts = lift(scored, background)
         if len(scored) and lifts is not None:
             statistics |= {"slor": float(lifts.mean()), "lift": float(lifts.max())}
-        if len(scored) and above is not None:
-            statistics["unexpected"] = float(above.max())
         return [record_row(scored, statistics)]
 
 
@@ -74,10 +67,9 @@ class WordLevel(UnitLevel):
     Statistics:
         surprisal: bits of the word, the score.
         lift: those above the bits of the word's frequency: a common word where none belongs.
-        unexpected: bits of the model alone above the entropy of its place.
         unknown: 1 for a word that training never had.
     """
 
-    statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **LIFT, **UNEXPECTED, **_UNKNOWN}
-    want = (Entropy(),)
+    statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **LIFT, **_UNKNOWN}
+    choice = Choice(fusion="harmonic")
     background: ClassVar[type[Background] | None] = Frequencies

@@ -59,7 +59,6 @@ def test_statistics_of_a_sentence_are_those_of_its_words() -> None:
         "bits_per_unit": scored.surprisal.mean(),
         "slor": np.mean(scored.surprisal - np.array(frequency)),
         "lift": max(scored.surprisal - np.array(frequency)),
-        "unexpected": max(scored.surprisal - scored.values["entropy"]),
         "unknown": 2 / 6,  # "an" and "unopened"
     }
     assert found.row.statistics == pytest.approx(expected, abs=1e-9)
@@ -82,11 +81,7 @@ def test_words_are_rows_of_their_own() -> None:
     assert [text[one.row.start : one.row.end].strip() for one in rows] == text.split()
     for unit, one in enumerate(rows):
         bits = one.scored.surprisal[unit]
-        assert one.row.statistics == {
-            "surprisal": bits,
-            "unexpected": bits - one.scored.values["entropy"][unit],
-            "unknown": 0.0,
-        }
+        assert one.row.statistics == {"surprisal": bits, "unknown": 0.0}
     known = Frequencies.fit(Training(), TOKENIZER, seed=0)
     detector = Detector(detector.scorer, WordLevel("word"), background=known)
     judged = detector.judged([record(text)], Problems())
