@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from written import written
+from written import refused, written
 
 from seqmlm.data.files import blocks, expand, stem_suffix
 from seqmlm.data.lines import lines
@@ -53,15 +53,12 @@ def test_a_missing_file(tmp_path: Path) -> None:
 def test_compressed_data_cut_off(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     packed = pack(DATA)
     path = write(tmp_path, packed[: len(packed) // 2])
-    problems = Problems("skip")
-    found = list(lines(path, problems))
+    found = list(lines(path, Problems("skip")))
     # What came before is whole lines, and the line given is where it broke off.
     assert found == list(enumerate(TEXT.splitlines(), 1))[: len(found)]
     assert 100 < len(found) < 4900
-    assert problems.bad_count == 1
-    with pytest.raises(DataError, match="data are damaged or truncated") as caught:
-        list(lines(path, Problems()))
-    assert caught.value.line == len(found) + 1
+    message = "data are damaged or truncated"
+    assert refused(lines, path, message, found, line=len(found) + 1).bad_count == 1
 
 
 def test_folders_are_walked_in_order(tmp_path: Path) -> None:

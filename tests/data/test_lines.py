@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from written import written
+from written import refused, written
 
 from seqmlm.data import lines as module
 from seqmlm.data.lines import lines
@@ -85,12 +85,8 @@ def test_an_encoding_that_is_named_gives_the_lines_that_utf_8_gives(
 def test_bytes_that_are_not_of_the_named_encoding_cost_their_line(encoding: str, tmp_path: Path) -> None:
     # Taken one by one, bytes that are not of the encoding could make a character of UTF-8.
     path = write(tmp_path, b"one\ntw\x81\xc3\xa9\x8f\nthree\n")
-    with pytest.raises(DataError, match=f"bytes that are not {encoding}") as caught:
-        list(lines(path, Problems(), encoding=encoding))
-    assert caught.value.line == 2
-    assert "encoding=" in (caught.value.remedy or "")
-    problems = Problems("skip")
-    assert list(lines(path, problems, encoding=encoding)) == [(1, "one"), (3, "three")]
+    kept = [(1, "one"), (3, "three")]
+    refused(lines, path, f"bytes that are not {encoding}", kept, line=2, encoding=encoding)
 
 
 def test_utf_16_with_its_mark_is_read_where_it_is_named_and_refused_where_not(tmp_path: Path) -> None:
@@ -125,14 +121,7 @@ def test_an_encoding_that_nobody_knows_is_a_usage_error(encoding: str, tmp_path:
     ],
 )
 def test_files_that_are_no_text_are_named(data: bytes, message: str, tmp_path: Path) -> None:
-    path = write(tmp_path, data)
-    with pytest.raises(DataError, match=message) as caught:
-        list(lines(path, Problems()))
-    assert caught.value.source == str(path)
-    assert caught.value.remedy
-    problems = Problems("skip")
-    assert list(lines(path, problems)) == []
-    assert problems.bad_count == 1
+    assert refused(lines, write(tmp_path, data), message, [], line=None).bad_count == 1
 
 
 @pytest.mark.parametrize(
@@ -140,25 +129,15 @@ def test_files_that_are_no_text_are_named(data: bytes, message: str, tmp_path: P
 )
 def test_a_bad_line_is_named_and_the_others_stay(bad: bytes, message: str, tmp_path: Path) -> None:
     path = write(tmp_path, b"z" * 100 + b"\n" + b"fine\n" * 3000 + bad + b"\nlast")
-    with pytest.raises(DataError, match=message) as caught:
-        list(lines(path, Problems(), max_bytes=100))
-    assert caught.value.line == 3002
-    problems = Problems("skip")
-    found = list(lines(path, problems, max_bytes=100))
-    assert [n for n, _ in found] == [*range(1, 3002), 3003]
-    assert found[-1] == (3003, "last")
-    assert problems.bad_count == 1
+    kept = [(1, "z" * 100), *((n, "fine") for n in range(2, 3002)), (3003, "last")]
+    assert refused(lines, path, message, kept, line=3002, max_bytes=100).bad_count == 1
 
 
 @pytest.mark.parametrize("end", [b"\n", b""])
 def test_a_line_of_many_blocks_is_reported_not_kept(end: bytes, tmp_path: Path) -> None:
     path = write(tmp_path, b"one\n" + b"x" * (5 << 20) + end)
-    with pytest.raises(DataError, match="line longer than the limit of 1,048,576 bytes") as caught:
-        list(lines(path, Problems(), max_bytes=1 << 20))
-    assert caught.value.line == 2
-    problems = Problems("skip")
-    assert list(lines(path, problems, max_bytes=1 << 20)) == [(1, "one")]
-    assert problems.bad_count == 1
+    message = "line longer than the limit of 1,048,576 bytes"
+    assert refused(lines, path, message, [(1, "one")], line=2, max_bytes=1 << 20).bad_count == 1
     assert len(list(lines(path, Problems()))) == 2  # the ordinary limit is higher
 
 

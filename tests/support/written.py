@@ -1,8 +1,15 @@
-"""A file of an input, written where a test wants it."""
+"""A file of an input, written where a test wants it, and what becomes of one with a fault."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqmlm.data.problems import Problems
+from seqmlm.errors import DataError
 
 
 def written(path: Path, content: str | bytes) -> Path:
@@ -10,3 +17,29 @@ def written(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
+
+
+def refused(
+    read: Callable[..., Iterable[Any]],
+    path: Path,
+    message: str,
+    kept: Sequence[Any],
+    line: int | None,
+    **options: Any,
+) -> Problems:
+    """A fault is raised with its place and a remedy; where it is skipped, the rest is kept.
+
+    Args:
+        read: a reader, or `lines`.
+        path: of the file.
+        message: the expression that the error matches.
+        kept: the raw sequences, or lines, of the rest.
+        line: of the fault, None for the file as a whole.
+    """
+    with pytest.raises(DataError, match=message) as caught:
+        list(read(path, Problems(), **options))
+    assert (caught.value.source, caught.value.line) == (str(path), line)
+    assert caught.value.remedy
+    problems = Problems("skip")
+    assert [getattr(one, "raw", one) for one in read(path, problems, **options)] == list(kept)
+    return problems

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from written import written
+from written import refused, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import read_jsonl
@@ -41,13 +41,7 @@ def test_fields(tmp_path: Path) -> None:
 )
 def test_bad_lines_are_named_and_the_others_stay(line: str, message: str, tmp_path: Path) -> None:
     path = written(tmp_path / "a.jsonl", '{"text": "first"}\n' + line + '\n{"text": "last"}\n')
-    with pytest.raises(DataError, match=re.escape(message)) as caught:
-        list(read_jsonl(path, Problems()))
-    assert caught.value.line == 2
-    assert caught.value.remedy
-    problems = Problems("skip")
-    assert [r.raw for r in read_jsonl(path, problems)] == ["first", "last"]
-    assert problems.counts == {message: 1}
+    assert refused(read_jsonl, path, re.escape(message), ["first", "last"], line=2).counts == {message: 1}
 
 
 def test_a_missing_field_lists_those_there_are(tmp_path: Path) -> None:

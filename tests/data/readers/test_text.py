@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from written import written
+from written import refused, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.text import read_txt
@@ -44,13 +44,8 @@ def test_paragraphs_come_back_as_they_were(parts: list[list[str]]) -> None:
 @pytest.mark.parametrize("end", ["", "\n\nlast"])
 def test_a_paragraph_too_long_is_named(end: str, tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", "first\n\n" + "twenty characters...\n" * 10 + end)
-    with pytest.raises(DataError, match="a paragraph longer than") as caught:
-        list(read_txt(path, Problems(), paragraphs=True, max_bytes=100))
-    assert caught.value.line == 3
-    problems = Problems("skip")
-    found = [r.raw for r in read_txt(path, problems, paragraphs=True, max_bytes=100)]
-    assert found == (["first", "last"] if end else ["first"])
-    assert problems.bad_count == 1
+    kept, options = ["first", "last"] if end else ["first"], {"paragraphs": True, "max_bytes": 100}
+    assert refused(read_txt, path, "a paragraph longer than", kept, line=3, **options).bad_count == 1
 
 
 def test_a_refused_line_takes_its_paragraph(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from Bio import bgzf
+from written import refused
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna import bed
@@ -66,11 +67,8 @@ def test_the_other_strand_of_a_window_in_blocks(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("head", ["##fileformat=VCFv4.2\n", "#CHROM\tPOS\tID\tREF\tALT\n"])
 def test_a_vcf_is_refused_with_its_line(tmp_path: Path, head: str) -> None:
     path = windows(tmp_path, head + "chr1\t5\trs1\tA\tG\n")
-    with pytest.raises(DataError, match=r"w.bed:1: a VCF file where BED windows were expected"):
-        list(read_bed(path, Problems(), genome=str(genome(tmp_path))))
-    problems = Problems("skip")
-    assert list(read_bed(path, problems, genome=str(genome(tmp_path)))) == []
-    assert problems.bad_count == 1
+    said, fasta = "a VCF file where BED windows were expected", str(genome(tmp_path))
+    assert refused(read_bed, path, said, [], line=1, genome=fasta).bad_count == 1
 
 
 @pytest.mark.parametrize(
@@ -86,9 +84,7 @@ def test_a_vcf_is_refused_with_its_line(tmp_path: Path, head: str) -> None:
 )
 def test_bad_lines_are_named(tmp_path: Path, line: str, said: str) -> None:
     path = windows(tmp_path, f"chr1\t0\t4\n{line}\nchr1\t4\t8\n")
-    with pytest.raises(DataError, match=f"w.bed:2: {said}"):
-        list(read_bed(path, Problems(), genome=str(genome(tmp_path))))
-    assert len(list(read_bed(path, Problems("skip"), genome=str(genome(tmp_path))))) == 2
+    refused(read_bed, path, said, [CHR1[:4], CHR1[4:8]], line=2, genome=str(genome(tmp_path)))
 
 
 def test_the_genome_must_be_named_and_readable(tmp_path: Path) -> None:

@@ -6,11 +6,10 @@ import gzip
 import json
 from pathlib import Path
 
-import pytest
+from written import refused
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna.fastq import read_fastq
-from seqmlm.errors import DataError
 
 GOOD = "@r1 lane 1\nACGTN\n+\nIIIII\n@r2\nacgu\n+r2\n!!5I\n"
 
@@ -43,10 +42,8 @@ def test_quality(tmp_path: Path) -> None:
 
 def test_what_is_not_a_read_is_named_once_and_passed_over(tmp_path: Path) -> None:
     text = "@a\nACGT\n+\nIIII\nACGT\nACGT\nIII\n@b\nGGCC\n+\n@@@@\n@c\nAC\n"
-    with pytest.raises(DataError, match=r"reads.fastq:5: not a read of four lines"):
-        list(read_fastq(written(tmp_path, text), Problems()))
-    problems = Problems("skip")
-    assert [r.id for r in read_fastq(written(tmp_path, text), problems)] == ["a", "b"]
+    path = written(tmp_path, text)
+    problems = refused(read_fastq, path, "not a read of four lines", ["ACGT", "GGCC"], line=5)
     assert problems.counts == {
         "not a read of four lines (@name, sequence, +, quality)": 1,
         "the file ends within a read": 1,
