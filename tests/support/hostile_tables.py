@@ -25,6 +25,18 @@ def _packed(one: Hostile, table: Any) -> bytes:
     return parquet(table) if _is_parquet(one) else stream(table)
 
 
+def _made(
+    make: Callable[[Hostile, random.Random], bytes | None], expect: Callable[[Hostile], dict[str, Any]]
+) -> Kind:
+    """The file as `make` packs it, where it applies; `expect` says what must come of it."""
+
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        packed = None if one.table is None else make(one, chance)
+        return None if packed is None else Case(path=place(one, folder, packed), **expect(one))
+
+    return kind
+
+
 def _changed(change: Change, *, same: bool = False, nothing: bool = False) -> Kind:
     """The table after a change.
 
@@ -33,69 +45,51 @@ def _changed(change: Change, *, same: bool = False, nothing: bool = False) -> Ki
         same: all rows can be read as if nothing had been done.
         nothing: none can.
     """
+    import pyarrow as pa
 
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        if one.table is None:
-            return None
-        import pyarrow as pa
-
+    def make(one: Hostile, chance: random.Random) -> bytes | None:
         try:
-            packed = _packed(one, change(one.table(), one.column))
+            return _packed(one, change(one.table(), one.column))
         except pa.ArrowInvalid:  # a time that Parquet cannot hold
             return None
-        path = place(one, folder, packed)
-        # Arrow's files say their types twice, and `datasets` holds both against each other.
-        same_here = same and _is_parquet(one)
-        return Case(
-            path=path,
-            untouched=EVERY if same_here else (),
-            total=COUNT if same_here and one.domain != "ehr" else None,
-            refusable=not same_here,
-            nothing=nothing,
-        )
 
-    return kind
+    def expect(one: Hostile) -> dict[str, Any]:
+        # Arrow's files say their types twice, and `datasets` holds both against each other.
+        kept = same and _is_parquet(one)
+        total = COUNT if kept and one.domain != "ehr" else None
+        return {"untouched": EVERY if kept else (), "total": total, "refusable": not kept, "nothing": nothing}
+
+    return _made(make, expect)
 
 
 def _with_row(value: Any) -> Kind:
     """One more row in the middle, which holds this."""
+    import pyarrow as pa
 
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        if one.table is None or one.domain == "ehr":
+    def make(one: Hostile, chance: random.Random) -> bytes | None:
+        if one.domain == "ehr":
             return None
-        import pyarrow as pa
-
         table = one.table()
         half = len(table) // 2
         row = pa.table({name: [value] for name in table.column_names}, schema=table.schema)
-        path = place(one, folder, _packed(one, pa.concat_tables([table[:half], row, table[half:]])))
-        return Case(path=path, total=COUNT + 1)
+        return _packed(one, pa.concat_tables([table[:half], row, table[half:]]))
 
-    return kind
+    return _made(make, lambda one: {"total": COUNT + 1})
 
 
 def _written(**options: Any) -> Kind:
     """The clean table as Parquet in another spelling."""
-
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        if one.table is None or not _is_parquet(one):
-            return None
-        path = place(one, folder, parquet(one.table(), **options))
-        return Case(path=path, total=None if one.domain == "ehr" else COUNT)
-
-    return kind
+    return _made(
+        lambda one, chance: parquet(one.table(), **options) if _is_parquet(one) else None,
+        lambda one: {"total": None if one.domain == "ehr" else COUNT},
+    )
 
 
-def _bytes(spoil: Callable[[bytes, random.Random], bytes], *, nothing: bool = False) -> Kind:
+def _bytes(spoil: Callable[[bytes, random.Random], bytes]) -> Kind:
     """The packed bytes after a fault."""
-
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        if one.table is None:
-            return None
-        path = place(one, folder, spoil(one.file(), chance))
-        return Case(path=path, untouched=(), refusable=True, nothing=nothing)
-
-    return kind
+    return _made(
+        lambda one, chance: spoil(one.file(), chance), lambda one: {"untouched": (), "refusable": True}
+    )
 
 
 def _column(make: Callable[[list[Any]], Any]) -> Change:
@@ -271,36 +265,30 @@ def table_kinds() -> dict[str, Kind]:
 
 def _row_group(count: int) -> Kind:
     """So many rows in one group, which a dictionary packs into nothing."""
+    import pyarrow as pa
 
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        if one.table is None or one.domain == "ehr":
+    def make(one: Hostile, chance: random.Random) -> bytes | None:
+        if one.domain == "ehr":
             return None
-        import pyarrow as pa
+        many = pa.concat_tables([one.table()] * (count // COUNT))
+        return parquet(many, row_group_size=count) if _is_parquet(one) else stream(many)
 
-        table = one.table()
-        many = pa.concat_tables([table] * (count // len(table)))
-        packed = parquet(many, row_group_size=count) if _is_parquet(one) else stream(many)
-        return Case(path=place(one, folder, packed), total=len(many), memory=500 * MIB, packed=True)
-
-    return kind
+    return _made(make, lambda one: {"total": count // COUNT * COUNT, "memory": 500 * MIB, "packed": True})
 
 
 def _one_cell(size: int) -> Kind:
     """One text of so many bytes, packed into nothing."""
+    import pyarrow as pa
 
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        if one.table is None or one.domain == "ehr" or not _is_parquet(one):
+    def make(one: Hostile, chance: random.Random) -> bytes | None:
+        if one.domain == "ehr" or not _is_parquet(one):
             return None
-        import pyarrow as pa
-
         table = one.table()
         giant = pa.table({name: ["cat " * (size // 4)] for name in table.column_names}, schema=table.schema)
-        packed = parquet(pa.concat_tables([table, giant]), compression="zstd")
-        return Case(
-            path=place(one, folder, packed), untouched=(), refusable=True, memory=1000 * MIB, packed=True
-        )
+        return parquet(pa.concat_tables([table, giant]), compression="zstd")
 
-    return kind
+    expected = {"untouched": (), "refusable": True, "memory": 1000 * MIB, "packed": True}
+    return _made(make, lambda one: expected)
 
 
 def large_table_kinds() -> dict[str, Kind]:
