@@ -89,6 +89,12 @@ def test_a_wrong_checksum_loses_nothing() -> None:
         assert fault is not None
 
 
+def test_rubbish_behind_the_data_is_a_fault_and_costs_nothing() -> None:
+    found, fault = unpacked(gzip.compress(TEXT) + b"rubbish")
+    assert found == TEXT
+    assert fault is not None
+
+
 def test_damage_keeps_what_the_call_that_met_it_had_unpacked() -> None:
     packed = gzip.compress(TEXT)
     for at in range(1000, len(packed), 20_001):

@@ -642,6 +642,7 @@ def kinds() -> dict[str, Kind]:
         "file:no_last_line_end": _same(lambda clean: clean.removesuffix(b"\n")),
         "file:blank_lines_after": _same(lambda clean: clean + b"\n\n\n\n"),
         "file:nul_at_start": _but_the_first(lambda clean: b"\0" + clean),
+        "file:nuls_before": _but_the_first(lambda clean: b"\0" * 300_000 + clean),
         "file:nuls_at_end": _after(b"\0" * 4096),
         "file:nuls_between": _nul_block,
         "file:cut": _cut,
