@@ -237,19 +237,17 @@ class Bench:
         else:
             records = {name: alone(extra) for name, extra in extras(self.one).items() if wanted in name}
             chosen = {name: kind for name, kind in kinds(self.one).items() if wanted in name}
-            if share == 1:
-                chosen |= records
-            elif (pack := together(self.one)) is not None:
+            for refused in (False, True) if share > 1 else ():
+                if (pack := together(self.one, refused=refused)) is None:
+                    continue
                 before = len(self.complaints)
-                self.try_kind("records together", pack[0])
+                self.try_kind(f"{'no text' if refused else 'records'} together", pack[0])
                 self.cases += len(pack[1]) - 1
                 if len(self.complaints) > before:  # which of them?
                     for name in pack[1]:
                         self.try_kind(name, records[name])
                 records = {name: kind for name, kind in records.items() if name not in pack[1]}
-                chosen |= records
-            else:
-                chosen |= records
+            chosen |= records
         for name, kind in chosen.items():
             if (crc32(f"{self.one.key} {name}".encode()) + self.seed) % share == 0:
                 self.try_kind(name, kind)
@@ -343,6 +341,8 @@ class Bench:
                 yield f"{records} records and {bad} left out of {case.total}: {summary['problems']}"
         if not summary["records"]:
             yield f"exit 0 with no record: {summary['problems']}"
+        if case.most is not None and summary["records"] > case.most:
+            yield f"{summary['records']} records, though bytes that are no text leave at most {case.most}"
         for row in rows:
             if row.get("score") is None and (row.get("units") or 0) > 1:  # one alone may have no context
                 yield f"a row without a score: {str(row)[:200]}"

@@ -36,6 +36,7 @@ class Case:
         path: what the command line names.
         untouched: clean records that must give the rows they give alone, in order.
         total: records there are; None where it is a matter of view.
+        most: so many of them can be read: what has bytes that are no text is left out.
         nothing: no record can be read, so that the command must fail with exit code 3.
         refusable: the whole input may be refused instead, with exit code 3.
         lines: of bad records; where any is left out a message must name one of them.
@@ -48,6 +49,7 @@ class Case:
     path: Path | str
     untouched: tuple[int, ...] = EVERY
     total: int | None = None
+    most: int | None = None
     nothing: bool = False
     refusable: bool = False
     lines: tuple[int, ...] = ()
@@ -75,6 +77,7 @@ def inserted(one: Hostile, folder: Path, extra: Extra) -> Case:
         path=path,
         untouched=EVERY[one.apart : MIDDLE if extra.spreads and not one.files else COUNT],
         total=None if uncounted else COUNT + 1,
+        most=None if uncounted else COUNT + (not extra.refused),
         refusable=one.whole,
         lines=() if one.files or uncounted or one.whole else _lines(line, extra.content),
     )
@@ -142,6 +145,13 @@ class Extra:
 
     content: bytes
     spreads: bool = False
+    name: bool = False
+
+    @property
+    def refused(self) -> bool:
+        """Whether it has bytes that are no text; names of sequences are read in any encoding."""
+        no_utf_8 = self.content.decode(errors="replace").encode() != self.content
+        return b"\0" in self.content or (no_utf_8 and not self.name)
 
 
 JSON_LINES: Mapping[str, bytes] = {
@@ -237,7 +247,8 @@ def extras(one: Hostile) -> dict[str, Extra]:
             escaping = one.json and text.endswith(b"\\")  # takes in what follows: a line end, for one
             shifting = one.format == "pdb" and len(text) > 3  # a chain's letter moves: two chains
             spreads = blank or escaping or shifting or (quoting and b'"' in text)
-            found[f"{place_}:{name}"] = Extra(content, spreads)
+            named = place_ == "label" and one.format in ("fasta", "a3m")
+            found[f"{place_}:{name}"] = Extra(content, spreads, named)
     if one.json:
         end = b"" if one.files else b"\n"
         several = "two_objects" if one.prefix == "hf:" else ""  # two rows of a line, to `datasets`
@@ -268,9 +279,9 @@ def alone(extra: Extra) -> Kind:
     return kind
 
 
-def together(one: Hostile) -> tuple[Kind, list[str]] | None:
-    """All bad records that cost only themselves in one input; and the names of their kinds."""
-    found = {name: extra for name, extra in extras(one).items() if not extra.spreads}
+def together(one: Hostile, *, refused: bool) -> tuple[Kind, list[str]] | None:
+    """All bad records that cost only themselves in one input, those of no text apart; and their names."""
+    found = {name: e for name, e in extras(one).items() if not e.spreads and e.refused == refused}
     if one.whole or not found:
         return None
 
@@ -290,10 +301,12 @@ def together(one: Hostile) -> tuple[Kind, list[str]] | None:
         if one.files:  # named by their number
             clean = {n for n, content in enumerate(mixed) if content in one.records}
             assert len(clean) == COUNT
+        uncounted = one.apart or one.domain == "ehr"
         return Case(
             path=path,
             untouched=EVERY[1:] if one.apart else EVERY,
-            total=None if one.apart or one.domain == "ehr" else COUNT + len(found),
+            total=None if uncounted else COUNT + len(found),
+            most=None if uncounted else COUNT + (0 if refused else len(found)),
             lines=() if one.files or one.apart else tuple(lines),
         )
 
