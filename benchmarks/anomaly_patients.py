@@ -24,7 +24,7 @@ from planted_ehr import CodeFrequencies, WrongCode, wrong_code
 from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.ehr.levels import CodeCounts
+from seqmlm.domains.ehr.levels import CodeCounts, codes
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
@@ -117,6 +117,7 @@ def _compared(
         for i, (_, wrong) in enumerate(planted)
     ]
     found = detector.scored(detector.scorer.encoded(records, Problems("skip")))
+    known = counts.arrays()["counts"]
     patient, labels, values = [], [], []
     for scored, rows in zip(found, detector.rows(found), strict=True):
         number, wrong = planted[int(scored.record.id)]
@@ -126,7 +127,9 @@ def _compared(
                 at = wrong.history.code_spans()[wrong.event][0]
                 patient.append(number)
                 labels.append(row.start <= at < row.end)
-                values.append([row.statistics[name] for name in (*MODEL, FLOORS[0])] + floors)
+                ids = scored.encoding.ids[codes(scored)[row.units]]
+                rarity = -np.log2((known[ids].min() + 1) / (known.sum() + len(known)))
+                values.append([*(row.statistics[name] for name in MODEL), rarity, *floors])
     return _halves(level, np.array(patient), np.array(labels), np.array(values))
 
 

@@ -133,6 +133,7 @@ DATES: Mapping[str, bytes] = {
     "negative": b"-1e308",
     "not_a_number": b"NaN",
     "no_day": b"2023-02-29",
+    "beyond_9999": b"9999-12-31T23:59:59-23:59",
     "leap_second": b"2016-12-31T23:59:60Z",
     "zone": b"2024-01-01T00:00:00+99:99",
     "nothing": b"",

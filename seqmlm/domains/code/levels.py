@@ -11,9 +11,9 @@ The norms are learnt from scored normal files without labels, so these levels ne
 `file` does not.
 
 A line is judged by the mean of its three most unusual tokens, a function by the 90th percentile of its own:
-most of code is punctuation that tells nothing. Beside it stands the largest z, since a single wrong token
-moves no percentile. All of them grow with the number of tokens; what is unusual for a length, calibration
-says.
+most of code is punctuation that tells nothing. Beside it stands the same with counts: which statistics judge
+was chosen by `benchmarks/level_statistics.py`. They grow with the number of tokens; what is unusual for a
+length, calibration says.
 """
 
 from __future__ import annotations
@@ -290,7 +290,6 @@ def _named(words: list[str], classes: list[int]) -> tuple[str, Kind] | None:
 
 TOP_TOKENS = 3
 PERCENTILE = 90.0
-PEAK = {"peak": "the largest z of a token"}
 COUNTED = {"counted": "the score with counts of training and of this file mixed in"}
 
 
@@ -392,7 +391,6 @@ class LineLevel(CodeLevel):
     name = "line"
     statistics: ClassVar[Mapping[str, str]] = {
         "line": "mean of the line's three largest z",
-        **PEAK,
         **COUNTED,
     }
 
@@ -406,7 +404,6 @@ class LineLevel(CodeLevel):
             scope = source.scopes[int(source.owners[first])]
             statistics = {
                 "line": float(z[units][order].mean()),
-                "peak": float(z[peak]),
                 "counted": float(np.sort(mixed[units])[-TOP_TOKENS:].mean()),
             }
             made = source.row(units, f"L{number}", statistics, peak, scope)
@@ -447,7 +444,6 @@ class FunctionLevel(CodeLevel):
     name = "function"
     statistics: ClassVar[Mapping[str, str]] = {
         "function": "90th percentile of its tokens' z",
-        **PEAK,
         **COUNTED,
     }
 
@@ -460,7 +456,6 @@ class FunctionLevel(CodeLevel):
             peak = int(units[np.argmax(z[units])])
             statistics = {
                 "function": float(np.percentile(z[units], PERCENTILE)),
-                "peak": float(z[peak]),
                 "counted": float(np.percentile(mixed[units], PERCENTILE)),
             }
             made = source.row(units, scope.name, statistics, peak, scope)

@@ -268,22 +268,19 @@ def place(record: Record, start: int, end: int) -> Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Values:
-    """(U,) surprisal of each unit in bits, that by its own composition, and by the training's, of bases with
-    their neighbours and of bases alone, or None."""
+    """(U,) surprisal of each unit in bits, that by its own composition, and by the training's, or None."""
 
     bits: Doubles
     own: Doubles
     usual: Doubles | None
-    alone: Doubles | None
 
     def statistics(self, units: Longs | slice) -> dict[str, float]:
         if not len(self.bits[units]):
             return {"excess": float("nan")}
         bits = float(self.bits[units].mean())
         found = {"excess": bits - float(self.own[units].mean()), "bits": bits}
-        if self.usual is not None and self.alone is not None:
+        if self.usual is not None:
             found["composition"] = float(self.usual[units].mean())
-            found["bases"] = float(self.alone[units].mean())
         return found
 
 
@@ -295,14 +292,12 @@ class DnaLevel(Level):
             (`Composition.own_bits`): the score.
         bits: bits per base of the model: a stretch of another composition is one of another origin, too.
         composition: bits per base of the training data's composition alone, a Markov chain: what k-mers say.
-        bases: those of the chain of order 0: what the share of GC says.
     """
 
     statistics: ClassVar[Mapping[str, str]] = {
         "excess": "surprisal beyond what the composition explains",
         "bits": "surprisal of the bases",
         "composition": "surprisal by the frequency of words of bases alone",
-        "bases": "surprisal by the frequency of bases alone",
     }
     background: ClassVar[type[Background] | None] = GenomeBackground
     second = BothStrands()
@@ -316,8 +311,7 @@ class DnaLevel(Level):
         known = background.composition if isinstance(background, GenomeBackground) else None
         own = _per_unit((known or Composition.uniform()).own_bits(text), spans)
         usual = None if known is None else _per_unit(known.bits(text), spans)
-        alone = None if known is None else _per_unit(Composition(known.tables[:1]).bits(text), spans)
-        return _Values(scored.surprisal, own, usual, alone)
+        return _Values(scored.surprisal, own, usual)
 
 
 class StretchLevel(DnaLevel):

@@ -16,6 +16,7 @@ to be in the vocabulary, of which a model can say nothing.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ from seqmlm.engine.reductions import TopIds, TopLogProbs, top
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import StateError
+from seqmlm.evaluation.conformal import Choice
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.events_layout import CLS, SEP, UNK, visit_starts
 
@@ -48,7 +50,6 @@ class CodeCounts(Background):
 
     Args:
         counts: (V,) occurrences, 5 for 1 to 10, 0 for what is no event.
-        special: (V,) True at special tokens.
         names: (V,) the codes as the data has them.
         clinical: (V,) what is named as missing: False at what frames visits.
         met: in how many patients codes occur, and meet; None of a model that was not shown.
@@ -57,16 +58,12 @@ class CodeCounts(Background):
     def __init__(
         self,
         counts: Longs,
-        special: NDArray[np.bool_],
         names: Sequence[str],
         clinical: Sequence[bool],
         met: Met | None = None,
     ) -> None:
-        self._counts, self._special, self.met = counts, special, met
+        self._counts, self.met = counts, met
         self.names, self.clinical = names, clinical
-        smoothed = np.where(special, 0.0, counts + 1.0)
-        with np.errstate(divide="ignore"):
-            self._bits = -np.log2(smoothed / smoothed.sum())
 
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
@@ -92,15 +89,10 @@ class CodeCounts(Background):
     def _of(cls, counts: Longs, tokenizer: Tokenizer, met: Met | None) -> Self:
         names = [tokenizer.surface(token) for token in range(tokenizer.space.size)]
         clinical = [tokenizer.alone(token) is not None for token in range(tokenizer.space.size)]
-        return cls(counts, tokenizer.space.is_special, names, clinical, met)
+        return cls(counts, names, clinical, met)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {"counts": self._counts, **({} if self.met is None else self.met._asdict())}
-
-    def surprisal(self, scored: Scored) -> Doubles:
-        """(U,) bits of each event by how common its code is, whatever the history."""
-        bits: Doubles = self._bits[scored.encoding.ids[codes(scored)]]
-        return bits
 
 
 _MOST_CODES, _PATIENTS_MET = 1_000, 20_000
@@ -315,7 +307,6 @@ _EPOCH = datetime(1970, 1, 1)
 
 _MEAN = {"mean": "mean surprisal of the codes"}
 _MAX = {"max": "largest surprisal of a code"}
-_RARITY = {"rarity": "the rarest code, by frequency alone"}
 _PAIR = {"pair": "codes of which patients with one rarely have the other"}
 _UNKNOWN = {"unknown": "codes that the vocabulary does not have"}
 
@@ -437,22 +428,22 @@ class PatientLevel(Level):
 
 
 class VisitLevel(PatientLevel):
-    """Visits: largest and mean surprisal of the codes, the largest by frequency alone, codes that rarely
-    meet, codes not known."""
+    """Visits: largest and mean surprisal of the codes, codes that rarely meet, codes not known."""
 
     kind = "visit"
-    statistics: ClassVar[Mapping[str, str]] = {**_MAX, **_MEAN, **_RARITY, **_PAIR, **_UNKNOWN}
+    statistics: ClassVar[Mapping[str, str]] = {**_MAX, **_MEAN, **_PAIR, **_UNKNOWN}
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
-        scored, rows = patient.scored, []
-        rarity, pair = counts.surprisal(scored), patient.pair(counts)
-        unknown = patient.unknown
+        bits, pair, unknown = patient.scored.surprisal, patient.pair(counts), patient.unknown
+        rows = []
         for visit in np.unique(np.concatenate([patient.visits, unknown])).tolist():
             units = np.flatnonzero(patient.visits == visit)
-            found = _statistics(scored.surprisal, rarity, units)
-            statistics = {name: found[name] for name in ("max", "mean", "rarity")}
-            statistics["pair"] = float(pair[units].max()) if len(units) else float("nan")
-            statistics["unknown"] = float((unknown == visit).sum())
+            statistics = {
+                "max": _largest(bits[units]),
+                "mean": float(bits[units].mean()) if len(units) else math.nan,
+                "pair": _largest(pair[units]),
+                "unknown": float((unknown == visit).sum()),
+            }
             made = _visit_row(patient, visit, units, statistics)
             extra = patient.named(visit) | {"missing": patient.missing(units, counts)}
             rows.append(replace(made, time=patient.times[visit + 1], extra=extra))
@@ -460,20 +451,16 @@ class VisitLevel(PatientLevel):
 
 
 class EventLevel(PatientLevel):
-    """Events: the surprisal of each, by the code's frequency alone, and whether its code avoids another."""
+    """Events: the surprisal of each, and whether its code avoids another."""
 
     kind = "event"
-    statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **_RARITY, **_PAIR}
+    statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **_PAIR}
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored, rows = patient.scored, []
-        rarity, pair = counts.surprisal(scored), patient.pair(counts)
+        pair = patient.pair(counts)
         for unit, visit in enumerate(patient.visits.tolist()):
-            statistics = {
-                "surprisal": float(scored.surprisal[unit]),
-                "rarity": float(rarity[unit]),
-                "pair": float(pair[unit]),
-            }
+            statistics = {"surprisal": float(scored.surprisal[unit]), "pair": float(pair[unit])}
             name = str(int(scored.number[unit]))
             made = part_row(scored, np.array([unit]), name, statistics, length=1)
             rows.append(replace(made, time=patient.times[visit + 1], extra=patient.named(visit)))
@@ -481,33 +468,35 @@ class EventLevel(PatientLevel):
 
 
 class HistoryLevel(PatientLevel):
-    """Patients: mean and largest surprisal of all events, the most unusual visit, rare and unknown codes."""
+    """Patients: the mean surprisal of all events, the largest and that of the most unusual visit, unknown
+    codes. The mean is only told: one wrong code of many does not move it."""
 
     kind = "patient"
     statistics: ClassVar[Mapping[str, str]] = {
         **_MEAN,
         **_MAX,
         "worst_visit": "the most unusual visit",
-        **_RARITY,
-        **_PAIR,
         **_UNKNOWN,
     }
+    choice = Choice(fusion="harmonic", used=("max", "worst_visit", "unknown"))
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
-        scored = patient.scored
-        statistics = _statistics(scored.surprisal, counts.surprisal(scored), np.arange(len(scored)))
-        pair = patient.pair(counts)
-        statistics |= {"unknown": float(len(patient.unknown)), "worst_visit": float("nan")}
-        statistics["pair"] = float(pair.max()) if len(pair) else float("nan")
+        bits = patient.scored.surprisal
         extra: dict[str, Any] = {}
-        if len(scored):
+        statistics = dict.fromkeys(("mean", "max", "worst_visit"), math.nan)
+        if len(bits):
             numbers, place = np.unique(patient.visits, return_inverse=True)
-            means = np.bincount(place, weights=scored.surprisal) / np.bincount(place)
-            statistics["worst_visit"] = float(means.max())
+            means = np.bincount(place, weights=bits) / np.bincount(place)
+            statistics = {"mean": float(bits.mean()), "max": _largest(bits), "worst_visit": _largest(means)}
             worst = patient.named(int(numbers[np.argmax(means)]))
             extra = {f"worst_{name}": value for name, value in worst.items()}
+        statistics["unknown"] = float(len(patient.unknown))
         first = next((time for time in patient.times if time is not None), None)
-        return [replace(record_row(scored, statistics), time=first, extra=extra)]
+        return [replace(record_row(patient.scored, statistics), time=first, extra=extra)]
+
+
+def _largest(values: Doubles) -> float:
+    return float(values.max()) if len(values) else math.nan
 
 
 def _visit_row(patient: PatientUnits, visit: int, units: Longs, statistics: dict[str, float]) -> Row:
@@ -516,16 +505,6 @@ def _visit_row(patient: PatientUnits, visit: int, units: Longs, statistics: dict
         return part_row(patient.scored, units, str(visit + 1), statistics)
     spans = patient.unknown_spans[patient.unknown == visit]
     return named_row(patient.scored.record, str(visit + 1), spans, units, statistics)
-
-
-def _statistics(bits: Doubles, rarity: Doubles, units: Longs) -> dict[str, float]:
-    if not len(units):
-        return dict.fromkeys(("mean", "max", "rarity"), float("nan"))
-    return {
-        "mean": float(bits[units].mean()),
-        "max": float(bits[units].max()),
-        "rarity": float(rarity[units].max()),
-    }
 
 
 LEVELS: tuple[Level, ...] = tuple(

@@ -33,6 +33,7 @@ from seqmlm.anomaly.levels import (
 from seqmlm.anomaly.values import Doubles, Row, Scored
 from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
+from seqmlm.evaluation.conformal import Choice
 from seqmlm.tokenizers.base import Tokenizer
 
 SEGMENT = 20
@@ -111,6 +112,7 @@ class ProteinLevel(Level):
         "segment": "the most unexpected stretch",
         UNKNOWN: "residues that are not known, ambiguous or rare (X, B, Z, J, U, O)",
     }
+    choice = Choice(fusion="harmonic")
     shares: ClassVar[Mapping[str, str]] = {
         UNKNOWN: "{} of its residues are not known, ambiguous or rare (X, B, Z, J, U, O)"
     }

@@ -66,7 +66,9 @@ def when(cell: Any) -> float | None:
 
 
 def _counted(moment: datetime) -> float:
-    return (moment - (_EPOCH if moment.tzinfo is None else _EPOCH_UTC)).total_seconds()
+    if moment.tzinfo is None:
+        return (moment - _EPOCH).total_seconds()
+    return (moment.astimezone(UTC) - _EPOCH_UTC).total_seconds()  # OverflowError where no year has it
 
 
 def _since(number: float) -> float:
@@ -259,7 +261,7 @@ def until_seconds(until: str | None) -> float | None:
         return None
     try:
         return seconds(str(until)) + (86_400.0 if len(str(until).strip()) <= 10 else 0.0)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise UsageError("until takes a date such as 2024-12-31") from None
 
 
