@@ -135,9 +135,11 @@ class ProteinLevel(Level):
 
 
 class ResidueLevel(UnitLevel):
-    """Each residue of a protein, by its surprisal above what the place lets expect (`unexpected`)."""
+    """Each residue of a protein: what the score (`unexpected`) has above what its place lets expect is only
+    told, and its surprisal, alone and above that of its frequency, judges."""
 
     statistics: ClassVar[Mapping[str, str]] = {**UNEXPECTED, **SURPRISAL, **LIFT}
+    choice = Choice(fusion="harmonic", used=("surprisal", "lift"))
     counted_from = 1
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = Frequencies
