@@ -2,8 +2,8 @@
 
 A fault moves few of a session's statistics, and no one of them finds all kinds, so they are fused. Which ones
 was chosen by `benchmarks/level_statistics.py`: the number of lines, one kind of line more often than usual
-and LogBERT's rule (Guo et al. 2021) found nothing that the others do not, and most of the false alarms in
-logs that change.
+and LogBERT's rule (Guo et al. 2021) found nothing that the others do not, and made most of the false alarms
+in logs that change.
 """
 
 from __future__ import annotations
