@@ -414,6 +414,7 @@ class LineLevel(_LinesLevel):
         "unseen": UNSEEN,
         "bigram": "how rarely training had this line after the one before it",
     }
+    choice = Choice(fusion="harmonic")
 
     def __init__(self, name: str) -> None:
         self.name = name
