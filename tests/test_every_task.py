@@ -18,7 +18,7 @@ import pytest
 from commands import COMMANDS, TASKS
 from histories import histories
 from text_models import text_model
-from tiny_fields import random_model
+from tiny_models import random_model
 
 from seqmlm.data.files import UNDER_WAY
 from seqmlm.data.problems import Problems

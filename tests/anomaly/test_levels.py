@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_fields import random_model
-from tiny_models import protein_model, residues
+from tiny_models import protein_model, random_model, residues
 
 from seqmlm.anomaly import levels
 from seqmlm.anomaly.levels import UNKNOWN, Frequencies, Level

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from code_gaps import KINDS, OPERATORS, Gap, counted, gaps, predicted
-from tiny_fields import random_model
+from tiny_models import random_model
 
 from seqmlm.domains.holes import Hole, Prompt
 from seqmlm.inference.cloze import Cloze

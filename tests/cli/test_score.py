@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fork_server import Finished, ForkServer
-from tiny_fields import random_model
-from tiny_models import protein_model, saved
+from tiny_models import protein_model, random_model, saved
 
 from seqmlm.data.problems import Problems
 from seqmlm.evaluation.conformal import Calibration

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_fields import random_model
+from tiny_models import random_model
 from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,

@@ -71,7 +71,7 @@ def snapshot(folder: Path) -> dict[str, tuple[Any, ...]]:
 
 def models(formats: Sequence[Hostile], root: Path) -> None:
     """An untrained model of each field, which knows the words of the clean files; run in a child."""
-    from tiny_fields import random_model
+    from tiny_models import random_model
 
     from seqmlm import plugins
     from seqmlm.config import parse_options

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import zstandard
 from tiny_domain_models import patients, patients_model
-from tiny_fields import random_model
-from tiny_models import RESIDUES, protein_model
+from tiny_models import RESIDUES, protein_model, random_model
 
 from seqmlm.data import files
 from seqmlm.data.problems import Problems

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from structures import Equal, value
-from tiny_fields import random_model
-from tiny_models import dna_model, protein_model, residues
+from tiny_models import dna_model, protein_model, random_model, residues
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import checkpoint
-from tiny_fields import random_model
+from tiny_models import random_model
 
 from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.variants import Edit, Variant

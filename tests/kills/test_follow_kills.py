@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -119,18 +119,6 @@ class _Writer:
         self.contents.append("")
 
 
-def _in_a_child(work: Callable[[], None]) -> int:
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return child
-
-
 @FORK
 @pytest.mark.kills
 def test_no_row_is_lost_or_doubled(workspace: Path) -> None:
@@ -142,16 +130,15 @@ def test_no_row_is_lost_or_doubled(workspace: Path) -> None:
     Registry(Workspace.locate()).close()  # migrated once
     wanted = int(os.environ.get("SEQMLM_KILLS", "20"))
     for number in range(wanted):
-        child = _in_a_child(lambda: _follow(world, out))
+        running = start(lambda: _follow(world, out), workspace / "streams")
         for _ in range(chance.randrange(1, 4)):
             writer.write()
             time.sleep(chance.uniform(0.0, 0.06))
             if chance.random() < 0.3:
                 writer.rotate()
         time.sleep(chance.uniform(0.0, 0.15))
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status), f"it ended by itself before kill {number}"
+        running.kill()
+        assert running.wait().code == -signal.SIGKILL, f"it ended by itself before kill {number}"
     writer.mend()
     _follow(world, out)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
@@ -181,13 +168,13 @@ def test_no_row_is_lost_on_standard_output(workspace: Path) -> None:
     wanted = int(os.environ.get("SEQMLM_KILLS", "20")) // 2
     shown = [workspace / f"shown-{number}" for number in range(wanted + 1)]
     for one in shown[:-1]:
-        child = _in_a_child(lambda: _follow(world, workspace / "kept", one))  # noqa: B023 called at once
+        running = start(lambda: _follow(world, workspace / "kept", one), workspace / "streams")  # noqa: B023
         for _ in range(chance.randrange(1, 4)):
             writer.write()
             time.sleep(chance.uniform(0.0, 0.06))
         time.sleep(chance.uniform(0.0, 0.15))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        running.kill()
+        running.wait()
     writer.mend()
     _follow(world, workspace / "kept", shown[-1])
     given = "".join(one.read_text().rpartition("\n")[0] + "\n" for one in shown if one.exists())

@@ -6,20 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from histories import histories
+from tiny_models import random_model
 
-from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import ClassNorms, LineLevel
-from seqmlm.engine.backbones import ModelConfig, build
-from seqmlm.engine.model import MaskedRows
 from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import Stored, store, store_backgrounds
 from seqmlm.inference.detector import table
-from seqmlm.inference.model_folder import Card, LoadedModel
+from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tokenizers.base import Tokenizer
@@ -49,22 +46,8 @@ def depth(stack, limit=10):
 
 
 def loaded(domain: str, tokenizer: Tokenizer, max_length: int) -> LoadedModel:
-    """Two random layers."""
-    torch.manual_seed(3)
-    torch.set_num_threads(1)
-    overrides = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
-    config = ModelConfig(max_length=max_length, overrides=overrides, layers="everywhere.v1")
-    model = build(config, tokenizer.space)
-    own = plugins.domain(domain)
-    card = Card(
-        domain=domain,
-        unit=own.unit,
-        tokenizer=tokenizer.name,
-        max_length=max_length,
-        probability="ordinary",
-    )
-    rows = MaskedRows(model, tokenizer.space)
-    return LoadedModel(rows=rows, tokenizer=tokenizer, domain=own, card=card, path="nowhere")
+    """Two random layers that see everything, with weights as they are drawn."""
+    return random_model(domain, tokenizer, max_length=max_length, layers="everywhere.v1", spread=1)
 
 
 def patients_model(max_length: int = 256, **options: Any) -> LoadedModel:

@@ -20,32 +20,51 @@ from seqmlm.tokenizers.residue import ResidueTokenizer
 RESIDUES = "LAGVSERTIDPKQNFYMHWC"
 
 
-def protein_model(max_length: int = 22, layers: str = "modernbert.v1") -> LoadedModel:
-    """Two random layers over residues, of a pattern of `LAYERS`; windows of `max_length` tokens."""
-    return _model("protein", ResidueTokenizer(), max_length, layers)
+def random_model(
+    domain: str,
+    tokenizer: Tokenizer,
+    *,
+    max_length: int = 64,
+    layers: str = "modernbert.v1",
+    spread: float = 12.0,
+    **card: Any,
+) -> LoadedModel:
+    """Two random layers; weights are large, so that what is said depends on what is seen.
 
-
-def dna_model() -> LoadedModel:
-    """Two random layers over bases."""
-    return _model("dna", BaseTokenizer(), 22, "modernbert.v1")
-
-
-def _model(domain: str, tokenizer: Tokenizer, max_length: int, layers: str) -> LoadedModel:
+    Args:
+        domain: of the card.
+        tokenizer: the vocabulary.
+        max_length: tokens of a window.
+        layers: a pattern of `LAYERS`.
+        spread: factor of all weights.
+        card: further fields of the card.
+    """
     torch.manual_seed(3)
     torch.set_num_threads(1)
     overrides = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
     model = build(ModelConfig(max_length=max_length, layers=layers, overrides=overrides), tokenizer.space)
-    rows = MaskedRows(model, tokenizer.space)
-    card = Card(
-        domain=domain,
-        unit=tokenizer.unit,
-        tokenizer=tokenizer.name,
-        max_length=max_length,
-        probability="ordinary",
-    )
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.mul_(spread)
+    facts: dict[str, Any] = {"max_length": max_length, "probability": "ordinary", **card}
     return LoadedModel(
-        rows=rows, tokenizer=tokenizer, domain=plugins.domain(domain), card=card, path="nowhere"
+        rows=MaskedRows(model, tokenizer.space),
+        tokenizer=tokenizer,
+        domain=plugins.domain(domain),
+        card=Card(domain=domain, unit=tokenizer.unit, tokenizer=tokenizer.name, **facts),
+        path="nowhere",
     )
+
+
+def protein_model(max_length: int = 22, layers: str = "modernbert.v1") -> LoadedModel:
+    """Over residues, with weights as they are drawn."""
+    return random_model("protein", ResidueTokenizer(), max_length=max_length, layers=layers, spread=1)
+
+
+def dna_model() -> LoadedModel:
+    """Over bases, with weights as they are drawn."""
+    return random_model("dna", BaseTokenizer(), max_length=22, spread=1)
 
 
 def saved(model: LoadedModel, folder: Path, **card: Any) -> Path:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from histories import histories
-from tiny_fields import random_model
-from tiny_models import saved
+from tiny_models import random_model, saved
 
 from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.logs.readers.events import LogLines

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from text_models import text_model
-from tiny_fields import random_model
-from tiny_models import saved
+from tiny_models import random_model, saved
 
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session

@@ -12,8 +12,7 @@ import pytest
 import torch
 from mlflow.tracking import MlflowClient
 from registered import origin
-from tiny_fields import random_model
-from tiny_models import protein_model, saved
+from tiny_models import protein_model, random_model, saved
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from seqmlm import plugins

@@ -15,8 +15,7 @@ import torch
 from encoders import separate_logits
 from histories import DAY, histories
 from text_models import text_model
-from tiny_fields import random_model
-from tiny_models import saved
+from tiny_models import random_model, saved
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tiny_domain_models import patients_model
-from tiny_fields import random_model
-from tiny_models import RESIDUES, protein_model
+from tiny_models import RESIDUES, protein_model, random_model
 
 from seqmlm.domains.dna import DNA
 from seqmlm.engine.backbones import ModelConfig, build

@@ -19,8 +19,7 @@ from checkpoints import checkpoint
 from histories import histories
 from sklearn.metrics import average_precision_score, roc_auc_score
 from structures import Best, Equal, value
-from tiny_fields import random_model
-from tiny_models import protein_model, residues, saved
+from tiny_models import protein_model, random_model, residues, saved
 
 from seqmlm import plugins
 from seqmlm.data.rows import read_rows

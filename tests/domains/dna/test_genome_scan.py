@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_fields import random_model
+from tiny_models import random_model
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna import DNA

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from Bio import SeqIO
 from Bio.Seq import Seq
 from Bio.SeqRecord import SeqRecord
-from tiny_fields import random_model
+from tiny_models import random_model
 
 from seqmlm.anomaly.levels import WHOLE
 from seqmlm.anomaly.values import Row
@@ -31,7 +30,7 @@ from seqmlm.domains.dna.levels import (
 )
 from seqmlm.domains.dna.nucleotides import own
 from seqmlm.domains.dna.overlapping import KmerTokenizer
-from seqmlm.engine.types import Encoding, Ids
+from seqmlm.engine.types import InMemory
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -59,29 +58,12 @@ every = pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=[one.name for one i
 TEXT = letters(230) + "NN" + letters(118)
 
 
-class Training:
-    """Sequences of a training split."""
-
-    def __init__(self, tokenizer: NucleotideTokenizer, raws: Sequence[str]) -> None:
-        self._encodings = tokenizer.encode_batch(raws)
-
-    @property
-    def lengths(self) -> Ids:
-        return np.array([len(one) for one in self._encodings], dtype=np.int32)
-
-    def __len__(self) -> int:
-        return len(self._encodings)
-
-    def __getitem__(self, index: int) -> Encoding:
-        return self._encodings[index]
-
-
 def record(raw: str, **meta: object) -> Record:
     return Record(id="r", raw=raw, source="g.fa", line=1, meta=meta)
 
 
 def judged(tokenizer: NucleotideTokenizer, level: DnaLevel, one: Record) -> list[Row]:
-    background = GenomeBackground.fit(Training(tokenizer, TRAIN), tokenizer, seed=0)
+    background = GenomeBackground.fit(InMemory(tokenizer.encode_batch(TRAIN)), tokenizer, seed=0)
     detector = Detector(RecordScorer(Session(random_model("dna", tokenizer))), level, background=background)
     return [found.row for found in detector.judged([one], Problems())]
 
@@ -241,8 +223,8 @@ def test_places_are_those_of_the_contig(meta: dict[str, object], expected: tuple
 
 @every
 def test_the_background_is_what_the_training_letters_say(tokenizer: NucleotideTokenizer) -> None:
-    known = GenomeBackground.fit(Training(tokenizer, TRAIN), tokenizer, seed=1)
-    plain = GenomeBackground.fit(Training(BaseTokenizer(), TRAIN), BaseTokenizer(), seed=2)
+    known = GenomeBackground.fit(InMemory(tokenizer.encode_batch(TRAIN)), tokenizer, seed=1)
+    plain = GenomeBackground.fit(InMemory(BaseTokenizer().encode_batch(TRAIN)), BaseTokenizer(), seed=2)
     for one, other in zip(known.composition.tables, plain.composition.tables, strict=True):
         np.testing.assert_allclose(one, other)
     again = GenomeBackground.load(known.arrays(), tokenizer)

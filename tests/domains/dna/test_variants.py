@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from Bio import bgzf
-from tiny_fields import random_model
+from tiny_models import random_model
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna.overlapping import KmerTokenizer

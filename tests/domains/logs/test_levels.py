@@ -14,6 +14,7 @@ from seqmlm.anomaly.values import Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.counts import counts_of
 from seqmlm.domains.logs.levels import TIMED, LineLevel, LogBackground, SessionLevel, timed
+from seqmlm.engine.types import InMemory
 from seqmlm.engine.units import EXACT
 from seqmlm.errors import StateError
 from seqmlm.inference.batches import Encoded
@@ -27,14 +28,6 @@ from seqmlm.tokenizers.log_words import LogWordTokenizer
 TRAIN = [NORMAL] * 8 + [(*NORMAL[:3], NORMAL[2], NORMAL[3])] * 2
 
 
-class Encodings(list):  # type: ignore[type-arg]
-    """A list with the lengths of its encodings."""
-
-    @property
-    def lengths(self) -> object:
-        return np.array(list(map(len, self)))
-
-
 @pytest.fixture(scope="module", params=[TemplateTokenizer, LogWordTokenizer])
 def model(request: pytest.FixtureRequest) -> LoadedModel:
     tokenizer: Tokenizer = request.param.train([session(lines).raw for lines in TRAIN])
@@ -44,7 +37,7 @@ def model(request: pytest.FixtureRequest) -> LoadedModel:
 @pytest.fixture(scope="module")
 def known(model: LoadedModel) -> LogBackground:
     encodings = model.tokenizer.encode_batch([session(lines).raw for lines in TRAIN])
-    return LogBackground.fit(Encodings(encodings), model.tokenizer, seed=0)
+    return LogBackground.fit(InMemory(encodings), model.tokenizer, seed=0)
 
 
 def scored(model: LoadedModel, record: Record) -> Scored:

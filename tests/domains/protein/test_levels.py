@@ -13,7 +13,7 @@ from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.protein.levels import SEGMENT, LengthReference, ProteinLevel, ResidueLevel
-from seqmlm.engine.types import Encoding, Ids
+from seqmlm.engine.types import InMemory
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -21,18 +21,6 @@ from seqmlm.tasks.score_output import line
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 TOKENIZER = ResidueTokenizer()
-
-
-class Nothing:
-    """A training split that is not looked at."""
-
-    lengths: Ids = np.zeros(0, dtype=np.int32)
-
-    def __len__(self) -> int:
-        return 0
-
-    def __getitem__(self, index: int) -> Encoding:
-        raise IndexError(index)
 
 
 def record(length: int) -> Record:
@@ -59,7 +47,7 @@ def normal(seed: int, count: int = 400) -> list[Scored]:
 
 
 def reference() -> LengthReference:
-    return LengthReference.fit(Nothing(), TOKENIZER, seed=0).learn(normal(0))
+    return LengthReference.fit(InMemory([]), TOKENIZER, seed=0).learn(normal(0))
 
 
 def test_z_scores_of_fresh_normals_are_standard_at_every_length() -> None:
@@ -82,7 +70,7 @@ def test_a_reference_survives_saving_and_holds_no_protein() -> None:
 
 
 def test_without_normal_scores_there_is_no_z() -> None:
-    empty = LengthReference.fit(Nothing(), TOKENIZER, seed=0)
+    empty = LengthReference.fit(InMemory([]), TOKENIZER, seed=0)
     assert empty.z(50, 3.0) is None
     assert empty.learn([]).z(50, 3.0) is None
 

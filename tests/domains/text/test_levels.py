@@ -7,13 +7,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from tiny_fields import random_model
+from tiny_models import random_model
 
 from seqmlm.anomaly.levels import Frequencies
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.text.levels import SentenceLevel, WordLevel
-from seqmlm.engine.types import Encoding, Ids
+from seqmlm.engine.types import InMemory
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -21,18 +21,7 @@ from seqmlm.tokenizers.subword import BpeTokenizer
 
 SENTENCES = ["the keys to the cabinet are on the table", "the cabinet is old", "a key opens a cabinet"] * 4
 TOKENIZER = BpeTokenizer.train(SENTENCES, vocabulary_size=300)
-
-
-class Training:
-    """Sequences of a training split."""
-
-    lengths: Ids = np.array([len(TOKENIZER.encode(one)) for one in SENTENCES], dtype=np.int32)
-
-    def __len__(self) -> int:
-        return len(SENTENCES)
-
-    def __getitem__(self, index: int) -> Encoding:
-        return TOKENIZER.encode(SENTENCES[index])
+TRAINING = InMemory(TOKENIZER.encode_batch(SENTENCES))
 
 
 def record(raw: str) -> Record:
@@ -47,7 +36,7 @@ def unigram_bits(word_tokens: list[int]) -> float:
 
 
 def test_statistics_of_a_sentence_are_those_of_its_words() -> None:
-    background = Frequencies.fit(Training(), TOKENIZER, seed=0)
+    background = Frequencies.fit(TRAINING, TOKENIZER, seed=0)
     detector = Detector(
         RecordScorer(Session(random_model("text", TOKENIZER))), SentenceLevel(), background=background
     )
@@ -66,7 +55,7 @@ def test_statistics_of_a_sentence_are_those_of_its_words() -> None:
 
 
 def test_frequencies_survive_saving() -> None:
-    background = Frequencies.fit(Training(), TOKENIZER, seed=0)
+    background = Frequencies.fit(TRAINING, TOKENIZER, seed=0)
     again = Frequencies.load(background.arrays(), TOKENIZER)
     [found] = Detector(RecordScorer(Session(random_model("text", TOKENIZER))), WordLevel("word")).scored(
         RecordScorer(Session(random_model("text", TOKENIZER))).encoded([record("a table")], Problems())
@@ -82,7 +71,7 @@ def test_words_are_rows_of_their_own() -> None:
     for unit, one in enumerate(rows):
         bits = one.scored.surprisal[unit]
         assert one.row.statistics == {"surprisal": bits, "unknown": 0.0}
-    known = Frequencies.fit(Training(), TOKENIZER, seed=0)
+    known = Frequencies.fit(TRAINING, TOKENIZER, seed=0)
     detector = Detector(detector.scorer, WordLevel("word"), background=known)
     judged = detector.judged([record(text)], Problems())
     assert [one.row.statistics["unknown"] for one in judged] == [1.0, 1.0, 0.0]
