@@ -195,16 +195,6 @@ def test_show_gives_the_sequence_masked_guessed_and_true():
     assert shown == "masked    M_VA_\npredicted MWVAL\ntrue      MKVAY"
 
 
-def test_built_in_domains_come_through_their_entry_points():
-    assert plugins.domain("protein") is PROTEIN
-    assert plugins.domain("text") is TEXT
-    for domain in (PROTEIN, TEXT):
-        defaults = domain.defaults
-        assert defaults.tokenizer in plugins.names("tokenizers")
-        assert defaults.masking.masker in plugins.names("maskers")
-        assert plugins.tokenizer_class(defaults.tokenizer).unit == domain.unit
-
-
 def test_records_of_people_are_not_followed():
     """What a follower tells a terminal and a webhook is made of what stands in the lines."""
     followed = [name for name in plugins.names("domains") if plugins.domain(name).followed]

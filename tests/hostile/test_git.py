@@ -57,13 +57,12 @@ class Trap:
         path.chmod(0o755)
         return str(path)
 
-    def config(self, *pairs: str) -> None:
-        for name, value in zip(pairs[::2], pairs[1::2], strict=True):
-            git(self.folder, "config", name, value)
+    def config(self, **settings: str) -> None:
+        for name, value in settings.items():
+            git(self.folder, "config", name, self.filled(value))
 
-    def attributes(self, text: str, place: str = ".gitattributes") -> None:
-        (self.folder / place).parent.mkdir(exist_ok=True)
-        (self.folder / place).write_text(text)
+    def filled(self, text: str) -> str:
+        return text.format(program=self.program, folder=self.folder)
 
 
 @pytest.fixture
@@ -80,133 +79,72 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trap:
     return Trap(folder, tmp_path / "canary")
 
 
-# Attacks: each arms the trap, and gives what plain git is asked for.
-
-
-def clean(trap: Trap) -> list[str]:
-    trap.attributes("*.py filter=x\n")
-    trap.config("filter.x.clean", trap.program, "filter.x.required", "true")
-    return ["diff", "HEAD"]
-
-
-def smudge(trap: Trap) -> list[str]:
-    trap.attributes("*.py filter=x\n")
-    trap.config("filter.x.smudge", trap.program)
-    return ["checkout", "HEAD", "--", "pkg"]
-
-
-def process(trap: Trap) -> list[str]:
-    trap.attributes("*.py filter=x\n")
-    trap.config("filter.x.process", trap.program)
-    return ["diff", "HEAD"]
+FILTER, DRIVER = "*.py filter=x\n", "*.py diff=x\n"
+# Files of attributes, settings of the repository, and what plain git is asked for.
+SETTINGS: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
+    "clean": (
+        {".gitattributes": FILTER},
+        {"filter.x.clean": "{program}", "filter.x.required": "true"},
+        "diff HEAD",
+    ),
+    "smudge": ({".gitattributes": FILTER}, {"filter.x.smudge": "{program}"}, "checkout HEAD -- pkg"),
+    "process": ({".gitattributes": FILTER}, {"filter.x.process": "{program}"}, "diff HEAD"),
+    "attributes inside": ({".git/info/attributes": FILTER}, {"filter.x.clean": "{program}"}, "diff HEAD"),
+    "attributes elsewhere": (
+        {"evil.attributes": FILTER},
+        {"core.attributesFile": "{folder}/evil.attributes", "filter.x.clean": "{program}"},
+        "diff HEAD",
+    ),
+    "included config": (
+        {".gitattributes": FILTER, "evil.cfg": '[filter "x"]\n\tclean = {program}\n'},
+        {"include.path": "../evil.cfg"},
+        "diff HEAD",
+    ),
+    "fsmonitor": ({}, {"core.fsmonitor": "{program}"}, "status"),
+    "textconv": ({".gitattributes": DRIVER}, {"diff.x.textconv": "{program}"}, "diff HEAD"),
+    "driver": ({".gitattributes": DRIVER}, {"diff.x.command": "{program}"}, "diff HEAD"),
+    "external diff": ({}, {"diff.external": "{program}"}, "diff HEAD"),
+    "pager": ({}, {"core.pager": "{program}", "pager.diff": "{program}"}, "diff HEAD"),
+    # Git itself lets no alias hide a command.
+    "alias": ({}, {"alias.diff": "!{program}", "alias.evil": "!{program}"}, "evil"),
+}
+# Partial clones that lack the blob which the diff needs, and say how it is to be fetched: address, setting.
+LOST = {
+    "ssh": ("ssh://localhost/nowhere", {"core.sshCommand": "{program}"}),
+    "proxy": ("git://localhost/nowhere", {"core.gitProxy": "{program}"}),
+    "remote helper": ("ext::{program}", {"protocol.ext.allow": "always"}),
+    "upload pack": ("{folder}", {"remote.origin.uploadpack": "{program}"}),
+}
 
 
 def config_of_a_worktree(trap: Trap) -> list[str]:
-    trap.attributes("*.py filter=x\n")
-    trap.config("extensions.worktreeConfig", "true", "core.repositoryformatversion", "1")
+    (trap.folder / ".gitattributes").write_text(FILTER)
+    trap.config(**{"extensions.worktreeConfig": "true", "core.repositoryformatversion": "1"})
     git(trap.folder, "config", "--worktree", "filter.x.clean", trap.program)
     return ["diff", "HEAD"]
 
 
-def included_config(trap: Trap) -> list[str]:
-    trap.attributes("*.py filter=x\n")
-    (trap.folder / "evil.cfg").write_text(f'[filter "x"]\n\tclean = {trap.program}\n')
-    trap.config("include.path", "../evil.cfg")
-    return ["diff", "HEAD"]
-
-
-def info_attributes(trap: Trap) -> list[str]:
-    trap.attributes("*.py filter=x\n", ".git/info/attributes")
-    trap.config("filter.x.clean", trap.program)
-    return ["diff", "HEAD"]
-
-
-def attributes_elsewhere(trap: Trap) -> list[str]:
-    trap.attributes("*.py filter=x\n", "evil.attributes")
-    trap.config("core.attributesFile", str(trap.folder / "evil.attributes"), "filter.x.clean", trap.program)
-    return ["diff", "HEAD"]
-
-
-def fsmonitor(trap: Trap) -> list[str]:
-    trap.config("core.fsmonitor", trap.program)
-    return ["status"]
-
-
-def textconv(trap: Trap) -> list[str]:
-    trap.attributes("*.py diff=x\n")
-    trap.config("diff.x.textconv", trap.program)
-    return ["diff", "HEAD"]
-
-
-def driver(trap: Trap) -> list[str]:
-    trap.attributes("*.py diff=x\n")
-    trap.config("diff.x.command", trap.program)
-    return ["diff", "HEAD"]
-
-
-def external_diff(trap: Trap) -> list[str]:
-    trap.config("diff.external", trap.program)
-    return ["diff", "HEAD"]
-
-
-def pager(trap: Trap) -> list[str]:
-    trap.config("core.pager", trap.program, "pager.diff", trap.program)
-    return ["diff", "HEAD"]
-
-
-def hook(trap: Trap) -> list[str]:
-    shutil.copy2(trap.program, trap.folder / ".git" / "hooks" / "post-index-change")
+def hook(trap: Trap, folder: str = ".git/hooks") -> list[str]:
+    (trap.folder / folder).mkdir(exist_ok=True)
+    shutil.copy2(trap.program, trap.folder / folder / "post-index-change")
     os.utime(trap.folder / "same.py", (1, 1))  # so that git has the index to refresh
     return ["status"]
 
 
 def hooks_path(trap: Trap) -> list[str]:
-    (trap.folder / "evil").mkdir()
-    shutil.copy2(trap.program, trap.folder / "evil" / "post-index-change")
-    trap.config("core.hooksPath", "evil")
-    os.utime(trap.folder / "same.py", (1, 1))
-    return ["status"]
-
-
-def missing_object(trap: Trap, url: str, *pairs: str) -> list[str]:
-    """A partial clone that lacks the blob which the diff needs, and says how it is to be fetched."""
-    blob = git(trap.folder, "rev-parse", "HEAD:pkg/stack.py").decode().strip()
-    (trap.folder / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
-    trap.config("core.repositoryformatversion", "1", "extensions.partialClone", "origin")
-    trap.config("remote.origin.promisor", "true", "remote.origin.url", url, *pairs)
-    return ["diff", "HEAD"]
-
-
-def ssh(trap: Trap) -> list[str]:
-    return missing_object(trap, "ssh://localhost/nowhere", "core.sshCommand", trap.program)
-
-
-def proxy(trap: Trap) -> list[str]:
-    return missing_object(trap, "git://localhost/nowhere", "core.gitProxy", trap.program)
-
-
-def remote_helper(trap: Trap) -> list[str]:
-    return missing_object(trap, f"ext::{trap.program}", "protocol.ext.allow", "always")
-
-
-def upload_pack(trap: Trap) -> list[str]:
-    return missing_object(trap, str(trap.folder), "remote.origin.uploadpack", trap.program)
-
-
-def alias(trap: Trap) -> list[str]:
-    trap.config("alias.diff", f"!{trap.program}", "alias.evil", f"!{trap.program}")
-    return ["evil"]  # git itself lets no alias hide a command
+    trap.config(**{"core.hooksPath": "evil"})
+    return hook(trap, "evil")
 
 
 def git_file(trap: Trap) -> list[str]:
-    clean(trap)
+    asked = armed(trap, "clean")
     (trap.folder / ".git").rename(trap.folder / "fixtures")
     (trap.folder / ".git").write_text("gitdir: fixtures\n")
-    return ["diff", "HEAD"]
+    return asked
 
 
 def bare_inside(trap: Trap) -> list[str]:
-    trap.config("core.fsmonitor", trap.program, "core.bare", "false", "core.worktree", "..")
+    trap.config(**{"core.fsmonitor": "{program}", "core.bare": "false", "core.worktree": ".."})
     for path in (trap.folder / ".git").iterdir():
         path.rename(trap.folder / "pkg" / path.name)
     (trap.folder / ".git").rmdir()
@@ -224,36 +162,41 @@ def submodule(trap: Trap) -> list[str]:
 
 
 def submodule_asked_for(trap: Trap) -> list[str]:
-    trap.config("diff.submodule", "diff", "diff.ignoreSubmodules", "none")
+    trap.config(**{"diff.submodule": "diff", "diff.ignoreSubmodules": "none"})
     return submodule(trap)
 
 
-ATTACKS: list[Callable[[Trap], list[str]]] = [
-    clean,
-    smudge,
-    process,
-    config_of_a_worktree,
-    included_config,
-    info_attributes,
-    attributes_elsewhere,
-    fsmonitor,
-    textconv,
-    driver,
-    external_diff,
-    pager,
-    hook,
-    hooks_path,
-    ssh,
-    proxy,
-    remote_helper,
-    upload_pack,
-    alias,
-    git_file,
-    bare_inside,
-    submodule,
-    submodule_asked_for,
-]
-LOST = (ssh, proxy, remote_helper, upload_pack)
+OTHERS: dict[str, Callable[[Trap], list[str]]] = {
+    made.__name__: made
+    for made in (
+        config_of_a_worktree,
+        hook,
+        hooks_path,
+        git_file,
+        bare_inside,
+        submodule,
+        submodule_asked_for,
+    )
+}
+
+
+def armed(trap: Trap, attack: str) -> list[str]:
+    """Arm the trap; what plain git is asked for."""
+    if attack in OTHERS:
+        return OTHERS[attack](trap)
+    if attack in LOST:
+        blob = git(trap.folder, "rev-parse", "HEAD:pkg/stack.py").decode().strip()
+        (trap.folder / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+        url, settings = LOST[attack]
+        trap.config(**{"core.repositoryformatversion": "1", "extensions.partialClone": "origin"})
+        trap.config(**{"remote.origin.promisor": "true", "remote.origin.url": url, **settings})
+        return ["diff", "HEAD"]
+    files, settings, asked = SETTINGS[attack]
+    for name, text in files.items():
+        (trap.folder / name).parent.mkdir(exist_ok=True)
+        (trap.folder / name).write_text(trap.filled(text))
+    trap.config(**settings)
+    return asked.split()
 
 
 def listing(folder: Path) -> dict[str, tuple[int, int, str]]:
@@ -304,18 +247,18 @@ def everything(model: Path, folder: Path, out: Path) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+@pytest.mark.parametrize("attack", [*SETTINGS, *LOST, *OTHERS])
 def test_nothing_of_a_repository_runs(model, trap, tmp_path, attack, capfd):
-    asked = attack(trap)
+    asked = armed(trap, attack)
     trap.canary.unlink(missing_ok=True)
-    plainly(trap, asked, terminal=attack is pager)
+    plainly(trap, asked, terminal=attack == "pager")
     assert trap.canary.exists(), "the attack is not live"
     trap.canary.unlink()
     before = listing(trap.folder)
     codes = everything(model, trap.folder, tmp_path)
     assert not trap.canary.exists()
     assert listing(trap.folder) == before
-    first = 3 if attack in LOST else 2 if attack is bare_inside else 0
+    first = 3 if attack in LOST else 2 if attack == "bare_inside" else 0
     assert codes == [first, 0, 0, 0]
     assert "Traceback" not in capfd.readouterr().err
     if first == 0:
@@ -368,7 +311,7 @@ def test_nothing_outside_the_folder_is_read(model, trap, tmp_path, capfd):
     raised = index.read_bytes().replace(b"000000.py", b"../upp.py")  # of equal length
     index.write_bytes(raised[:-20] + hashlib.sha1(raised[:-20]).digest())
     assert b"../upp.py" in git(trap.folder, "ls-files")
-    trap.config("core.worktree", str(outside))
+    trap.config(**{"core.worktree": str(outside)})
     before = listing(trap.folder), listing(outside)
     codes = everything(model, trap.folder, tmp_path)
     assert (listing(trap.folder), listing(outside)) == before

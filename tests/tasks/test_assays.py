@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from checkpoints import checkpoint
 from scipy.stats import spearmanr
+from stopped import stop_at
 
 from seqmlm.domains.variants import Assay, VariantTable
 from seqmlm.inference.session import Session
@@ -83,21 +84,13 @@ def test_an_interrupted_benchmark_is_resumed(
 ):
     given = ("variants", esm, "-d", "protein", "--proteingym", folder, "--json", "--out")
     whole = seqmlm(*given, tmp_path / "whole")
-    effects, calls = VariantScorer.effects, list[int]()
-
-    def interrupted(self: VariantScorer, variants: Any) -> Any:
-        calls.append(len(variants))
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return effects(self, variants)
-
-    monkeypatch.setattr(VariantScorer, "effects", interrupted)
+    calls = stop_at(monkeypatch, VariantScorer, "effects", 2, KeyboardInterrupt())
     assert seqmlm(*given, tmp_path / "scores").code == 130
     other = seqmlm(*given, tmp_path / "scores", "--resume", "--convention", "wt")
     assert (other.code, "cannot continue" in other.err) == (4, True)
     done = seqmlm(*given, tmp_path / "scores", "--resume")
     assert done.code == 0, done.err
-    assert calls[2:] == [80]  # of the second assay alone
+    assert [len(variants) for (variants,) in calls[2:]] == [80]  # of the second assay alone
     assert done.json["assays"] == whole.json["assays"]
     files = {path.name: path.read_bytes() for path in (tmp_path / "scores").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from log_models import NORMAL, log_model, session
+from stopped import stop_at
 from text_models import text_model
 from tiny_models import protein_model, residues
 
@@ -27,7 +28,7 @@ from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.score import opened, score_files
+from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_output import UNSCORED, ScoreCounts, ScoreSummary
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
@@ -70,22 +71,6 @@ def _score(model: str, *paths: Path, progress: Lines | None = None, **settings: 
     return score_files(config, io.StringIO(), progress)
 
 
-def _stop_after(monkeypatch: pytest.MonkeyPatch, batches: int, error: BaseException | None) -> None:
-    """End the scoring in its n-th batch: by an error that kills it, or by a polite signal."""
-    judged, done = Detector.encoded, 0
-
-    def batch(self: Detector, encoded: Any) -> Any:
-        nonlocal done
-        done += 1
-        if done == batches:
-            if error is not None:
-                raise error
-            os.kill(os.getpid(), signal.SIGTERM)
-        return judged(self, encoded)
-
-    monkeypatch.setattr(Detector, "encoded", batch)
-
-
 def test_the_share_that_is_done_is_shown(model: str, fasta: Path) -> None:
     progress = Lines()
     _score(model, fasta, progress=progress)
@@ -110,7 +95,7 @@ def test_a_stopped_scoring_goes_on_to_the_same_bytes(
     whole, out = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
     _score(model, fasta, out=whole, per_unit=True)
     with monkeypatch.context() as patched:
-        _stop_after(patched, stopped, KeyboardInterrupt())
+        stop_at(patched, Detector, "encoded", stopped, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             _score(model, fasta, out=out, per_unit=True)
     progress = Lines()
@@ -127,7 +112,7 @@ def test_a_signal_ends_within_the_batch_and_nothing_is_lost(
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     _score(model, fasta, out=whole)
     with monkeypatch.context() as patched:
-        _stop_after(patched, 5, None)
+        stop_at(patched, Detector, "encoded", 5, None)
         summary = _score(model, fasta, out=out)
     assert (summary.stopped, summary.records) == (signal.SIGTERM, 16)
     assert out.read_bytes() == b"".join(whole.read_bytes().splitlines(keepends=True)[:16])
@@ -155,7 +140,7 @@ def test_another_request_does_not_go_on(
 ) -> None:
     out = tmp_path / "out.jsonl"
     with monkeypatch.context() as patched:
-        _stop_after(patched, 5, KeyboardInterrupt())
+        stop_at(patched, Detector, "encoded", 5, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             _score(model, fasta, out=out)
     with pytest.raises(StateError, match="mode was partition:4 and is partition:2"):
@@ -183,7 +168,7 @@ def test_quarantine_does_not_double(
     for stopped in (4, 7, 8):
         Path(f"{out}.quarantine.jsonl").unlink(missing_ok=True)
         with monkeypatch.context() as patched:
-            _stop_after(patched, stopped, KeyboardInterrupt())
+            stop_at(patched, Detector, "encoded", stopped, KeyboardInterrupt())
             with pytest.raises(KeyboardInterrupt):
                 _score(model, fasta, out=out, on_error="quarantine")
         again = _score(model, fasta, out=out, on_error="quarantine", resume=True)
@@ -191,7 +176,7 @@ def test_quarantine_does_not_double(
         assert Path(f"{out}.quarantine.jsonl").read_text() == aside
         assert (again.bad, again.problems) == (summary.bad, summary.problems)
     with monkeypatch.context() as patched:
-        _stop_after(patched, 8, KeyboardInterrupt())
+        stop_at(patched, Detector, "encoded", 8, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             _score(model, fasta, out=out, on_error="quarantine")
     _score(model, fasta, out=out, on_error="quarantine")  # started over
@@ -260,7 +245,7 @@ def test_a_scoring_of_the_folder_it_writes_to_is_resumed(
     whole, out = tmp_path / name, folder / name
     _score(model, folder, out=whole)
     with monkeypatch.context() as patched:
-        _stop_after(patched, 5, KeyboardInterrupt())
+        stop_at(patched, Detector, "encoded", 5, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             _score(model, folder, out=out)
     assert _score(model, folder, out=out, resume=True).records == 40
@@ -277,7 +262,7 @@ def test_the_same_content_goes_on_and_another_of_the_same_size_and_time_does_not
 
     def stop(batch: int) -> None:
         with monkeypatch.context() as patched:
-            _stop_after(patched, batch, KeyboardInterrupt())
+            stop_at(patched, Detector, "encoded", batch, KeyboardInterrupt())
             with pytest.raises(KeyboardInterrupt):
                 _score(model, fasta, out=out)
 
@@ -336,13 +321,6 @@ def test_nothing_to_score_is_an_error_and_no_all_clear(
         _score(model, source, out=out, on_error="skip")
     assert not out.exists()
     assert not Path(f"{out}.resume.json").exists()
-
-
-def test_whether_counts_are_mixed_in_reaches_the_model(model: str, fasta: Path) -> None:
-    for expert in ("auto", "none"):
-        assert opened(ScoreConfig(model=model, paths=(str(fasta),), expert=expert)).expert is None
-    with pytest.raises(StateError, match="no counts"):
-        _ = opened(ScoreConfig(model=model, paths=(str(fasta),), expert="counts")).expert
 
 
 def test_rows_without_a_score_are_counted_and_told(model: str, tmp_path: Path) -> None:

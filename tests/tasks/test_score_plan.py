@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stopped import stop_at
 from tiny_domain_models import patients_model
 from tiny_models import RESIDUES, protein_model, random_model
 
@@ -197,17 +198,8 @@ def test_a_resumed_scoring_goes_on_in_the_mode_it_began_with(
     loaded, folder = protein_model(100), tmp_path / "model"
     model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
     config = ScoreConfig(model=str(folder), paths=(str(fasta),), out=tmp_path / "out.jsonl")
-    judged, done = Detector.encoded, 0
-
-    def killed(self: Detector, encoded: Any) -> Any:
-        nonlocal done
-        done += 1
-        if done == 3:
-            raise KeyboardInterrupt
-        return judged(self, encoded)
-
     with monkeypatch.context() as patched:
-        patched.setattr(Detector, "encoded", killed)
+        stop_at(patched, Detector, "encoded", 3, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             score_files(config, io.StringIO())
     monkeypatch.setattr(score_plan, "PATIENCE", 0.0)  # as another device, or another version, may have it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +17,7 @@ import torch
 from checkpoints import checkpoint
 from histories import histories
 from sklearn.metrics import average_precision_score, roc_auc_score
+from stopped import stop_at
 from structures import Best, Equal, value
 from tiny_models import protein_model, random_model, residues, saved
 
@@ -188,22 +188,6 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def _stop_after(patched: pytest.MonkeyPatch, batches: int, error: BaseException | None) -> None:
-    """End the run in its n-th batch: by an error that kills it, or by a polite signal."""
-    decoded, done = Plan.decoded, 0
-
-    def batch(self: Plan, *given: Any) -> Any:
-        nonlocal done
-        done += 1
-        if done == batches:
-            if error is not None:
-                raise error
-            os.kill(os.getpid(), signal.SIGTERM)
-        return decoded(self, *given)
-
-    patched.setattr(Plan, "decoded", batch)
-
-
 @pytest.mark.parametrize("stopped", [1, 2, 4])
 @pytest.mark.parametrize("kind", ["killed", "told"])
 def test_a_stopped_run_goes_on_to_the_same_files(
@@ -213,7 +197,7 @@ def test_a_stopped_run_goes_on_to_the_same_files(
     whole, out = fasta.parent / "whole", fasta.parent / "out"
     once = _map(model, fasta, folder=whole, truth=truth)
     with monkeypatch.context() as patched:
-        _stop_after(patched, stopped, KeyboardInterrupt() if kind == "killed" else None)
+        stop_at(patched, Plan, "decoded", stopped, KeyboardInterrupt() if kind == "killed" else None)
         if kind == "killed":
             with pytest.raises(KeyboardInterrupt):
                 _map(model, fasta, folder=out, truth=truth)
@@ -411,7 +395,7 @@ def test_a_model_that_is_asked_goes_on_to_the_same_bytes(
     wanted = {"method": "cpmi", "null": 2, "distance": 3}
     _map(model, fasta, folder=whole, **wanted)
     with monkeypatch.context() as patched:
-        _stop_after(patched, 4, KeyboardInterrupt())
+        stop_at(patched, Plan, "decoded", 4, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             _map(model, fasta, folder=out, **wanted)
     _map(model, fasta, folder=out, resume=True, **wanted)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import checkpoint
+from stopped import stop_at
 from text_models import text_model
 
 from seqmlm.inference import runner
@@ -173,18 +173,8 @@ def test_an_interrupted_run_is_resumed(seqmlm, esm, wildtype, tmp_path, monkeypa
     whole = seqmlm(*compared, tmp_path / f"whole-{name}")
     assert whole.code == 0, whole.err
 
-    calls = list[int]()
-    effects = VariantScorer.effects
-
-    def interrupted(self: VariantScorer, variants: Any) -> Any:
-        calls.append(len(variants))
-        if len(calls) == 3:
-            if end == "crash":
-                raise SystemExit(9)
-            signal.raise_signal(signal.SIGTERM)
-        return effects(self, variants)
-
-    monkeypatch.setattr(VariantScorer, "effects", interrupted)
+    error = SystemExit(9) if end == "crash" else None
+    calls = stop_at(monkeypatch, VariantScorer, "effects", 3, error)
     monkeypatch.setattr(runner, "COMMIT_RECORDS", 1)
     out = tmp_path / name
     stopped = seqmlm(*given, "--out", out)
@@ -192,11 +182,10 @@ def test_an_interrupted_run_is_resumed(seqmlm, esm, wildtype, tmp_path, monkeypa
     assert end == "crash" or "stopped; run the same command with --resume to complete" in stopped.err
     other = seqmlm(*given, "--out", out, "--resume", "--convention", "wt")
     assert (other.code, "cannot continue" in other.err) == (4, True)
-    calls[:] = [0] * 3
     done = seqmlm(*compared, out, "--resume")  # what is made of all rows can be asked for later
     assert done.code == 0, done.err
     assert f"continuing {out} after 512 records" in done.err
-    assert calls[3:] == [600 - 512]
+    assert [len(variants) for (variants,) in calls[3:]] == [600 - 512]
     assert out.read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
     bad = [Path(f"{one}.quarantine.jsonl").read_text() for one in (out, tmp_path / f"whole-{name}")]
     assert (bad[0], bad[0].count("\n")) == (bad[1], 2)

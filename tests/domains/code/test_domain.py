@@ -21,17 +21,6 @@ FAST = (
 )
 
 
-def test_trains_on_a_small_sample(seqmlm, tmp_path: Path):
-    CODE.sample(tmp_path / "s", n=40)
-    done = seqmlm("train", "--domain", "code", tmp_path / "s", "--name", "first", *FAST)
-    assert done.code == 0, done.err
-    assert done.json["domain"] == "code"
-    assert done.json["eval_bits_per_unit"] > 0
-    config = (tmp_path / "runs" / "first" / "config.yaml").read_text()
-    assert "token_class.v1" in config
-    assert "code.v1" in config
-
-
 def test_trains_on_every_format(seqmlm, tmp_path: Path):
     rows = [{"code": f"def f{i}(x):\n    return x + {i}\n", "repo": f"r{i % 5}"} for i in range(40)]
     lines = tmp_path / "python.jsonl"
@@ -43,26 +32,6 @@ def test_trains_on_every_format(seqmlm, tmp_path: Path):
     old.write_text("print 'hello'\n" * 20)
     done = seqmlm("train", "--domain", "code", lines, note, old, STDLIB / "bisect.py", "--name", "all", *FAST)
     assert done.code == 0, done.err
-
-
-def test_an_undecodable_file_ends_with_its_line_or_is_put_aside(seqmlm, tmp_path: Path):
-    folder = tmp_path / "data"
-    CODE.sample(folder, n=20)
-    (folder / "code" / "bad.py").write_bytes(b"x = 1\ny = '\xff'\n")
-    done = seqmlm("train", "--domain", "code", folder, "--name", "stops", *FAST)
-    assert done.code == 3
-    assert "bad.py:2" in done.err
-    done = seqmlm("train", "--domain", "code", folder, "--name", "goes", "--on-error", "quarantine", *FAST)
-    assert done.code == 0, done.err
-    [line] = (tmp_path / "runs" / "goes" / "quarantine.jsonl").read_text().splitlines()
-    assert json.loads(line)["line"] == 2
-
-
-def test_inspect(seqmlm, tmp_path: Path):
-    CODE.sample(tmp_path / "s", n=20)
-    done = seqmlm("data", "inspect", "--domain", "code", tmp_path / "s", "--json")
-    assert done.code == 0, done.err
-    assert done.json["records"] == 20
 
 
 @pytest.mark.parametrize("lexer", ["auto", "generic"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path, PurePath
 
 import pytest
@@ -155,24 +154,10 @@ def no_modes(tmp: Path) -> Path:
     return folder
 
 
-KINDS: list[Callable[[Path], Path]] = [
-    plain,
-    sub_folder,
-    through_a_link,
-    carriage_returns,
-    attributes,
-    linked,
-    submodule,
-    above_a_submodule,
-    longer_hashes,
-    split_index,
-    sparse,
-    shallow,
-    quoted_names,
-    borrowed_objects,
-    detached,
-    no_modes,
-]
+KINDS = (
+    *(plain, sub_folder, through_a_link, carriage_returns, attributes, linked, submodule, above_a_submodule),
+    *(longer_hashes, split_index, sparse, shallow, quoted_names, borrowed_objects, detached, no_modes),
+)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -152,20 +152,6 @@ def test_a_leaking_pair_and_short_sequences_from_the_command_line(seqmlm, tmp_pa
     assert "g.fa:17: a sequence of fewer than 6 bases" in named.err
 
 
-def test_bad_files_end_in_one_sentence(seqmlm, tmp_path: Path):
-    for name, text, said in (
-        ("r.fastq", "@a\nACGT\n+\nIII\n", "r.fastq:1: sequence and quality of a read differ in length"),
-        ("p.fasta", ">p\nMKVLLE\n", "p.fasta:1: a letter that stands for no nucleotide"),
-        ("e.fasta", ">a\nACGT\n>e\n", "e.fasta:3: a record without a sequence"),
-        ("w.bed", "chr1\t1\t4\n", "--option genome="),
-    ):
-        (tmp_path / name).write_text(text)
-        refused = seqmlm("train", "--domain", "dna", tmp_path / name, *TRAIN)
-        assert refused.code in (2, 3)
-        assert said in refused.err
-        assert "Traceback" not in refused.err
-
-
 def test_windows_of_a_genome_train(seqmlm, tmp_path: Path):
     fasta = genome(tmp_path / "g.fna")
     windows = tmp_path / "w.bed"
@@ -173,10 +159,3 @@ def test_windows_of_a_genome_train(seqmlm, tmp_path: Path):
     trained = seqmlm("train", "--domain", "dna", windows, *TRAIN, "--option", f"genome={fasta}")
     assert trained.code == 0, trained.err
     assert "12,000 bases" in trained.err
-
-
-def test_inspect(seqmlm, tmp_path: Path):
-    found = seqmlm("data", "inspect", "--domain", "dna", genome(tmp_path / "g.fa"), "--json")
-    assert found.code == 0, found.err
-    assert found.json["characters"] == 140_000
-    assert set(found.json["tokens"]) == set("ACGT")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from Bio import bgzf
+from stopped import stop_at
 from tiny_models import random_model
 
 from seqmlm.data.problems import Problems
@@ -351,32 +351,22 @@ def test_an_interrupted_copy_is_resumed(
     given = ("variants", model, asked, "--reference", reference, "--out")
     done = seqmlm(*given, tmp_path / "whole.vcf.gz")
     assert done.code == 0, done.err
-    calls = list[int]()
-    effects, finish = VariantScorer.effects, _ScoredVCF.finish
-
-    def interrupted(self: VariantScorer, variants: Any) -> Any:
-        calls.append(len(variants))
-        if len(calls) == 3 and end != "full disk":
-            if end == "crash":
-                raise SystemExit(9)
-            signal.raise_signal(signal.SIGTERM)
-        return effects(self, variants)
+    error = SystemExit(9) if end == "crash" else None
+    calls = stop_at(monkeypatch, VariantScorer, "effects", 0 if end == "full disk" else 3, error)
 
     def full(self: _ScoredVCF) -> None:
-        if len(calls) == 3:
-            raise StateError("cannot write: No space left on device")
-        finish(self)
+        raise StateError("cannot write: No space left on device")
 
-    monkeypatch.setattr(VariantScorer, "effects", interrupted)
-    monkeypatch.setattr(_ScoredVCF, "finish", full)
     monkeypatch.setattr(runner, "COMMIT_RECORDS", 1)
     out = tmp_path / "scored.vcf.gz"
-    assert seqmlm(*given, out).code == {"crash": 9, "signal": 143, "full disk": 4}[end]
+    with monkeypatch.context() as patched:
+        if end == "full disk":
+            patched.setattr(_ScoredVCF, "finish", full)
+        assert seqmlm(*given, out).code == {"crash": 9, "signal": 143, "full disk": 4}[end]
     assert not out.exists()
-    calls[:] = [0] * 4
     done = seqmlm(*given, out, "--resume")
     assert done.code == 0, done.err
-    assert calls[4:] == ([] if end == "full disk" else [38 - 2 * 16])
+    assert [len(one) for (one,) in calls[3:]] == ([] if end == "full disk" else [38 - 2 * 16])
     assert "scored 38 of 38 variants" in done.err
     assert lines_of(out) == lines_of(tmp_path / "whole.vcf.gz")
     assert [one.name for one in tmp_path.glob("scored*")] == ["scored.vcf.gz"]

@@ -166,11 +166,6 @@ def test_no_background_is_said(model):
         VisitLevel().rows(one, None)
 
 
-def test_names():
-    names = ["visit", "event", "patient", "visit-whole", "event-whole", "patient-whole"]
-    assert [level.name for level in LEVELS] == names
-
-
 def test_codes_that_rarely_meet_are_rarer_together_than_by_chance() -> None:
     own = [np.array([1, 3])] * 60 + [np.array([2, 4])] * 60 + [np.array([1, 4])] * 3 + [np.array([5])]
     counts = np.bincount(np.concatenate(own), minlength=7)

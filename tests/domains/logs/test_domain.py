@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +101,3 @@ def test_a_window_as_people_see_it():
         "predicted up in 5⏎<guess>",
         "true      up in 5⏎down",
     ]
-
-
-def test_defaults():
-    defaults = dataclasses.asdict(LOGS.defaults)
-    assert (defaults["tokenizer"], defaults["split"]) == ("templates.v1", "chronological")
-    assert (defaults["validation"], defaults["calibration"]) == (0.05, 0.1)
-    assert defaults["masking"]["masker"] == "whole_unit.v1"
-    assert next(iter(LOGS.formats)) == "auto"  # what a name without an ending is read as
