@@ -185,15 +185,8 @@ def test_nothing_of_a_patient_is_in_the_calibration(seqmlm: Run, workspace: Path
         for event in history.events:
             time = "" if event.time is None else iso(event.time)
             value = "" if event.value is None else repr(event.value)
-            fields = (
-                f"subject{history.subject}",
-                time,
-                event.code,
-                value,
-                event.text or "",
-                event.visit or "",
-            )
-            lines.append(",".join(fields))
+            fields = (time, event.code, value, event.text or "", event.visit or "")
+            lines.append(",".join((f"subject{history.subject}", *fields)))
     table = workspace / "events.csv"
     for share, calibrated in (("0.5", True), ("0.05", False)):
         kept = [
@@ -201,19 +194,8 @@ def test_nothing_of_a_patient_is_in_the_calibration(seqmlm: Run, workspace: Path
         ]
         table.write_text("\n".join([header, *kept]) + "\n")
         name = f"p{share[2:]}"
-        done = seqmlm(
-            "train",
-            "-d",
-            "ehr",
-            table,
-            *FAST,
-            "--name",
-            name,
-            "--set",
-            f"data.calibration={share}",
-            "--set",
-            "data.validation=0.3",
-        )
+        shares = ("--set", f"data.calibration={share}", "--set", "data.validation=0.3")
+        done = seqmlm("train", "-d", "ehr", table, *FAST, "--name", name, *shares)
         assert done.code == 0, done.err
         folder = workspace / "runs" / name / "model"
         assert bool(stored_calibrations(folder)) == calibrated, "fewer than eleven rows are none"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +25,6 @@ from seqmlm.tokenizers.bases import BaseTokenizer
 
 Run = Callable[..., Finished]
 
-PACED = Path(__file__).resolve().parents[1] / "support" / "paced_cli.py"
 SECONDS = 240  # patience with a busy machine
 
 
@@ -66,37 +64,6 @@ def run(home: Path, forks: ForkServer) -> Callable[..., Finished]:
 
 def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_killed_in_the_middle_and_gone_on_with(
-    run: Run, forks: ForkServer, home: Path, tmp_path: Path, suffix: str
-) -> None:
-    source = fasta(tmp_path / "many.fasta", 1200, 5, longest=60)
-    source.write_text(source.read_text().replace(">p5.700\n", ">odd\nMK1\n>p5.700\n"))
-    whole, out = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
-    common = ("score", home / "mine", source, "--mode", "exact", "--on-error", "quarantine")
-    assert run(*common, "--out", whole, script=PACED).code == 0
-    cursor = Path(f"{out}.resume.json")
-    kills = 0
-    for least in (40, 400, 800):
-        process = forks.start(*common, "--out", out, "--resume", script=PACED)
-        while process.poll() is None and not (cursor.exists() and _records(cursor) >= least):
-            time.sleep(0.002)
-        kills += process.kill() == -signal.SIGKILL
-    assert kills == 3
-    assert 800 <= _records(cursor) < 1201
-    last = run(*common, "--out", out, "--resume", script=PACED)
-    assert last.code == 0, last.err
-    assert "continuing" in last.err
-    assert "scored 1,200 records" in last.err
-    assert ", 1 bad record left out" in last.err
-    assert out.read_bytes() == whole.read_bytes()
-    assert Path(f"{out}.quarantine.jsonl").read_bytes() == Path(f"{whole}.quarantine.jsonl").read_bytes()
-
-
-def _records(cursor: Path) -> int:
-    return int(json.loads(cursor.read_text())["position"]["records"])
 
 
 def test_alarms_by_the_stored_calibration(run: Run, home: Path, tmp_path: Path) -> None:

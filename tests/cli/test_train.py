@@ -346,21 +346,6 @@ def test_bad_input_is_named_and_takes_no_name(
     assert not (tmp_path / "runs/x").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (("train",), 2, "--domain"),
-        (("train", "-d", "protein", "--set", "train.max_stepz=3"), 2, "did you mean 'max_steps'"),
-        (("score", "nothing", "-"), 4, "no model 'nothing'"),
-        (("train", "--resume", "nothing"), 4, "nothing"),
-    ],
-)
-def test_mistakes_have_exit_codes(seqmlm: Run, arguments: tuple[str, ...], code: int, words: str) -> None:
-    failed = seqmlm(*arguments)
-    assert failed.code == code
-    assert words in failed.err.replace("\n", " ")
-
-
 def test_quarantine_keeps_bad_records_aside(seqmlm: Run, tmp_path: Path, workspace: Path) -> None:
     path = tmp_path / "some.fasta"
     path.write_text(

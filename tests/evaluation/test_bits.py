@@ -17,7 +17,7 @@ from seqmlm.engine.masking.uniform import Uniform
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.randomness import EVALUATION, rng
-from seqmlm.engine.types import Encoding, Ids, TokenSpace
+from seqmlm.engine.types import Encoding, InMemory, TokenSpace
 from seqmlm.engine.units import Units, unit_numbers
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.bits import BitsReport, memorization_gap, unigram, unit_bits
@@ -30,23 +30,15 @@ def masked_bits(*arguments: Any, **named: Any) -> BitsReport:
     return unit_bits(*arguments, **named).report()
 
 
-class Corpus(list[Encoding]):
-    """Sequences in memory."""
-
-    @property
-    def lengths(self) -> Ids:
-        return np.array([len(e) for e in self], dtype=np.int32)
-
-
-def corpus(count: int, seed: int = 0) -> Corpus:
+def corpus(count: int, seed: int = 0) -> InMemory:
     """Sentences of words of one to three tokens."""
-    random, made = np.random.default_rng(seed), Corpus()
+    random, made = np.random.default_rng(seed), list[Encoding]()
     for _ in range(count):
         length = int(random.integers(3, 25))
         ids = np.concatenate([[3], random.zipf(1.6, length).clip(max=25) + 4, [4]])
         groups = np.concatenate([[-1], np.cumsum(random.random(length) < 0.6), [-1]])
         made.append(Encoding(ids=ids.astype(np.int32), groups=groups.astype(np.int32)))
-    return made
+    return InMemory(made)
 
 
 def model(seed: int = 0) -> MaskedRows:
@@ -106,13 +98,13 @@ def test_units_are_masked_whole_and_do_not_depend_on_model_or_company() -> None:
 
 def test_the_model_sees_masks_alone_where_it_is_asked() -> None:
     """Other tokens in the masked places change no input, and none is kept or replaced."""
-    sequences, changed = corpus(10), Corpus()
+    sequences, changed = corpus(10), list[Encoding]()
     for index, encoding in enumerate(sequences):
         chosen = uniform_units(encoding, SPACE, 0.15, rng(5, 0, index, EVALUATION))
         changed.append(replace(encoding, ids=np.where(chosen, 9, encoding.ids).astype(np.int32)))
     rows, seen = model(), []
     rows.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-    for one in (sequences, changed):
+    for one in (sequences, InMemory(changed)):
         unit_bits(Conditionals(rows), one, range(10), unigram=FLAT, seed=5)
     before = seen[0]
     assert (before.input_ids[0, before.asked] == SPACE.mask).all()
@@ -135,7 +127,7 @@ def test_a_model_that_knows_nothing_costs_what_the_uniform_costs() -> None:
 
 def test_sequences_without_ordinary_tokens_are_passed_over() -> None:
     empty = Encoding(ids=np.array([3, 4], np.int32), groups=np.array([-1, -1], np.int32))
-    sequences = Corpus([empty, *corpus(2), empty])
+    sequences = InMemory([empty, *corpus(2), empty])
     ask = Conditionals(model())
     assert masked_bits(ask, sequences, range(4), unigram=FLAT, seed=0).units >= 2
     nothing = masked_bits(ask, sequences, [0, 3], unigram=FLAT, seed=0)
@@ -167,7 +159,7 @@ def test_units_of_a_sequence() -> None:
     assert Units(SPACE).spelled(Encoding(ids=np.array([3], np.int32), groups=np.array([-1], np.int32))) == []
 
 
-def train(rows: MaskedRows, sequences: Corpus, corruptor: Corruptor, epochs: int) -> None:
+def train(rows: MaskedRows, sequences: InMemory, corruptor: Corruptor, epochs: int) -> None:
     optimizer = torch.optim.AdamW(rows.parameters(), lr=3e-3)
     for epoch in range(epochs):
         masked = [corruptor(encoding, epoch, i) for i, encoding in enumerate(sequences)]
@@ -184,11 +176,12 @@ def make_corruptor(dynamic: bool) -> Corruptor:
 
 def test_memorization_shows_as_a_negative_gap_with_static_masks_alone() -> None:
     """Tokens drawn independently: there is nothing to learn beyond the masks that were seen."""
-    random, sequences = np.random.default_rng(0), Corpus()
+    random, made = np.random.default_rng(0), list[Encoding]()
     for _ in range(16):
         ids = np.concatenate([[3], random.integers(5, 30, 12), [4]]).astype(np.int32)
         groups = np.concatenate([[-1], np.arange(12), [-1]]).astype(np.int32)
-        sequences.append(Encoding(ids=ids, groups=groups))
+        made.append(Encoding(ids=ids, groups=groups))
+    sequences = InMemory(made)
     gaps = {}
     for dynamic in (True, False):
         rows, corruptor = model(), make_corruptor(dynamic)

@@ -13,29 +13,20 @@ from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.masking.span import Span
 from seqmlm.engine.masking.uniform import Uniform
 from seqmlm.engine.packing import PackedBatch, PackedRow, RowDataset, RowPlanner
-from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.types import Encoding, InMemory, TokenSpace
 
 SPACE = TokenSpace(size=40, pad=0, mask=4, unk=1, start=2, end=3, special=(0, 1, 2, 3, 4))
 ROWS = 24
 
 
-class Corpus:
+def sixty() -> InMemory:
     """60 sequences of 3 to 20 tokens."""
-
-    def __init__(self) -> None:
-        random = np.random.default_rng(0)
-        self.encodings = []
-        for length in random.integers(1, 19, 60):
-            ids = np.concatenate([[2], random.choice(SPACE.ordinary, length), [3]]).astype(np.int32)
-            groups = np.concatenate([[-1], np.arange(length) // 2, [-1]]).astype(np.int32)
-            self.encodings.append(Encoding(ids=ids, groups=groups))
-        self.lengths = np.array([len(encoding) for encoding in self.encodings], np.int32)
-
-    def __len__(self) -> int:
-        return len(self.encodings)
-
-    def __getitem__(self, index: int) -> Encoding:
-        return self.encodings[index]
+    random, made = np.random.default_rng(0), []
+    for length in random.integers(1, 19, 60):
+        ids = np.concatenate([[2], random.choice(SPACE.ordinary, length), [3]]).astype(np.int32)
+        groups = np.concatenate([[-1], np.arange(length) // 2, [-1]]).astype(np.int32)
+        made.append(Encoding(ids=ids, groups=groups))
+    return InMemory(made)
 
 
 class Rows(Sampler[PackedRow]):
@@ -52,7 +43,7 @@ class Rows(Sampler[PackedRow]):
 
 
 def batches(*, workers: int = 0, rank: int = 0, world: int = 1, masker: type = Uniform) -> list[PackedBatch]:
-    corpus = Corpus()
+    corpus = sixty()
     corruptor = Corruptor(MaskingConfig(), masker(rate=0.15, space=SPACE), SPACE, None, seed=7)
     rows = Rows(RowPlanner(corpus.lengths, tokens_per_row=64, seed=7), rank, world)
     dataset = RowDataset(corpus, corruptor)
@@ -89,7 +80,7 @@ def test_two_ranks_give_what_one_gives():
 
 
 def test_masks_do_not_depend_on_the_rows_they_are_packed_into():
-    corpus = Corpus()
+    corpus = sixty()
     corruptor = Corruptor(MaskingConfig(), Uniform(rate=0.15, space=SPACE), SPACE, None, seed=7)
     dataset = RowDataset(corpus, corruptor)
     whole_epoch = []
@@ -104,7 +95,7 @@ def test_masks_do_not_depend_on_the_rows_they_are_packed_into():
 
 
 def test_each_epoch_has_masks_of_its_own():
-    corpus = Corpus()
+    corpus = sixty()
     corruptor = Corruptor(MaskingConfig(), Uniform(rate=0.15, space=SPACE), SPACE, None, seed=7)
     samples = tuple(range(len(corpus)))
     first, second = (RowDataset(corpus, corruptor)[PackedRow(epoch, samples, 0)] for epoch in (0, 1))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from plain_git import git
 from tiny_domain_models import MODULE, calibrated_code_model
 
 from seqmlm.cli import main
@@ -28,14 +29,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     calibrated_code_model(folder)
     return folder
-
-
-def git(folder: Path, *arguments: str, check: bool = True) -> bytes:
-    ours = ["-c", "user.name=n", "-c", "user.email=n@localhost", "-c", "protocol.file.allow=always"]
-    named = ["git", "-C", str(folder), *ours, *arguments]
-    return subprocess.run(
-        named, capture_output=True, check=check, stdin=subprocess.DEVNULL, timeout=60
-    ).stdout
 
 
 @dataclass(frozen=True)

@@ -50,14 +50,14 @@ def task(out: Path, pause: float) -> None:
 
 
 def scoring(out: Path, pause: float) -> None:
-    """What a scoring does, with a slow scorer and a commit after every batch."""
+    """What a scoring does, with a slow scorer and a commit after every batch; a second process reads."""
     columns = Schema(columns={"id": "text", "source": "text", "line": "integer", "score": "number"})
     output = Output(out, columns, format=format_of(out), request={"input": "x"}, resume=True)
     with Problems("quarantine", quarantine=Path(f"{out}.quarantine.jsonl")) as problems:
         position = output.begin(problems)
         done = position.records
         given = Input(_records, plugins.domain("protein"), ResidueTokenizer())
-        for batch in from_files(given, problems, position, budget=Budget(), ahead=False):
+        for batch in from_files(given, problems, position, budget=Budget(), ahead=True):
             for record, _ in batch:
                 output.write(
                     [{"id": record.id, "source": "x", "line": record.line, "score": record.line / 3}]
@@ -87,7 +87,7 @@ def test_no_row_is_lost_or_doubled(
         while kills < wanted and not finished:
             running = start(lambda: work(out, 0.003), tmp_path / "streams")  # noqa: B023 called at once
             time.sleep(chance.uniform(0.0, 0.25))
-            running.kill()
+            os.kill(running.process, signal.SIGKILL)
             ended = running.wait()
             assert ended.code in (0, -signal.SIGKILL), ended.err
             # The mark goes last: with an output and no mark the child was killed on its way out.

@@ -118,7 +118,10 @@ class Campaign:
         if not self.model.is_dir():
             raise RuntimeError((self.root / "streams" / "stderr").read_text())
         began = time.monotonic()
-        self.expected = self.finished(self.home(), [self.training("a"), self.scoring("x")])
+        jobs, home = [self.training("a"), self.scoring("x")], self.home()
+        self.begin(home, jobs)
+        self.await_all(home, jobs)
+        self.expected = self.results(home, jobs)
         self.duration = time.monotonic() - began
 
     def home(self) -> Path:
@@ -138,26 +141,10 @@ class Campaign:
         )
 
     def scoring(self, name: str) -> Job:
-        words = (
-            "score",
-            self.model,
-            self.many,
-            "--mode",
-            "partition:4",
-            "--on-error",
-            "quarantine",
-            "--json",
-        )
+        aside = ("--on-error", "quarantine")
+        words = ("score", self.model, self.many, "--mode", "partition:4", "--json", *aside)
         out = Path(f"{name}.jsonl")
         return Job(name, (*words, "--out", out), (*words, "--out", out, "--resume"), out)
-
-    def finished(
-        self, home: Path, jobs: list[Job], environment: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
-        """Run all jobs at once to their ends; what they have made."""
-        self.begin(home, jobs, environment)
-        self.await_all(home, jobs)
-        return self.results(home, jobs)
 
     def begin(self, home: Path, jobs: list[Job], environment: Mapping[str, str] | None = None) -> None:
         for job in jobs:
@@ -175,6 +162,12 @@ class Campaign:
                     self.problems.append(
                         f"{home.name}: {job.name} ended with {job.done.code}: {job.done.err[-600:]}"
                     )
+
+    def run_once(self, home: Path, environment: Mapping[str, str], *words: str) -> None:
+        """A command that nobody disturbs."""
+        job = Job(words[-1], words, words, Path("none"))
+        self.begin(home, [job], environment)
+        self.await_all(home, [job])
 
     def disturb(self, home: Path, jobs: list[Job], most: int) -> None:
         """Start all, kill some at random moments, begin again, up to `most` kills; then let all finish."""
@@ -291,9 +284,7 @@ class Campaign:
                     self.problems.append(
                         f"{home.name}: nothing is said of the tracker ({missing}): {job.done.err[-600:]}"
                     )
-            sync = Job("sync", ("runs", "sync"), ("runs", "sync"), Path("none"))
-            self.begin(home, [sync], environment)
-            self.await_all(home, [sync])
+            self.run_once(home, environment, "runs", "sync")
             self.check(home, [job], "started again" if again else "never started again", environment)
             server.kill()
 
@@ -309,9 +300,7 @@ class Campaign:
             own = url.rpartition("/")[0] + f"/{name}"
             environment = {"MLFLOW_TRACKING_URI": own, "SEQMLM_DATABASE_URL": own}
             home = self.home()
-            upgrade = Job("upgrade", ("db", "upgrade"), ("db", "upgrade"), Path("none"))
-            self.begin(home, [upgrade], environment)
-            self.await_all(home, [upgrade])
+            self.run_once(home, environment, "db", "upgrade")
             self.in_child(home, _ensure, environment)
             job = self.training("a")
             self.begin(home, [job], environment)
@@ -323,9 +312,7 @@ class Campaign:
             assert job.done is not None
             if "Traceback" in job.done.err:
                 self.problems.append(f"{home.name}: {job.done.err[-600:]}")
-            sync = Job("sync", ("runs", "sync"), ("runs", "sync"), Path("none"))
-            self.begin(home, [sync], environment)
-            self.await_all(home, [sync])
+            self.run_once(home, environment, "runs", "sync")
             self.check(home, [job], "restarted", environment)
             with base.connect() as connection:
                 connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -49,12 +49,14 @@ def write(file: Path, lines: Iterable[str]) -> None:
         opened.write("".join(f"{line}\n" for line in lines))
 
 
-def calibrated_model(folder: Path, lines: Iterable[str], known: tuple[str, ...] = NORMAL) -> str:
+def calibrated_model(
+    folder: Path, lines: Iterable[str], known: tuple[str, ...] = NORMAL, options: Mapping[str, Any] = OPTIONS
+) -> str:
     """A model that knows that these lines are usual."""
     write_log_model(folder, known)
     normal = folder.with_name(f"{folder.name}.log")
     write(normal, lines)
-    given: dict[str, Any] = {"level": "session", "mode": "exact", "options": OPTIONS, "format": "iso"}
+    given: dict[str, Any] = {"level": "session", "mode": "exact", "options": options, "format": "iso"}
     calibrate_files(CalibrateConfig(model=str(folder), paths=(str(normal),), **given), lambda text: None)
     return str(folder)
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -15,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from log_models import NORMAL, write_log_model
+from log_models import NORMAL
 from scipy.stats import betabinom
+from scored_streams import calibrated_model, follow, following, rows_of
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import StateError, UsageError
@@ -29,12 +26,10 @@ from seqmlm.inference.calibrations import (
 )
 from seqmlm.inference.detector import table
 from seqmlm.registry import Registry
-from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.tasks.calibrate_stream import CalibrateStreamConfig, calibrate_stream
 from seqmlm.tasks.incidents import list_incidents, mark_incident
 from seqmlm.tasks.score import opened
 from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_follow import score_following
 from seqmlm.tasks.score_plan import choose
 from seqmlm.workspace import Workspace
 
@@ -65,69 +60,17 @@ def model(made: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    write_log_model(folder)
-    normal = folder.with_name("normal.log")
-    normal.write_text("\n".join(_mixed(range(60), np.random.default_rng(0))) + "\n")
-    calibrate_files(
-        CalibrateConfig(
-            model=str(folder),
-            paths=(str(normal),),
-            level="session",
-            mode="exact",
-            options=OPTIONS,
-            format="iso",
-        ),
-        print,
-    )
-    return folder
+    normal = _mixed(range(60), np.random.default_rng(0))
+    return Path(calibrated_model(tmp_path_factory.mktemp("model"), normal, options=OPTIONS))
 
 
 def _config(model: Path, log: Path, **changed: object) -> ScoreConfig:
-    given = ScoreConfig(
-        model=str(model),
-        paths=(str(log),),
-        follow=True,
-        max_latency="0.2s",
-        options=OPTIONS,
-        format="iso",
-        out=log.with_suffix(".jsonl"),
-        level="session",
-        mode="exact",
-        fpr=0.05,
-        quiet="1s",
-    )
-    return replace(given, **changed)  # type: ignore[arg-type]
+    asked = {"options": OPTIONS, "level": "session", "mode": "exact", "fpr": 0.05, "quiet": "1s", **changed}
+    return following(str(model), log.parent, paths=(str(log),), out=log.with_suffix(".jsonl"), **asked)
 
 
-def _follow(config: ScoreConfig, rows: int, also: Callable[[], bool] = lambda: True) -> None:
-    """Follow until the output has so many rows; then SIGTERM."""
-    assert config.out is not None
-    out, ended = config.out, threading.Event()
-
-    def watch() -> None:
-        for _ in range(3000):  # a fuse
-            if (out.exists() and out.read_bytes().count(b"\n") >= rows and also()) or ended.wait(0.02):
-                break
-        if not ended.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        score_following(config)
-    finally:
-        ended.set()
-        watcher.join()
-
-
-def _p_values(config: ScoreConfig) -> list[float]:
-    assert config.out is not None
-    return [json.loads(line)["p_value"] for line in config.out.read_text().splitlines()]
-
-
-def _resolved(number: int) -> Callable[[], bool]:
-    return lambda: [one.state for one in list_incidents()].count("resolved") >= number
+def _resolved(number: int) -> bool:
+    return [one.state for one in list_incidents()].count("resolved") >= number
 
 
 def _one_shot(config: ScoreConfig, rows: Iterable[int]) -> Calibration:
@@ -166,7 +109,7 @@ def test_it_is_that_of_the_same_rows_scores_and_keeps_the_rate(
     lines += [*_lines(1100, _BACKUP), *_mixed(range(1101, 1400), rng)]
     log.write_text("\n".join(lines) + "\n")
     config = _config(model, log)
-    _follow(config, 500, _resolved(2))
+    follow(config, lambda: len(rows_of(config)) >= 500 and _resolved(2))
     before = stored_calibrations(model)
     by = {one.id: one.what for one in list_incidents()}
     fault = next(number for number, what in by.items() if "disk" in what)
@@ -197,8 +140,8 @@ def test_it_is_that_of_the_same_rows_scores_and_keeps_the_rate(
     later = workspace / "later.log"
     later.write_text("\n".join(_mixed(range(2000, 2400), np.random.default_rng(2))) + "\n")
     then = _config(model, later)
-    _follow(then, 400)
-    found = sum(one <= 0.05 for one in _p_values(then))
+    follow(then, 400)
+    found = sum(row["p_value"] <= 0.05 for row in rows_of(then))
     place = int(0.05 * (stored.ranked + 1))  # so many of the ranks are at most .05
     low, high = betabinom(400, place, stored.ranked + 1 - place).ppf([0.001, 0.999])
     assert low <= found <= high
@@ -213,7 +156,12 @@ def test_a_rolling_calibration_rests_on_false_alarms_and_not_on_faults(model: Pa
     lines += [*_lines(1200, _BACKUP), *_mixed(range(1600, 1610), rng)]
     log.write_text("\n".join(lines) + "\n")
     config = _config(model, log, calibration="rolling", fpr=0.02)
-    _follow(config, 120, lambda: sum("never seen" in one.what for one in list_incidents()) == 2)
+    follow(
+        config,
+        lambda: (
+            len(rows_of(config)) >= 120 and sum("never seen" in one.what for one in list_incidents()) == 2
+        ),
+    )
     for one in list_incidents():
         if "disk" in one.what:
             mark_incident(one.id, acknowledged=True)
@@ -221,7 +169,7 @@ def test_a_rolling_calibration_rests_on_false_alarms_and_not_on_faults(model: Pa
             mark_incident(one.id, normal=True)
     with log.open("a") as file:
         file.write("\n".join(_mixed(range(2000, 2185), rng)) + "\n")
-    _follow(config, 305)
+    follow(config, 305)
     with Registry(Workspace.locate()) as registry:
         stream = registry.stream(str(config.out))
         assert stream is not None
@@ -250,14 +198,14 @@ def test_what_cannot_be_used_is_refused(model: Path, tmp_path: Path, workspace: 
     log = workspace / "b.log"
     log.write_text("\n".join(_mixed(range(150), np.random.default_rng(3))) + "\n")
     config = _config(own, log)
-    _follow(config, 150)
+    follow(config, 150)
     before = (own / "calibration.safetensors").read_bytes()
     asked = CalibrateStreamConfig(model=str(own), stream=workspace / "b.jsonl")
     with pytest.raises(StateError, match="statistics of 150 rows that count as normal are kept, and a cal"):
         calibrate_stream(asked)
     with log.open("a") as file:
         file.write("\n".join(_mixed(range(150, 260), np.random.default_rng(4))) + "\n")
-    _follow(config, 260)
+    follow(config, 260)
     time.sleep(1.1)
     with pytest.raises(StateError, match="statistics of 0 rows that count as normal are kept since 1s ago"):
         calibrate_stream(replace(asked, since="1s"))
@@ -283,7 +231,7 @@ def test_what_a_person_is_told(
     log = workspace / "d.log"
     lines = [*_mixed(range(220), np.random.default_rng(5)), *_lines(230, _FAULT)]
     log.write_text("\n".join(lines) + "\n")
-    _follow(_config(own, log), 221)
+    follow(_config(own, log), 221)
     out = workspace / "d.jsonl"
     for words in (["x.log"], ["--level", "line"], ["--mode", "exact"], ["--records", 5]):
         refused = seqmlm("calibrate", own, *words, "--from-stream", out)

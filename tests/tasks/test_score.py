@@ -21,7 +21,6 @@ from seqmlm.anomaly.levels import record_row
 from seqmlm.data.files import Source
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.durable import FileLock
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
 from seqmlm.inference import batches, model_folder, runner
 from seqmlm.inference.batches import Encoded
@@ -300,27 +299,6 @@ def test_outputs_that_are_one_file_or_no_file_are_refused_before_any_work(
         with pytest.raises(UsageError, match=said):
             _score(model, fasta, **settings)
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_a_second_scoring_of_one_output_begins_nothing(model: str, fasta: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    with FileLock(tmp_path / "out.jsonl.lock"):
-        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-        with pytest.raises(StateError, match=r"out\.jsonl is in use by another process"):
-            _score(model, fasta, out=out, report=tmp_path / "r.html")
-        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-
-
-@pytest.mark.parametrize("text", ["", ">a\nM1\n>b\nM2\n"])
-def test_nothing_to_score_is_an_error_and_no_all_clear(
-    model: str, workspace: Path, tmp_path: Path, text: str
-) -> None:
-    source, out = workspace / "p.fasta", workspace / "out.jsonl"
-    source.write_text(text)
-    with pytest.raises(DataError, match=r"p\.fasta: no record could be read \(all .* were left out"):
-        _score(model, source, out=out, on_error="skip")
-    assert not out.exists()
-    assert not Path(f"{out}.resume.json").exists()
 
 
 def test_rows_without_a_score_are_counted_and_told(model: str, tmp_path: Path) -> None:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from plain_git import git
 from tiny_domain_models import MODULE, calibrated_code_model, changed_source
 
 from seqmlm.cli import main
 from seqmlm.errors import DataError
 
 BUGGY = changed_source()
-
-
-def git(folder: Path, *arguments: str) -> bytes:
-    named = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=n@localhost", *arguments]
-    return subprocess.run(named, capture_output=True, check=True).stdout
 
 
 @pytest.fixture(scope="module")

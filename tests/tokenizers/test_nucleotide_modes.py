@@ -15,8 +15,8 @@ from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.units import Mode, partition
 from seqmlm.errors import UsageError
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
-from seqmlm.tokenizers.nucleotide import FIRST, NucleotideTokenizer
-from tests.tokenizers.test_unit_questions import BPE, RAW, naive, rows_for
+from seqmlm.tokenizers.nucleotide import NucleotideTokenizer
+from tests.tokenizers.test_unit_questions import BPE, RAW, rows_for, share_of_kmers, share_of_token
 
 
 def scored(tokenizer: NucleotideTokenizer, text: str, owned: Any = None) -> SequenceScore:
@@ -51,25 +51,9 @@ def test_overlapping_kmers(text: str) -> None:
     assert sorted(score.groups.tolist()) == places
     mode = Mode.parse(text)
     passes = partition(len(places), mode.parts) if mode.kind == "partition" else np.arange(len(places))
-    spans = [
-        tuple(span) if i >= FIRST else (0, 0)
-        for i, span in zip(encoding.ids, encoding.spans.tolist(), strict=True)
-    ]
     for i, place in enumerate(score.groups.tolist()):
         hidden = {p for p, own in zip(places, passes, strict=True) if own == passes[places.index(place)]}
-        masked = {t for t, (a, b) in enumerate(spans) if hidden & set(range(a, b))}
-        over = [t for t, (a, b) in enumerate(spans) if a <= place < b]
-        shares = dict.fromkeys("ACGT", 0.0)
-        for token in over:
-            a, b = spans[token]
-            p = naive(rows, encoding, masked, token)
-            agreeing = dict.fromkeys("ACGT", 0.0)
-            for number in range(FIRST, tokenizer.space.size):
-                word = tokenizer.tokens[number]
-                if all(word[j - a] == RAW[j] for j in range(a, b) if j not in hidden):
-                    agreeing[word[place - a]] += p[number]
-            for base in "ACGT":
-                shares[base] += agreeing[base] / sum(agreeing.values()) / len(over)
+        shares = share_of_kmers(tokenizer, rows, encoding, hidden, place)
         check(score, i, shares, RAW[place], math.log(shares[RAW[place]]))
 
 
@@ -87,13 +71,9 @@ def test_tokens_of_several_bases(tokenizer: NucleotideTokenizer, text: str) -> N
         [token] = [t for t in inside if spans[t, 0] <= place < spans[t, 1]]
         together = {t for t in inside if passes[number[t]] == passes[number[token]]}
         ordinary = {t for t in together if not tokenizer.space.is_special[encoding.ids[t]]}
-        p = naive(rows, encoding, set() if mode.kind == "one-pass" else ordinary, token)
-        word = tokenizer.tokens[encoding.ids[token]]
-        alike = [n for n in range(FIRST, tokenizer.space.size) if len(tokenizer.tokens[n]) == len(word)]
-        shares = dict.fromkeys("ACGT", 0.0)
-        for n in alike:
-            shares[tokenizer.tokens[n][place - spans[token, 0]]] += p[n] / p[alike].sum()
-        check(score, i, shares, RAW[place], math.log(p[encoding.ids[token]]) / len(word))
+        masked = set() if mode.kind == "one-pass" else ordinary
+        shares, log_prob = share_of_token(tokenizer, rows, encoding, masked, (token, place))
+        check(score, i, shares, RAW[place], log_prob)
 
 
 @pytest.mark.parametrize("text", ["exact", "partition:7"])

@@ -18,7 +18,7 @@ from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.reductions import Reduction
 from seqmlm.engine.scoring import Scorer
-from seqmlm.engine.types import Encoding, Ids
+from seqmlm.engine.types import InMemory
 from seqmlm.engine.windows import central_windows, windows
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.bits import unit_bits
@@ -43,14 +43,6 @@ overlapping = pytest.mark.parametrize("tokenizer", TOKENIZERS[1:3], ids=NAMES[1:
 SHARES = (0.4, 0.1, 0.2, 0.3)
 
 
-class Sequences(list[Encoding]):
-    """Sequences in memory."""
-
-    @property
-    def lengths(self) -> Ids:
-        return np.array([len(e) for e in self], dtype=np.int32)
-
-
 class Stub:
     """Answers every position with the same distribution over tokens."""
 
@@ -72,7 +64,7 @@ def product(shares: tuple[float, ...]) -> Callable[[str], float]:
 
 
 def costs(tokenizer: NucleotideTokenizer, raws: list[str], shares: tuple[float, ...]):
-    encodings = Sequences(tokenizer.encode_batch(raws))
+    encodings = InMemory(tokenizer.encode_batch(raws))
     return unit_bits(
         Stub(tokenizer, product(shares)),  # type: ignore[arg-type]
         encodings,

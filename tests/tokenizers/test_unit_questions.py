@@ -50,6 +50,45 @@ def naive(rows: MaskedRows, encoding: Encoding, masked: set[int], asked: int) ->
     return torch.softmax(logits[0].double(), -1).numpy()
 
 
+def share_of_token(
+    tokenizer: NucleotideTokenizer,
+    rows: MaskedRows,
+    encoding: Encoding,
+    masked: set[int],
+    at: tuple[int, int],
+) -> tuple[dict[str, float], float]:
+    """Shares of the bases at `at`, a token and a place, among words of its length; its log p, per base."""
+    token, place = at
+    p, word = naive(rows, encoding, masked, token), tokenizer.tokens[encoding.ids[token]]
+    alike = [n for n in range(FIRST, tokenizer.space.size) if len(tokenizer.tokens[n]) == len(word)]
+    shares = dict.fromkeys("ACGT", 0.0)
+    for n in alike:
+        shares[tokenizer.tokens[n][place - encoding.spans[token, 0]]] += p[n] / p[alike].sum()
+    return shares, math.log(p[encoding.ids[token]]) / len(word)
+
+
+def share_of_kmers(
+    tokenizer: KmerTokenizer, rows: MaskedRows, encoding: Encoding, hidden: set[int], place: int
+) -> dict[str, float]:
+    """Shares of the bases at a place: the mean over its k-mers, of words that fit what is seen."""
+    spans = [
+        tuple(span) if n >= FIRST else (0, 0)
+        for n, span in zip(encoding.ids, encoding.spans.tolist(), strict=True)
+    ]
+    masked = {t for t, (a, b) in enumerate(spans) if hidden & set(range(a, b))}
+    over = [t for t, (a, b) in enumerate(spans) if a <= place < b]
+    shares = dict.fromkeys("ACGT", 0.0)
+    for t in over:
+        p, agreeing = naive(rows, encoding, masked, t), dict.fromkeys("ACGT", 0.0)
+        for number in range(FIRST, tokenizer.space.size):
+            word = tokenizer.tokens[number]
+            if all(word[j - spans[t][0]] == RAW[j] for j in range(*spans[t]) if j not in hidden):
+                agreeing[word[place - spans[t][0]]] += p[number]
+        for letter in "ACGT":
+            shares[letter] += agreeing[letter] / sum(agreeing.values()) / len(over)
+    return shares
+
+
 def answered(units: Units, encoding: Encoding, want: Any = DISTRIBUTION) -> Any:
     """What is said of `ASKED`, in one query of four variants."""
     query = units.ask(encoding, *map(np.concatenate, (HIDDEN, ASKED)), hidden_in=HIDDEN_IN, asked_in=ASKED_IN)
@@ -112,42 +151,21 @@ def test_bases_side_by_side_in_tokens(tokenizer: NucleotideTokenizer) -> None:
     found = answered(tokenizer.units, encoding)
     for variant, base, i in each_base(found):
         masked = {token[one] for one in HIDDEN[variant]}
-        p = naive(rows, encoding, masked, token[base])
-        word = tokenizer.tokens[encoding.ids[token[base]]]
-        offset = PLACES[base] - spans[token[base], 0]
-        alike = [n for n in range(FIRST, tokenizer.space.size) if len(tokenizer.tokens[n]) == len(word)]
-        shares = dict.fromkeys("ACGT", 0.0)
-        for n in alike:
-            shares[tokenizer.tokens[n][offset]] += p[n] / p[alike].sum()
+        at = token[base], PLACES[base]
+        shares, log_prob = share_of_token(tokenizer, rows, encoding, masked, at)
         check(found, i, shares)
-        assert found.log_probs[i] == pytest.approx(
-            math.log(p[encoding.ids[token[base]]]) / len(word), abs=1e-5
-        )
-        assert found.tokens[i] == pytest.approx(1 / len(word))
+        assert found.log_probs[i] == pytest.approx(log_prob, abs=1e-5)
+        assert found.tokens[i] == pytest.approx(1 / np.diff(spans[token[base]])[0])
 
 
 @pytest.mark.parametrize("k", [3, 4])
 def test_bases_in_overlapping_kmers(k: int) -> None:
     tokenizer = KmerTokenizer(k=k)
     rows, encoding = rows_for(tokenizer.space).eval(), tokenizer.encode(RAW)
-    spans = [
-        tuple(span) if n >= FIRST else (0, 0)
-        for n, span in zip(encoding.ids, encoding.spans.tolist(), strict=True)
-    ]
     found = answered(tokenizer.units, encoding)
     for variant, base, i in each_base(found):
         hidden, place = {PLACES[one] for one in HIDDEN[variant]}, PLACES[base]
-        masked = {t for t, (a, b) in enumerate(spans) if hidden & set(range(a, b))}
-        over = [t for t, (a, b) in enumerate(spans) if a <= place < b]
-        shares = dict.fromkeys("ACGT", 0.0)
-        for t in over:
-            p, agreeing = naive(rows, encoding, masked, t), dict.fromkeys("ACGT", 0.0)
-            for number in range(FIRST, tokenizer.space.size):
-                word = tokenizer.tokens[number]
-                if all(word[j - spans[t][0]] == RAW[j] for j in range(*spans[t]) if j not in hidden):
-                    agreeing[word[place - spans[t][0]]] += p[number]
-            for letter in "ACGT":
-                shares[letter] += agreeing[letter] / sum(agreeing.values()) / len(over)
+        shares = share_of_kmers(tokenizer, rows, encoding, hidden, place)
         check(found, i, shares)
         assert found.log_probs[i] == pytest.approx(math.log(shares[RAW[place]]), abs=1e-5)
 

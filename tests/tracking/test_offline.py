@@ -25,15 +25,8 @@ class Cable:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.plugged = True
-        for name in [
-            "log_points",
-            "set_tags",
-            "create_run",
-            "terminate",
-            "register",
-            "log_artifact",
-            "reopen",
-        ]:
+        calls = ("log_points", "set_tags", "create_run", "terminate", "register", "log_artifact", "reopen")
+        for name in calls:
             monkeypatch.setattr(Store, name, self._through(getattr(Store, name)))
         monkeypatch.setattr(Store, "__init__", self._through(Store.__init__))
 

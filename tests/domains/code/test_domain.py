@@ -1,9 +1,7 @@
-"""The code domain through the command line: the sample, a folder, a file, JSON, a Python 2 file."""
+"""The code domain: what people are shown of a file, and which files stay together in a split."""
 
 from __future__ import annotations
 
-import json
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -11,27 +9,6 @@ import pytest
 from seqmlm.data.problems import Problems
 from seqmlm.domains.code import CODE
 from seqmlm.tokenizers.code import CodeTokenizer
-
-STDLIB = Path(sysconfig.get_paths()["stdlib"])
-FAST = (
-    *("--size", "tiny", "--max-steps", "2", "--tokens-per-batch", "1024", "--json"),
-    *("--set", "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}"),
-    *("--set", "train.evaluation_records=20", "--set", "train.tokens_per_row=512"),
-    *("--set", "tokenizer.vocabulary_size=400"),
-)
-
-
-def test_trains_on_every_format(seqmlm, tmp_path: Path):
-    rows = [{"code": f"def f{i}(x):\n    return x + {i}\n", "repo": f"r{i % 5}"} for i in range(40)]
-    lines = tmp_path / "python.jsonl"
-    lines.write_text("\n".join(map(json.dumps, rows)))
-    cell = {"cell_type": "code", "source": "import os\nx = os.getcwd()\n" * 5, "metadata": {}}
-    note = tmp_path / "n.ipynb"
-    note.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4}))
-    old = tmp_path / "old.py"
-    old.write_text("print 'hello'\n" * 20)
-    done = seqmlm("train", "--domain", "code", lines, note, old, STDLIB / "bisect.py", "--name", "all", *FAST)
-    assert done.code == 0, done.err
 
 
 @pytest.mark.parametrize("lexer", ["auto", "generic"])

@@ -8,18 +8,13 @@ import subprocess
 from pathlib import Path, PurePath
 
 import pytest
+from plain_git import git
 
 from seqmlm.domains.code.git import _DIFF, WorkTree, own_file
 from seqmlm.errors import DataError, UsageError
 
 OLD = "def f(a):\n    return a + 1\n\n\ndef g(b):\n    return b\n"
 NEW = "def f(a):\n    return a - 1\n\n\ndef g(b):\n    return b\n\n\nx = 1\n"
-
-
-def git(folder: Path, *arguments: str) -> bytes:
-    ours = ["-c", "user.name=n", "-c", "user.email=n@localhost", "-c", "protocol.file.allow=always"]
-    named = ["git", "-C", str(folder), *ours, "-c", "core.quotePath=false", *arguments]
-    return subprocess.run(named, capture_output=True, check=True).stdout
 
 
 def started(folder: Path, *options: str) -> Path:

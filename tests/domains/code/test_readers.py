@@ -5,13 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import subprocess
 import sysconfig
 from pathlib import Path, PurePath
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_git import git
 from tiny_domain_models import code_model
 
 from seqmlm.data.problems import Problems
@@ -299,9 +299,8 @@ def test_what_is_given_to_be_scored_is_scored(tmp_path):
 def test_a_git_work_tree_is_its_tracked_files(tmp_path):
     files = {"a/x.py": module(1), "ä b.py": module(2), "new.py": module(3)}
     written(tmp_path, files | {".gitignore": "skip.py\n", "skip.py": module(4), "gone.py": module(5)})
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q"], ["add", "a", "ä b.py", "gone.py", ".gitignore"], ["commit", "-qm", "x"]):
-        subprocess.run([*git, *command], check=True)
+        git(tmp_path, *command)
     (tmp_path / "gone.py").unlink()
     assert [r.id for r in read_worktree(tmp_path, Problems())] == ["a/x.py", "ä b.py"]
     assert [r.id for r in read_worktree(tmp_path / "a", Problems())] == ["x.py"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from plain_git import git
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.code.changes import Change, changes_of_diff, changes_since, parse_patch
@@ -14,11 +14,6 @@ from seqmlm.errors import DataError, UsageError
 
 BEFORE = "def f(a, b):\n    total = a + b\n    return total\n\n\ndef g(x):\n    return x\n"
 AFTER = "import os\n\n\ndef f(a, b):\n    total = a - b\n    return total\n\n\ndef g(x):\n    return x\n"
-
-
-def git(folder: Path, *arguments: str) -> bytes:
-    named = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=n@localhost", *arguments]
-    return subprocess.run(named, capture_output=True, check=True).stdout
 
 
 def put(folder: Path, name: str, text: str | bytes) -> None:

@@ -28,14 +28,7 @@ def spelled(text: str, links: list[tuple[int, ...]]) -> list[str]:
         (
             "def f(a=1): return a",
             [
-                "f<-def",
-                "(<-def",
-                "a<-def",
-                "=<-def",
-                "1<-def",
-                ")<-def",
-                ":<-def",
-                "return<-def",
+                *("f<-def", "(<-def", "a<-def", "=<-def", "1<-def", ")<-def", ":<-def", "return<-def"),
                 "a<-return",
             ],
         ),
