@@ -10,7 +10,6 @@ changes in each file (git-lfs, a cleaner of notebooks) is seen as a change.*
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -39,6 +38,7 @@ _COPIED = ("packed-refs", "shallow", "info/attributes", "info/grafts")
 _COPIED_OF_TREE = ("*HEAD", "index", "sharedindex.*", "info/sparse-checkout", "logs/HEAD")
 _LINKED = ("refs/*", "logs/refs", "reftable")
 _LINKED_OF_TREE = ("refs/bisect", "refs/worktree", "refs/rewritten")
+_QUOTES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _DIFF = (
     "--no-color",
     "--no-ext-diff",
@@ -137,10 +137,15 @@ class WorkTree:
         """The settings that are kept, as a file of git's has them: the user's, then the repository's."""
         listed = ("config", "--null", "--list")
         found = self._git(*listed, "--includes", own=False)
-        for number, path in enumerate((self._common / "config", self._private / "config.worktree")):
-            aside = self._own / f"theirs-{number}"
-            if _copied(path, aside):
-                found += self._git(*listed, "--no-includes", f"--file={aside}", own=False)
+        asked = ("--type=bool", "--default=false", "--get", "extensions.worktreeConfig")
+        for path in (self._common / "config", self._private / "config.worktree"):
+            aside = self._own / f"their-{path.name}"
+            if not _copied(path, aside):
+                break
+            of_file = ("--no-includes", f"--file={aside}")
+            found += self._git(*listed, *of_file, own=False)
+            if self._git("config", *of_file, *asked, own=False).strip() != b"true":
+                break  # git reads the file of the work tree only where this says so
         for entry in found.split(b"\0"):
             name, equals, value = os.fsdecode(entry).partition("\n")
             if _KEPT.fullmatch(name):
@@ -252,5 +257,5 @@ def _copied(path: Path, to: Path) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """Text as git quotes it, which is as JSON does but for controls, and these no setting here has."""
-    return json.dumps(text, ensure_ascii=False)
+    """Text as git quotes it: other controls stand as they are, for git knows no more escapes."""
+    return f'"{text.translate(_QUOTES)}"'

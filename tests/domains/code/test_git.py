@@ -149,9 +149,34 @@ def no_modes(tmp: Path) -> Path:
     return folder
 
 
+def settings_of_the_work_tree(tmp: Path, enabled: str = "yes") -> Path:
+    folder = started(tmp / "r")
+    git(folder, "config", "core.fileMode", "true")
+    (folder / "a.py").chmod(0o755)
+    (folder / "later.py").write_text("y = 3\n")
+    git(folder, "config", "extensions.worktreeConfig", "true")
+    git(folder, "config", "--worktree", "core.fileMode", "false")
+    git(folder, "config", "extensions.worktreeConfig", enabled)
+    return folder
+
+
+def settings_of_the_work_tree_that_are_off(tmp: Path) -> Path:
+    return settings_of_the_work_tree(tmp, "no")
+
+
+def controls_in_settings(tmp: Path) -> Path:
+    folder = started(tmp / "r")
+    for number, value in enumerate(("\1x", "\r", "a\r", "\x7f", "\\", '"', "\n", "\t", " # ; ", "\b\f\x1b")):
+        git(folder, "config", f"branch.{value if value != chr(10) else number}.merge", f"refs/heads/{value}")
+    git(folder, "config", "branch.main.remote", ".")
+    git(folder, "config", "branch.main.merge", "refs/heads/\1x")
+    return changed(folder)
+
+
 KINDS = (
     *(plain, sub_folder, through_a_link, carriage_returns, attributes, linked, submodule, above_a_submodule),
     *(longer_hashes, split_index, sparse, shallow, quoted_names, borrowed_objects, detached, no_modes),
+    *(settings_of_the_work_tree, settings_of_the_work_tree_that_are_off, controls_in_settings),
 )
 
 
@@ -175,6 +200,14 @@ def test_it_says_what_git_says(tmp_path, kind):
     names = [PurePath(os.fsdecode(one)) for one in git(folder, "ls-files", "-z").split(b"\0") if one]
     with WorkTree(folder) as tree:
         assert tree.tracked() == names
+
+
+def test_settings_are_kept_as_they_are(tmp_path):
+    folder = controls_in_settings(tmp_path)
+    asked = ("--null", "--get-regexp", "^branch[.]")
+    with WorkTree(folder) as tree:
+        own = git(folder, "config", f"--file={tree._own / 'config'}", *asked)
+    assert own == git(folder, "config", *asked)
 
 
 def test_no_commit_yet(tmp_path):
