@@ -32,6 +32,8 @@ from seqmlm.tokenizers.lexers.source import SourceText, language_of
 
 # Changed files
 
+_LARGE = "a file larger than the limit, skipped"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
@@ -135,7 +137,9 @@ def _is_source(patch: FilePatch, problems: Problems) -> bool:
     if is_vendored(path):
         problems.note("a vendored file, skipped")
         return False
-    return True
+    if patch.skipped:
+        problems.note(patch.skipped, source=patch.name)
+    return not patch.skipped
 
 
 def _versions(folder: Path, patch: FilePatch, source: str) -> tuple[bytes, bytes]:
@@ -186,7 +190,7 @@ def _text(data: bytes, path: str, problems: Problems) -> SourceText | None:
     if not data:
         return None
     reason = "a binary file, skipped" if b"\0" in data else ""
-    reason = reason or ("a file larger than the limit, skipped" if len(data) > LARGEST else "")
+    reason = reason or (_LARGE if len(data) > LARGEST else "")
     if reason:
         problems.note(reason, source=path)
         return None
@@ -282,10 +286,15 @@ def paired(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]
 
 # Unified diffs
 
-_FILE = re.compile(r"^(?=diff --git )", re.MULTILINE)
+_FILE = re.compile(r"^(?=diff --(?:git|cc|combined) )", re.MULTILINE)
 _BODY = re.compile(r"^(?=--- )", re.MULTILINE)
+# A merge is compared with two versions or more: each of its lines has two signs, and "@@@" begins its hunks.
+_MERGED = re.compile(r"diff --(?:cc|combined) (.*)")
+_AFTER_MERGED = re.compile(r"^(?=--- .*\n\+\+\+ .*\n@@ -)", re.MULTILINE)
 _RENAMED = re.compile(r"^rename from (.*)\nrename to (.*)$", re.MULTILINE)
 _BETWEEN = re.compile(r"^[^-+ @\\\r\n].*", re.MULTILINE)  # lines of no file; some would take unidiff long
+_ESCAPE = re.compile(r"\\([0-7]{3}|.)")
+_ESCAPED = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
 _NO_LINE_END = re.compile(r"\n\\.*")  # after a line that has no end; its words are in the user's language
 
 
@@ -296,11 +305,13 @@ class FilePatch:
     Args:
         old, new: its name before and after; None where there was none, or is none.
         hunks: ascending; their characters are bytes. None where a file is only renamed.
+        skipped: why the hunks have no lines; "" where they have them.
     """
 
     old: str | None
     new: str | None
     hunks: Sequence[Hunk] = ()
+    skipped: str = ""
 
     @property
     def name(self) -> str:
@@ -313,18 +324,26 @@ class FilePatch:
         made: list[str] = []
         done = 0
         for hunk in self.hunks:
-            expected = [line.value for line in hunk.source_lines()]
-            other = [line.value for line in hunk.target_lines()]
-            first, count = hunk.source_start, hunk.source_length
-            if backwards:
-                expected, other = other, expected
-                first, count = hunk.target_start, hunk.target_length
-            start = first - 1 if count else first  # of no lines, the number of the one in front
-            if start < done or lines[start : start + len(expected)] != expected:
+            sides = [
+                (hunk.source_start, hunk.source_length, hunk.source_lines()),
+                (hunk.target_start, hunk.target_length, hunk.target_lines()),
+            ]
+            (start, expected), (place, other) = (
+                # of no lines, the number is that of the one in front
+                (first - 1 if count else first, [line.value for line in side])
+                for first, count, side in (reversed(sides) if backwards else sides)
+            )
+            if not done <= start <= len(lines) or lines[start : start + len(expected)] != expected:
                 return None
-            made += [*lines[done:start], *other]
+            made += lines[done:start]
+            if len(made) != place:  # its numbers would mean other lines
+                return None
+            made += other
             done = start + len(expected)
-        return "".join([*made, *lines[done:]]).encode("latin-1")
+        made += lines[done:]
+        text = "".join(made)
+        # A line without an end that is not the last would shift the numbers of all that follow.
+        return text.encode("latin-1") if list(StringIO(text)) == made else None
 
 
 def parse_patch(data: bytes, source: str) -> Iterator[FilePatch]:
@@ -339,8 +358,12 @@ def parse_patch(data: bytes, source: str) -> Iterator[FilePatch]:
     """
     line, found = 1, False
     for part in _FILE.split(data.decode("latin-1")):
-        head, *bodies = _BODY.split(part, maxsplit=1)
-        found = found or bool(bodies) or head.startswith("diff --git ")
+        merged = _MERGED.match(part)
+        head, *bodies = (_AFTER_MERGED if merged else _BODY).split(part, maxsplit=1)
+        found = found or bool(bodies) or _FILE.match(part) is not None
+        if merged:
+            name = _name(merged[1], "")
+            yield FilePatch(old=name, new=name, skipped="a combined diff of a merge, skipped")
         line += head.count("\n")
         for body in bodies:
             large = head.startswith("diff --git ") and len(body) > 4 * LARGEST
@@ -357,7 +380,8 @@ def _files(text: str, source: str, line: int, *, lines: bool) -> Iterator[FilePa
 
     Args:
         text: the diff, which begins at a `line` of its `source`.
-        lines: False leaves the hunks empty: nobody wrote so many, and each takes 300 bytes.
+        lines: False leaves the hunks empty and skips the files: nobody wrote so many lines, and each takes
+            300 bytes.
     """
     text = _NO_LINE_END.sub("\0", _BETWEEN.sub("#", text))
     read = StringIO(text)
@@ -370,13 +394,24 @@ def _files(text: str, source: str, line: int, *, lines: bool) -> Iterator[FilePa
         if not file:
             line += (file.diff_line_no or 1) - 1
             raise DataError("a hunk without its line numbers", source=source, line=line)
-        yield FilePatch(old=_name(file.source_file, "a/"), new=_name(file.target_file, "b/"), hunks=file)
+        yield FilePatch(
+            old=_name(file.source_file, "a/"),
+            new=_name(file.target_file, "b/"),
+            hunks=file,
+            skipped="" if lines else _LARGE,
+        )
 
 
 def _name(text: str, prefix: str) -> str | None:
     """A file name of a header, without quotes and prefix; None for no file."""
     text = text.rstrip("\r")
     if text.startswith('"'):
-        text = text[1 : text.rfind('"')].encode("latin-1").decode("unicode_escape")
-    name = text.removeprefix(prefix).encode("latin-1", "replace").decode("utf-8", "surrogateescape")
+        text = _ESCAPE.sub(_unescaped, text[1 : text.rfind('"')])
+    name = text.removeprefix(prefix).encode("latin-1").decode("utf-8", "surrogateescape")
     return None if text == "/dev/null" else name
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    """The byte that git writes so; its escapes are those of C, and a name may hold any others by mistake."""
+    code = escape[1]
+    return chr(int(code, 8) & 255) if len(code) == 3 else _ESCAPED.get(code, code)

@@ -95,13 +95,32 @@ def test_a_change_of_mode_alone_is_none(tree):
     assert list(changes_since(tree, "HEAD", Problems())) == []
 
 
-def test_a_file_that_nobody_wrote_is_counted_and_its_lines_are_not_kept(tree):
-    put(tree, "mod.py", "x\n" * (3 << 19))
-    problems = Problems()
-    change = by_path(list(changes_since(tree, "HEAD", problems)))["mod.py"]
-    assert change.after is None
-    assert not any(map(len, change.patch.hunks))
-    assert problems.counts["a file larger than the limit, skipped"]
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (BEFORE, "x\n" * (3 << 19)),
+        ("x = 1\n" * 900_000, "import os\n"),
+        ("x = 1\n" * 900_000, None),
+        (None, "x = 1\n" * 900_000),
+    ],
+)
+def test_a_change_that_nobody_wrote_is_counted(tree, before, after):
+    if before is not None:
+        put(tree, "large.py", before)
+        git(tree, "add", ".")
+    git(tree, "commit", "-qam", "second")
+    if after is not None:
+        put(tree, "large.py", after)
+        git(tree, "add", ".")
+    else:
+        (tree / "large.py").unlink()
+    for changes in (
+        lambda problems: changes_since(tree, "HEAD", problems),
+        lambda problems: changes_of_diff(tree, git(tree, "diff", "HEAD"), "d", problems),
+    ):
+        problems = Problems()
+        assert list(changes(problems)) == []
+        assert problems.counts == {"a file larger than the limit, skipped": 1}
 
 
 def test_ends_of_lines_that_git_converts(tree):
@@ -188,6 +207,67 @@ def test_a_diff_does_not_reach_outside_its_folder(tmp_path):
     diff = b"--- a/../secret.py\n+++ b/../secret.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
     with pytest.raises(DataError, match="outside"):
         list(changes_of_diff(tmp_path / "in", diff, "d", Problems()))
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        (r'"a/\xzz.py"', "xzz.py"),
+        (r'"a/\u12.py"', "u12.py"),
+        (r'"a/\N{x}.py"', "N{x}.py"),
+        (r'"a/foo\"', "foo\\"),
+        (r'"a/n\303\244\t\"\\m.py"', 'nä\t"\\m.py'),
+        (r'"a/\777\377.py"', "\udcff\udcff.py"),
+        ("a/nä m.py\t2020-01-01", "nä m.py"),
+        ('"', ""),
+        ("/dev/null", None),
+    ],
+)
+def test_names(written, name):
+    header = f"--- {written}\n+++ b/x.py\n@@ -1 +1 @@\n-x\n+y\n"
+    [patch] = parse_patch(header.encode(), "d")
+    assert patch.old == name
+    if name is not None:
+        bare = written.replace("a/", "", 1).partition("\t")[0]
+        [patch] = parse_patch(f"diff --git 1 2\nrename from {bare}\nrename to x.py\n".encode(), "d")
+        assert (patch.old, patch.new) == (name, "x.py")
+
+
+@pytest.mark.parametrize(
+    "hunk",
+    [
+        "@@ -99,0 +100 @@\n+y = 2\n",
+        "@@ -99,0 +2 @@\n+y = 2\n",
+        "@@ -1,0 +100 @@\n+y = 2\n",
+        "@@ -1 +100 @@\n-x = 1\n+y = 2\n",
+        "@@ -100 +1 @@\n-y = 2\n+x = 1\n",
+        "@@ -0,0 +1,3 @@\n+y\n\\ No newline\n+y\n\\ No newline\n+y\n\\ No newline\n",
+        "@@ -1 +1 @@\n-x = 1\n+y = 2\n@@ -1 +1 @@\n-x = 1\n+y = 2\n",
+    ],
+)
+def test_hunks_of_lines_that_are_not_there_do_not_fit(tmp_path, hunk):
+    put(tmp_path, "a.py", "x = 1\n")
+    with pytest.raises(DataError, match="fits neither side"):
+        list(changes_of_diff(tmp_path, f"--- a/a.py\n+++ b/a.py\n{hunk}".encode(), "d", Problems()))
+
+
+def test_a_merge_is_counted_and_the_other_files_are_read(tree):
+    git(tree, "commit", "-qam", "second")
+    git(tree, "checkout", "-qb", "side", "HEAD~1")
+    put(tree, "mod.py", BEFORE.replace("a + b", "a * b"))
+    git(tree, "commit", "-qam", "third")
+    git(tree, "merge", "-q", "--no-commit", "-s", "ours", "-")
+    put(tree, "mod.py", AFTER.replace("a - b", "a @ b").replace("return x", "-- x"))
+    git(tree, "commit", "-qam", "fourth")
+    merged = git(tree, "show", "HEAD")
+    assert b"\ndiff --cc mod.py\n" in merged
+    put(tree, "same.py", "x = 2\n")
+    for other in (git(tree, "diff"), git(tree, "diff").partition(b"\n")[2]):
+        for diff in (merged + other, other + merged):
+            problems = Problems()
+            [change] = changes_of_diff(tree, diff, "d", problems)
+            assert (change.before, change.after) == ("x = 1\n", "x = 2\n")
+            assert problems.counts == {"a combined diff of a merge, skipped": 1}
 
 
 def test_a_torn_diff_says_where():
