@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.engine.units import Mode
-from seqmlm.evaluation.conformal import Choice
 
 Doubles = NDArray[np.float64]
 Row = dict[str, Any]
@@ -114,7 +113,7 @@ class Measured:
     def fused(self, found: Statistics, channels: Sequence[str], *, by_length: bool = False) -> Doubles:
         """(N,) the channels fused by the product's calibration, learnt from calibration sessions."""
         lengths = found["length of session"].astype(np.int64)
-        fused = Fused.fit(self.calibration, self.lengths, channels, by_length=by_length, choice=Choice())
+        fused = Fused.fit(self.calibration, self.lengths, channels, by_length=by_length, fusion="fisher")
         return fused.scores(found, lengths)
 
 

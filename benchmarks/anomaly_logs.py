@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from anomaly_floors import floors
 from anomaly_metrics import alarmed, gain, ranking, threshold_on
-from anomaly_models import COUNTING, HARMONIC, Detector, Fused, trained
+from anomaly_models import COUNTING, Detector, Fused, trained
 from anomaly_sessions import (
     RawTask,
     SessionTask,
@@ -24,7 +24,6 @@ from anomaly_sessions import (
 from numpy.typing import NDArray
 
 from seqmlm.data.record import Record
-from seqmlm.evaluation.conformal import Choice
 
 Doubles = NDArray[np.float64]
 Row = dict[str, Any]
@@ -80,14 +79,14 @@ def sessions(
     known, lengths = detector.statistics(records_of(task.calibration))
     every = detector.level.statistics
     detectors = {
-        "fused": Fused.fit(known, lengths, every, choice=detector.level.choice),
-        "fused, all by harmonic mean": Fused.fit(known, lengths, every, choice=HARMONIC),
-        "fused, all by Fisher": Fused.fit(known, lengths, every, choice=Choice()),
-        "fused, counting alone": Fused.fit(known, lengths, COUNTING, choice=HARMONIC),
+        "fused": Fused.fit(known, lengths, every, fusion=detector.level.fusion),
+        "fused, all by harmonic mean": Fused.fit(known, lengths, every),
+        "fused, all by Fisher": Fused.fit(known, lengths, every, fusion="fisher"),
+        "fused, counting alone": Fused.fit(known, lengths, COUNTING),
     }
     counted = floors(task.train)["unseen event"]
     unseen = {**known, "unseen": counted(task.calibration)}
-    graded = Fused.fit(unseen, lengths, every, choice=HARMONIC)
+    graded = Fused.fit(unseen, lengths, every)
     rows: list[Row] = []
     for one in [task, distinct(task)] if name == "hdfs" else [task]:
         found, sizes = detector.statistics(records_of(one.test))
@@ -171,10 +170,10 @@ def raw(name: str, data: Path, out: Path, seed: int, minutes: float, records: in
         found, sizes = detector.statistics(task.test)
         every = detector.level.statistics
         detectors = {
-            "fused": Fused.fit(known, lengths, every, choice=detector.level.choice),
-            "fused, all by harmonic mean": Fused.fit(known, lengths, every, choice=HARMONIC),
-            "fused, all by Fisher": Fused.fit(known, lengths, every, choice=Choice()),
-            "fused, counting alone": Fused.fit(known, lengths, COUNTING, choice=HARMONIC),
+            "fused": Fused.fit(known, lengths, every, fusion=detector.level.fusion),
+            "fused, all by harmonic mean": Fused.fit(known, lengths, every),
+            "fused, all by Fisher": Fused.fit(known, lengths, every, fusion="fisher"),
+            "fused, counting alone": Fused.fit(known, lengths, COUNTING),
         }
         for detects, fused in detectors.items():
             rows += fused_rows(task, f"{detects}; trained on {arm}", fused, found, sizes)

@@ -15,7 +15,7 @@ from seqmlm.anomaly.levels import Background, Level
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.evaluation.conformal import Calibration, Choice, Judgement
+from seqmlm.evaluation.conformal import Calibration, Fusion, Judgement, fuse
 from seqmlm.inference import model_folder
 from seqmlm.inference.batches import batches
 from seqmlm.inference.detector import Detector as ModelDetector
@@ -74,9 +74,6 @@ def trained(
     if not (where / "result.json").exists():
         raise SystemExit(f"training {run} was stopped; start again to go on with it")
     return model_folder.load(where / "model")
-
-
-HARMONIC = Choice(fusion="harmonic")
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,12 +144,12 @@ class Fused:
         channels: Sequence[str],
         *,
         by_length: bool = False,
-        choice: Choice,
+        fusion: Fusion = "harmonic",
     ) -> Fused:
         """Learn what is normal in these channels."""
         sizes = lengths if by_length else np.zeros_like(lengths)
         chosen = {n: statistics[n] for n in channels}
-        return cls(Calibration.fit(chosen, sizes, seed=0, choice=choice), by_length)
+        return cls(Calibration.fit(chosen, sizes, seed=0, fusion=fusion), by_length)
 
     def judge(self, statistics: Statistics, lengths: Longs) -> Judgement:
         """p-values of rows."""
@@ -161,7 +158,7 @@ class Fused:
 
     def scores(self, statistics: Statistics, lengths: Longs) -> Doubles:
         """(M,) the fused statistic before it is ranked among normal rows: higher is more unusual."""
-        return self.calibration.choice.fused(self.judge(statistics, lengths).p_values)
+        return fuse(self.judge(statistics, lengths).p_values, self.calibration.fusion)
 
 
 def _text(record: Record) -> str:

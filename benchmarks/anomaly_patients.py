@@ -48,7 +48,8 @@ def patient_rows(
     encoded = RecordScorer(Session(model)).encoded(train, Problems("skip"))
     counts = CodeCounts.fit([one.encoding for one in encoded], model.tokenizer, seed=0)
     company = Company([_codes(record) for record in train])
-    return [row for level in LEVELS for row in _compared(level, model, counts, company, planted)]
+    tokens = np.bincount(np.concatenate([one.encoding.ids for one in encoded]), minlength=len(counts.names))
+    return [row for level in LEVELS for row in _compared(level, model, counts, tokens, company, planted)]
 
 
 def planted_patients(
@@ -106,6 +107,7 @@ def _compared(
     level: str,
     model: LoadedModel,
     counts: CodeCounts,
+    tokens: NDArray[np.int64],
     company: Company,
     planted: Sequence[tuple[int, WrongCode]],
 ) -> list[dict[str, Any]]:
@@ -117,7 +119,6 @@ def _compared(
         for i, (_, wrong) in enumerate(planted)
     ]
     found = detector.scored(detector.scorer.encoded(records, Problems("skip")))
-    known = counts.arrays()["counts"]
     patient, labels, values = [], [], []
     for scored, rows in zip(found, detector.rows(found), strict=True):
         number, wrong = planted[int(scored.record.id)]
@@ -128,7 +129,7 @@ def _compared(
                 patient.append(number)
                 labels.append(row.start <= at < row.end)
                 ids = scored.encoding.ids[codes(scored)[row.units]]
-                rarity = -np.log2((known[ids].min() + 1) / (known.sum() + len(known)))
+                rarity = -np.log2((tokens[ids].min() + 1) / (tokens.sum() + len(tokens)))
                 values.append([*(row.statistics[name] for name in MODEL), rarity, *floors])
     return _halves(level, np.array(patient), np.array(labels), np.array(values))
 

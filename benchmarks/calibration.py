@@ -379,7 +379,7 @@ def few_rows(name: str, data: Path, out: Path, seed: int, minutes: float) -> Row
         order = np.random.default_rng(division).permutation(len(lengths))
         fit, new = order[:FEW_ROWS], order[FEW_ROWS:][:FEW_JUDGED]
         own, others = ({n: values[rows] for n, values in statistics.items()} for rows in (fit, new))
-        folds = Calibration.fit(own, lengths[fit], seed=division, choice=level.choice)
+        folds = Calibration.fit(own, lengths[fit], seed=division, fusion=level.fusion)
         assert folds.fused is not None
         together = Ranks.of(np.concatenate([one.values for one in folds.fused.folds]))
         rules = {

@@ -27,7 +27,7 @@ from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import Units, unit_numbers
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.conformal import ALL, Choice
+from seqmlm.evaluation.conformal import Fusion
 from seqmlm.tokenizers.base import Tokenizer
 
 
@@ -168,7 +168,7 @@ class SecondReading(ABC):
         """`first` with the scores that both readings give together.
 
         Args:
-            first: some or all units of a record.
+            first: all units of a record.
             second: the same record read the other way, at least the same stretch of it.
         """
 
@@ -193,10 +193,10 @@ class Level(ABC):
 
     Attributes:
         name: what `--level` takes.
-        statistics: what rows are judged by, name to meaning in a few words; the first is their `score`, and
-            p-values are fused.
-        choice: which of them are fused, and how; what a benchmark on planted faults has shown
-            (`benchmarks/level_statistics.py`).
+        statistics: what rows have, name to meaning in a few words; the first is their `score`.
+        descriptive: those of them that do not judge.
+        fusion: how the p-values of the others become one. Which these are, and how they are fused, was chosen
+            by `benchmarks/level_statistics.py`.
         want: what it reads of every unit beside the surprisal (`Scored.values`).
         view: what of a record the model is shown when a unit is asked.
         second: a second way to read each record, or None.
@@ -209,7 +209,8 @@ class Level(ABC):
 
     name: str
     statistics: ClassVar[Mapping[str, str]]
-    choice: Choice = ALL
+    descriptive: tuple[str, ...] = ()
+    fusion: Fusion = "fisher"
     want: tuple[Reduction, ...] = ()
     view: View = WHOLE
     second: SecondReading | None = None
@@ -217,6 +218,11 @@ class Level(ABC):
     whole: ClassVar[bool] = False
     shares: ClassVar[Mapping[str, str]] = {}
     counted_from: ClassVar[int] = 0
+
+    @property
+    def judges(self) -> tuple[str, ...]:
+        """The statistics that judge."""
+        return tuple(name for name in self.statistics if name not in self.descriptive)
 
     def track(self, path: Path, *, name: str, private: bool) -> Track:
         """Open a file for the scores of rows along the sequence they lie in.
@@ -244,7 +250,7 @@ class Level(ABC):
 
     @abstractmethod
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        """What of the record is judged; statistics that read a pass which was not made are left out."""
+        """What of the record is judged; statistics that are not known of it are left out."""
 
     def judged(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         """`rows`, with the share of unknown units where that is a statistic and `rows` leaves it out."""
@@ -314,7 +320,7 @@ class Level(ABC):
 # Statistics and rows that several fields share
 
 UNKNOWN = "unknown"
-"""Name of the share of its units that are not known, where rows may hold such: it always judges.
+"""Name of the share of its units that are not known, where rows may hold such: it judges at every such level.
 
 0 where all are known, so that nothing is less unusual by it than anything else.
 """

@@ -18,7 +18,7 @@ row, is P(p <= alpha) <= 2 alpha + 2 (1 - 1/K) / (n/K + 1) with K folds (the CV+
 Tibshirani 2021). A single statistic needs no fusion and no division: it is ranked among all rows of its
 length bin.
 
-Which statistics are fused, and how, each level declares (`Choice`). Fisher's sum suits a few statistics that
+Which statistics are fused, and how, each level declares. Fisher's sum suits a few statistics that
 measure different things. Ten correlated statistics, of which a fault moves two or three, dilute it; the
 harmonic mean is dominated by the smallest p-values, as their minimum is, but distinguishes one small p-value
 from several.
@@ -48,6 +48,7 @@ from seqmlm.evaluation.ranks import (
 
 Doubles = NDArray[np.float64]
 Fusion = Literal["fisher", "harmonic"]
+HARMONIC: Fusion = "harmonic"
 
 
 def fisher(p_values: Mapping[str, Doubles]) -> Doubles:
@@ -73,56 +74,19 @@ FUSIONS: Mapping[Fusion, Callable[[Mapping[str, Doubles]], Doubles]] = {
 Statistics = Mapping[str, Doubles]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """Which statistics are fused, and how.
+def fuse(p_values: Mapping[str, Doubles], fusion: Fusion) -> Doubles:
+    """(M,) the fused statistic of (M,) p-values by name; higher is more unusual."""
+    rows = len(next(iter(p_values.values())))
+    if rows == 1:
+        # numpy adds up a single column in another order than several, and equal rows must stay equal.
+        p_values = {name: np.repeat(one, 2) for name, one in p_values.items()}
+    return FUSIONS[fusion](p_values)[:rows]
 
-    Args:
-        fusion: how p-values become the fused statistic.
-        used: statistics that are fused; None for all. The p-values of the others are only told.
-    """
-
-    fusion: Fusion = "fisher"
-    used: tuple[str, ...] | None = None
-
-    def fused(self, p_values: Mapping[str, Doubles]) -> Doubles:
-        """(M,) the fused statistic of (M,) p-values by name; higher is more unusual.
-
-        Raises:
-            StateError: a statistic that is to be fused is not there.
-        """
-        used = p_values if self.used is None else self.used
-        if missing := set(used) - set(p_values):
-            raise StateError(
-                f"calibrated for the statistics {', '.join(sorted(missing))} too, which are missing"
-            )
-        chosen = {name: p_values[name] for name in used}
-        rows = len(next(iter(chosen.values())))
-        if rows == 1:
-            # numpy adds up a single column in another order than several, and equal rows must stay equal.
-            chosen = {name: np.repeat(one, 2) for name, one in chosen.items()}
-        return FUSIONS[self.fusion](chosen)[:rows]
-
-    def to_state(self) -> dict[str, Any]:
-        """JSON values."""
-        return {"fusion": self.fusion, "used": None if self.used is None else list(self.used)}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Choice:
-        """Restore what `to_state` gave."""
-        fusion: Fusion = state["fusion"]
-        if fusion not in FUSIONS:
-            raise ValueError(f"no fusion {fusion!r}")
-        used = state["used"]
-        return cls(fusion=fusion, used=None if used is None else tuple(map(str, used)))
-
-
-ALL = Choice()
 
 # Fewest rows of a length bin. Without fusion its ranks are the result and must resolve small rates.
 _FEWEST_ALONE, _FEWEST_FUSED = 200, 50
-FEW, _FOLDS, _FEWEST_TEACHING = 200, 5, 12
-"""Rows below which they are cross-fitted, folds, and rows that estimate the marginals at least."""
+FEW, _FOLDS = 200, 5
+"""Rows below which they are cross-fitted, and in how many folds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,13 +119,13 @@ class Calibration:
         fused: ranks of the fused statistic among the rows of each fold; None for one statistic, whose own
             ranks are the result.
         rows: normal rows it was fitted to.
-        choice: how the statistics' p-values become the fused statistic.
+        fusion: how the statistics' p-values become the fused statistic.
     """
 
     turns: tuple[Marginals, ...]
     fused: CrossRanks | None
     rows: int
-    choice: Choice = ALL
+    fusion: Fusion = "fisher"
     levels: tuple[RanksByLength | None, ...] = ()
 
     @classmethod
@@ -171,7 +135,7 @@ class Calibration:
         lengths: NDArray[Any],
         *,
         seed: int,
-        choice: Choice = ALL,
+        fusion: Fusion = "fisher",
         records: NDArray[Any] | None = None,
     ) -> Calibration:
         """Estimate the distribution of normal rows.
@@ -181,7 +145,7 @@ class Calibration:
                 not apply, infinity where it could not be more unusual.
             lengths: (N,) units of the rows.
             seed: of the division into halves or folds.
-            choice: how p-values become the fused statistic.
+            fusion: how p-values become the fused statistic.
             records: (N,) what each row is of, as numbers: rows of one record are in one fold. Default: each
                 row is a record.
 
@@ -196,20 +160,26 @@ class Calibration:
             # the bin, a new row would rank one place too high.
             kept[[np.flatnonzero(sizes == edge)[0] for edge in edges.tolist()]] = False
             own = {name: one[kept] for name, one in values.items()}
-            return cls((Marginals.fit(own, sizes[kept], edges),), None, len(sizes), choice)
+            return cls((Marginals.fit(own, sizes[kept], edges),), None, len(sizes), fusion)
         if len(sizes) < FEW:
             fold = _folds(np.arange(len(sizes)) if records is None else np.asarray(records), seed)
-            parts = [_fused(values, sizes, fold != turn, choice) for turn in np.unique(fold)]
+            parts = [_fused(values, sizes, fold != turn, fusion) for turn in np.unique(fold)]
         else:
-            parts = [_fused(values, sizes, teaching_part(len(sizes), seed), choice)]
+            parts = [_fused(values, sizes, teaching_part(len(sizes), seed), fusion)]
         scores = CrossRanks.of([own for _, _, own in parts])
         turns_, levels = tuple(one[0] for one in parts), tuple(one[1] for one in parts)
-        return cls(turns_, scores, len(sizes), choice, levels)
+        return cls(turns_, scores, len(sizes), fusion, levels)
 
     @property
     def statistics(self) -> tuple[str, ...]:
         """Names of the statistics."""
         return tuple(self.turns[0].by_statistic)
+
+    @property
+    def applying(self) -> tuple[str, ...]:
+        """Those of the statistics that some normal row has."""
+        ranks = self.turns[0].by_statistic
+        return tuple(name for name in ranks if any((one.values > -np.inf).any() for one in ranks[name].bins))
 
     @property
     def _alone(self) -> list[Ranks]:
@@ -249,7 +219,7 @@ class Calibration:
             p_values = {
                 name: np.mean([found[name] for found, *_ in each], axis=0) for name in self.statistics
             }
-            scores = [self.choice.fused(one[1]) for one in each]
+            scores = [fuse(one[1], self.fusion) for one in each]
             p_value, beyond = self.fused.p_values(
                 [_levelled(level, one, sizes) for level, one in zip(self.levels, scores, strict=True)]
             )
@@ -261,7 +231,7 @@ class Calibration:
         fused = None if self.fused is None else self.fused.to_state("fused", arrays)
         turns = [one.to_state(f"channel/{turn}", arrays) for turn, one in enumerate(self.turns)]
         levels = [_kept(one, f"levels/{turn}", arrays) for turn, one in enumerate(self.levels)]
-        state = {"rows": self.rows, **self.choice.to_state(), "levels": levels}
+        state = {"rows": self.rows, "fusion": self.fusion, "levels": levels}
         return {**state, "turns": turns, "fused": fused}, arrays
 
     @classmethod
@@ -277,21 +247,17 @@ class Calibration:
             if state["fused"] is not None:
                 fused = CrossRanks.from_state(state["fused"], "fused", arrays)
             levels = tuple(_restored(one, f"levels/{k}", arrays) for k, one in enumerate(state["levels"]))
-            return cls(tuple(turns), fused, int(state["rows"]), Choice.from_state(state), levels)
+            if state["fusion"] not in FUSIONS:
+                raise ValueError(f"no fusion {state['fusion']!r}")
+            return cls(tuple(turns), fused, int(state["rows"]), state["fusion"], levels)
         except (KeyError, TypeError, ValueError) as error:
             raise broken(error) from None
 
 
 def teaching_part(rows: int, seed: int) -> Bools:
-    """(N,) True for the rows that estimate the marginals, the others being ranked: half, or a quarter of few
-    rows.
-
-    Half of few rows would leave too few to rank a new one among: with a quarter, 132 rows guarantee a rate of
-    .01. At least a dozen estimate the statistics if possible: fewer show no tail.
-    """
-    count = rows // 2 if rows >= FEW else min(rows // 2, max(-(-rows // 4), _FEWEST_TEACHING))
+    """(N,) True for the half of the rows that estimates the marginals; the others are ranked."""
     teaches = np.zeros(rows, dtype=np.bool_)
-    teaches[np.random.default_rng(seed).permutation(rows)[:count]] = True
+    teaches[np.random.default_rng(seed).permutation(rows)[: rows // 2]] = True
     return teaches
 
 
@@ -317,7 +283,7 @@ def _folds(records: NDArray[Any], seed: int) -> Longs:
 
 
 def _fused(
-    values: Statistics, sizes: Longs, teaches: Bools, choice: Choice
+    values: Statistics, sizes: Longs, teaches: Bools, fusion: Fusion
 ) -> tuple[Marginals, RanksByLength | None, Doubles]:
     """The ranks of the statistics and of the fused one, estimated on some rows, and that of the others."""
     edges = length_edges(sizes[teaches], _FEWEST_FUSED)
@@ -325,9 +291,9 @@ def _fused(
     marginals = Marginals.fit(own, sizes[teaches], edges)
     level = None
     if len(edges):
-        fused = choice.fused(marginals.p_values(own, sizes[teaches])[1])
-        level = RanksByLength.of(fused, sizes[teaches], edges)
-    scores = choice.fused(marginals.p_values(others, sizes[~teaches])[1])
+        scores = fuse(marginals.p_values(own, sizes[teaches])[1], fusion)
+        level = RanksByLength.of(scores, sizes[teaches], edges)
+    scores = fuse(marginals.p_values(others, sizes[~teaches])[1], fusion)
     return marginals, level, _levelled(level, scores, sizes[~teaches])
 
 

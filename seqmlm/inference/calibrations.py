@@ -86,7 +86,7 @@ class Stored:
             "tail": fitted.has_tail,
             "rows_per_day": self.rows_per_day,
             "precision": self.precision,
-            "judged_by": ", ".join(fitted.choice.used or fitted.statistics),
+            "judged_by": ", ".join(fitted.applying),
         }
         if alpha is not None:
             rests = "ranks" if alpha >= fitted.smallest_rate else "tail" if fitted.has_tail else "nothing"

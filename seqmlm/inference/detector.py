@@ -127,11 +127,11 @@ class Detector:
                 JudgedRow(row=row, scored=one, unfamiliar=self._unfamiliar(row, one))
                 for row, one in zip(flat, owners, strict=True)
             ]
-        statistics, lengths = table(flat, self.level.statistics)
+        statistics, lengths = table(flat, self.level.judges)
         judgement = self.calibration.judge(statistics, lengths)
         if self._rolling is not None:
             self._rolling.take(statistics, lengths)
-        return self._with_p_values(flat, owners, judgement, self.calibration.choice.used)
+        return self._with_p_values(flat, owners, judgement)
 
     def scored(self, batch: Sequence[Encoded]) -> list[Scored]:
         """Score a batch; both ways where the level has a second reading."""
@@ -153,16 +153,11 @@ class Detector:
         return [second.combined(first, other) for first, other in zip(found, scored, strict=True)]
 
     def _with_p_values(
-        self,
-        rows: Sequence[Row],
-        owners: Sequence[Scored],
-        judgement: Judgement,
-        used: Sequence[str] | None,
+        self, rows: Sequence[Row], owners: Sequence[Scored], judgement: Judgement
     ) -> list[JudgedRow]:
         names = list(judgement.p_values)
         columns = np.array([judgement.p_values[name] for name in names]).reshape(len(names), len(rows))
         alpha = self.alpha
-        judging = [names.index(name) for name in used or names]
 
         def judged(row: Row, one: Scored, p: float, beyond: bool, own: list[float]) -> JudgedRow:
             if row.score is None:
@@ -173,6 +168,7 @@ class Detector:
             endless = [
                 row.statistics.get(name) == np.inf and own[at] <= SMALL for at, name in enumerate(names)
             ]
+            least = min(range(len(names)), key=lambda at: (not endless[at], own[at]))
             return JudgedRow(
                 row=row,
                 scored=one,
@@ -180,9 +176,7 @@ class Detector:
                 extrapolated=beyond,
                 alarm=None if alpha is None else p <= alpha,
                 p_values=dict(zip(names, own, strict=True)),
-                fired=names[least]
-                if judging and own[least := min(judging, key=lambda at: (not endless[at], own[at]))] < 1
-                else None,
+                fired=names[least] if own[least] < 1 else None,
             )
 
         return [

@@ -55,7 +55,7 @@ def refitted(own: Calibration, table: Doubles, *, seed: int) -> Calibration:
         seed: of the half that is ranked.
     """
     statistics = dict(zip(own.statistics, table.T[1:], strict=True))
-    return Calibration.fit(statistics, table[:, 0].astype(np.int64), seed=seed, choice=own.choice)
+    return Calibration.fit(statistics, table[:, 0].astype(np.int64), seed=seed, fusion=own.fusion)
 
 
 class Rolling:

@@ -307,8 +307,8 @@ def visible(text: str) -> str:
 def firing(p_values: Mapping[str, float]) -> str:
     """The smallest p-values among statistics, in one line; those that say nothing are left out.
 
-    >>> firing({"length": 1.0, "pll": 0.012, "misses": 0.5})
-    'pll 0.012, misses 0.5'
+    >>> firing({"lift": 1.0, "bits_per_unit": 0.012, "slor": 0.5})
+    'bits_per_unit 0.012, slor 0.5'
     """
     ordered = sorted(p_values.items(), key=lambda one: one[1])[:_SMALLEST]
     return ", ".join(f"{name} {small(p)}" for name, p in ordered if p < 1 or len(p_values) == 1)

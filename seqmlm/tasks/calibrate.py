@@ -461,9 +461,9 @@ class Calibrator:
         judged = [one for one in everything if one.row.score is not None]
         if self._too_few(judged):
             return None, spent
-        statistics, lengths = table([one.row for one in judged], level.statistics)
+        statistics, lengths = table([one.row for one in judged], level.judges)
         fitted = Calibration.fit(
-            statistics, lengths, seed=self.seed, choice=level.choice, records=self._owners(judged)
+            statistics, lengths, seed=self.seed, fusion=level.fusion, records=self._owners(judged)
         )
         return Stored(fitted=fitted, **self._facts(judged, taken, normal)), spent
 

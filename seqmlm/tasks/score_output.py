@@ -265,7 +265,7 @@ def schema(plan: ScoringPlan) -> Schema:
     columns["top"] = "units"
     if plan.per_unit:
         columns["per_unit"] = "units"
-    return Schema(columns=columns, statistics=tuple(plan.level.statistics) if plan.calibrated else ())
+    return Schema(columns=columns, statistics=plan.level.judges if plan.calibrated else ())
 
 
 _FEW_UNKNOWN = 0.005  # a share of unknown units that is worth a line

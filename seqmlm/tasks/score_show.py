@@ -113,19 +113,19 @@ class ScoreReporter:
 
     def __enter__(self) -> ScoreReporter:
         config, session = self._config, self._plan.session
+        level = self._plan.level
         if config.track is not None:
-            level = self._plan.level
             self._track = level.track(config.track, name=config.model, private=self._private)
         if config.report is not None:
             self._report = ScoreReport(
                 f"Scores of {config.model}",
-                f"{self._plan.level.name}, {self._plan.mode}",
-                pictures=session.domain.pictures(self._plan.level),
-                statistics=self._plan.level.statistics,
+                f"{level.name}, {self._plan.mode}",
+                pictures=session.domain.pictures(level),
+                statistics={name: level.statistics[name] for name in level.judges},
                 unit=session.tokenizer.unit,
                 surface=session.tokenizer.alone,
                 meaning=session.tokenizer.meaning,
-                first=self._plan.level.counted_from,
+                first=level.counted_from,
             )
         if config.report is not None or config.track is not None:
             self._run = self._tracked().__enter__()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqmlm.errors import DataError, StateError
-from seqmlm.evaluation.conformal import Calibration, Choice, Fusion, teaching_part
+from seqmlm.evaluation.conformal import Calibration, Fusion
 from seqmlm.evaluation.ranks import LEAST_P, Ranks, Tail, length_edges
 
 NAN = float("nan")
@@ -51,9 +51,7 @@ def test_fresh_normals_are_super_uniform(
     for seed in range(draws):
         rng = np.random.default_rng(seed)
         statistics, lengths = rows(rng, 401)
-        calibration = Calibration.fit(
-            some(statistics, names), lengths, seed=seed, choice=Choice(fusion=fusion)
-        )
+        calibration = Calibration.fit(some(statistics, names), lengths, seed=seed, fusion=fusion)
         new, sizes = rows(rng, fresh)
         below[seed] = (calibration.judge(some(new, names), sizes).p_value[:, None] <= alphas).mean(axis=0)
     error = below.std(axis=0) / np.sqrt(draws)
@@ -135,13 +133,6 @@ def test_next_to_nothing_to_learn_from(count: int, names: str) -> None:
     assert not calibration.has_tail
 
 
-def test_of_few_rows_a_quarter_teaches() -> None:
-    assert [int(teaching_part(n, 0).sum()) for n in (1, 2, 3, 25, 40, 132, 199, 200, 485)] == [
-        0, 1, 1, 12, 12, 33, 50, 100, 242,
-    ]  # fmt: skip
-    assert 1 / (~teaching_part(132, 0)).sum() <= 1 / 99
-
-
 def independent(rng: np.random.Generator, count: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Like the statistics of a log session: most say nothing of most rows, none knows of another."""
     often = {f"often{i}": rng.normal(size=count) for i in range(3)}
@@ -166,7 +157,7 @@ def test_few_fresh_normals_are_super_uniform(
     below = np.zeros((250, len(alphas)))
     for seed in range(len(below)):
         rng = np.random.default_rng(seed)
-        calibration = Calibration.fit(*drawn(rng, count), seed=seed, choice=Choice(fusion=fusion))
+        calibration = Calibration.fit(*drawn(rng, count), seed=seed, fusion=fusion)
         assert calibration.smallest_rate == 1 / (count + 1)
         new, sizes = drawn(rng, 60)
         p_values = calibration.judge(new, sizes).p_value
@@ -251,7 +242,7 @@ def test_p_values_do_not_depend_on_the_batch(count: int, fusion: Fusion) -> None
         return {f"s{i}": rng.integers(0, 4, size=number).astype(float) for i in range(12)}
 
     normal = drawn(count)
-    calibration = Calibration.fit(normal, np.ones(count), seed=0, choice=Choice(fusion=fusion))
+    calibration = Calibration.fit(normal, np.ones(count), seed=0, fusion=fusion)
     new = {name: np.concatenate([values, normal[name][:150]]) for name, values in drawn(150).items()}
     together = calibration.judge(new, np.ones(len(new["s0"])))
     for size in (1, 2, 7):
@@ -286,14 +277,14 @@ def test_every_length_bin_has_enough_rows(lengths: list[int], fewest: int) -> No
 def test_to_disk_and_back_to_the_last_bit(names: list[str], fusion: Fusion, count: int) -> None:
     rng = np.random.default_rng(5)
     statistics, lengths = rows(rng, count)
-    calibration = Calibration.fit(some(statistics, names), lengths, seed=2, choice=Choice(fusion=fusion))
+    calibration = Calibration.fit(some(statistics, names), lengths, seed=2, fusion=fusion)
     state, arrays = calibration.to_state()
     back = Calibration.from_state(json.loads(json.dumps(state)), arrays)
     new, sizes = rows(rng, 500)
     ours, theirs = (one.judge(some(new, names), sizes) for one in (calibration, back))
     assert (ours.p_value == theirs.p_value).all()
     assert (ours.extrapolated == theirs.extrapolated).all()
-    assert (back.statistics, back.choice) == (tuple(names), Choice(fusion=fusion))
+    assert (back.statistics, back.fusion) == (tuple(names), fusion)
     assert (back.rows, back.smallest_rate) == (calibration.rows, calibration.smallest_rate)
 
 
@@ -319,7 +310,7 @@ def test_what_normal_rows_never_have_is_beyond_all_of_them_however_many_statisti
     names = [f"s{n}" for n in range(14)]
     normal = {name: random.normal(size=120) for name in names} | {"unseen": np.zeros(120)}
     lengths = random.integers(1, 65, 120)
-    calibration = Calibration.fit(normal, lengths, seed=0, choice=Choice(fusion="harmonic"))
+    calibration = Calibration.fit(normal, lengths, seed=0, fusion="harmonic")
     asked = {name: np.zeros(3) for name in names} | {"unseen": np.array([np.inf, 0.0, 3.0])}
     judged = calibration.judge(asked, np.array([2, 2, 2]))
     assert judged.p_value[0] <= calibration.smallest_rate
@@ -327,7 +318,7 @@ def test_what_normal_rows_never_have_is_beyond_all_of_them_however_many_statisti
     assert judged.p_values["unseen"][0] == judged.p_values["unseen"][2], "what is told is its rank"
     assert judged.p_value[0] < judged.p_value[2]
     known = normal | {"unseen": np.where(np.arange(120) < 30, np.inf, 0.0)}
-    calibration = Calibration.fit(known, lengths, seed=0, choice=Choice(fusion="harmonic"))
+    calibration = Calibration.fit(known, lengths, seed=0, fusion="harmonic")
     assert calibration.judge(asked, np.array([2, 2, 2])).p_value[0] > 0.05, "normal rows have it too"
 
 
@@ -344,7 +335,7 @@ def _of_two_lengths(random: np.random.Generator, rows: int) -> tuple[dict[str, A
 def test_p_values_hold_for_rows_of_each_length(fusion: Fusion) -> None:
     random = np.random.default_rng(5)
     normal, lengths = _of_two_lengths(random, 8000)
-    calibration = Calibration.fit(normal, lengths, seed=0, choice=Choice(fusion=fusion))
+    calibration = Calibration.fit(normal, lengths, seed=0, fusion=fusion)
     asked, sizes = _of_two_lengths(random, 20_000)
     p_value = calibration.judge(asked, sizes).p_value
     for size in (2, 64):

@@ -88,7 +88,7 @@ def visits() -> tuple[Detector, list[Record]]:
     )
     plain = Detector(RecordScorer(session), level, background=background)
     rows = [one.row for one in plain.judged(patients(40), Problems()) if one.row.score is not None]
-    calibration = Calibration.fit(*table(rows, level.statistics), seed=0, choice=level.choice)
+    calibration = Calibration.fit(*table(rows, level.judges), seed=0, fusion=level.fusion)
     foreign = [
         replace(
             one, raw=replace(one.raw, events=tuple(replace(e, code=f"ZZZ:{e.code}") for e in one.raw.events))

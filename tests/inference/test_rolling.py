@@ -13,13 +13,12 @@ import pytest
 from scipy.stats import betabinom
 
 from seqmlm.errors import StateError
-from seqmlm.evaluation.conformal import Calibration, Choice
+from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference.rolling import Rolling, refitted, size_of
 from seqmlm.registry import Figures, RollingChange, RollingEntry
 
 RATE = 0.01
 DAYS, DAILY = 30, 2000
-HARMONIC = Choice(fusion="harmonic")
 
 Rows = dict[str, np.ndarray]
 
@@ -31,7 +30,7 @@ def rows(rng: np.random.Generator, count: int, shift: np.ndarray | float = 0.0) 
 
 
 def fitted(rng: np.random.Generator, count: int = 1000) -> Calibration:
-    return Calibration.fit(rows(rng, count), np.ones(count), seed=0, choice=HARMONIC)
+    return Calibration.fit(rows(rng, count), np.ones(count), seed=0, fusion="harmonic")
 
 
 def ones(given: Rows) -> np.ndarray:
@@ -137,7 +136,7 @@ def test_rows_of_each_length_keep_the_rate() -> None:
         lengths = rng.choice([3, 60], size=count)
         return {name: one * (1 + (lengths == 3)) for name, one in rows(rng, count).items()}, lengths
 
-    rolling = begun(Calibration.fit(*some(1000), seed=0, choice=HARMONIC))
+    rolling = begun(Calibration.fit(*some(1000), seed=0, fusion="harmonic"))
     given, lengths = some(30000)
     found = np.zeros(len(lengths))
     for begin in range(0, len(lengths), 250):

@@ -14,7 +14,7 @@ from tiny_domain_models import code_model
 from tiny_models import RESIDUES, protein_model, random_model
 
 from seqmlm import plugins
-from seqmlm.anomaly.levels import Background, Level, RecordLevel, UnitLevel, mean, record_row
+from seqmlm.anomaly.levels import UNKNOWN, Background, Level, RecordLevel, UnitLevel, mean, record_row
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.problems import Problems
@@ -294,6 +294,7 @@ def test_every_alarm_of_every_field_and_level_has_a_reason(field: str, tmp_path:
     )
     alarms = 0
     for level in domain.levels:
+        assert UNKNOWN in level.judges or UNKNOWN not in level.statistics
         made = calibrator(known, notify=lambda text: None)
         background, rest = made.background(level, replace(normal(0), records=records[:cut], of=cut), None)
         [stored] = made.calibrate(level, ["partition:4"], rest, background).values()

@@ -83,7 +83,7 @@ def _one_shot(config: ScoreConfig, rows: Iterable[int]) -> Calibration:
     assert plan.stored is not None
     own = plan.stored.fitted
     assert isinstance(own, Calibration)
-    return Calibration.fit(*table(chosen, plan.level.statistics), seed=0, choice=own.choice)
+    return Calibration.fit(*table(chosen, plan.level.judges), seed=0, fusion=own.fusion)
 
 
 def _same(one: Calibration, other: Calibration) -> None:

@@ -11,9 +11,9 @@ The norms are learnt from scored normal files without labels, so these levels ne
 `file` does not.
 
 A line is judged by the mean of its three most unusual tokens, a function by the 90th percentile of its own:
-most of code is punctuation that tells nothing. Beside it stands the same with counts: which statistics judge
-was chosen by `benchmarks/level_statistics.py`. They grow with the number of tokens; what is unusual for a
-length, calibration says.
+most of code is punctuation that tells nothing. The same with counts mixed in judges, too
+(`benchmarks/level_statistics.py`). Both grow with the number of tokens; what is unusual for a length,
+calibration says.
 """
 
 from __future__ import annotations

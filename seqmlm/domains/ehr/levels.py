@@ -38,32 +38,22 @@ from seqmlm.engine.reductions import TopIds, TopLogProbs, top
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import StateError
-from seqmlm.evaluation.conformal import Choice
+from seqmlm.evaluation.conformal import HARMONIC
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.events_layout import CLS, SEP, UNK, visit_starts
 
 
 class CodeCounts(Background):
-    """How often each token was an event of the training split.
-
-    Small counts are not kept as they are: of few people who calibrate a model, a count may be one's own.
+    """In how many patients of the training split codes occur, and meet.
 
     Args:
-        counts: (V,) occurrences, 5 for 1 to 10, 0 for what is no event.
+        met: those counts.
         names: (V,) the codes as the data has them.
         clinical: (V,) what is named as missing: False at what frames visits.
-        met: in how many patients codes occur, and meet; None of a model that was not shown.
     """
 
-    def __init__(
-        self,
-        counts: Longs,
-        names: Sequence[str],
-        clinical: Sequence[bool],
-        met: Met | None = None,
-    ) -> None:
-        self._counts, self.met = counts, met
-        self.names, self.clinical = names, clinical
+    def __init__(self, met: Met, names: Sequence[str], clinical: Sequence[bool]) -> None:
+        self.met, self.names, self.clinical = met, names, clinical
 
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
@@ -76,23 +66,20 @@ class CodeCounts(Background):
             counts += np.bincount(tokens, minlength=len(counts))
             if len(own) < _PATIENTS_MET:
                 own.append(np.unique(tokens))
-        met = Met.of(own, counts)
-        counts[(counts > 0) & (counts < SMALLEST)] = SMALLEST // 2
-        return cls._of(counts, tokenizer, met)
+        return cls._of(Met.of(own, counts), tokenizer)
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
-        met = Met(**{name: arrays[name] for name in Met._fields}) if Met._fields[0] in arrays else None
-        return cls._of(np.asarray(arrays["counts"], dtype=np.int64), tokenizer, met)
+        return cls._of(Met(**{name: arrays[name] for name in Met._fields}), tokenizer)
 
     @classmethod
-    def _of(cls, counts: Longs, tokenizer: Tokenizer, met: Met | None) -> Self:
+    def _of(cls, met: Met, tokenizer: Tokenizer) -> Self:
         names = [tokenizer.surface(token) for token in range(tokenizer.space.size)]
         clinical = [tokenizer.alone(token) is not None for token in range(tokenizer.space.size)]
-        return cls(counts, names, clinical, met)
+        return cls(met, names, clinical)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        return {"counts": self._counts, **({} if self.met is None else self.met._asdict())}
+        return self.met._asdict()
 
 
 _MOST_CODES, _PATIENTS_MET = 1_000, 20_000
@@ -355,7 +342,7 @@ class PatientUnits:
 
     def pair(self, counts: CodeCounts) -> Doubles:
         """(U,) of each event, the largest -PMI of its code with one that is known at its visit, in bits."""
-        if counts.met is None or not len(self.visits):
+        if not len(self.visits):
             return np.full(len(self.visits), np.nan)
         tokens, place = np.unique(self.scored.encoding.ids[codes(self.scored)], return_inverse=True)
         bits = counts.met.bits(tokens.astype(np.int64))
@@ -478,7 +465,7 @@ class HistoryLevel(PatientLevel):
         "worst_visit": "the most unusual visit",
         **_UNKNOWN,
     }
-    choice = Choice(fusion="harmonic", used=("max", "worst_visit", "unknown"))
+    descriptive, fusion = ("mean",), HARMONIC
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         bits = patient.scored.surprisal

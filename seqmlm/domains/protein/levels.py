@@ -33,7 +33,7 @@ from seqmlm.anomaly.levels import (
 from seqmlm.anomaly.values import Doubles, Row, Scored
 from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
-from seqmlm.evaluation.conformal import Choice
+from seqmlm.evaluation.conformal import HARMONIC
 from seqmlm.tokenizers.base import Tokenizer
 
 SEGMENT = 20
@@ -112,7 +112,7 @@ class ProteinLevel(Level):
         "segment": "the most unexpected stretch",
         UNKNOWN: "residues that are not known, ambiguous or rare (X, B, Z, J, U, O)",
     }
-    choice = Choice(fusion="harmonic")
+    fusion = HARMONIC
     shares: ClassVar[Mapping[str, str]] = {
         UNKNOWN: "{} of its residues are not known, ambiguous or rare (X, B, Z, J, U, O)"
     }
@@ -135,11 +135,11 @@ class ProteinLevel(Level):
 
 
 class ResidueLevel(UnitLevel):
-    """Each residue of a protein: what the score (`unexpected`) has above what its place lets expect is only
-    told, and its surprisal, alone and above that of its frequency, judges."""
+    """Each residue of a protein. The score, `unexpected`, does not judge; the surprisal, alone and above that
+    of the residue's frequency, does."""
 
     statistics: ClassVar[Mapping[str, str]] = {**UNEXPECTED, **SURPRISAL, **LIFT}
-    choice = Choice(fusion="harmonic", used=("surprisal", "lift"))
+    descriptive, fusion = ("unexpected",), HARMONIC
     counted_from = 1
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = Frequencies

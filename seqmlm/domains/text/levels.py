@@ -24,7 +24,7 @@ from seqmlm.anomaly.levels import (
     record_row,
 )
 from seqmlm.anomaly.values import Row, Scored
-from seqmlm.evaluation.conformal import Choice
+from seqmlm.evaluation.conformal import HARMONIC
 
 _UNKNOWN = {UNKNOWN: "words that training never had"}
 _SHARES = {UNKNOWN: "{} of its words were never seen in training"}
@@ -49,7 +49,7 @@ class SentenceLevel(Level):
         "lift": "the largest surprisal of a word beyond what its frequency explains",
         **_UNKNOWN,
     }
-    choice, shares = Choice(fusion="harmonic"), _SHARES
+    fusion, shares = HARMONIC, _SHARES
     background: ClassVar[type[Background] | None] = Frequencies
     whole: ClassVar[bool] = True
 
@@ -71,5 +71,5 @@ class WordLevel(UnitLevel):
     """
 
     statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **LIFT, **_UNKNOWN}
-    choice = Choice(fusion="harmonic")
+    fusion = HARMONIC
     background: ClassVar[type[Background] | None] = Frequencies
