@@ -314,9 +314,13 @@ def test_bad_records_alone_are_an_error(asked: Asked, tmp_path: Path) -> None:
         pytest.skip("every input of this task is good, or none is read")
     header = asked.case.lines[:1] if asked.input.suffix in (".csv", ".tsv") else ()
     asked.input.write_text("\n".join([*header, asked.case.bad]) + "\n")
-    done = asked("--out", tmp_path / "rows.jsonl", "--on-error", "skip")
+    out = tmp_path / "out.jsonl"
+    out.write_text("what was there before\n")
+    done = asked("--out", out, "--on-error", "skip")
     assert done.code == 3, done.err
     assert "no record could be read" in done.err
+    assert out.read_text() == "what was there before\n"
+    assert not out.with_name(out.name + UNDER_WAY).exists()
 
 
 def test_nothing_to_read_is_an_error_and_leaves_no_file(asked: Asked, tmp_path: Path) -> None:

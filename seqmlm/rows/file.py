@@ -110,7 +110,7 @@ class Rows:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._mark is not None and not self.done:
+        if self._mark is not None and not self.asked:
             self._mark.remove()  # nothing is done that could be gone on with
         self._open.close()
 
@@ -159,6 +159,8 @@ class Rows:
         data = json_lines([row for rows in items if rows is not None for row in rows])
         self.done += len(items)
         self.asked += sum(rows is not None for rows in items)
+        if not self.asked:
+            return  # what stands in the file is not touched before there is something to write
         if self._spool is not None:
             self._spool.write(data)
             if self._stdout is not None and self._at_once:
