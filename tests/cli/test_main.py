@@ -20,7 +20,6 @@ Run = Callable[..., Any]
 
 NASTY = "\x1b]0;x\x07\x1b[2J\r\x9b\u200f\u202e\u2066\u2028"
 """What sets a terminal's title, clears it, goes back to the line's beginning, and turns text round."""
-SHOWN = r"\x1b]0;x\x07\x1b[2J\r\x9b\u200f\u202e\u2066\u2028"
 ACTS = {*NASTY} - {*"]0;x[2J"}
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 from tiny_domain_models import patients, patients_model
 from tiny_models import protein_model, residues
-from torch import Tensor
 
 from seqmlm.anomaly.levels import RecordLevel, UnitLevel
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.reductions import Block, Reduction
 from seqmlm.engine.types import InMemory
 from seqmlm.engine.units import ONE_PASS
 from seqmlm.evaluation.conformal import Calibration
@@ -36,16 +33,6 @@ def _records(*lengths: int) -> list[Record]:
         Record(id=f"r{i}", raw=residues(length), source="x.fasta", line=i)
         for i, length in enumerate(lengths, start=1)
     ]
-
-
-class Margin(Reduction):
-    """How much likelier the most probable token is than the second; nothing in the package knows of it."""
-
-    name = "margin"
-
-    def apply(self, block: Block) -> Tensor:
-        best = torch.log_softmax(block.logits, -1).topk(2).values
-        return best[:, 0] - best[:, 1]
 
 
 def test_rows_of_units_point_at_their_letters(model: LoadedModel) -> None:

@@ -20,7 +20,6 @@ from seqmlm.data.identity import TrainedOn
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import ClassNorms
-from seqmlm.engine import durable
 from seqmlm.engine.types import Sequences
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import DataError, StateError
@@ -28,7 +27,6 @@ from seqmlm.inference.calibrations import (
     BACKGROUND,
     CALIBRATION,
     TRAINED_ON,
-    Stored,
     store,
     store_backgrounds,
     store_trained_on,
@@ -230,34 +228,7 @@ def test_sensitive_data_of_few_rows_leave_nothing(model: LoadedModel) -> None:
     assert rows == {}, "many rows of ten records are ten people's"
 
 
-def test_a_replacement_is_whole_or_not_there(
-    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    level = RecordLevel("protein")
-    old = calibrator(model).calibrate(level, ["partition:2"], normal(30), None)
-    new = calibrator(model).calibrate(level, ["partition:2"], normal(40, seed=1), None)
-    store(tmp_path, old)
-    before = (tmp_path / CALIBRATION).read_bytes()
-
-    def killed(source: Path, target: Path) -> None:
-        raise KeyboardInterrupt
-
-    def full(source: Path, target: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    for stop, error in ((killed, KeyboardInterrupt), (full, StateError)):
-        with monkeypatch.context() as patched:
-            patched.setattr(durable.DISK, "rename", stop)
-            with pytest.raises(error):
-                store(tmp_path, new)
-        assert (tmp_path / CALIBRATION).read_bytes() == before
-        assert [one.rows for one in stored_calibrations(tmp_path).values()] == [30]
-    store(tmp_path, new)
-    assert [one.rows for one in stored_calibrations(tmp_path).values()] == [40]
-    assert not list(tmp_path.glob("*.tmp"))
-
-
-def test_folders_without_calibration_and_broken_ones(model: LoadedModel, tmp_path: Path) -> None:
+def test_folders_without_calibration_and_broken_ones(tmp_path: Path) -> None:
     assert stored_calibrations(tmp_path) == {}
     assert stored_trained_on(tmp_path) is None
     for name, load in ((CALIBRATION, stored_calibrations), (TRAINED_ON, stored_trained_on)):
@@ -268,16 +239,6 @@ def test_folders_without_calibration_and_broken_ones(model: LoadedModel, tmp_pat
     found = stored_trained_on(tmp_path)
     assert found is not None
     assert "anything" not in found
-    store(tmp_path, {("a", "exact"): _one(model)})
-    content = (tmp_path / CALIBRATION).read_bytes()
-    (tmp_path / CALIBRATION).write_bytes(content.replace(b'\\"format\\": 3', b'\\"format\\": 9'))
-    with pytest.raises(StateError, match="format"):
-        stored_calibrations(tmp_path)
-
-
-def _one(model: LoadedModel) -> Stored:
-    found = calibrator(model).calibrate(RecordLevel("protein"), ["partition:2"], normal(20), None)
-    return found["protein", "partition:2"]
 
 
 @pytest.mark.parametrize("field", plugins.names("domains"))

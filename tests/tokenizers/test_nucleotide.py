@@ -37,7 +37,6 @@ TOKENIZERS: list[NucleotideTokenizer] = [
 NAMES = [f"{one.name}-{getattr(one, 'k', '')}" for one in TOKENIZERS]
 every = pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=NAMES)
 masked = st.text("ACGTacgtN", min_size=6, max_size=60)
-plain = st.text("ACGT", min_size=6, max_size=60)
 COLUMNS = ("ids", "groups", "spans")
 
 

@@ -25,7 +25,6 @@ from seqmlm.domains.dna.levels import (
     GenomeBackground,
     RecordLevel,
     WindowLevel,
-    place,
     windows,
 )
 from seqmlm.domains.dna.nucleotides import own
@@ -94,6 +93,7 @@ def test_written_places_are_those_of_the_contig(level: DnaLevel, strand: str) ->
     assert covered == set(range(60, 210))
     # A record that is no part of a contig is written as before: whole, without places.
     [alone] = Detector(detector.scorer, RecordLevel()).judged([record(TEXT)], Problems())
+    assert alone.row.place == ("r", 0, len(TEXT))
     assert "start" not in line(alone, BaseTokenizer())
 
 
@@ -207,18 +207,6 @@ def test_windows_of_unknown_bases_are_left_out_but_a_record_has_a_row() -> None:
     [only] = judged(tokenizer, WindowLevel(), record("N" * 130))
     assert only.score is None
     assert only.length == 0
-
-
-@pytest.mark.parametrize(
-    ("meta", "expected"),
-    [
-        ({}, ("r", 3, 5)),
-        ({"contig": "chr1", "start": 1000}, ("chr1", 1003, 1005)),
-        ({"contig": "chr1", "start": 1000, "strand": "-"}, ("chr1", 1005, 1007)),
-    ],
-)
-def test_places_are_those_of_the_contig(meta: dict[str, object], expected: tuple[str, int, int]) -> None:
-    assert place(record("ACGTACGTAC", **meta), 3, 5) == expected
 
 
 @every
