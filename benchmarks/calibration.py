@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from scipy.stats import betabinom
 
 from seqmlm.data.problems import Problems
-from seqmlm.engine.units import EXACT
+from seqmlm.engine.units import Mode
 from seqmlm.errors import SeqmlmError, UsageError
 from seqmlm.evaluation.conformal import Calibration
 from seqmlm.evaluation.ranks import CrossRanks, Ranks
@@ -188,8 +188,9 @@ class Bench:
             return min(len(items), self.size.records)
         path = self.kind.write(items[:LOOKED_AT], self.out / "look")
         found = self.model.domain.level(level)
-        work = work_of(Session(self.model), found, [str(path)], options=self.kind.options)
-        tokens = 1.0 if work is None else work.tokens[str(EXACT)]
+        asked = Mode.parse(mode)
+        work = work_of(Session(self.model), found, [asked], [str(path)], options=self.kind.options)
+        tokens = 1.0 if work is None else work.tokens[str(asked)]
         each = tokens / min(len(items), LOOKED_AT)
         return min(len(items), self.size.records, max(FEWEST, int(share * self.size.tokens / each)))
 
