@@ -413,7 +413,7 @@ def in_time(name: str, stream: Stream, out: Path, seed: int, minutes: float) -> 
         config = ScoreConfig(
             model=model.path,
             paths=(str(stream.later),),
-            mode=str(EXACT),
+            mode=str(model.domain.mode),
             options=stream.options,
             on_error="skip",
             out=rows,
@@ -423,7 +423,7 @@ def in_time(name: str, stream: Stream, out: Path, seed: int, minutes: float) -> 
         # A row without a score holds nothing the model knows: an alarm.
         alarms = np.array([p is None or p <= IN_TIME for p in p_values])
         tenths = np.array_split(alarms, 10)
-        stored = stored_calibrations(Path(model.path))["session", str(EXACT)]
+        stored = stored_calibrations(Path(model.path))["session", str(model.domain.mode)]
         found[on] = {
             "calibration_rows": stored.rows,
             "smallest_rate": stored.fitted.smallest_rate,
