@@ -35,7 +35,7 @@ Statistics = dict[str, Doubles]
 STEPS = 300
 """Steps of a tiny model that one quiet core makes in about a minute."""
 
-COUNTING = ("unseen", "missing", "neighbour", "bigram_max")
+COUNTING = ("unseen", "neighbour")
 """Channels of a log session that no model is needed for."""
 
 
