@@ -1,10 +1,10 @@
 """How unusual sessions and lines of a log are: by the model's surprisals, and by counting.
 
 A fault moves few of a session's statistics, and no one of them finds all kinds, so they are fused. Which ones
-was chosen by `benchmarks/level_statistics.py`: the number of lines, one kind of line more often than usual,
-rare pairs of lines and LogBERT's rule (Guo et al. 2021) find nothing that the others do not. In a session
-what is missing does not either, and with rare pairs it made the false alarms of raw HDFS; in a window of
-lines it is how a probe that falls silent shows.
+was chosen by `benchmarks/level_statistics.py`: the number of lines, one kind of line more often than usual
+and LogBERT's rule (Guo et al. 2021) find nothing that the others do not. In a session what is missing and
+rare pairs of lines do not either, and made the false alarms of raw HDFS; in a window of lines they tell of a
+probe that falls silent, and of order that a young model has not learnt.
 """
 
 from __future__ import annotations
@@ -37,10 +37,15 @@ UNSEEN = "lines that training never had"
 
 COUNTED = {
     "unseen": UNSEEN,
-    "missing": "lines that nearly all training records have, and this one has not",
     "neighbour": "distance of the counts of lines to the nearest training record",
 }
 """Statistics that need no model."""
+
+OF_WINDOWS = {
+    "missing": "lines that nearly all training records have, and this one has not",
+    "bigram_max": "the rarest pair of neighbouring lines",
+}
+"""Further ones of windows of lines."""
 
 ASKED = {
     "pll_mean": "mean surprisal of the lines",
@@ -61,7 +66,6 @@ def counted(lines: Lines, counts: LogCounts) -> dict[str, Doubles]:
     """The statistics of `COUNTED`, each (R,).
 
     unseen: infinite with a line that no training record had, else the number of lines without a template.
-    missing: bits of surprise that events which nearly all training records have are not there.
     neighbour: distance of the log1p counts of its events to the nearest training record's.
 
     Args:
@@ -71,7 +75,6 @@ def counted(lines: Lines, counts: LogCounts) -> dict[str, Doubles]:
     events = counts.events(lines.keys)
     return {
         "unseen": unseen(lines, events, counts),
-        "missing": counts.absence(lines, events).sum(axis=1),
         "neighbour": counts.nearest(lines, events)[0],
     }
 
@@ -160,6 +163,7 @@ class Counted:
         follows: (n + 1,) surprisal in bits of each line after the one before it, and of the end.
         missing: what nearly all training records have and this one lacks, the least expected first, and the
             share of training records that have it.
+        absent: bits of surprise that these are not there.
         unlike: what it has more (or, negative, fewer) of than the most similar training record.
         often, surplus: the kind of line that is most above its share, how many it has and its share of the
             training lines; and bits of surprise that it has so many.
@@ -170,6 +174,7 @@ class Counted:
     events: Longs
     follows: Doubles
     missing: tuple[tuple[str, float], ...]
+    absent: float
     unlike: tuple[tuple[str, int], ...]
     often: tuple[str, int, float]
     surplus: float
@@ -236,6 +241,7 @@ class LogBackground(Background):
                 (self.named(event), counts.records[event] / counts.total)
                 for event in usual[lacking[:_NAMED]].tolist()
             ),
+            absent=float(absence.sum()),
             unlike=tuple((self.named(event), more) for event, more in furthest[:_NAMED]),
             often=(self.named(often), own.get(often, 0), float(share)),
             surplus=surplus,
@@ -360,7 +366,7 @@ class SessionLevel(_LinesLevel):
         name: what `--level` takes.
     """
 
-    statistics: ClassVar[Mapping[str, str]] = {**ASKED, **COUNTED, **TIMED}
+    statistics: ClassVar[Mapping[str, str]] = {**ASKED, **COUNTED, **OF_WINDOWS, **TIMED}
     fusion = HARMONIC
     whole: ClassVar[bool] = True
 
@@ -379,9 +385,9 @@ class SessionLevel(_LinesLevel):
         statistics |= counted.statistics
         windowed = scored.record.raw.windowed
         if windowed:
+            inner = counted.follows[1:-1]  # its ends are those of the window
+            statistics |= {"missing": counted.absent, "bigram_max": float(inner.max()) if len(inner) else 0.0}
             statistics |= timed(scored.record.raw.times, counted.most)
-        else:
-            del statistics["missing"]
         extra = {**_from(scored, range(count)), **_told(scored, counted, known, bits)}
         row = record_row(scored, statistics)
         return [replace(row, length=count if windowed else 1, time=_time(scored, 0), extra=extra)]

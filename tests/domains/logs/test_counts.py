@@ -105,7 +105,7 @@ def test_bigrams_and_neighbours_are_those_of_loops(train: list[list[str]], other
 def test_events_that_nearly_all_have_are_missed(counts: LogCounts, tokenizer: TemplateTokenizer) -> None:
     # 1 and 3 are in all six, 2 in five: less than nine in ten.
     lines = lines_of(tokenizer.encode_batch([keyed("1 3"), keyed("2 3"), keyed("2")]), tokenizer)
-    missing = counted(lines, counts)["missing"]
+    missing = counts.absence(lines, counts.events(lines.keys)).sum(axis=1)
     assert missing.tolist() == pytest.approx([0, math.log2(8), 2 * math.log2(8)])
 
 
