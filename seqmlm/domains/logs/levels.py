@@ -2,9 +2,9 @@
 
 A fault moves few of a session's statistics, and no one of them finds all kinds, so they are fused. Which ones
 was chosen by `benchmarks/level_statistics.py`: the number of lines, one kind of line more often than usual
-and LogBERT's rule (Guo et al. 2021) find nothing that the others do not. In a session what is missing and
-rare pairs of lines do not either, and made the false alarms of raw HDFS; in a window of lines they tell of a
-probe that falls silent, and of order that a young model has not learnt.
+and LogBERT's rule (Guo et al. 2021) find nothing that the others do not. What is missing finds
+anomalies that were in the training data, too, and alarms where all later sessions lack a line; rare pairs are
+those of neighbouring lines: that an early end is rare, what is missing says already.
 """
 
 from __future__ import annotations
@@ -37,15 +37,11 @@ UNSEEN = "lines that training never had"
 
 COUNTED = {
     "unseen": UNSEEN,
-    "neighbour": "distance of the counts of lines to the nearest training record",
-}
-"""Statistics that need no model."""
-
-OF_WINDOWS = {
     "missing": "lines that nearly all training records have, and this one has not",
+    "neighbour": "distance of the counts of lines to the nearest training record",
     "bigram_max": "the rarest pair of neighbouring lines",
 }
-"""Further ones of windows of lines."""
+"""Statistics that need no model."""
 
 ASKED = {
     "pll_mean": "mean surprisal of the lines",
@@ -66,16 +62,24 @@ def counted(lines: Lines, counts: LogCounts) -> dict[str, Doubles]:
     """The statistics of `COUNTED`, each (R,).
 
     unseen: infinite with a line that no training record had, else the number of lines without a template.
+    missing: bits of surprise that events which nearly all training records have are not there.
     neighbour: distance of the log1p counts of its events to the nearest training record's.
+    bigram_max: largest surprisal of a line after the one before it, in bits; 0 where there is none before.
 
     Args:
         lines: of R records.
         counts: of the training records.
     """
     events = counts.events(lines.keys)
+    bits, record = counts.bigrams(lines, events)
+    inner = np.diff(record, prepend=-1, append=len(lines))[:-1] == 0  # not what begins a record
+    inner &= np.diff(record, append=len(lines)) == 0  # nor its end
+    pairs = np.bincount(record[inner], minlength=len(lines))
     return {
         "unseen": unseen(lines, events, counts),
+        "missing": counts.absence(lines, events).sum(axis=1),
         "neighbour": counts.nearest(lines, events)[0],
+        "bigram_max": np.nan_to_num(largest(bits[inner], np.concatenate([[0], np.cumsum(pairs)]))),
     }
 
 
@@ -163,7 +167,6 @@ class Counted:
         follows: (n + 1,) surprisal in bits of each line after the one before it, and of the end.
         missing: what nearly all training records have and this one lacks, the least expected first, and the
             share of training records that have it.
-        absent: bits of surprise that these are not there.
         unlike: what it has more (or, negative, fewer) of than the most similar training record.
         often, surplus: the kind of line that is most above its share, how many it has and its share of the
             training lines; and bits of surprise that it has so many.
@@ -174,7 +177,6 @@ class Counted:
     events: Longs
     follows: Doubles
     missing: tuple[tuple[str, float], ...]
-    absent: float
     unlike: tuple[tuple[str, int], ...]
     often: tuple[str, int, float]
     surplus: float
@@ -241,7 +243,6 @@ class LogBackground(Background):
                 (self.named(event), counts.records[event] / counts.total)
                 for event in usual[lacking[:_NAMED]].tolist()
             ),
-            absent=float(absence.sum()),
             unlike=tuple((self.named(event), more) for event, more in furthest[:_NAMED]),
             often=(self.named(often), own.get(often, 0), float(share)),
             surplus=surplus,
@@ -366,7 +367,7 @@ class SessionLevel(_LinesLevel):
         name: what `--level` takes.
     """
 
-    statistics: ClassVar[Mapping[str, str]] = {**ASKED, **COUNTED, **OF_WINDOWS, **TIMED}
+    statistics: ClassVar[Mapping[str, str]] = {**ASKED, **COUNTED, **TIMED}
     fusion = HARMONIC
     whole: ClassVar[bool] = True
 
@@ -385,8 +386,6 @@ class SessionLevel(_LinesLevel):
         statistics |= counted.statistics
         windowed = scored.record.raw.windowed
         if windowed:
-            inner = counted.follows[1:-1]  # its ends are those of the window
-            statistics |= {"missing": counted.absent, "bigram_max": float(inner.max()) if len(inner) else 0.0}
             statistics |= timed(scored.record.raw.times, counted.most)
         extra = {**_from(scored, range(count)), **_told(scored, counted, known, bits)}
         row = record_row(scored, statistics)

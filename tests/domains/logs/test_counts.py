@@ -94,6 +94,7 @@ def test_bigrams_and_neighbours_are_those_of_loops(train: list[list[str]], other
         here = [event if event in known else "?" for event in one]  # what was never seen is one event
         bits = naive_bigrams(train, here)
         assert pairs[record == row].tolist() == pytest.approx(bits)
+        assert found["bigram_max"][row] == pytest.approx(max([0.0, *bits[1:-1]]))
         assert found["neighbour"][row] == pytest.approx(naive_nearest(train, here), abs=1e-12)
         surplus, most = naive_surplus(train, here)
         above = counts.surplus(lines, counts.events(lines.keys))
