@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -258,12 +258,19 @@ def _check_overrides(config: ModelConfig) -> None:
         raise UsageError(f"model.overrides = {dict(config.overrides)} cannot be used: {reason}") from None
 
 
-def load(path_or_hub_id: str | Path, space: TokenSpace | None = None) -> PreTrainedModel:
+def load(
+    path_or_hub_id: str | Path,
+    space: TokenSpace | None = None,
+    *,
+    head: Literal["needed", "optional"] = "needed",
+) -> PreTrainedModel:
     """A masked LM from a folder or the hub, its weights from safetensors alone; see `seqmlm.engine.foreign`.
 
     Args:
         path_or_hub_id: folder written by `save_pretrained`, or a hub id.
         space: the vocabulary it will be used with; its ids must fit the model's embedding.
+        head: "optional" takes an encoder without a masked-LM head, for what reads its hidden states alone:
+            the head is then random.
 
     Returns:
         The model in fp32, in evaluation mode.
@@ -286,10 +293,13 @@ def load(path_or_hub_id: str | Path, space: TokenSpace | None = None) -> PreTrai
         ) from error
     unused = HEADS[model.config.model_type].unused
     absent = sorted(key for key in missing if not set(key.split(".")) & set(unused))
-    if absent:
+    body = f"{model.base_model_prefix}."
+    bodiless = [key for key in absent if key.startswith(body)]
+    if bodiless or (absent and head == "needed"):
+        what = f"has no weights for {bodiless[0]!r}" if bodiless else "is an encoder without a masked-LM head"
         raise StateError(
-            f"{name!r} is not a trained masked language model: it has no weights for {absent[0]!r}; give a "
-            "checkpoint saved with its masked-LM head"
+            f"{name!r} is not a trained masked language model: it {what}; give a checkpoint saved with its "
+            "masked-LM head" + ("" if bodiless else " (seqmlm finetune needs none)")
         )
     rows = model.get_input_embeddings().num_embeddings
     if space is not None and space.size > rows:
@@ -424,10 +434,14 @@ def _distilbert(model: Any, hidden: Tensor) -> Tensor:
     return out
 
 
+_ROBERTA = Head(lambda model, hidden: model.lm_head(hidden), offset_positions=True)
+
 HEADS: dict[str, Head] = {
     "modernbert": Head(lambda model, hidden: model.decoder(model.head(hidden)), layers="layers"),
     "bert": Head(lambda model, hidden: model.cls(hidden)),
-    "roberta": Head(lambda model, hidden: model.lm_head(hidden), offset_positions=True),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
     "esm": Head(lambda model, hidden: model.lm_head(hidden), offset_positions=True, unused=("contact_head",)),
     "distilbert": Head(_distilbert, layers="transformer.layer"),
     "electra": Head(lambda model, hidden: model.generator_lm_head(model.generator_predictions(hidden))),

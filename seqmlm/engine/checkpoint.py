@@ -294,6 +294,9 @@ class Progress:
         micro_tokens: the memory limit found so far.
         position: of the row planner, after the last used batch.
         time_plan: decisions taken under a time limit.
+        evaluated: step of the last evaluation.
+        best: its best result so far, by the loop's goal.
+        stale: evaluations since then.
         settings: the configuration, to detect changes in a resumed run.
     """
 
@@ -306,6 +309,9 @@ class Progress:
     micro_tokens: int | None = None
     position: dict[str, Any] | None = None
     time_plan: dict[str, Any] | None = None
+    evaluated: int = 0
+    best: float | None = None
+    stale: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
 
 

@@ -92,11 +92,11 @@ class FusedEncoder:
                 return False
             if module._compiled_call_impl is not None:  # compiled layers were requested
                 return False
-        return all(
-            _plain(weight, device)
-            for layer in body.layers
-            for weight in _weights(layer)
-            if weight is not None
+            if self._model.training and isinstance(module, nn.Dropout) and module.p > 0:  # an adapter's
+                return False
+        linears = (linear for layer in body.layers for linear in _linears(layer))
+        return all(map(_is_one_product, linears)) and all(
+            _plain(weight, device) for weight in body.layers.parameters()
         )
 
     @property
@@ -226,7 +226,7 @@ class FusedEncoder:
         hidden = embedded.index_select(0, same)
         if not isinstance(layers[0].attn_norm, nn.Identity) or len(layers) == 1:
             return rotations, hidden, None
-        projected = embedded.to(dtype) @ self._turned(layers[0].attn.Wqkv.weight, dtype).t()
+        projected = embedded.to(dtype) @ self._turned(_effective(layers[0].attn.Wqkv), dtype).t()
         angle = angles[layers[0].attention_type].index_select(0, pairs % len(positions))
         turn(projected, angle, self._heads, 2)
         return rotations, hidden, projected.index_select(0, same)
@@ -256,9 +256,38 @@ def _window(layer: Any) -> int | None:
 def _weights(layer: Any) -> tuple[Any, ...]:
     """A layer's parameters in the order of `FusedLayer`; the first layer has no first norm."""
     first = None if isinstance(layer.attn_norm, nn.Identity) else layer.attn_norm.weight
-    attention, mlp = layer.attn, layer.mlp
-    second = layer.mlp_norm.weight
-    return (first, attention.Wqkv.weight, attention.Wo.weight, second, mlp.Wi.weight, mlp.Wo.weight)
+    qkv, out, *mlp = map(_effective, _linears(layer))
+    return (first, qkv, out, layer.mlp_norm.weight, *mlp)
+
+
+def _linears(layer: Any) -> tuple[Any, ...]:
+    return layer.attn.Wqkv, layer.attn.Wo, layer.mlp.Wi, layer.mlp.Wo
+
+
+def _effective(linear: Any) -> Tensor:
+    """The matrix that a linear layer multiplies by: its weight, and what low-rank adapters add to it.
+
+    Adapters are known by the methods that `peft` gives them (Hu et al. 2022); others go the plain way
+    (`_is_one_product`), where the weight alone would be another model without an error.
+    """
+    weight: Tensor = linear.weight
+    if type(linear) is nn.Linear or linear.merged or linear.disable_adapters:
+        return weight
+    return sum((linear.get_delta_weight(name) for name in _adapters(linear)), weight)
+
+
+def _adapters(linear: Any) -> list[str]:
+    return [name for name in linear.active_adapters if name in linear.lora_A]
+
+
+def _is_one_product(linear: Any) -> bool:
+    """Whether a linear layer is a product with one matrix, its adapters included."""
+    if type(linear) is nn.Linear:
+        return True
+    if not hasattr(linear, "get_delta_weight") or not hasattr(linear, "lora_A"):
+        return False
+    biased = any(linear.lora_B[name].bias is not None for name in _adapters(linear))
+    return not biased and not linear.lora_variant  # DoRA and the like scale the weight itself
 
 
 def _plain(weight: Any, device: str) -> bool:

@@ -51,6 +51,7 @@ class Loop:
         planner: at the start of the data.
         directory: of the checkpoints.
         evaluate: from `rows` to metrics; called by every process with the model being trained.
+        goal: which of the metrics says how good the model is, for `config.patience`; None for none.
 
     Raises:
         UsageError: see `Processes`.
@@ -66,8 +67,10 @@ class Loop:
         directory: Path,
         observer: Observer | None = None,
         evaluate: Callable[[Any], Mapping[str, float]] | None = None,
+        goal: Goal | None = None,
     ) -> None:
         self.rows, self.dataset, self.planner, self.config = rows, dataset, planner, config
+        self.goal = goal
         self.directory, self.evaluate = directory, evaluate
         self.processes = Processes(config.device, config.sharding)
         self.observer = observer if observer is not None and self.processes.is_main else NullObserver()
@@ -91,6 +94,7 @@ class Loop:
             self._start(resume)
             stopped_by = None
             with self._feed() as feed:
+                self._evaluate_if_due()  # a signal at that step left it undone
                 while stopped_by is None and not self.course.is_over(self.progress):
                     stopped_by = self._step(feed.next(), signals)
                     if stopped_by is None:
@@ -249,15 +253,25 @@ class Loop:
     # -- between steps -----------------------------------------------------------------------------------
 
     def _evaluate_if_due(self) -> None:
-        every = self.config.evaluate_every
-        if self.evaluate is None or every is None or self.progress.step % every:
+        every, progress = self.config.evaluate_every, self.progress
+        if (
+            self.evaluate is None
+            or every is None
+            or progress.step % every
+            or progress.evaluated == progress.step
+        ):
             return
         device = self.processes.device
         with random_state_kept(device), autocast(device, self.dtype):
             metrics = self.evaluate(self.rows)
         self.rows.train()
         self.processes.forget_forward(self.rows)
-        self.observer.on_evaluation(self.progress.step, metrics)
+        progress.evaluated = progress.step
+        if self.goal is not None:
+            value = float(metrics[self.goal.metric])
+            better = self.goal.better(value, progress.best)
+            progress.best, progress.stale = (value, 0) if better else (progress.best, progress.stale + 1)
+        self.observer.on_evaluation(progress.step, metrics)
 
     def _save_if_due(self) -> None:
         """Save when due; not during bad steps, so that the last checkpoint is a good one."""
@@ -295,6 +309,20 @@ class Loop:
             checkpoint=path,
             signal=stopped_by,
         )
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Which metric of an evaluation says how good a model is, and whether more of it is better."""
+
+    metric: str
+    more: bool = False
+
+    def better(self, value: float, than: float | None) -> bool:
+        """Whether a value is better than another one, or than none; NaN never is."""
+        if than is None:
+            return not math.isnan(value)
+        return value > than if self.more else value < than
 
 
 @dataclass(frozen=True, eq=False)

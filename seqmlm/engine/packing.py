@@ -232,7 +232,7 @@ class Document:
     Args:
         ids: (L,) input ids, masks already in place.
         asked: (A,) positions in 0..L-1 whose distributions are wanted.
-        targets: (A,) the ids to be predicted there, or None.
+        targets: (A,) the ids to be predicted there, or None; of other objectives (A, ...) of any kind.
         weights: (A,) loss weights, or None for all 1.
         positions: (L,) position ids, or None for 0..L-1.
         channels: further inputs, each (L,).
@@ -241,7 +241,7 @@ class Document:
 
     ids: NDArray[np.integer]
     asked: NDArray[np.integer]
-    targets: NDArray[np.integer] | None = None
+    targets: NDArray[Any] | None = None
     weights: Floats | None = None
     positions: NDArray[np.integer] | None = None
     channels: Mapping[str, Floats] = field(default_factory=dict)
@@ -258,7 +258,7 @@ class PackedBatch:
         cu_seq_lens: (D + 1,) int32, where each document starts, then T.
         lengths: D python ints, the same boundaries without a device synchronisation.
         asked: (Q,) int64 indices into the T tokens, document by document.
-        targets: (Q,) int64 ids to be predicted there, or None.
+        targets: (Q,) int64 ids to be predicted there, or None; or (Q, ...) int64 or float32.
         weights: (Q,) float32 loss weights, or None for all 1.
         samples: (D,) int64, which sequence each document was made from (-1 unknown).
         channels: further inputs, each (1, T) float32.
@@ -338,11 +338,16 @@ def pack(documents: Sequence[Document]) -> PackedBatch:
         cu_seq_lens=torch.from_numpy(bounds.astype(np.int32)),
         lengths=tuple(lengths),
         asked=torch.from_numpy(asked),
-        targets=torch.from_numpy(_join(targets, np.int64)) if targets else None,
+        targets=torch.from_numpy(_join(targets, _kind(targets))) if targets else None,
         weights=weights,
         samples=torch.tensor([document.sample for document in documents]),
         channels=_join_channels([document.channels for document in documents]),
     )
+
+
+def _kind(targets: Sequence[NDArray[Any]]) -> type[np.generic]:
+    """int64 for ids and classes, float32 for values."""
+    return np.float32 if any(own.dtype.kind == "f" for own in targets) else np.int64
 
 
 def _join(parts: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:

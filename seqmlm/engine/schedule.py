@@ -19,7 +19,7 @@ from seqmlm.engine.device import Precision
 from seqmlm.engine.distributed import Sharding
 from seqmlm.errors import UsageError
 
-Kind = Literal["cosine", "wsd"]
+Kind = Literal["cosine", "linear", "wsd"]
 
 DECAY_SHARE = 0.2  # of the steps (wsd) or of the time (a time limit)
 _PROBE_SHARE = 0.01  # of the time: the speed is measured this long before the warm-up is planned
@@ -48,8 +48,9 @@ def learning_rate_factor(step: int, total: int, *, kind: Kind, warmup: float) ->
     Args:
         step: 0 to total - 1; 0 from `total` on.
         total: planned updates.
-        kind: "cosine" decays from the end of the warm-up to 0 (Loshchilov & Hutter 2017); "wsd" stays at 1
-            and decays over the last fifth (Hu et al. 2024).
+        kind: "cosine" decays from the end of the warm-up to 0 (Loshchilov & Hutter 2017), "linear" in a
+            straight line (Devlin et al. 2019); "wsd" stays at 1 and decays over the last fifth (Hu et al.
+            2024).
         warmup: share of `total` when below 1, else steps.
 
     Returns:
@@ -63,8 +64,9 @@ def learning_rate_factor(step: int, total: int, *, kind: Kind, warmup: float) ->
     rising = warmup_steps(warmup, total)
     if step < rising:
         return warm(step, rising)
-    if kind == "cosine":
-        return 0.5 * (1.0 + math.cos(math.pi * (step - rising) / (total - rising)))
+    if kind != "wsd":
+        done = (step - rising) / (total - rising)
+        return 1.0 - done if kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
     falling = max(1, round(DECAY_SHARE * total))
     start = max(total - falling, rising)
     return decay((step - start) / (total - start))
@@ -158,7 +160,7 @@ class LoopConfig:
         weight_decay: of matrices; not of norms, biases and embeddings.
         betas, epsilon: of AdamW.
         warmup: share of the steps when below 1, else steps.
-        schedule: "cosine", or "wsd": constant, then decaying over the last fifth.
+        schedule: "cosine", "linear", or "wsd": constant, then decaying over the last fifth.
         clip: largest gradient norm; None never clips.
         rows_per_batch: packed rows of one optimizer step, over all processes.
         micro_tokens: largest number of tokens computed at once, if a row needs too much memory.
@@ -171,6 +173,7 @@ class LoopConfig:
         checkpoint_every_steps, checkpoint_every_seconds: a checkpoint is written when either has passed.
         keep_last, keep_every: checkpoints to keep: the newest ones, and those at multiples of a step.
         max_bad_steps: consecutive steps with a non-finite loss or gradient that end the training.
+        patience: consecutive evaluations without a better result that end the training.
         seed: of dropout.
     """
 
@@ -198,6 +201,7 @@ class LoopConfig:
     keep_last: int = 2
     keep_every: int | None = None
     max_bad_steps: int = 10
+    patience: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -218,6 +222,7 @@ class LoopConfig:
             "keep_last",
             "keep_every",
             "max_bad_steps",
+            "patience",
         )
         for name in positive:
             value = getattr(self, name)
@@ -227,7 +232,7 @@ class LoopConfig:
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} = {getattr(self, name)} must not be negative")
         allowed = {
-            "schedule": ("cosine", "wsd"),
+            "schedule": ("cosine", "linear", "wsd"),
             "precision": ("auto", "fp32", "bf16"),
             "device": ("auto", "cpu"),
             "sharding": ("none", "fsdp2"),
@@ -287,6 +292,8 @@ class StopRule:
 
     def is_over(self, progress: Progress) -> bool:
         if self.total_steps is not None and progress.step >= self.total_steps:
+            return True
+        if self._config.patience is not None and progress.stale >= self._config.patience:
             return True
         return self._time is not None and self._time.over(progress.step, progress.seconds)
 

@@ -7,24 +7,25 @@ its process.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
+from torch import nn
 
 from seqmlm.engine.backbones import build, widened
 from seqmlm.engine.channels import InputChannels, channels_of
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.durable import replace_file
 from seqmlm.engine.linear import LinearRows, Penalty
+from seqmlm.engine.loop import Goal
 from seqmlm.engine.masking.base import Corruptor
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import module_tensors, restore_module
@@ -261,6 +262,7 @@ class Evaluator:
 
 
 _BITS = "eval/bits_per_unit"
+FEWEST_BITS = Goal(_BITS)
 _FEWEST = 32  # sequences of the last evaluation of a training, however short
 
 
@@ -281,49 +283,57 @@ def linear_told(parts: Parts, world: int) -> str:
 
 
 class Best:
-    """An evaluator that keeps the weights with the fewest bits so far in a file of the run.
+    """An evaluator that keeps the best weights so far in a file of the run.
 
     Of few data a long training memorizes: its last weights predict new data worse than earlier ones.
 
     Args:
-        evaluator: measures, on the same units each time.
+        evaluator: measures, on the same data each time.
         file: where the weights are kept.
+        goal: which of its metrics says how good the weights are.
+        worth: by which share earlier weights must be better to be taken: evaluations are of few records.
         resume: whether the training goes on, so that what is kept there counts.
     """
 
-    WORTH = 0.01
-    """By which share the earlier bits must be fewer: evaluations are of few records."""
-
-    def __init__(self, evaluator: Evaluator, file: Path, *, resume: bool) -> None:
-        self._evaluator, self._file, self.bits = evaluator, file, math.inf
+    def __init__(
+        self,
+        evaluator: Callable[[Any], dict[str, float]],
+        file: Path,
+        goal: Goal,
+        *,
+        worth: float = 0.0,
+        resume: bool,
+    ) -> None:
+        self._evaluator, self._file, self.goal, self._worth = evaluator, file, goal, worth
+        self.value: float | None = None
         if resume and file.is_file():
             with suppress(SafetensorError, ValueError, TypeError), safe_open(file, "pt") as kept:
-                self.bits = float((kept.metadata() or {})["bits"])
+                self.value = float((kept.metadata() or {})["value"])
 
-    def __call__(self, rows: MaskedRows) -> dict[str, float]:
+    def __call__(self, rows: nn.Module) -> dict[str, float]:
         values = self._evaluator(rows)
-        if values[_BITS] < self.bits:
-            self.bits = values[_BITS]
+        if self.goal.better(values[self.goal.metric], self.value):
+            self.value = values[self.goal.metric]
             try:
-                replace_file(self._file, save(module_tensors(rows), {"bits": repr(self.bits)}))
+                replace_file(self._file, save(module_tensors(rows), {"value": repr(self.value)}))
             except OSError as error:
                 raise StateError(f"cannot write {self._file}: {error}; free space, then --resume") from None
         return values
 
-    def restore(self, rows: MaskedRows | LinearRows) -> float | None:
+    def restore(self, rows: nn.Module) -> float | None:
         """Give a trained model the weights that were kept, if they are better.
 
         Returns:
-            Bits by the last weights where others took their place, on the units of `bits`; else None.
+            The metric of the last weights where others took their place; else None.
 
         Raises:
             StateError: the file is of another model.
             OSError, SafetensorError: it cannot be read.
         """
-        if not math.isfinite(self.bits):
+        if self.value is None:
             return None
-        last = self._evaluator(rows)[_BITS]
-        if not self.bits < (1 - self.WORTH) * last:
+        last = self._evaluator(rows)[self.goal.metric]
+        if not self.goal.better(self.value, last * (1 + self._worth if self.goal.more else 1 - self._worth)):
             return None
         restore_module(rows, load(self._file.read_bytes()))
         return last

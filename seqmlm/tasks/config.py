@@ -130,7 +130,7 @@ class TrainConfig:
     """Tokens of one packed row, the unit of a forward pass; chosen from tokens_per_batch when absent."""
     learning_rate: float | None = None
     """Peak learning rate; by model size when absent."""
-    schedule: Literal["cosine", "wsd"] = "cosine"
+    schedule: Literal["cosine", "linear", "wsd"] = "cosine"
     warmup: float = 0.06
     """Warm-up: steps, or the share of the training when below 1."""
     weight_decay: float = 0.01

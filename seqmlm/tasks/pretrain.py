@@ -31,7 +31,7 @@ from seqmlm.engine.pseudolikelihood import LinearLoop
 from seqmlm.errors import StateError, UsageError
 from seqmlm.parsing import read_json
 from seqmlm.registry import Registry
-from seqmlm.tasks.assemble import Best, Evaluator, Parts, assemble, linear_told, new_model
+from seqmlm.tasks.assemble import FEWEST_BITS, Best, Evaluator, Parts, assemble, linear_told, new_model
 from seqmlm.tasks.calibrate import few_held_out
 from seqmlm.tasks.config import LIMITS, PretrainConfig
 from seqmlm.tasks.corpus import (
@@ -101,7 +101,7 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
         recorder = Recorder(run, console, partial(_expected_steps, parts))
         # Several processes would have to agree on it.
         best = (
-            Best(parts.evaluator, agreed.directory / BEST, resume=agreed.resume)
+            Best(parts.evaluator, agreed.directory / BEST, FEWEST_BITS, worth=0.01, resume=agreed.resume)
             if processes.world == 1 and not model.is_linear
             else None
         )
@@ -117,7 +117,7 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
                 last = best.restore(parts.rows)
             if last is not None:
                 say(
-                    f"kept the weights of an earlier evaluation: {best.bits:.3f} bits per {domain.unit}, "
+                    f"kept the weights of an earlier evaluation: {best.value:.3f} bits per {domain.unit}, "
                     f"{last:.3f} by the last ones, which had begun to memorize; train a shorter time, or on "
                     "more data"
                 )

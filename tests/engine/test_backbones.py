@@ -197,7 +197,7 @@ def test_a_folder_that_is_no_model(tmp_path: Path, content: str, message: str) -
 def test_architectures_without_the_hook_are_refused_by_name(tmp_path: Path) -> None:
     model = DebertaV2ForMaskedLM(DebertaV2Config(**SMALL_BERT))
     model.save_pretrained(tmp_path)
-    with pytest.raises(UsageError, match=r"deberta-v2.*supported: albert, bert, distilbert, electra, esm"):
+    with pytest.raises(UsageError, match=r"deberta-v2.*supported: albert, bert, camembert, distilbert"):
         load(tmp_path)
     with pytest.raises(UsageError, match="deberta-v2"):
         MaskedRows(model, SPACE)
@@ -205,8 +205,20 @@ def test_architectures_without_the_hook_are_refused_by_name(tmp_path: Path) -> N
 
 def test_a_body_without_its_head_is_refused(tmp_path: Path) -> None:
     BertModel(BertConfig(**SMALL_BERT), add_pooling_layer=False).save_pretrained(tmp_path)
-    with pytest.raises(StateError, match="no weights for 'cls"):
+    with pytest.raises(StateError, match="without a masked-LM head"):
         load(tmp_path)
+    model = load(tmp_path, head="optional")
+    body = BertModel.from_pretrained(tmp_path, add_pooling_layer=False)
+    for name, expected in body.named_parameters():
+        assert torch.equal(model.base_model.get_parameter(name), expected)
+
+
+def test_a_head_without_its_body_is_refused_in_any_case(tmp_path: Path) -> None:
+    model = BertForMaskedLM(BertConfig(**SMALL_BERT))
+    weights = {name: one for name, one in model.state_dict().items() if "layer.0" not in name}
+    model.save_pretrained(tmp_path, state_dict=weights)
+    with pytest.raises(StateError, match=r"no weights for 'bert\.encoder\.layer\.0"):
+        load(tmp_path, head="optional")
 
 
 def test_a_vocabulary_that_does_not_fit(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from encoders import SPACE, asked_logits, documents, encoder
+from peft import LoraConfig, inject_adapter_in_model
+from peft.utils.warning import PeftWarning
 from torch import Tensor
 
 from seqmlm.engine.attention import RowLayout
@@ -150,3 +152,40 @@ def test_changed_weights_are_rounded_anew() -> None:
         expected = _hidden(fresh, packed)
     assert torch.equal(after, expected)
     assert not torch.equal(after, before)
+
+
+def adapted(name: str, **settings: object) -> MaskedRows:
+    """An encoder with low-rank adapters in its layers, which change its numbers."""
+    model = encoder(name)
+    config = LoraConfig(r=3, target_modules=["Wqkv", "Wo", "Wi"], init_lora_weights=False, **settings)
+    inject_adapter_in_model(config, model)
+    return MaskedRows(model, SPACE).train()
+
+
+@pytest.mark.parametrize("name", ["modernbert", "modernbert-global"])
+def test_adapters_are_part_of_the_weights(name: str) -> None:
+    torch.set_num_threads(1)
+    rows, packed = adapted(name), documents(weighted=True)
+    assert rows._fused.applies()
+    loss, ours = rows(pack(packed)), _gradients(rows, packed, torch.float32)
+    with torch.no_grad():
+        once = rows(pack(packed), output="logits")
+    rows._fused = None
+    torch.testing.assert_close(loss, rows(pack(packed)), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(once, rows(pack(packed), output="logits"), rtol=1e-5, atol=1e-5)
+    theirs = _gradients(rows, packed, torch.float32)
+    assert ours.keys() == theirs.keys()
+    assert sum("lora" in key for key in ours) == 2 * 4 * 3
+    for key, expected in theirs.items():
+        assert (ours[key] - expected).norm() < 1e-5 * expected.norm(), key
+    bare = MaskedRows(encoder(name), SPACE)
+    assert (bare(pack(packed)) - loss).abs() > 0.01
+
+
+def test_adapters_that_are_more_than_a_product_go_the_plain_way() -> None:
+    assert not adapted("modernbert", lora_dropout=0.1)._fused.applies()
+    assert adapted("modernbert", lora_dropout=0.1).eval()._fused.applies()
+    assert not adapted("modernbert", use_dora=True)._fused.applies()
+    with pytest.warns(PeftWarning, match="lora_bias"):
+        rows = adapted("modernbert", lora_bias=True)
+    assert not rows._fused.applies()

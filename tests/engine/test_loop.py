@@ -117,6 +117,34 @@ def test_evaluation_leaves_no_trace_in_training(tmp_path: Path) -> None:
     assert seen.losses == expected.losses
 
 
+def scripted(*values: float) -> Any:
+    """An evaluation with these results, one after the other."""
+    left = iter(values)
+    return lambda rows: {"f1": next(left)}
+
+
+def stopping(directory: Path, *values: float, **settings: Any) -> Any:
+    often = {"evaluate_every": 2, "patience": 2, "goal": loop.Goal("f1", more=True)}
+    return tiny.make_loop(directory, evaluate=scripted(*values), **often, **settings)
+
+
+def test_evaluations_that_get_no_better_end_training(tmp_path: Path) -> None:
+    training, seen = stopping(tmp_path, 0.1, 0.3, 0.2, 0.3)
+    assert training.run().steps == 8
+    assert (training.progress.best, training.progress.stale) == (0.3, 2)
+    assert [step for step, _ in seen.evaluations] == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("step", [4, 5])
+def test_a_resumed_training_stops_at_the_same_step(tmp_path: Path, step: int) -> None:
+    """A signal at the step of an evaluation leaves it to be done."""
+    training, _ = stopping(tmp_path, 0.1, 0.3, observer=Signalling(step - 1, signal.SIGTERM))
+    assert training.run().steps == step
+    again, _ = stopping(tmp_path, *((0.3,) if step == 4 else ()), 0.2, 0.3)
+    assert again.run(resume=True).steps == 8
+    assert (again.progress.best, again.progress.stale) == (0.3, 2)
+
+
 def test_epochs_end_after_their_rows(tmp_path: Path) -> None:
     planner = RowPlanner(tiny.Periodic().lengths, tokens_per_row=64, seed=7, lookahead=4)
     rows = rows_per_epoch(planner)
@@ -525,7 +553,7 @@ def test_checkpoints_come_by_steps_or_by_seconds(tmp_path: Path, monkeypatch: py
         ({"max_steps": 0}, "max_steps = 0 must be above 0"),
         ({"learning_rate": math.nan}, "learning_rate = nan must be above 0"),
         ({"warmup": -1.0}, "warmup = -1.0 must not be negative"),
-        ({"schedule": "linear"}, "schedule = 'linear' must be one of cosine, wsd"),
+        ({"schedule": "lineal"}, "schedule = 'lineal' must be one of cosine, linear, wsd"),
         ({"device": "gpu"}, "device = 'gpu'"),
     ],
 )

@@ -117,6 +117,16 @@ def test_moving_keeps_everything(documents):
     assert {meta.input_ids.device.type, meta.asked.device.type, meta.samples.device.type} == {"meta"}
 
 
+@pytest.mark.parametrize("kind", ["int32", "float64"])
+def test_targets_keep_their_kind_and_further_dimensions(kind):
+    targets = np.arange(6).reshape(2, 3).astype(kind)
+    parts = [Document(ids=np.arange(3), asked=np.array([1]), targets=own[None]) for own in targets]
+    batch = pack(parts)
+    assert batch.targets.dtype == {"int32": torch.int64, "float64": torch.float32}[kind]
+    assert batch.targets.tolist() == targets.tolist()
+    assert torch.equal(split(batch, 3)[1].targets, batch.targets[1:])
+
+
 def test_what_does_not_fit_together_is_refused():
     ids, asked = np.array([5, 6], np.int32), np.array([0])
     plain = Document(ids=ids, asked=asked)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from seqmlm.engine.schedule import TimePlan, learning_rate_factor, warmup_steps
 
-KINDS = st.sampled_from(["cosine", "wsd"])
+KINDS = st.sampled_from(["cosine", "linear", "wsd"])
 
 
 @given(kind=KINDS, total=st.integers(1, 400), warmup=st.one_of(st.floats(0, 0.99), st.integers(1, 500)))
@@ -28,6 +28,11 @@ def test_cosine_by_its_formula() -> None:
     values = [learning_rate_factor(step, 10, kind="cosine", warmup=0.2) for step in range(10)]
     expected = [1 / 3, 2 / 3] + [0.5 * (1 + math.cos(math.pi * k / 8)) for k in range(8)]
     assert values == pytest.approx(expected, rel=1e-12)
+
+
+def test_linear_by_its_formula() -> None:
+    values = [learning_rate_factor(step, 5, kind="linear", warmup=1) for step in range(6)]
+    assert values == pytest.approx([0.5, 1.0, 0.75, 0.5, 0.25, 0.0])
 
 
 def test_wsd_is_flat_until_the_last_fifth() -> None:

@@ -18,6 +18,8 @@ from transformers import (
     AlbertForMaskedLM,
     BertConfig,
     BertForMaskedLM,
+    CamembertConfig,
+    CamembertForMaskedLM,
     DistilBertConfig,
     DistilBertForMaskedLM,
     ElectraConfig,
@@ -29,6 +31,8 @@ from transformers import (
     PreTrainedModel,
     RobertaConfig,
     RobertaForMaskedLM,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
 )
 
 from seqmlm.engine.packing import Document, pack
@@ -92,6 +96,10 @@ ARCHITECTURES: dict[str, Callable[[], PreTrainedModel]] = {
     "modernbert-global": lambda: _modernbert(global_attn_every_n_layers=1),
     "bert": lambda: BertForMaskedLM(BertConfig(**_SHAPE)),
     "roberta": lambda: RobertaForMaskedLM(RobertaConfig(**{**_SHAPE, "max_position_embeddings": 70})),
+    "xlm-roberta": lambda: XLMRobertaForMaskedLM(
+        XLMRobertaConfig(**{**_SHAPE, "max_position_embeddings": 70})
+    ),
+    "camembert": lambda: CamembertForMaskedLM(CamembertConfig(**{**_SHAPE, "max_position_embeddings": 70})),
     "esm-rotary": lambda: _esm("rotary", token_dropout=False, norm_before=False),
     "esm-rotary-token-dropout": lambda: _esm("rotary", token_dropout=True, norm_before=False),
     "esm-learned": lambda: _esm("absolute", token_dropout=False, norm_before=True),

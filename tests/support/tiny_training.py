@@ -154,9 +154,11 @@ def make_loop(directory: Path, rows: nn.Module | None = None, **changes: Any) ->
     """A loop over 60 short sequences (about 5 batches an epoch), and its observer; see `settings`."""
     observer = changes.pop("observer", None) or Memory()
     data = changes.pop("dataset", None) or dataset()
-    evaluate = changes.pop("evaluate", None)
+    evaluate, goal = changes.pop("evaluate", None), changes.pop("goal", None)
     planner = changes.pop("planner", None) or make_planner()
     model = TinyRows() if rows is None else rows
     config = settings(**changes)
-    loop = Loop(model, data, planner, config, directory=directory, observer=observer, evaluate=evaluate)
+    loop = Loop(
+        model, data, planner, config, directory=directory, observer=observer, evaluate=evaluate, goal=goal
+    )
     return loop, observer

@@ -11,11 +11,12 @@ import pytest
 import torch
 from tiny_models import protein_model
 
+from seqmlm.engine.loop import Goal
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import module_tensors
 from seqmlm.errors import StateError
 from seqmlm.tasks import assemble
-from seqmlm.tasks.assemble import Best
+from seqmlm.tasks.assemble import FEWEST_BITS, Best
 
 
 def scripted(*bits: float) -> Any:
@@ -49,7 +50,7 @@ def same(rows: MaskedRows, weights: dict[str, torch.Tensor]) -> bool:
 
 
 def test_better_weights_of_earlier_come_back(rows: MaskedRows, step: Any, tmp_path: Path) -> None:
-    best = Best(scripted(3.0, 2.0, 2.5, 4.0), tmp_path / "best", resume=False)
+    best = Best(scripted(3.0, 2.0, 2.5, 4.0), tmp_path / "best", FEWEST_BITS, worth=0.01, resume=False)
     step()
     best(rows)
     good = step()
@@ -58,7 +59,7 @@ def test_better_weights_of_earlier_come_back(rows: MaskedRows, step: Any, tmp_pa
     assert best(rows) == {"eval/bits_per_unit": 2.5}
     step()
     assert best.restore(rows) == 4.0
-    assert best.bits == 2.0
+    assert best.value == 2.0
     assert same(rows, good)
 
 
@@ -66,7 +67,7 @@ def test_better_weights_of_earlier_come_back(rows: MaskedRows, step: Any, tmp_pa
 def test_the_last_weights_stay_where_earlier_ones_are_hardly_better(
     rows: MaskedRows, step: Any, tmp_path: Path, last: float
 ) -> None:
-    best = Best(scripted(2.0, last), tmp_path / "best", resume=False)
+    best = Best(scripted(2.0, last), tmp_path / "best", FEWEST_BITS, worth=0.01, resume=False)
     best(rows)
     weights = step()
     assert best.restore(rows) is None
@@ -74,22 +75,22 @@ def test_the_last_weights_stay_where_earlier_ones_are_hardly_better(
 
 
 def test_a_training_without_evaluations_keeps_its_weights(rows: MaskedRows, tmp_path: Path) -> None:
-    assert Best(scripted(), tmp_path / "best", resume=False).restore(rows) is None
+    assert Best(scripted(), tmp_path / "best", FEWEST_BITS, worth=0.01, resume=False).restore(rows) is None
 
 
 def test_a_resume_knows_the_best_so_far_and_a_new_training_does_not(
     rows: MaskedRows, step: Any, tmp_path: Path
 ) -> None:
     good = step()
-    Best(scripted(2.0), tmp_path / "best", resume=False)(rows)
+    Best(scripted(2.0), tmp_path / "best", FEWEST_BITS, worth=0.01, resume=False)(rows)
     step()
-    again = Best(scripted(3.0, 3.0), tmp_path / "best", resume=True)
+    again = Best(scripted(3.0, 3.0), tmp_path / "best", FEWEST_BITS, worth=0.01, resume=True)
     again(rows)
     assert again.restore(rows) == 3.0
     assert same(rows, good)
-    assert Best(scripted(), tmp_path / "best", resume=False).bits == float("inf")
+    assert Best(scripted(), tmp_path / "best", FEWEST_BITS, worth=0.01, resume=False).value is None
     (tmp_path / "best").write_bytes(b"torn")
-    assert Best(scripted(), tmp_path / "best", resume=True).bits == float("inf")
+    assert Best(scripted(), tmp_path / "best", FEWEST_BITS, worth=0.01, resume=True).value is None
 
 
 def test_a_full_disk_is_said(rows: MaskedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,4 +99,18 @@ def test_a_full_disk_is_said(rows: MaskedRows, tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(assemble, "replace_file", full)
     with pytest.raises(StateError, match="No space left"):
-        Best(scripted(2.0), tmp_path / "best", resume=False)(rows)
+        Best(scripted(2.0), tmp_path / "best", FEWEST_BITS, worth=0.01, resume=False)(rows)
+
+
+def test_of_a_metric_of_which_more_is_better_the_highest_is_kept(
+    rows: MaskedRows, step: Any, tmp_path: Path
+) -> None:
+    values = iter((0.5, 0.7, 0.6, 0.6))
+    best = Best(lambda rows: {"f1": next(values)}, tmp_path / "best", Goal("f1", more=True), resume=False)
+    best(rows)
+    good = step()
+    best(rows)
+    step()
+    best(rows)
+    assert best.restore(rows) == 0.6
+    assert same(rows, good)

@@ -278,11 +278,22 @@ def read_diabetes130(path: str | Path, problems: Problems) -> Iterator[Record]:
             "diag_2=ICD9",
             "diag_3=ICD9",
             "discharge_disposition_id=DISCHARGE",
+            "payer_code=PAYER",
+            "weight=WEIGHT",
         ),
-        flags=("max_glu_serum=LAB", "A1Cresult=LAB", *(f"{drug}=DRUG" for drug in _DRUGS.split())),
+        flags=(
+            "max_glu_serum=LAB",
+            "A1Cresult=LAB",
+            "change=DRUGS",
+            "diabetesMed=DRUGS",
+            *(f"{drug}=DRUG" for drug in _DRUGS.split()),
+        ),
         values=tuple(
             f"{name}=STAY"
-            for name in ("time_in_hospital", "num_lab_procedures", "num_procedures", "num_medications")
+            for name in (
+                *("time_in_hospital", "num_lab_procedures", "num_procedures", "num_medications"),
+                *("number_outpatient", "number_emergency", "number_inpatient", "number_diagnoses"),
+            )
         ),
     )
 

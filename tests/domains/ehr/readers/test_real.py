@@ -92,5 +92,5 @@ def test_diabetes(real_data: Path, tmp_path: Path) -> None:
     assert found["subjects"] == len({row["patient_nbr"] for row in rows})
     assert found["visits"] == len(rows) == 5_000
     assert found["vocabularies"]["ICD9"] == sum(code != "?" for _, code in diagnoses)
-    assert found["vocabularies"]["STAY"] == 4 * 5_000
+    assert found["vocabularies"]["STAY"] == 8 * 5_000
     assert problems.counts["an encounter without date, placed a day after the one before"] == 5_000
