@@ -419,12 +419,14 @@ class Head:
         layers: where the body keeps its layers; a module that serves as several layers stands there once.
         offset_positions: learned positions start at padding id + 1.
         unused: modules of the body that a masked LM does not use (their parameters get no gradient).
+        between: module of the masked LM that other heads, too, have between the body and their classes.
     """
 
     logits: Callable[[Any, Tensor], Tensor]
     layers: str = "encoder.layer"
     offset_positions: bool = False
     unused: tuple[str, ...] = ()
+    between: str | None = None
 
 
 def _distilbert(model: Any, hidden: Tensor) -> Tensor:
@@ -437,7 +439,9 @@ def _distilbert(model: Any, hidden: Tensor) -> Tensor:
 _ROBERTA = Head(lambda model, hidden: model.lm_head(hidden), offset_positions=True)
 
 HEADS: dict[str, Head] = {
-    "modernbert": Head(lambda model, hidden: model.decoder(model.head(hidden)), layers="layers"),
+    "modernbert": Head(
+        lambda model, hidden: model.decoder(model.head(hidden)), layers="layers", between="head"
+    ),
     "bert": Head(lambda model, hidden: model.cls(hidden)),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,

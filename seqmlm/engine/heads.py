@@ -1,0 +1,231 @@
+"""Heads: what labels teach, as another objective of the same loop.
+
+A label belongs to some tokens of a document: all of them, the first, those of a word. They are asked with
+weights: over the tokens of one label their shares say how hidden states are averaged, their sum what the
+label's loss counts. So one rule pools records, words and residues, and the loop divides by the sum of weights
+as ever. An encoder's masked-LM head has no part in it and is frozen: DDP waits for every trainable parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from seqmlm.engine.backbones import HEADS
+from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.packing import Document, PackedBatch
+from seqmlm.engine.types import Encoding, Floats, Longs
+from seqmlm.errors import UsageError
+
+Kind = Literal["class", "multilabel", "value", "tags", "entities"]
+
+
+class Labels(NamedTuple):
+    """Labels of one document, in the order of their tokens.
+
+    asked: (A,) positions of the tokens that have one, label by label.
+    first: (A,) True at the first token of each of N labels.
+    weights: (A,) above 0; see above.
+    targets: (N, K) a class (K = 1), 0 or 1 of each of K classes, or K values; None where they are asked for.
+    """
+
+    asked: Longs
+    first: NDArray[np.bool_]
+    weights: Floats
+    targets: Floats | None = None
+
+    def document(self, encoding: Encoding, sample: int) -> Document:
+        """What is packed: a label's targets stand at each of its tokens, behind whether it begins there."""
+        assert self.targets is not None
+        own = self.targets[np.cumsum(self.first) - 1]
+        return Document(
+            ids=encoding.ids,
+            asked=self.asked,
+            targets=np.column_stack([self.first, own]).astype(np.float32),
+            weights=self.weights,
+            positions=encoding.positions,
+            channels=encoding.channels,
+            sample=sample,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """What is predicted.
+
+    Args:
+        kind: one of several classes, some of them, numbers; a class of each unit, or entities among units.
+        outputs: K, classes or numbers.
+        crf: entities are one chain of classes, not each unit alone.
+        dropout: of the pooled states, in [0, 1).
+    """
+
+    kind: Kind
+    outputs: int
+    crf: bool = False
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.outputs < 1:
+            raise UsageError(f"a head needs one output at least, not {self.outputs}")
+        if self.crf and self.kind != "entities":
+            raise UsageError("a CRF joins the tags of entities; other labels do not depend on each other")
+
+
+class LabelledRows(nn.Module):
+    """An encoder with a head; called with a packed batch it returns the loss, as `Loop` wants it.
+
+    What an architecture puts between its body and its classes (ModernBERT's dense layer, which its masked LM
+    has trained) is kept, so that the whole is transformers' own class of that task.
+
+    Args:
+        rows: the encoder; its masked-LM head is frozen.
+        config: of the head.
+    """
+
+    def __init__(self, rows: MaskedRows, config: HeadConfig) -> None:
+        super().__init__()
+        self.rows, self.config = rows, config
+        self._between = HEADS[rows.model.config.model_type].between
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(int(rows.model.config.hidden_size), config.outputs)
+        nn.init.normal_(self.classifier.weight, std=0.02)
+        nn.init.zeros_(self.classifier.bias)
+        self.crf = Crf(config.outputs) if config.crf else None
+        used = {id(one) for one in (*rows.model.base_model.parameters(), *self.between().parameters())}
+        for parameter in rows.model.parameters():
+            if id(parameter) not in used:
+                parameter.requires_grad_(False)
+
+    def between(self) -> nn.Module:
+        """What stands between the body and the classes."""
+        return nn.Identity() if self._between is None else self.rows.model.get_submodule(self._between)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Scalar fp32: the sum over labels of weight x loss (nats; squared errors of values).
+
+        Raises:
+            UsageError: a batch without targets.
+        """
+        if batch.targets is None or batch.weights is None:
+            raise UsageError("this packed batch has no labels")
+        first = batch.targets[:, 0] > 0
+        targets = batch.targets[first, 1:]
+        scores = self.scores(self.rows(batch, output="hidden"), first, batch.weights)
+        weights = batch.weights.new_zeros(len(targets)).index_add_(0, first.cumsum(0) - 1, batch.weights)
+        if self.crf is not None:
+            document = torch.searchsorted(batch.cu_seq_lens[1:].long(), batch.asked[first], right=True)
+            joint: Tensor = self.crf(scores, targets[:, 0].long(), torch.bincount(document).tolist())
+            return joint
+        if self.config.kind == "value":
+            each = (scores - targets).square().mean(1)
+        elif self.config.kind == "multilabel":
+            each = F.binary_cross_entropy_with_logits(scores, targets, reduction="none").mean(1)
+        else:
+            each = F.cross_entropy(scores, targets[:, 0].long(), reduction="none")
+        return (each * weights).sum()
+
+    def scores(self, hidden: Tensor, first: Tensor, weights: Tensor) -> Tensor:
+        """(N, K) fp32 logits, or values, from (A, H) hidden states of the asked tokens; see `Labels`."""
+        label = first.cumsum(0) - 1
+        count = int(first.sum())
+        sums = weights.new_zeros(count).index_add_(0, label, weights)
+        shares = (weights / sums[label])[:, None]
+        pooled = hidden.new_zeros(count, hidden.shape[1]).index_add_(
+            0, label, hidden * shares.to(hidden.dtype)
+        )
+        out: Tensor = self.classifier(self.dropout(self.between()(pooled)))
+        return out.float()
+
+
+class Crf(nn.Module):
+    """A linear chain: how well a class follows another one counts, too (Lafferty et al. 2001).
+
+    Args:
+        classes: K.
+    """
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.transitions = nn.Parameter(torch.zeros(classes, classes))
+        self.begin, self.end = nn.Parameter(torch.zeros(classes)), nn.Parameter(torch.zeros(classes))
+
+    def forward(self, scores: Tensor, classes: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Sum over chains of -ln p(classes).
+
+        Args:
+            scores: (N, K) of each unit, chain by chain.
+            classes: (N,).
+            lengths: units of each chain; 0 for none.
+        """
+        sizes = [length for length in lengths if length]
+        if not sizes:
+            return scores.sum() * 0.0
+        chains = pad_sequence([*torch.split(scores, sizes)])  # (longest, D, K)
+        told = pad_sequence([*torch.split(classes, sizes)])
+        ends = torch.tensor(sizes, device=scores.device)
+        alpha = self.begin + chains[0]
+        path = self.begin[told[0]] + chains[0].gather(1, told[0][:, None])[:, 0]
+        for step in range(1, len(chains)):
+            inside = step < ends
+            after = (alpha[:, :, None] + self.transitions).logsumexp(1) + chains[step]
+            alpha = torch.where(inside[:, None], after, alpha)
+            own = (
+                self.transitions[told[step - 1], told[step]]
+                + chains[step].gather(1, told[step][:, None])[:, 0]
+            )
+            path = path + torch.where(inside, own, 0.0)
+        last = told.gather(0, ends[None] - 1)[0]
+        return ((alpha + self.end).logsumexp(1) - path - self.end[last]).sum()
+
+
+def best_path(
+    scores: Floats,
+    transitions: NDArray[np.floating[Any]],
+    begin: NDArray[np.floating[Any]],
+    end: NDArray[np.floating[Any]],
+) -> Longs:
+    """The best chain of classes (Viterbi 1967).
+
+    Args:
+        scores: (N, K) of each unit, one at least.
+        transitions: (K, K) of a class and the next; -inf forbids it.
+        begin, end: (K,) of the first and the last class.
+
+    Returns:
+        (N,) classes.
+    """
+    best, back = begin + scores[0], []
+    for own in scores[1:]:
+        ways = best[:, None] + transitions
+        back.append(ways.argmax(0))
+        best = ways.max(0) + own
+    path = [int((best + end).argmax())]
+    for before in reversed(back):
+        path.append(int(before[path[-1]]))
+    return np.array(path[::-1], dtype=np.int64)
+
+
+def freeze_all_but_last(rows: MaskedRows, layers: int) -> None:
+    """Train the last layers of an encoder alone, and what comes behind them.
+
+    Raises:
+        UsageError: it has fewer layers.
+    """
+    body: Any = rows.model.base_model
+    stack = body.get_submodule(HEADS[rows.model.config.model_type].layers)
+    if not 0 < layers <= len(stack):
+        raise UsageError(f"the model has {len(stack)} layers: --tune last:K takes 1 to {len(stack)} of them")
+    first = next(stack[-layers].parameters())
+    for parameter in body.parameters():  # in the order of the computation
+        if parameter is first:
+            break
+        parameter.requires_grad_(False)
