@@ -1,0 +1,369 @@
+"""What predictions are worth: measures of each task with intervals over its natural unit, paired differences.
+
+A measure is read from how often each group (sentence, chain, patient, session) is taken. Most are functions
+of sums, which are added up within groups once, so that a draw costs one product; those of ranks (AUROC, AUPRC,
+Spearman) go through all items again and have fewer draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from seqmlm.errors import UsageError
+from seqmlm.evaluation.detection import Detection
+from seqmlm.evaluation.intervals import bootstrap_weights, summarized
+
+Doubles = NDArray[np.float64]
+Longs = NDArray[np.int64]
+Reader = Callable[[Doubles], float]
+"""How often each group is taken (G,) -> the measure; NaN where it is not defined."""
+
+PRIMARY = MappingProxyType(
+    {"class": "accuracy", "multilabel": "micro_f1", "value": "spearman", "tags": "accuracy", "entities": "f1"}
+)
+"""The measure of each task that decides."""
+RANKED = frozenset({"auroc", "auprc", "spearman"})
+RANKED_DRAWS = 200
+BINS = 15
+
+
+class Measure(NamedTuple):
+    """A measure and its 95 % interval, NaN bounds where there is one group only."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Difference(NamedTuple):
+    """First minus second, its 95 % interval, and two-sided p-values of no difference."""
+
+    difference: float
+    low: float
+    high: float
+    p_bootstrap: float
+    p_randomization: float
+
+
+def measures(
+    task: str,
+    truth: Any,
+    predicted: Any,
+    *,
+    groups: ArrayLike,
+    names: Sequence[str],
+    seed: int = 0,
+    draws: int = 1000,
+) -> dict[str, Measure]:
+    """What predictions of a task are worth.
+
+    Args:
+        task: "class", "multilabel", "value", "tags" (one row a labelled unit) or "entities".
+        truth: (N,) numbers of classes; (N, K) 0 or 1; (N,) or (N, K) values; N lists of BIO tags.
+        predicted: (N, K) probabilities, for classes and labels; values or tags in the form of the truth.
+        groups: (N,) what each item is resampled with, of any type.
+        names: of the K classes, labels or values; of two classes the second is the one to find.
+        seed, draws: of the bootstrap over groups; measures of ranks have 200 draws at most.
+
+    Returns:
+        By name, without those that cannot be had (an AUROC of one class). Macro means are over classes that
+        occur, those of several values over their columns. `brier` is a sum over classes, 0 to 2; `ece` has 15
+        equal bins of the top probability. An entity is found where type and both ends agree (seqeval's strict
+        mode with IOB2); `f1_TYPE` is of one type.
+
+    Raises:
+        UsageError: no such task, numbers of rows or columns that differ, or NaN.
+
+    >>> found = measures("class", [0, 1, 1, 0], [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]],
+    ...                  groups=["a", "b", "c", "d"], names=["no", "yes"])
+    >>> found["accuracy"].value, found["auroc"].value, found["accuracy"].high
+    (0.75, 1.0, 1.0)
+    """
+    place, size = _places(groups)
+    readers = _readers(task, truth, predicted, place, names)
+    values = {name: read(np.ones(size)) for name, read in readers.items()}
+    drawn: dict[str, list[float]] = {name: [] for name, value in values.items() if not np.isnan(value)}
+    weights = bootstrap_weights(np.arange(size), draws, seed)
+    for draw in range(draws if size > 1 else 0):
+        taken = weights(draw)
+        for name, own in drawn.items():
+            if draw < RANKED_DRAWS or name not in RANKED:
+                own.append(readers[name](taken))
+    found = {name: summarized(values[name], np.array(own, dtype=np.float64)) for name, own in drawn.items()}
+    return {name: Measure(one.value, one.low, one.high) for name, one in found.items()}
+
+
+def difference(
+    task: str,
+    metric: str,
+    truth: Any,
+    first: Any,
+    second: Any,
+    *,
+    groups: ArrayLike,
+    names: Sequence[str],
+    seed: int = 0,
+    draws: int = 2000,
+) -> Difference:
+    """By how much the first predictions are better than the second, on the same items.
+
+    The bootstrap draws groups; the randomization swaps the two predictions of whole groups (Noreen 1989).
+
+    Args:
+        task, truth, groups, names, seed: as in `measures`; first, second: as its `predicted`.
+        metric: the name of a measure.
+        draws: of both.
+
+    Raises:
+        UsageError: as `measures`; a measure that these predictions do not have.
+    """
+    place, size = _places(groups)
+    # Groups 0 to G - 1 are the first predictions, G to 2 G - 1 the second: one reader serves every mixture.
+    both = np.concatenate([place, place + size])
+    readers = _readers(task, _stacked(truth, truth), _stacked(first, second), both, names)
+    read = readers.get(metric)
+    if read is None:
+        raise UsageError(f"no measure {metric!r} of these predictions: one of {', '.join(readers)}")
+
+    def between(one: Doubles, other: Doubles) -> float:
+        return read(np.concatenate([one, other])) - read(np.concatenate([other, one]))
+
+    ones, none = np.ones(size), np.zeros(size)
+    value = between(ones, none)
+    if np.isnan(value):
+        raise UsageError(f"{metric} is not defined for these predictions")
+    weights = bootstrap_weights(np.arange(size), draws, seed)
+    drawn = np.array([between(weights(draw), none) for draw in range(draws if size > 1 else 0)])
+    random = np.random.default_rng(seed)
+    kept = (random.integers(2, size=size).astype(np.float64) for _ in range(draws))
+    swapped = np.array([between(one, 1 - one) for one in kept])
+    found = summarized(value, drawn)
+    side = min(int(np.sum(drawn <= 0)), int(np.sum(drawn >= 0)))
+    # What is equal but for the order of a sum counts as equal.
+    extreme = int(np.sum(np.abs(swapped) >= abs(value) - 1e-12))
+    return Difference(
+        value,
+        found.low,
+        found.high,
+        min(1.0, 2 * (1 + side) / (1 + found.draws)),
+        (1 + extreme) / (1 + int(np.sum(~np.isnan(swapped)))),
+    )
+
+
+def temperature(logits: Doubles, truth: ArrayLike) -> float:
+    """The temperature of the smallest negative log-likelihood (Guo et al. 2017), 0.05 to 20.
+
+    Args:
+        logits: (N, K) of validation data.
+        truth: (N,) numbers of classes.
+    """
+    from scipy.optimize import minimize_scalar
+    from scipy.special import log_softmax
+
+    rows, own = np.arange(len(logits)), np.asarray(truth, dtype=np.int64)
+
+    def loss(log_temperature: float) -> float:
+        return -float(log_softmax(logits / np.exp(log_temperature), axis=1)[rows, own].mean())
+
+    return float(np.exp(minimize_scalar(loss, bounds=np.log([0.05, 20.0]), method="bounded").x))
+
+
+def _places(groups: ArrayLike) -> tuple[Longs, int]:
+    """The number of each item's group (N,), and how many groups there are."""
+    found, place = np.unique(np.asarray(groups), return_inverse=True)
+    return place.astype(np.int64), len(found)
+
+
+def _stacked(one: Any, other: Any) -> Any:
+    return [*one, *other] if isinstance(one, list) else np.concatenate([one, other])
+
+
+def _readers(task: str, truth: Any, predicted: Any, place: Longs, names: Sequence[str]) -> dict[str, Reader]:
+    if task not in READERS:
+        raise UsageError(f"no task {task!r}: one of {', '.join(READERS)}")
+    if task != "entities":
+        truth, predicted = np.asarray(truth), np.asarray(predicted, dtype=np.float64)
+        width = predicted.shape[1] if predicted.ndim == 2 else 1
+        if width != len(names):
+            raise UsageError(f"{width} columns of predictions for {len(names)} names")
+        if not (np.isfinite(truth).all() and np.isfinite(predicted).all()):
+            raise UsageError("a truth or a prediction is not a finite number")
+    if not len(truth) == len(predicted) == len(place):
+        raise UsageError(f"{len(predicted)} predictions and {len(place)} groups for {len(truth)} items")
+    return READERS[task](truth, predicted, place)
+
+
+def _class(truth: Longs, predicted: Doubles, place: Longs) -> dict[str, Reader]:
+    from scipy import sparse
+
+    n, width = predicted.shape
+    top, confidence = predicted.argmax(axis=1), predicted.max(axis=1)
+    bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+    gaps = _one_hot(bins, BINS).multiply((confidence - (top == truth))[:, None])
+    # sum of (p - y)^2 = sum of p^2 - 2 p[truth] + 1
+    brier = np.sum(predicted**2, axis=1) - 2 * predicted[np.arange(n), truth] + 1
+    counts = _counts(place, _one_hot(truth, width), _one_hot(top, width))
+    errors = _sums(place, sparse.hstack([gaps, brier[:, None], np.ones((n, 1))]))
+    found = {1} if width == 2 else set(range(width))
+    curves = _curves(place, [(truth == one, predicted[:, one]) for one in sorted(found)])
+    if width > 2:
+        curves.pop("auprc", None)
+    return {
+        "accuracy": lambda taken: float(_share(counts(taken)[0].sum(), counts(taken)[2].sum())),
+        "macro_f1": lambda taken: _mean(_f1(*counts(taken))),
+        "mcc": lambda taken: _mcc(*counts(taken)),
+        "brier": lambda taken: float(_share(*errors(taken)[BINS:])),
+        "ece": lambda taken: float(_share(np.abs(errors(taken)[:BINS]).sum(), errors(taken)[-1])),
+        **curves,
+    }
+
+
+def _multilabel(truth: Longs, predicted: Doubles, place: Longs) -> dict[str, Reader]:
+    from scipy import sparse
+
+    counts = _counts(place, sparse.csr_array(truth), sparse.csr_array(predicted >= 0.5, dtype=np.float64))
+    return {
+        "micro_f1": lambda taken: float(_f1(*counts(taken).sum(axis=1))),
+        "macro_f1": lambda taken: _mean(_f1(*counts(taken))),
+        **_curves(place, zip(truth.T == 1, predicted.T, strict=True)),
+    }
+
+
+def _value(truth: Doubles, predicted: Doubles, place: Longs) -> dict[str, Reader]:
+    truth, predicted = truth.reshape(len(place), -1).astype(np.float64), predicted.reshape(len(place), -1)
+    x, y, error = truth - truth.mean(axis=0), predicted - predicted.mean(axis=0), predicted - truth
+    sums = _sums(place, np.hstack([x, y, x * x, y * y, x * y, error**2, np.ones_like(x)]))
+    ranks = [(_ranks(one), _ranks(other)) for one, other in zip(truth.T, predicted.T, strict=True)]
+
+    def moments(taken: Doubles) -> Doubles:
+        """Variances of truth and prediction, covariance, mean squared error: (4, K)."""
+        *found, n = sums(taken).reshape(7, -1)
+        x, y, xx, yy, xy, squared = np.array(found) / n
+        spreads = [np.where(v > 1e-12 * s, v, 0.0) for v, s in ((xx - x * x, xx), (yy - y * y, yy))]
+        return np.array([*spreads, xy - x * y, squared])
+
+    def pearson(taken: Doubles) -> float:
+        one, other, common, _ = moments(taken)
+        return _mean(_share(common, np.sqrt(one * other)))
+
+    def spearman(taken: Doubles) -> float:
+        own = taken[place]
+        centred = [[r - own @ r / own.sum() for r in (one(own), other(own))] for one, other in ranks]
+        return _mean([_share(own @ (a * b), np.sqrt((own @ (a * a)) * (own @ (b * b)))) for a, b in centred])
+
+    return {
+        "spearman": spearman,
+        "pearson": pearson,
+        "rmse": lambda taken: _mean(np.sqrt(moments(taken)[3])),
+        "r2": lambda taken: _mean(1 - _share(moments(taken)[3], moments(taken)[0])),
+    }
+
+
+def _entities(truth: Any, predicted: Any, place: Longs) -> dict[str, Reader]:
+    from scipy import sparse
+    from seqeval.scheme import IOB2, Entities
+
+    sentences = [
+        [{(one.tag, one.start, one.end) for one in own} for own in Entities(tags, scheme=IOB2).entities]
+        for tags in (truth, predicted)
+    ]
+    types = sorted({tag for side in sentences for own in side for tag, _, _ in own})
+    parts = [np.zeros((len(place), len(types))) for _ in range(3)]
+    for row, (true, said) in enumerate(zip(*sentences, strict=True)):
+        for part, own in zip(parts, (true & said, said, true), strict=True):
+            for tag, _, _ in own:
+                part[row, types.index(tag)] += 1
+    sums = _sums(place, sparse.csr_array(np.hstack(parts)))
+
+    def counts(taken: Doubles) -> Doubles:
+        return sums(taken).reshape(3, -1)
+
+    def of_type(number: int) -> Reader:
+        return lambda taken: float(_f1(*counts(taken)[:, number]))
+
+    return {
+        "f1": lambda taken: float(_f1(*counts(taken).sum(axis=1))),
+        "precision": lambda taken: float(_share(*counts(taken).sum(axis=1)[:2])),
+        "recall": lambda taken: float(_share(*counts(taken).sum(axis=1)[::2])),
+        **{f"f1_{tag}": of_type(number) for number, tag in enumerate(types)},
+    }
+
+
+READERS: Mapping[str, Callable[[Any, Any, Longs], dict[str, Reader]]] = MappingProxyType(
+    {"class": _class, "tags": _class, "multilabel": _multilabel, "value": _value, "entities": _entities}
+)
+
+
+def _sums(place: Longs, columns: Any) -> Callable[[Doubles], Doubles]:
+    """Sums of columns (N, S), dense or sparse, over the items that are taken: (G,) -> (S,)."""
+    from scipy import sparse
+
+    of_group = (sparse.csr_array(columns).T @ _one_hot(place, int(place.max()) + 1)).tocsr()
+    return lambda taken: np.asarray(of_group @ taken)
+
+
+def _counts(place: Longs, truth: Any, said: Any) -> Callable[[Doubles], Doubles]:
+    """Rightly said, said and true, by class (3, K), from sparse (N, K) of 0 and 1."""
+    from scipy import sparse
+
+    sums = _sums(place, sparse.hstack([truth.multiply(said), said, truth]))
+    return lambda taken: sums(taken).reshape(3, -1)
+
+
+def _one_hot(numbers: Longs, width: int) -> Any:
+    from scipy import sparse
+
+    n = len(numbers)
+    return sparse.csr_array((np.ones(n), (np.arange(n), numbers)), shape=(n, width))
+
+
+def _curves(place: Longs, columns: Iterable[tuple[Any, Any]]) -> dict[str, Reader]:
+    """Mean AUROC and average precision over pairs of truth (N,) and score (N,) that have both values."""
+    curves = [Detection(truth, score).curve for truth, score in columns if 0 < truth.sum() < len(truth)]
+
+    def mean(measure: str) -> Reader:
+        return lambda taken: _mean([getattr(curve(taken[place]), measure) for curve in curves])
+
+    return {"auroc": mean("auroc"), "auprc": mean("average_precision")}
+
+
+def _ranks(values: Doubles) -> Callable[[Doubles], Doubles]:
+    """Average ranks (N,), but for a constant, of items that occur so often (N,)."""
+    distinct, place = np.unique(values, return_inverse=True)
+
+    def ranks(often: Doubles) -> Doubles:
+        counts = np.bincount(place, weights=often, minlength=len(distinct))
+        return np.asarray((np.cumsum(counts) - counts / 2)[place])
+
+    return ranks
+
+
+def _share(part: ArrayLike, whole: ArrayLike) -> Doubles:
+    """part / whole, NaN where there is no whole."""
+    whole = np.asarray(whole, dtype=np.float64)
+    share: Doubles = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
+    return share
+
+
+def _f1(right: ArrayLike, said: ArrayLike, true: ArrayLike) -> Doubles:
+    return _share(2 * np.asarray(right), np.asarray(said) + np.asarray(true))
+
+
+def _mcc(right: Doubles, said: Doubles, true: Doubles) -> float:
+    """Of several classes (Gorodkin 2004); 0 where one class is said only, as in scikit-learn."""
+    n = true.sum()
+    spread, said_spread = n**2 - true @ true, n**2 - said @ said
+    value = _share(right.sum() * n - said @ true, np.sqrt(spread * said_spread))
+    return 0.0 if spread > 0 and said_spread <= 0 else float(value)
+
+
+def _mean(values: Any) -> float:
+    """Over those that are defined; NaN if none is."""
+    good = np.asarray(values, dtype=np.float64)
+    good = good[~np.isnan(good)]
+    return float(good.mean()) if len(good) else float("nan")
