@@ -1,8 +1,8 @@
 """What predictions are worth: measures of each task with intervals over its natural unit, paired differences.
 
 A measure is read from how often each group (sentence, chain, patient, session) is taken. Most are functions
-of sums, which are added up within groups once, so that a draw costs one product; those of ranks (AUROC, AUPRC,
-Spearman) go through all items again and have fewer draws.
+of sums, which are added up within groups once, so that a draw costs one product; those of ranks (AUROC,
+AUPRC, Spearman) go through all items again and have fewer draws.
 """
 
 from __future__ import annotations
