@@ -1,0 +1,437 @@
+"""Examples: records with what is to be predicted of them, wherever the data say it.
+
+A label stands in a column, in a list beside words, in spans, in a FASTA header or in a file of its own, or it
+is that of a whole file. A label of a part belongs to a span of the raw text, not to a token: people label
+words and places in a sequence, and a model may cut these in two or take several as one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.data.files import stem_suffix
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.fasta import read_fasta
+from seqmlm.data.readers.huggingface import SPLITS
+from seqmlm.data.record import Record
+from seqmlm.data.rows import FieldRow, read_rows
+from seqmlm.errors import DataError, UsageError
+
+Part = Literal["train", "validation", "test"]
+
+_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
+_PARTS = ("set", "split", "validation")
+_DEFAULTS = ("tags", "spans", "TARGET")
+_TRUTH = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+_KEY = re.compile(r"(?:^|\s)(\w+)=")
+_MISSING = ("", "nan")
+_NAME_IT = "fill it in, or name the column with --label"
+_ONE_SIDE = "a pair with an empty side", "fill it in, or name the column with --pair"
+
+_Place = Mapping[str, Any]  # source, line, perhaps field: where an error is
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Labels of parts of a record.
+
+    Args:
+        bounds: (S, 2) start and end in characters of `str(record.raw)`, half open, ascending; none overlap.
+        labels: (S,) one of each span.
+    """
+
+    bounds: NDArray[np.int32]
+    labels: tuple[str, ...]
+
+
+Label = str | tuple[str, ...] | tuple[float, ...] | Spans
+"""One class, those of several that are true (perhaps none), numbers, or labels of spans."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Example:
+    """A record, and what is to be predicted of it.
+
+    Args:
+        record: the sequence.
+        label: what is to be predicted.
+        second: the other sequence of a pair.
+        part: where the data say it, what the example is for.
+    """
+
+    record: Record
+    label: Label
+    second: Record | None = None
+    part: Part | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSource:
+    """Where the labels of records are; `label_source` makes it, and says what each of these is."""
+
+    columns: tuple[str, ...] = ()
+    numeric: bool = False
+    letters: bool = False
+    labels: str | None = None
+    mask: str | None = None
+    id_column: str | None = None
+    classes: Mapping[Path, str] = field(default_factory=dict)
+    pair: str | None = None
+    raw: Callable[[str, Mapping[str, Any]], Any] = lambda text, fields: text
+
+    @property
+    def table(self) -> bool:
+        """Whether the file of labels is a table."""
+        return self.labels is not None and stem_suffix(self.labels) in _TABLES
+
+
+def label_source(
+    *,
+    columns: Sequence[str] = (),
+    numeric: bool = False,
+    letters: bool = False,
+    labels: str | None = None,
+    mask: str | None = None,
+    id_column: str | None = None,
+    classes: Mapping[str, str] | None = None,
+    pair: str | None = None,
+    raw: Callable[[str, Mapping[str, Any]], Any] = lambda text, fields: text,
+) -> LabelSource:
+    """Say where labels are.
+
+    Args:
+        columns: names in `record.meta`, or of KEY=VALUE in a FASTA header; none takes `tags` beside words,
+            else `spans`, else TARGET. A text or a number is one class; a list of texts several classes, or,
+            beside words, one each; a list of {start, end, label} spans. Several columns that hold 0 and 1 (or
+            false and true) in the first record name the classes that are true; others are numbers.
+        numeric: what stands there are numbers.
+        letters: a text has one letter for each character of the record.
+        labels: a file of labels: a table with ids (JSON lines, CSV, TSV, Parquet), or FASTA with one letter
+            for each character of the record of that id, or of its document where a record is part of one.
+        mask: FASTA beside `labels`, of 0 (no label there) and 1.
+        id_column: of a table of labels; None takes "id", else the first.
+        classes: file or folder to the class of all records in it.
+        pair: column of the other sequence of a pair; of a table of labels, column of its id.
+        raw: what a field makes of the text of that sequence and the record's other columns.
+
+    Raises:
+        UsageError: sources that exclude each other.
+    """
+    table = labels is not None and stem_suffix(labels) in _TABLES
+    if classes and (columns or labels):
+        raise UsageError("the class of a whole file leaves no room for other labels; give one of both")
+    if mask is not None and (labels is None or table):
+        raise UsageError("a mask belongs to labels in FASTA; name those with --labels")
+    if columns and labels is not None and not table:
+        raise UsageError("labels in FASTA have no columns; leave --label or --labels out")
+    return LabelSource(
+        columns=tuple(columns),
+        numeric=numeric,
+        letters=letters,
+        labels=labels,
+        mask=mask,
+        id_column=id_column,
+        classes={Path(path): name for path, name in (classes or {}).items()},
+        pair=pair,
+        raw=raw,
+    )
+
+
+def examples(records: Iterable[Record], problems: Problems, source: LabelSource) -> Iterator[Example]:
+    """Stream the examples; only a file of labels, and the records that its pairs name, are kept in memory.
+
+    Args:
+        records: in any order.
+        problems: receives records whose label is missing or cannot be read; is told of records that a file of
+            labels does not name, which are left out, and of labels of no record.
+        source: where the labels are.
+
+    Raises:
+        DataError: a file of labels that cannot be read, or that names none of the records.
+    """
+    reading = _Reading(source, problems)
+    for record, second, about in reading.named(records):
+        try:
+            example = reading.example(record, second, about)
+        except DataError as error:
+            problems.bad(error, str(record.raw))
+        else:
+            yield example
+
+
+_About = FieldRow | Record | None
+"""What a file of labels says about a record: a row with its line, or letters."""
+
+
+class _Reading:
+    """Labels under way."""
+
+    def __init__(self, source: LabelSource, problems: Problems) -> None:
+        self._source, self._problems = source, problems
+        self._columns = source.columns
+        self._flags: bool | None = None  # whether several columns hold 0 and 1 alone
+        self._masks = {} if source.mask is None else _by_id(source.mask, problems)
+
+    def named(self, records: Iterable[Record]) -> Iterator[tuple[Record, Record | None, _About]]:
+        """Each record, the other of a pair, and what a file of labels says about it."""
+        file, problems = self._source.labels, self._problems
+        if file is None:
+            yield from ((record, None, None) for record in records)
+            return
+        known: dict[str, Any] = {}
+        if not self._source.table:
+            known = dict(_by_id(file, problems))
+        elif self._source.pair is None:
+            for (name,), line, row in self._rows(file):
+                _put(known, name, (line, row), file, line, problems)
+        else:
+            yield from self._pairs(records, file)
+            return
+        met, first = set(), None
+        for record in records:
+            first = first or record
+            name = record.id if record.id in known else record.document or ""
+            if name not in known:
+                problems.note("a record without a label, left out", source=record.source, line=record.line)
+            else:
+                met.add(name)
+                yield record, None, known[name]
+        if known and first is not None and not met:
+            ids = "" if problems.sensitive else f": {next(iter(known))!r} there, {first.id!r} here"
+            raise DataError("none of its ids is that of a record", source=file, remedy=f"compare them{ids}")
+        problems.note("a label of no record", len(known.keys() - met), source=file)
+
+    def _pairs(
+        self, records: Iterable[Record], file: str
+    ) -> Iterator[tuple[Record, Record, tuple[int, dict[str, Any]]]]:
+        known = {record.id: record for record in records}
+        for names, line, row in self._rows(file):
+            if all(name in known for name in names):
+                yield known[names[0]], known[names[1]], (line, row)
+            else:
+                why = "a pair of which a record is missing, left out"
+                self._problems.note(why, source=file, line=line)
+
+    def _rows(self, file: str) -> Iterator[tuple[tuple[str, ...], int, dict[str, Any]]]:
+        """The ids of each row of a table, its line and the row; decides which columns hold the labels."""
+        ids: list[str] = []
+        for line, row in read_rows(file, self._problems):
+            if not ids:
+                first = self._source.id_column or ("id" if "id" in row else next(iter(row), "id"))
+                ids = [first, *([self._source.pair] if self._source.pair else [])]
+                left = tuple(name for name in row if name not in ids and name.lower() not in _PARTS)
+                self._columns = self._columns or (left if len(left) == 1 else ())
+            there = "" if self._problems.sensitive else f"; there are: {', '.join(list(row)[:30])}"
+            absent = next((name for name in (*ids, *self._columns) if name not in row), None)
+            if absent is None and self._columns:
+                yield tuple(str(row[name]) for name in ids), line, row
+            else:
+                reason = "no such column" if absent else "no one column of labels"
+                remedy = f"name it with {'--id' if absent in ids else '--label'}{there}"
+                self._problems.bad(
+                    DataError(reason, source=file, line=line, field=absent, remedy=remedy), str(row)
+                )
+        if not ids:
+            raise DataError("no labels", source=file, remedy="give an id and a label in each row")
+
+    def example(self, record: Record, second: Record | None, about: _About) -> Example:
+        """The example of a record.
+
+        Raises:
+            DataError: no label, or one that cannot be read.
+        """
+        at: _Place = {"source": record.source, "line": record.line}
+        fields: Mapping[str, Any] = {**_headed(record), **record.meta}
+        label: Label
+        if isinstance(about, Record):
+            fields, label = {**fields, **_headed(about)}, self._lettered(record, about)
+        elif about is not None:
+            at, fields = {"source": str(self._source.labels), "line": about[0]}, {**fields, **about[1]}
+            label = self._label(record, fields, at)
+        else:
+            label = self._class(record) if self._source.classes else self._label(record, fields, at)
+            if self._source.pair is not None:
+                text = _text(fields.get(self._source.pair), {**at, "field": self._source.pair}, _ONE_SIDE)
+                second = replace(record, raw=self._source.raw(text, fields))
+        return Example(record=record, label=label, second=second, part=self._part(fields, at))
+
+    def _class(self, record: Record) -> str:
+        path = Path(record.source)
+        found = next((one for one in (path, *path.parents) if one in self._source.classes), None)
+        if found is None:
+            remedy = "give it one with --class NAME=FILE"
+            raise DataError("a file without a class", source=record.source, remedy=remedy)
+        return self._source.classes[found]
+
+    def _part(self, fields: Mapping[str, Any], at: _Place) -> Part | None:
+        said = {
+            name.lower(): str(value).strip().lower()
+            for name, value in fields.items()
+            if name.lower() in _PARTS and name not in self._columns
+        }
+        name = said.get("set") or said.get("split") or ""
+        part = SPLITS.get(name)
+        if part is None and name not in ("none", *_MISSING):
+            self._problems.note("a part of the data that is none of train, validation and test", **at)
+        held_out = part == "calibration" or (part != "test" and _TRUTH.get(said.get("validation", "")))
+        return "validation" if held_out else cast("Part | None", part)
+
+    def _label(self, record: Record, fields: Mapping[str, Any], at: _Place) -> Label:
+        """The label in the columns of a record, or of a row about it."""
+        if len(self._columns) > 1:
+            return self._several(fields, at)
+        name = next(iter(self._columns), None) or next((one for one in _DEFAULTS if one in fields), None)
+        if name is None or (name == "spans" and "words" in fields):
+            raise DataError("no label", **at, remedy="name its column with --label")
+        value, here = fields.get(name), {**at, "field": name}
+        if isinstance(value, list | tuple):
+            return self._listed(value, record, fields, here)
+        text = _text(value, here)
+        if self._source.letters:
+            return _of_letters(text, None, str(record.raw), here)
+        return (_number(text, here),) if self._source.numeric else text
+
+    def _several(self, fields: Mapping[str, Any], at: _Place) -> Label:
+        texts = {name: _text(fields.get(name), {**at, "field": name}) for name in self._columns}
+        true = {name: _TRUTH.get(text.lower()) for name, text in texts.items()}
+        if self._flags is None:
+            self._flags = not self._source.numeric and None not in true.values()
+        if not self._flags:
+            return tuple(_number(text, {**at, "field": name}) for name, text in texts.items())
+        odd = next((name for name, value in true.items() if value is None), None)
+        if odd is not None:
+            remedy = "columns of 0 and 1, as the first record has them, are classes; say if they are values"
+            raise DataError("neither 0 nor 1", **at, field=odd, remedy=remedy)
+        return tuple(name for name, value in true.items() if value)
+
+    def _listed(self, values: Sequence[Any], record: Record, fields: Mapping[str, Any], at: _Place) -> Label:
+        parts = values and all(isinstance(one, Mapping | list | tuple) for one in values)
+        if parts or at["field"] == "spans":
+            return _of_spans(values, str(record.raw), at)
+        if isinstance(words := fields.get("spans"), list):
+            return _of_words(values, words, at)
+        if self._source.numeric:
+            return tuple(_number(one, at) for one in values)
+        return tuple(dict.fromkeys(_text(one, at) for one in values))
+
+    def _lettered(self, record: Record, letters: Record) -> Spans:
+        """Letters of the record, or of the document in which it begins at `start`."""
+        begin = 0 if letters.id == record.id else int(record.meta.get("start", 0))
+        whole = slice(begin, None if letters.id == record.id else begin + len(str(record.raw)))
+        at: _Place = {"source": letters.source, "line": letters.line}
+        mask = None
+        if self._source.mask is not None:
+            if letters.id not in self._masks:
+                raise DataError("labels without a mask", **at, remedy=f"give them one in {self._source.mask}")
+            mask = self._masks[letters.id].raw
+            here: _Place = {"source": self._source.mask, "line": self._masks[letters.id].line}
+            if len(mask) != len(letters.raw):
+                remedy = f"it has {len(mask)} letters for {len(letters.raw)} labels"
+                raise DataError("a mask of another length than its labels", **here, remedy=remedy)
+            if set(mask) - {"0", "1"}:
+                raise DataError(
+                    "a mask of something other than 0 and 1", **here, remedy="0 is no label there"
+                )
+            mask = mask[whole]
+        return _of_letters(letters.raw[whole], mask, str(record.raw), at)
+
+
+def _by_id(file: str, problems: Problems) -> dict[str, Record]:
+    found: dict[str, Record] = {}
+    for record in read_fasta(file, problems, gaps="keep", keep_case=True):
+        _put(found, record.id, record, file, record.line, problems)
+    return found
+
+
+def _put(found: dict[str, Any], name: str, value: Any, file: str, line: int, problems: Problems) -> None:
+    if name in found:
+        problems.bad(DataError("an id that has a label already", source=file, line=line, remedy="keep one"))
+    else:
+        found[name] = value
+
+
+def _headed(record: Record) -> dict[str, str]:
+    """KEY=VALUE pairs of a FASTA header, as FLIP and biotrainer write them."""
+    _, *parts = _KEY.split(str(record.meta.get("description", "")))
+    return {key: value.strip() for key, value in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _text(value: Any, at: _Place, problem: tuple[str, str] = ("no label", _NAME_IT)) -> str:
+    """A label as text.
+
+    Raises:
+        DataError: nothing, not a number, or a value of several parts.
+    """
+    if value is not None and not isinstance(value, str | int | float):
+        raise DataError("a label of several parts", **at, remedy="give a text, a number or a list of these")
+    text = str(value).lower() if isinstance(value, bool) else "" if value is None else str(value).strip()
+    if text.lower() in _MISSING:
+        raise DataError(problem[0], **at, remedy=problem[1])
+    return text
+
+
+def _number(value: Any, at: _Place) -> float:
+    text = _text(value, at)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError("a label that is no number", **at, remedy="correct it, or predict it as a class")
+    return number
+
+
+def _of_spans(values: Sequence[Any], raw: str, at: _Place) -> Spans:
+    found: list[tuple[int, int, str]] = []
+    for one in values:
+        given: Any = (
+            [one.get(name) for name in ("start", "end", "label")] if isinstance(one, Mapping) else one
+        )
+        if len(given) != 3 or any(not isinstance(n, int) or isinstance(n, bool) for n in given[:2]):
+            raise DataError("a span without start, end and label", **at, remedy="start and end are numbers")
+        found.append((given[0], given[1], _text(given[2], at)))
+    found.sort()
+    if any(not 0 <= start < end <= len(raw) for start, end, _ in found):
+        remedy = f"start and end count the {len(raw)} characters of the record from 0; end is behind the last"
+        raise DataError("a span that is not within its record", **at, remedy=remedy)
+    if any(one[1] > other[0] for one, other in pairwise(found)):
+        raise DataError("spans that overlap", **at, remedy="keep one label for each place")
+    return _spans([(start, end) for start, end, _ in found], [label for *_, label in found])
+
+
+def _of_words(values: Sequence[Any], words: Sequence[Any], at: _Place) -> Spans:
+    _agree(len(values), len(words), "words", at)
+    found: dict[tuple[int, int], str] = {}
+    for span, value in zip(words, values, strict=True):
+        if span is not None and value not in (None, "_"):
+            found.setdefault(tuple(span), _text(value, at))  # a contraction has the label of its first word
+    if not found:
+        raise DataError("no label", **at, remedy=_NAME_IT)
+    return _spans(sorted(found), [found[span] for span in sorted(found)])
+
+
+def _of_letters(letters: str, mask: str | None, raw: str, at: _Place) -> Spans:
+    _agree(len(letters), len(raw), "characters", at)
+    kept = [n for n in range(len(raw)) if mask is None or mask[n] == "1"]
+    if not kept:
+        raise DataError("no label", **at, remedy="its mask hides all of them")
+    return _spans([(n, n + 1) for n in kept], [letters[n] for n in kept])
+
+
+def _agree(labels: int, units: int, name: str, at: _Place) -> None:
+    if labels != units:
+        more = "more" if labels > units else "fewer"
+        raise DataError(f"{more} labels than {name}", **at, remedy=f"{labels} labels for {units} {name}")
+
+
+def _spans(bounds: Sequence[tuple[int, int]], labels: Sequence[str]) -> Spans:
+    return Spans(bounds=np.array(bounds, np.int32).reshape(-1, 2), labels=tuple(labels))
