@@ -1,0 +1,119 @@
+"""Tags of words and the entities they spell: IO, BIO (IOB2) and BIOES, of which each is made of the others.
+
+What a tagger gets wrong is read as `seqeval` reads it, so that figures compare with published ones. BILOU is
+BIOES in other letters, and IOB1 (where an I- begins an entity, Ramshaw and Marcus 1995) is BIO with repairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from seqmlm.errors import DataError
+
+Scheme = Literal["io", "bio", "bioes"]
+Entity = tuple[int, int, str]
+"""First word, the word after its last, type."""
+
+_LETTERS = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}
+_OUTSIDE = ("O", "")
+
+
+def entities(
+    tags: Sequence[str],
+    *,
+    scheme: Scheme = "bio",
+    strict: bool = False,
+    source: str | None = None,
+    line: int | None = None,
+) -> tuple[list[Entity], int]:
+    """The entities of a sentence, and how many of its tags do not follow from the tag before.
+
+    An I- without a beginning begins an entity; one of BIOES without its end ends with its last tag.
+
+    Args:
+        tags: one a word; "O" is no entity.
+        scheme: what they are meant to be.
+        strict: refuse tags that do not follow.
+        source, line: of the sentence, for messages.
+
+    Raises:
+        DataError: a tag that is none of a scheme; one that does not follow, where strict.
+
+    >>> entities(["B-PER", "I-PER", "O", "I-LOC"])
+    ([(0, 2, 'PER'), (3, 4, 'LOC')], 1)
+    """
+    found: list[Entity] = []
+    repaired, first, before, inside = 0, 0, "O", ""  # the letter before, and the type of what is open
+    for n, tag in enumerate([*tags, "O"]):
+        letter, kind = _parted(tag, source, line)
+        goes_on = letter in ("I", "E") and before in ("B", "I") and kind == inside
+        if not goes_on:
+            if before in ("B", "I"):
+                found.append((first, n, inside))
+            if scheme == "bioes" and before in ("B", "I"):
+                repaired += _odd(n, strict, source, line)
+            elif scheme != "io" and letter in ("I", "E"):
+                repaired += _odd(n + 1, strict, source, line)
+            first = n
+        if letter in ("E", "S"):
+            found.append((first, n + 1, kind))
+        before, inside = letter, kind
+    return found, repaired
+
+
+def _odd(n: int, strict: bool, source: str | None, line: int | None) -> int:
+    if strict:
+        raise DataError(
+            "tags that do not follow from each other",
+            source=source,
+            line=line,
+            remedy=f"tag {n} of the sentence: begin or end its entity, or leave --strict out",
+        )
+    return 1
+
+
+def _parted(tag: str, source: str | None, line: int | None) -> tuple[str, str]:
+    if tag in _OUTSIDE:
+        return "O", ""
+    letter, _, kind = tag.partition("-")
+    if letter not in _LETTERS or not kind:
+        remedy = "write O, or B-TYPE and I-TYPE; for tags of single words use --task tags"
+        raise DataError("a tag that begins or continues no entity", source=source, line=line, remedy=remedy)
+    return _LETTERS[letter], kind
+
+
+def tagged(found: Iterable[Entity], n: int, scheme: Scheme) -> list[str]:
+    """The tags of a sentence of n words; IO joins two entities of a type side by side.
+
+    Raises:
+        DataError: entities that overlap, or that are not within the sentence.
+
+    >>> tagged([(0, 2, "PER"), (3, 4, "LOC")], 4, "bioes")
+    ['B-PER', 'E-PER', 'O', 'S-LOC']
+    """
+    tags = ["O"] * n
+    for first, end, kind in found:
+        if not 0 <= first < end <= n or tags[first:end] != ["O"] * (end - first):
+            raise DataError("entities that overlap, or are not within their sentence", remedy="leave one out")
+        tags[first:end] = [f"I-{kind}"] * (end - first)
+        if scheme != "io":
+            tags[first] = f"B-{kind}"
+        if scheme == "bioes":
+            tags[end - 1] = f"{'S' if end - first == 1 else 'E'}-{kind}"
+    return tags
+
+
+def scheme_of(tags: Iterable[str]) -> Scheme | None:
+    """The scheme that all tags of a data set are of; None where they are no tags of entities.
+
+    >>> scheme_of(["O", "B-LOC", "I-LOC"]), scheme_of(["NOUN", "VERB"])
+    ('bio', None)
+    """
+    letters = set()
+    for tag in set(tags).difference(_OUTSIDE):
+        letter, _, kind = tag.partition("-")
+        letters.add(_LETTERS.get(letter) if kind else None)
+    if not letters or None in letters:
+        return None
+    return "bioes" if letters & {"E", "S"} else "bio" if "B" in letters else "io"
