@@ -18,6 +18,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -25,6 +26,7 @@ from seqmlm.anomaly.levels import Level, RecordLevel, UnitLevel
 from seqmlm.anomaly.values import Row
 from seqmlm.data.files import expand, is_reference, stem_suffix
 from seqmlm.data.readers.huggingface import by_split, decides, is_saved, is_shards, read_parquet
+from seqmlm.data.readers.tables import Made, csv_records, tsv_records
 from seqmlm.data.record import Record
 from seqmlm.domains.holes import MASK, Prompt, frame, put, read_holes
 from seqmlm.domains.samples import TRUTH, Sample, overlap
@@ -59,6 +61,8 @@ class Format:
         folder: for a format that is a whole folder (tables that belong together, a work tree): whether a
             folder is one; the reader is then given the folder.
         files: of such a folder, the files the reader would open, given its options; None for all in it.
+        in_folders: whether files of it are data where they are found in a folder, not named: a table beside
+            sequences may be of anything.
         scoring: options for what is named to be scored, where the user says nothing: a training may leave out
             what has nothing to teach, but what is given to be scored is scored.
     """
@@ -67,6 +71,7 @@ class Format:
     suffixes: tuple[str, ...] = ()
     folder: Callable[[Path], bool] | None = None
     files: Callable[..., Iterable[Path]] | None = None
+    in_folders: bool = True
     scoring: Mapping[str, Any] = field(default_factory=dict)
 
     def options(self) -> tuple[str, ...]:
@@ -89,6 +94,19 @@ def plural(unit: str) -> str:
 def dataset_format(read: Reader) -> Format:
     """The format of data sets, for a reader of one split of them (see `Domain.dataset`)."""
     return Format(read=read, suffixes=(".parquet",), folder=is_saved)
+
+
+def table_formats(made: Made) -> dict[str, Format]:
+    """CSV and TSV where they are not what a field is in as a rule: a column `sequence`, and others beside it.
+
+    Args:
+        made: what the field makes of a record whose raw is the text of the column.
+    """
+    csv, tsv = (partial(read, made, column="sequence") for read in (csv_records, tsv_records))
+    return {
+        "csv": Format(read=csv, suffixes=(".csv",), in_folders=False),
+        "tsv": Format(read=tsv, suffixes=(".tsv",), in_folders=False),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,7 +280,7 @@ class Domain(ABC):
         named = self.all_formats[format] if format else None
         for path, from_folder in self._files(paths, named, problems):
             chosen = named or self.format_of(path)
-            if named is None and from_folder and chosen in (None, self.dataset):
+            if named is None and from_folder and not self._in_folders(chosen):
                 # A README, a truth.json or a table of scores beside the data is not data.
                 if Path(path).name not in _BESIDE:
                     problems.note("a file of another kind in the folder, left out", source=str(path))
@@ -301,15 +319,19 @@ class Domain(ABC):
                 continue
             found = False
             for file in expand([path], problems):
-                found = found or not folder or self.format_of(file) not in (None, self.dataset)
+                found = found or not folder or chosen is not None or self._in_folders(self.format_of(file))
                 yield file, folder
             if not found:
-                endings = ", ".join(sorted(s for one in self.formats.values() for s in one.suffixes))
+                known = (one for one in self.formats.values() if one.in_folders)
+                endings = ", ".join(sorted(suffix for one in known for suffix in one.suffixes))
                 raise DataError(
                     f"no {self.name} file in this folder",
                     source=str(path),
                     remedy=f"known endings are {endings}, also with .gz or .zst; name other files one by one",
                 )
+
+    def _in_folders(self, format: Format | None) -> bool:
+        return format is not None and format is not self.dataset and format.in_folders
 
     def files(
         self, paths: Sequence[Path | str], *, format: str | None = None, options: Mapping[str, Any]

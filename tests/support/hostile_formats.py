@@ -199,10 +199,29 @@ def _text(count: int) -> Iterator[Hostile]:
         label=_around(b"# sent_id = ", b"\n" + _conllu("a cat")),
     )
     yield Hostile(
+        *("text", "conll", "t.conll"),
+        records=tuple("".join(f"{w}\tO\n" for w in s.split()).encode() + b"\n" for s in sentences),
+        value=_around(b"", b"\tO\n\n"),
+        label=_around(b"# sent_id = ", b"\na\tO\ncat\tO\n\n"),
+    )
+    yield Hostile(
         *("text", "parquet", "t.parquet"),
         **_table({"text": sentences}),
     )
     yield Hostile(domain="text", format="huggingface", **_saved({"text": sentences}))
+
+
+def _sequences(domain: str, letters: Sequence[str], few: bytes, one: bytes) -> Iterator[Hostile]:
+    """Tables of sequences."""
+    for format, mark in (("csv", b","), ("tsv", b"\t")):
+        yield Hostile(
+            *(domain, format, f"s.{format}"),
+            head=b"id" + mark + b"sequence\n",
+            records=tuple(f"s{n}".encode() + mark + s.encode() + b"\n" for n, s in enumerate(letters)),
+            value=_around(b"v" + mark),
+            label=_around(b"", mark + few + b"\n"),
+            giant=_long(b"v" + mark, one),
+        )
 
 
 # Proteins
@@ -261,6 +280,7 @@ def _protein(count: int) -> Iterator[Hostile]:
             files=True,
             folder=True,
         )
+    yield from _sequences("protein", proteins, b"MKVLAT", b"M")
     yield Hostile(
         *("protein", "huggingface", "data/train-00000.parquet"),
         options=("--option", "text=chain"),
@@ -329,6 +349,7 @@ def _dna(count: int) -> Iterator[Hostile]:
         beside={"genome.fa": b"".join(f">c{n}\n{s}\n".encode() for n, s in enumerate(bases))},
         options=("--option", "genome={}/genome.fa"),
     )
+    yield from _sequences("dna", bases, b"ACGTAC", b"A")
 
 
 # Source code
@@ -675,9 +696,20 @@ def hostile_formats(count: int = COUNT) -> dict[str, Hostile]:
 
 
 FORMATS = {
-    "text": ("txt", "jsonl", "csv", "tsv", "conllu", "parquet", "huggingface"),
-    "protein": ("fasta", "a3m", "stockholm", "clustal", "swissprot", "pdb", "mmcif", "huggingface"),
-    "dna": ("fasta", "fastq", "genbank", "embl", "stockholm", "bed"),
+    "text": ("txt", "jsonl", "csv", "tsv", "conllu", "conll", "parquet", "huggingface"),
+    "protein": (
+        "fasta",
+        "a3m",
+        "stockholm",
+        "clustal",
+        "swissprot",
+        "pdb",
+        "mmcif",
+        "csv",
+        "tsv",
+        "huggingface",
+    ),
+    "dna": ("fasta", "fastq", "genbank", "embl", "stockholm", "bed", "csv", "tsv"),
     "code": ("source", "worktree", "notebook", "json", "huggingface"),
     "ehr": ("events", "wide", "fhir", "omop", "mimic3", "synthea", "diabetes130", "huggingface", "meds"),
     "logs": (

@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from seqmlm.data.files import MAX_BYTES, REFERENCE, expand, is_reference, require_file, too_long
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import json_value, missing, record_from
+from seqmlm.data.readers.tables import Made, json_value, missing, record_from, whole
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, UsageError
 from seqmlm.parsing import parse_yaml, read_bounded
@@ -172,7 +172,7 @@ def by_split(path: str | Path) -> list[tuple[str, str | None]]:
 
 
 def read_dataset(
-    made: Callable[[Record, Problems], Iterable[Record]],
+    made: Made,
     path: str | Path,
     problems: Problems,
     *,
@@ -214,11 +214,6 @@ def read_dataset(
         record = record_from(row, name, id_column, document_column, keep, source, number, problems)
         if record is not None:
             yield from made(record, problems)
-
-
-def whole(record: Record, problems: Problems) -> Iterable[Record]:
-    """The record as it is: what a field of plain text makes of a row."""
-    return (record,)
 
 
 read_parquet = partial(read_dataset, whole)

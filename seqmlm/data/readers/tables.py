@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,8 +205,17 @@ def read_jsonl(
 
 # CSV and TSV: the sequence in one named column.
 
+Made = Callable[[Record, Problems], Iterable[Record]]
+"""What a field makes of a record whose raw is the text of a cell."""
 
-def read_csv(
+
+def whole(record: Record, problems: Problems) -> Iterable[Record]:
+    """The record as it is: what a field of plain text makes of a row."""
+    return (record,)
+
+
+def csv_records(
+    made: Made,
     path: str | Path,
     problems: Problems,
     *,
@@ -221,6 +231,7 @@ def read_csv(
     """Read a CSV file (also .gz, .zst, "-"); fields may be quoted and span lines.
 
     Args:
+        made: what the field makes of a record whose raw is the text of the column.
         path: the file.
         problems: receives a missing column, rows with too few fields, rows without text.
         column: name of the sequence's column; a table with a single column needs no name.
@@ -234,10 +245,12 @@ def read_csv(
     """
     names = (column, id_column, document_column)
     style = {"delimiter": delimiter}
-    yield from _read(source_of(path), problems, names, keep, style, header, str(encoding), max_bytes)
+    for record in _read(source_of(path), problems, names, keep, style, header, str(encoding), max_bytes):
+        yield from made(record, problems)
 
 
-def read_tsv(
+def tsv_records(
+    made: Made,
     path: str | Path,
     problems: Problems,
     *,
@@ -249,15 +262,20 @@ def read_tsv(
     encoding: str = "utf-8",
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
-    """Read a TSV file: as `read_csv`, with tabs between fields; quotation marks are ordinary characters.
+    """Read a TSV file: as CSV, with tabs between fields; quotation marks are ordinary characters.
 
     Args:
-        path, problems: as of `read_csv`.
+        made, path, problems: as of `csv_records`.
         column, id_column, document_column, keep, header, encoding, max_bytes: as of the format csv.
     """
     names = (column, id_column, document_column)
     style = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    yield from _read(source_of(path), problems, names, keep, style, header, str(encoding), max_bytes)
+    for record in _read(source_of(path), problems, names, keep, style, header, str(encoding), max_bytes):
+        yield from made(record, problems)
+
+
+read_csv, read_tsv = partial(csv_records, whole), partial(tsv_records, whole)
+"""Rows of plain text."""
 
 
 def endless_field(source: str, line: int, last: int) -> DataError:

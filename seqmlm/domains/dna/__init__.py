@@ -12,7 +12,7 @@ from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import read_dataset
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
+from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format, table_formats
 from seqmlm.domains.dna.bed import read_bed
 from seqmlm.domains.dna.fastq import read_fastq
 from seqmlm.domains.dna.genbank import read_embl, read_genbank, read_rna_families
@@ -64,6 +64,7 @@ class DNADomain(Domain):
         "embl": Format(read=read_embl, suffixes=(".embl",)),
         "stockholm": Format(read=read_rna_families, suffixes=(".sto", ".stk", ".stockholm")),
         "bed": Format(read=read_bed, suffixes=(".bed",)),
+        **table_formats(_contig),
     }
     dataset: ClassVar[Format] = dataset_format(partial(read_dataset, _contig))
     mode: ClassVar[Mode] = Mode("partition", 4)

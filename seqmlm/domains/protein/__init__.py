@@ -14,7 +14,7 @@ from seqmlm.data.readers.biopython import read_stockholm
 from seqmlm.data.readers.fasta import read_a3m, read_fasta
 from seqmlm.data.readers.huggingface import read_dataset
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
+from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format, table_formats
 from seqmlm.domains.protein.levels import ProteinLevel, ResidueLevel
 from seqmlm.domains.protein.readers import read_clustal, read_mmcif, read_pdb, read_swissprot
 from seqmlm.domains.samples import Sample
@@ -63,6 +63,7 @@ class ProteinDomain(Domain):
         "swissprot": Format(read=read_swissprot, suffixes=(".dat", ".sprot", ".swiss")),
         "pdb": Format(read=read_pdb, suffixes=(".pdb", ".ent")),
         "mmcif": Format(read=read_mmcif, suffixes=(".cif", ".mmcif")),
+        **table_formats(_protein),
     }
     dataset: ClassVar[Format] = dataset_format(partial(read_dataset, _protein))
     mode: ClassVar[Mode] = Mode("partition", 4)

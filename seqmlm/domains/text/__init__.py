@@ -12,7 +12,7 @@ from seqmlm.data.readers.tables import read_csv, read_jsonl, read_tsv
 from seqmlm.data.readers.text import read_txt
 from seqmlm.domains.base import Domain, DomainDefaults, Format
 from seqmlm.domains.samples import Sample
-from seqmlm.domains.text.conllu import read_conllu
+from seqmlm.domains.text.conllu import read_conll, read_conllu
 from seqmlm.domains.text.levels import SentenceLevel, WordLevel
 from seqmlm.engine.masking.base import MaskingConfig
 
@@ -39,7 +39,8 @@ class TextDomain(Domain):
         "csv": Format(read=read_csv, suffixes=(".csv",)),
         "tsv": Format(read=read_tsv, suffixes=(".tsv",)),
         "parquet": Format(read=read_parquet, suffixes=(".parquet",)),
-        "conllu": Format(read=read_conllu, suffixes=(".conllu", ".conll")),
+        "conllu": Format(read=read_conllu, suffixes=(".conllu",)),
+        "conll": Format(read=read_conll, suffixes=(".conll", ".bio", ".iob", ".iob2")),
     }
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="bpe.v1",

@@ -1,17 +1,20 @@
-"""CoNLL-U: sentences with their syntax, which goes into `meta`."""
+"""CoNLL: sentences with their syntax (CoNLL-U), or with a tag a word, both of which go into `meta`."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, source_of
+from seqmlm.data.files import MAX_BYTES, source_of, too_long
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.text import runs
 from seqmlm.data.record import Record
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, UsageError
 
 _DIGITS = 20
 _WIDEST = 1000  # words of one contraction
@@ -31,9 +34,13 @@ def read_conllu(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BY
             with it.
         max_bytes: longest line.
     """
+    yield from _conllu(lines(source_of(path), problems, max_bytes=max_bytes), path, problems)
+
+
+def _conllu(numbered: Iterator[tuple[int, str]], path: str | Path, problems: Problems) -> Iterator[Record]:
     source, name = source_of(path), Path(path).name
     document: str | None = None
-    for start, block in runs(lines(source, problems, max_bytes=max_bytes)):
+    for start, block in runs(numbered):
         comments = dict(_comment(text) for _, text in block if text.startswith("#"))
         if "newdoc" in comments or "newdoc id" in comments:
             document = comments.get("newdoc id") or f"{name}:{start}"
@@ -74,7 +81,8 @@ def _word(text: str, source: str, line: int) -> list[str]:
         reason = "HEAD is not a word number"
     else:
         return fields
-    raise DataError(reason, source=source, line=line, remedy="separate ten columns by tabs, or leave it out")
+    remedy = "separate ten columns by tabs; a word and its tag a line are the format conll"
+    raise DataError(reason, source=source, line=line, remedy=remedy)
 
 
 def _is_range(place: str) -> bool:
@@ -126,4 +134,123 @@ def _syntax(words: list[list[str]], raw: str) -> dict[str, Any]:
         "deprel": [fields[7] for fields in real],
         "heads": [int(fields[6]) if fields[6].isdecimal() else None for fields in real],
         "spans": [spans.get(int(fields[0])) for fields in real],
+    }
+
+
+# Columns: a word and its tag a line
+
+_DOCUMENT = "-DOCSTART-"
+_LOOKED_AT = 200  # lines, of which most say what the columns are
+
+
+def read_conll(
+    path: str | Path,
+    problems: Problems,
+    *,
+    word: int | None = None,
+    tag: int | None = None,
+    max_bytes: int = MAX_BYTES,
+) -> Iterator[Record]:
+    """Read columns of words and their tags (also .gz, .zst, "-"): CoNLL-2003, WNUT, BIO, IOB2.
+
+    Tabs or spaces separate columns, a blank line sentences. `raw` is the words joined by spaces; `id` is
+    `# sent_id`, if there is one; `document` is the last `-DOCSTART-` or `# newdoc id`. `meta` has lists with
+    an entry per word: `words`, `tags` and `spans` ((start, end) in `raw`). Ten columns are read as CoNLL-U.
+
+    Args:
+        path: the file.
+        problems: receives sentences with a line that has no tag, or more columns than most of the first
+            lines; one of which a line was refused goes with it.
+        word: number of the words' column; None is 1, or 2 where the first column numbers the words.
+        tag: number of the tags' column; None is the last, or 3 where the first column numbers the words.
+        max_bytes: longest line or sentence.
+
+    Raises:
+        UsageError: a column before the first.
+    """
+    if any(number is not None and number < 1 for number in (word, tag)):
+        raise UsageError("options word and tag: columns are counted from 1")
+    numbered = lines(source_of(path), problems, max_bytes=max_bytes)
+    held = list(islice(numbered, _LOOKED_AT))
+    shape = _Shape.of([text for _, text in held])
+    if word is None and tag is None and shape.tabs and shape.width == _COLUMNS:
+        yield from _conllu(chain(held, numbered), path, problems)
+        return
+    columns = word or (2 if shape.counted else 1), tag or (3 if shape.counted else shape.width)
+    source, name = source_of(path), Path(path).name
+    document: str | None = None
+    for start, block in runs(chain(held, numbered), max_bytes):
+        if any(text.startswith(_DOCUMENT) for _, text in block):
+            document = f"{name}:{start}"
+        comments = dict(_comment(text) for _, text in block if shape.is_comment(text))
+        document = comments.get("newdoc id", document)
+        try:
+            words = [
+                _tagged(text, columns, shape.width, source, n) for n, text in block if shape.has_word(text)
+            ]
+            if not block:
+                raise too_long(source, start, max_bytes, "sentence")
+        except DataError as error:
+            problems.bad(error, "\n".join(text for _, text in block))
+            continue
+        if words:
+            yield Record(
+                id=comments.get("sent_id") or f"{name}:{start}",
+                raw=" ".join(form for form, _ in words),
+                source=source,
+                line=start,
+                document=document,
+                meta=_tags(words),
+            )
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The columns that most lines have: whether tabs part them, how many, whether the first numbers words."""
+
+    tabs: bool
+    width: int
+    counted: bool
+
+    @classmethod
+    def of(cls, texts: list[str]) -> _Shape:
+        of_words = [text for text in texts if text.strip() and not text.startswith(_DOCUMENT)]
+        sure = [text for text in of_words if not text.startswith("#") or "\t" in text]  # no comments
+        shapes = Counter(("\t" in text, len(_fields(text))) for text in sure or of_words)
+        (tabs, width), _ = max(shapes.items(), key=lambda one: one[1], default=((False, 2), 0))
+        rows = [fields for fields in map(_fields, sure) if len(fields) == width]
+        counted = tabs and width > 2 and all(fields[0].isdecimal() for fields in rows)
+        return cls(tabs, max(width, 2), counted)
+
+    def is_comment(self, text: str) -> bool:
+        """Whether a line that begins with "#" is no word: it has not the columns."""
+        return text.startswith("#") and (len(_fields(text)) != self.width or self.tabs != ("\t" in text))
+
+    def has_word(self, text: str) -> bool:
+        return not text.startswith(_DOCUMENT) and not self.is_comment(text)
+
+
+def _fields(text: str) -> list[str]:
+    return text.split("\t") if "\t" in text else [part for part in text.split(" ") if part]
+
+
+def _tagged(text: str, columns: tuple[int, int], width: int, source: str, line: int) -> tuple[str, str]:
+    fields = _fields(text)
+    word, tag = (fields[n - 1].strip() if n <= len(fields) else "" for n in columns)
+    if len(fields) > width:
+        reason = f"{len(fields)} columns where the first lines have {width}"
+    elif not word or not tag:
+        reason = f"a line without a {'tag' if word else 'word'}"
+    else:
+        return word, tag
+    remedy = "write a word and its tag, or name their columns with --option word=N and tag=N"
+    raise DataError(reason, source=source, line=line, remedy=remedy)
+
+
+def _tags(words: list[tuple[str, str]]) -> dict[str, Any]:
+    starts = accumulate((len(form) + 1 for form, _ in words), initial=0)
+    return {
+        "words": [form for form, _ in words],
+        "tags": [tag for _, tag in words],
+        "spans": [(start, start + len(form)) for start, (form, _) in zip(starts, words, strict=False)],
     }

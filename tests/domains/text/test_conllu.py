@@ -1,4 +1,4 @@
-"""CoNLL-U sentences with their syntax."""
+"""CoNLL-U sentences with their syntax, and sentences with a tag a word."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 from written import refused, written
 
+from seqmlm.data.examples import Spans, examples, label_source
 from seqmlm.data.problems import Problems
-from seqmlm.domains.text.conllu import read_conllu
+from seqmlm.data.tags import entities, scheme_of
+from seqmlm.domains.text import TEXT
+from seqmlm.domains.text.conllu import read_conll, read_conllu
+from seqmlm.errors import UsageError
 
 
 def row(number: str, form: str, head: str = "0", misc: str = "_") -> str:
@@ -88,3 +92,93 @@ def test_an_absurd_word_number_is_one_bad_sentence(place: str, tmp_path: Path) -
     problems = Problems("skip")
     assert [record.raw for record in read_conllu(path, problems)] == ["x"]
     assert problems.bad_count == 1
+
+
+# Columns
+
+TWO = "# about nothing\nEU B-ORG\nrejects O\n\n-DOCSTART- O\n\n# O\n#tag O\nBrexit  B-MISC\n"
+
+
+def test_words_and_tags(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.bio", TWO)
+    first, second = TEXT.read([path], Problems())
+    assert (first.id, first.raw, first.line, first.document) == ("a.bio:1", "EU rejects", 1, None)
+    assert first.meta == {"words": ["EU", "rejects"], "tags": ["B-ORG", "O"], "spans": [(0, 2), (3, 10)]}
+    assert (second.raw, second.line, second.document) == ("# #tag Brexit", 7, "a.bio:5")
+    assert second.meta["tags"] == ["O", "O", "B-MISC"]
+    (example,) = examples([first], Problems(), label_source())
+    assert isinstance(example.label, Spans)
+    assert (example.label.bounds.tolist(), example.label.labels) == ([[0, 2], [3, 10]], ("B-ORG", "O"))
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("U.N. NNP I-NP I-ORG\nand CC O O\n", {}, [("U.N.", "I-ORG"), ("and", "O")]),
+        ("U.N. NNP I-NP I-ORG\n", {"tag": 2}, [("U.N.", "NNP")]),
+        ("1\tRome\tB-LOC\t-\t-\n2\tis\tO\t-\t-\n", {}, [("Rome", "B-LOC"), ("is", "O")]),
+        ("1\tRome\tB-LOC\tO\n", {"tag": 4}, [("Rome", "O")]),
+        ("O\tRome\nB-X\tis\n", {"word": 2, "tag": 1}, [("Rome", "O"), ("is", "B-X")]),
+        ("#Rome\tO\n \t\n", {}, [("#Rome", "O")]),
+        ("New York\tB-LOC\n", {}, [("New York", "B-LOC")]),
+        ("".join(f"{row(str(n), 'w')}\n" for n in (1, 2)), {"word": 2, "tag": 4}, [("w", "NOUN")] * 2),
+    ],
+)
+def test_which_columns(
+    text: str, options: dict[str, int], words: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    (one,) = read_conll(written(tmp_path / "a.conll", text), Problems(), **options)
+    assert list(zip(one.meta["words"], one.meta["tags"], strict=True)) == words
+    assert [one.raw[start:end] for start, end in one.meta["spans"]] == [word for word, _ in words]
+
+
+def test_ten_columns_are_conllu(tmp_path: Path) -> None:
+    paths = [written(tmp_path / name, SAMPLE) for name in ("a.conll", "b.conllu")]
+    one, other = (
+        [(r.raw, r.document and r.document[-2:], r.meta) for r in TEXT.read([p], Problems())] for p in paths
+    )
+    assert one == other
+    assert one[0][2]["heads"] == [3, 3, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("word", "a line without a tag"),
+        ("word\t", "a line without a tag"),
+        ("\tO", "a line without a word"),
+        ("New\tYork\tO", "3 columns where the first lines have 2"),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_line_without_a_tag_costs_its_sentence(line: str, message: str, place: int, tmp_path: Path) -> None:
+    sentences = ["Good\tO\nday\tO\n", "Fine\tO\n"]
+    sentences.insert(place, f"a\tO\n{line}\n")
+    path = written(tmp_path / "a.conll", "\n".join(sentences))
+    problems = refused(read_conll, path, message, ["Good day", "Fine"], line=2 if place == 0 else 5)
+    assert problems.counts == {message: 1}
+
+
+def test_options_of_columns_and_limits(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.conll", "a\tO\n" * 50 + "\nb\tO\n")
+    with pytest.raises(UsageError, match="counted from 1"):
+        list(read_conll(path, Problems(), tag=0))
+    refused(read_conll, path, "sentence longer than", ["b"], line=1, max_bytes=100)
+
+
+REAL = [
+    ("wnut17/train.conll.gz", 3394, 62_730, "B-corporation"),
+    ("wnut17/test.conll.gz", 1287, 23_394, "B-person"),
+    ("uner_ewt/en_ewt-ud-dev.iob2.gz", 2001, 25_149, "B-LOC"),
+]
+
+
+@pytest.mark.parametrize(("name", "sentences", "words", "tag"), REAL, ids=[one[0] for one in REAL])
+def test_real_tags(name: str, sentences: int, words: int, tag: str, real_data: Path) -> None:
+    problems = Problems()
+    records = list(TEXT.read([real_data / "text" / name], problems))
+    tags = [one for record in records for one in record.meta["tags"]]
+    assert (len(records), len(tags), problems.counts) == (sentences, words, {})
+    assert tag in tags
+    assert scheme_of(tags) == "bio"
+    assert sum(entities(record.meta["tags"])[1] for record in records) == 0
