@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from seqmlm.data.files import MAX_BYTES, REFERENCE, expand, is_reference, require_file, too_long
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import Made, json_value, missing, record_from, whole
+from seqmlm.data.readers.tables import Made, json_value, missing, names_of, record_from, whole
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, UsageError
 from seqmlm.parsing import parse_yaml, read_bounded
@@ -195,9 +195,9 @@ def read_dataset(
         column: the same as text, as other tables call it.
         id_column: column of the record's id; None takes "id" where it holds text or a number, else the row.
         document_column: column of what the record belongs to.
-        keep: further columns that go into `meta`.
+        keep: further columns that go into `meta` (as an option: names between commas).
     """
-    source, name = str(path), ""
+    source, name, keep = str(path), "", names_of(keep)
 
     def columns(table: Table) -> list[str]:
         nonlocal name

@@ -37,6 +37,11 @@ def missing(
     )
 
 
+def names_of(given: str | Sequence[str]) -> Sequence[str]:
+    """Names of columns; a text, as `--option keep=a,b` gives it, has them between commas."""
+    return [name.strip() for name in given.split(",")] if isinstance(given, str) else given
+
+
 def torn(text: str) -> bool:
     """Whether a text holds half a character: JSON may escape one (`\\ud800`), UTF-8 cannot write it."""
     try:
@@ -181,11 +186,11 @@ def read_jsonl(
         field: key of the sequence.
         id_field: key of the record's id; None takes "id" where it holds text or a number, else the line.
         document_field: key of what the record belongs to.
-        keep: further keys that go into `meta`, where present.
+        keep: further keys that go into `meta`, where present (as an option: names between commas).
         encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
         max_bytes: longest line.
     """
-    source = source_of(path)
+    source, keep = source_of(path), names_of(keep)
     for number, text in lines(source, problems, max_bytes=max_bytes, encoding=str(encoding)):
         if not text or text.isspace():
             continue
@@ -237,7 +242,7 @@ def csv_records(
         column: name of the sequence's column; a table with a single column needs no name.
         id_column: column of the record's id; None takes "id" where it is filled in, else the line.
         document_column: column of what the record belongs to.
-        keep: further columns that go into `meta`.
+        keep: further columns that go into `meta` (as an option: names between commas).
         delimiter: one character.
         header: False when the first line is data; the columns are then called "1", "2", ...
         encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
@@ -405,6 +410,7 @@ def _read(
     columns: list[str] = []
     two_ids = False
     column, id_column, document_column = names
+    keep = names_of(keep)
     for line, fields in table_rows(source, problems, style, max_bytes, encoding=encoding):
         if not columns:
             columns = fields if header else [str(i) for i in range(1, len(fields) + 1)]

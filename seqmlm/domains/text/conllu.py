@@ -166,10 +166,10 @@ def read_conll(
         max_bytes: longest line or sentence.
 
     Raises:
-        UsageError: a column before the first.
+        UsageError: a column that is no number from 1.
     """
-    if any(number is not None and number < 1 for number in (word, tag)):
-        raise UsageError("options word and tag: columns are counted from 1")
+    if any(n is not None and (not isinstance(n, int) or n < 1) for n in (word, tag)):
+        raise UsageError("options word and tag: give the number of a column, counted from 1")
     numbered = lines(source_of(path), problems, max_bytes=max_bytes)
     held = list(islice(numbered, _LOOKED_AT))
     shape = _Shape.of([text for _, text in held])

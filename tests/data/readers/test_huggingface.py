@@ -72,7 +72,7 @@ def test_a_folder_is_a_name_whatever_it_is_called(tmp_path: Path) -> None:
 
 def test_splits_that_the_data_name_are_told_and_a_named_one_is_not(tmp_path: Path) -> None:
     folder = shards(tmp_path / "set", review=TEXTS, stars=list(range(8)))
-    found = read("text", f"hf:{folder}", text="review", keep=["stars"])
+    found = read("text", f"hf:{folder}", text="review", keep="stars")
     assert [r.raw for r in found] == TEXTS
     assert [r.meta["split"] for r in found] == ["train"] * 6 + ["test"] * 2
     assert (found[4].id, found[4].line, found[4].meta["stars"]) == ("set:train:5", 5, 4)

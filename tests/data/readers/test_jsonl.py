@@ -18,7 +18,7 @@ def test_fields(tmp_path: Path) -> None:
     path.write_text(
         '{"text": "one", "k": 7, "doc": 3, "y": 1}\n\n{"text": "zwö\\u00e4", "k": "b", "doc": null}\n'
     )
-    found = list(read_jsonl(path, Problems(), id_field="k", document_field="doc", keep=["y"]))
+    found = list(read_jsonl(path, Problems(), id_field="k", document_field="doc", keep="y, z"))
     assert [(r.id, r.raw, r.line, r.document, dict(r.meta)) for r in found] == [
         ("7", "one", 1, "3", {"y": 1}),
         ("b", "zwöä", 3, None, {}),
