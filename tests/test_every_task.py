@@ -157,21 +157,17 @@ def test_a_command_has_at_most_fourteen_parameters_and_all_settings_are_describe
 def test_all_settings_are_printed_with_what_they_mean(asked: Asked) -> None:
     import yaml
 
-    done = asked("--print-config")
-    assert done.code == 0, done.err
+    done = asked("--print-config").ok()
     assert {"model", "precision", "on_error"} <= set(yaml.safe_load(done.out))
     assert done.out.count("# ") >= len(yaml.safe_load(done.out))
 
 
 def test_an_unknown_setting_names_the_nearest(asked: Asked) -> None:
-    done = asked("--set", "precison=bf16")
-    assert done.code == 2
-    assert "did you mean 'precision'?" in done.err
+    asked("--set", "precison=bf16").refused(2, "did you mean 'precision'?")
 
 
 def test_rows_are_the_same_in_every_format(asked: Asked, tmp_path: Path) -> None:
-    done = asked("--out", tmp_path / "rows.jsonl")
-    assert done.code == 0, done.err
+    asked("--out", tmp_path / "rows.jsonl").ok()
     rows = lines_of(tmp_path / "rows.jsonl")
     assert len(rows) == asked.case.rows
     for format in ("csv", "parquet"):
@@ -194,8 +190,7 @@ def _cells(table: Path) -> Iterator[str]:
 
 
 def test_json_is_all_that_stdout_has(asked: Asked) -> None:
-    done = asked("--json")
-    assert done.code == 0, done.err
+    done = asked("--json").ok()
     found = [json.loads(line) for line in done.out.splitlines()]
     task = TASKS[asked.task]
     if task.streams and task.json_rows:
@@ -250,8 +245,7 @@ def test_a_run_that_dies_between_two_files_is_gone_on_with(
         patch.setattr(Rows, "write", dying)
         assert asked("--out", out).code == 130
     assert out.read_bytes().endswith(b"torn")
-    done = asked("--out", out, "--resume")
-    assert done.code == 0, done.err
+    done = asked("--out", out, "--resume").ok()
     assert "continuing" in done.err
     assert out.read_bytes() == whole.read_bytes()
 
@@ -269,14 +263,10 @@ def test_another_request_is_not_gone_on_with(
     with monkeypatch.context() as patch:
         patch.setattr(Rows, "write", interrupted)
         assert asked("--out", out).code == 143
-    done = asked("--out", out, "--resume", "--set", "precision=bf16")
-    assert done.code == 4
-    assert "precision" in done.err
+    asked("--out", out, "--resume", "--set", "precision=bf16").refused(4, "precision")
     if asked.input is not None:
         asked.input.write_text("\n".join(asked.case.lines[1:]) + "\n")
-        done = asked("--out", out, "--resume")
-        assert done.code == 4
-        assert "has changed" in done.err
+        asked("--out", out, "--resume").refused(4, "has changed")
 
 
 def test_two_runs_do_not_write_one_file(asked: Asked, tmp_path: Path) -> None:
@@ -294,12 +284,8 @@ def test_a_bad_record_costs_itself(asked: Asked, tmp_path: Path) -> None:
     middle = len(asked.case.lines) // 2
     lines = [*asked.case.lines[:middle], asked.case.bad, *asked.case.lines[middle:]]
     asked.input.write_text("\n".join(lines) + "\n")
-    done = asked("--out", tmp_path / "raised.jsonl")
-    assert done.code == 3
-    assert f"{asked.input}:" in done.err
-    assert "--on-error skip" in done.err
-    done = asked("--out", tmp_path / "rows.jsonl", "--on-error", "quarantine", "--json")
-    assert done.code == 0, done.err
+    asked("--out", tmp_path / "raised.jsonl").refused(3, f"{asked.input}:", "--on-error skip")
+    done = asked("--out", tmp_path / "rows.jsonl", "--on-error", "quarantine", "--json").ok()
     if not TASKS[asked.task].json_rows:
         assert (done.json["items"], done.json["bad"]) == (asked.case.rows, 1)
     assert len(lines_of(tmp_path / "rows.jsonl")) == asked.case.rows
@@ -316,9 +302,7 @@ def test_bad_records_alone_are_an_error(asked: Asked, tmp_path: Path) -> None:
     asked.input.write_text("\n".join([*header, asked.case.bad]) + "\n")
     out = tmp_path / "out.jsonl"
     out.write_text("what was there before\n")
-    done = asked("--out", out, "--on-error", "skip")
-    assert done.code == 3, done.err
-    assert "no record could be read" in done.err
+    asked("--out", out, "--on-error", "skip").refused(3, "no record could be read")
     assert out.read_text() == "what was there before\n"
     assert not out.with_name(out.name + UNDER_WAY).exists()
 
@@ -338,8 +322,7 @@ def test_nothing_to_read_is_an_error_and_leaves_no_file(asked: Asked, tmp_path: 
 
 def test_a_report_stands_alone_and_is_logged(asked: Asked, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
-    done = asked("--out", tmp_path / "rows.jsonl", "--set", f"report={report}")
-    assert done.code == 0, done.err
+    asked("--out", tmp_path / "rows.jsonl", "--set", f"report={report}").ok()
     html = report.read_text()
     assert str(asked.model) in html
     assert "src=" not in html
@@ -351,21 +334,16 @@ def test_outputs_are_no_inputs_and_one_file_each(asked: Asked, tmp_path: Path) -
     if asked.input is not None:
         assert asked("--out", asked.input).code == 2
     same = tmp_path / "same.html"
-    done = asked("--out", same, "--set", f"report={same}")
-    assert done.code == 2
-    assert "the same file" in done.err
+    asked("--out", same, "--set", f"report={same}").refused(2, "the same file")
 
 
 def test_sensitive_rows_go_to_a_private_file_or_nowhere(
     asked: Asked, models: dict[str, Path], tmp_path: Path
 ) -> None:
     private = replace(asked, model=models[f"{asked.case.model} sensitive"])
-    done = private()
-    assert done.code == 2
-    assert "not shown on the console" in done.err
+    private().refused(2, "not shown on the console")
     out, report = tmp_path / "rows.csv", tmp_path / "r.html"
-    done = private("--out", out, "--set", "format_out=csv", "--set", f"report={report}")
-    assert done.code == 0, done.err
+    private("--out", out, "--set", "format_out=csv", "--set", f"report={report}").ok()
     assert [path.stat().st_mode & 0o777 for path in (out, report)] == [0o600, 0o600]
     kept = [path for path in (tmp_path / "mlruns").rglob("*") if path.is_file()]
     assert not [path for path in kept if path.suffix in (".html", ".jsonl", ".csv")]

@@ -88,13 +88,11 @@ def test_proteins_at_one_alarm_in_a_hundred(
 ) -> None:
     known, new = proteins
     train = ("train", "--domain", "protein", known, "--max-time", "10s", "--name", "enzymes")
-    done = seqmlm(*train, *FEW_STEPS)
-    assert done.code == 0, done.err
+    done = seqmlm(*train, *FEW_STEPS).ok()
     assert "calibrating one-pass: " in done.err
     assert max(rows_of(tracked_workspace, "enzymes").values()) >= 99, "--fpr 0.01 needs so many"
     report, out = tmp_path / "new.html", tmp_path / "scores.jsonl"
-    done = seqmlm("score", "enzymes", new, "--fpr", "0.01", "--report", report, "--out", out)
-    assert done.code == 0, done.err
+    done = seqmlm("score", "enzymes", new, "--fpr", "0.01", "--report", report, "--out", out).ok()
     assert done.err.startswith("--mode "), "which mode, and why"
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(rows) == 66
@@ -107,8 +105,7 @@ def test_proteins_too_few_to_hold_enough_out(
 ) -> None:
     few = tmp_path / "few.fasta"
     few.write_text(">".join(gzip.decompress(proteins[0].read_bytes()).decode().split(">")[:201]))
-    done = seqmlm("train", "--domain", "protein", few, "--max-time", "10s", "--name", "few", *FEW_STEPS)
-    assert done.code == 0, done.err
+    done = seqmlm("train", "--domain", "protein", few, "--max-time", "10s", "--name", "few", *FEW_STEPS).ok()
     told = done.err.partition("step 1")[0]
     assert "--fpr 0.01 needs 99: give more data, or after the training seqmlm calibrate few NORMAL" in told
 
@@ -121,8 +118,7 @@ def test_patients_at_one_alarm_in_twenty(
     assert seqmlm(*train, *FEW_STEPS).code == 0
     assert rows_of(tracked_workspace, "cohort")
     report, out = tmp_path / "out.html", tmp_path / "out.jsonl"
-    done = seqmlm("score", "cohort", new, "--fpr", "0.05", "--report", report, "--out", out)
-    assert done.code == 0, done.err
+    seqmlm("score", "cohort", new, "--fpr", "0.05", "--report", report, "--out", out).ok()
     assert len(out.read_text().splitlines()) > 100
     assert report.stat().st_size > 1000
 
@@ -144,17 +140,15 @@ def test_a_genome(
 
     monkeypatch.setattr(calibrate.Calibrator, "_portions", watched)
     train = ("train", "--domain", "dna", genome[0], "--max-time", "10s", "--name", "genome")
-    done = seqmlm(*train, *FEW_STEPS)
-    assert done.code == 0, done.err
+    done = seqmlm(*train, *FEW_STEPS).ok()
     assert "calibrating one-pass: " in done.err
     rows = rows_of(tracked_workspace, "genome")
     assert rows["one-pass"] >= 100
     assert max(judged) < 3000, "stretches of windows, never a block of 16,384 bases"
     track = tracked_workspace / "out.bedGraph"
-    done = seqmlm(
+    seqmlm(
         "score", "genome", genome[1], "--fpr", "0.01", "--track", track, "--out", track.with_suffix(".jsonl")
-    )
-    assert done.code == 0, done.err
+    ).ok()
     assert len(track.read_text().splitlines()) > 100
 
 

@@ -39,10 +39,9 @@ def fasta(path: Path, count: int, seed: int) -> Path:
 
 def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     mine, normal = fasta(workspace / "mine.fasta", 300, 1), fasta(workspace / "normal.fasta", 150, 2)
-    trained = seqmlm(
+    seqmlm(
         "train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.calibration=0.3", "--json"
-    )
-    assert trained.code == 0, trained.err
+    ).ok()
     folder = workspace / "runs/mine/model"
     first = stored_calibrations(folder)
     [level] = {level for level, _ in first}
@@ -51,17 +50,13 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     assert 35 < rows["one-pass"] < 130, "the third that was set aside"
     assert _registered(workspace) == [(level, mode, rows[mode]) for mode in sorted(rows)]
 
-    refused = seqmlm("calibrate", "mine", mine)
-    assert refused.code == 3
-    assert f"{mine}:" in refused.err
-    assert "was trained on" in refused.err
-    assert "--on-error skip" in refused.err
-    assert "of the 300 records" in refused.err
+    seqmlm("calibrate", "mine", mine).refused(
+        3, f"{mine}:", "was trained on", "--on-error skip", "of the 300 records"
+    )
     assert (folder / CALIBRATION).read_bytes(), "untouched"
     assert stored_calibrations(folder).keys() == first.keys()
 
-    done = seqmlm("calibrate", "mine", normal, mine, "--on-error", "skip", "--json", "--alpha", "0.2")
-    assert done.code == 0, done.err
+    done = seqmlm("calibrate", "mine", normal, mine, "--on-error", "skip", "--json", "--alpha", "0.2").ok()
     told = done.json
     assert told["level"] == level
     assert told["left_out"] + told["records"] == 450
@@ -79,8 +74,7 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     assert seqmlm("calibrate", "mine", normal, "--records", 40, "--level", other).code == 0
     assert {(level, "one-pass"), (other, "one-pass")} < stored_calibrations(folder).keys()
 
-    only = seqmlm("calibrate", "mine", normal, "--mode", "partition:2", "--records", 60)
-    assert only.code == 0, only.err
+    only = seqmlm("calibrate", "mine", normal, "--mode", "partition:2", "--records", 60).ok()
     assert f"{level}\tpartition:2\t60" in only.out
     assert len(stored_calibrations(folder)) == 5
 
@@ -89,12 +83,10 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     older = written.replace(b'\\"format\\": 3', b'\\"format\\": 1')
     assert older != written
     model_folder.put_file(folder / CALIBRATION, older, private=False)
-    refused = seqmlm("score", "mine", normal, "--fpr", "0.2")
-    assert refused.code == 4
-    assert f"{CALIBRATION} cannot be read (format 1; this version of seqmlm reads 3)" in refused.err
-    assert "seqmlm calibrate" in refused.err
-    mended = seqmlm("calibrate", "mine", normal, "--json")
-    assert mended.code == 0, mended.err
+    seqmlm("score", "mine", normal, "--fpr", "0.2").refused(
+        4, f"{CALIBRATION} cannot be read (format 1; this version of seqmlm reads 3)", "seqmlm calibrate"
+    )
+    mended = seqmlm("calibrate", "mine", normal, "--json").ok()
     assert "are dropped" in mended.err
     assert seqmlm("score", "mine", normal, "--fpr", "0.2").code == 0
 
@@ -108,19 +100,16 @@ def test_rates_that_the_normal_rows_do_not_guarantee(
 ) -> None:
     mine, normal = fasta(workspace / "mine.fasta", 100, 1), fasta(workspace / "normal.fasta", 400, 2)
     new = fasta(workspace / "new.fasta", 5, 3)
-    trained = seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.calibration=0.3")
-    assert trained.code == 0, trained.err
+    seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.calibration=0.3").ok()
     assert seqmlm("calibrate", "mine", normal).code == 0
     assert seqmlm("calibrate", "mine", normal, "--mode", "partition:4", "--records", 40).code == 0
 
-    chosen = seqmlm("score", "mine", new, "--fpr", 0.01)
-    assert chosen.code == 0, chosen.err
+    chosen = seqmlm("score", "mine", new, "--fpr", 0.01).ok()
     assert chosen.err.startswith("--mode one-pass: ")
     assert "--mode partition:4, the default of this field, has too few normal rows for the rate (40)" in (
         chosen.err
     )
-    beyond = seqmlm("score", "mine", new, "--fpr", 0.0001, "--extrapolate", "--mode", "one-pass")
-    assert beyond.code == 0, beyond.err
+    seqmlm("score", "mine", new, "--fpr", 0.0001, "--extrapolate", "--mode", "one-pass").ok()
 
     # Before the model is loaded; from a pipe as from a file.
     monkeypatch.setattr(model_folder, "load", _killed)
@@ -132,8 +121,7 @@ def test_rates_that_the_normal_rows_do_not_guarantee(
         mode: one.fitted for (_, mode), one in stored_calibrations(workspace / "runs/mine/model").items()
     }
     for mode, fitted in stored.items():
-        refused = seqmlm("score", "mine", new, "--fpr", "0.0005", "--mode", mode)
-        assert refused.code == 2
+        refused = seqmlm("score", "mine", new, "--fpr", "0.0005", "--mode", mode).refused(2)
         [rate] = re.findall(f"in mode {mode} guarantee rates of ([0-9.]+) and above", refused.err)
         assert fitted.smallest_rate <= float(rate) < 1.1 * fitted.smallest_rate
         assert f"--mode {mode}'" in refused.err
@@ -162,8 +150,7 @@ def test_what_cannot_be_used_is_named(
     mine = fasta(workspace / "mine.fasta", 40, 1)
     fasta(workspace / "n.fasta", 20, 2)
     (workspace / "empty.fasta").write_text("")
-    trained = seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.validation=0.01")
-    assert trained.code == 0, trained.err
+    seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.validation=0.01").ok()
     folder = workspace / "runs/mine/model"
     if "mine.fasta" in arguments:  # leave nothing that is held out
         known = stored_trained_on(folder)
@@ -173,9 +160,7 @@ def test_what_cannot_be_used_is_named(
         mine.write_text("".join(">" + one for one in own))
     before = (folder / CALIBRATION).read_bytes()
     paths = [workspace / one if one.endswith(".fasta") else one for one in arguments]
-    done = seqmlm("calibrate", *paths)
-    assert done.code == code, done.err
-    assert words in done.err
+    seqmlm("calibrate", *paths).refused(code, words)
     assert (folder / CALIBRATION).read_bytes() == before
 
 
@@ -195,8 +180,7 @@ def test_nothing_of_a_patient_is_in_the_calibration(seqmlm: Run, workspace: Path
         table.write_text("\n".join([header, *kept]) + "\n")
         name = f"p{share[2:]}"
         shares = ("--set", f"data.calibration={share}", "--set", "data.validation=0.3")
-        done = seqmlm("train", "-d", "ehr", table, *FAST, "--name", name, *shares)
-        assert done.code == 0, done.err
+        done = seqmlm("train", "-d", "ehr", table, *FAST, "--name", name, *shares).ok()
         folder = workspace / "runs" / name / "model"
         assert bool(stored_calibrations(folder)) == calibrated, "fewer than eleven rows are none"
         for file in ("trained_on.safetensors", *([CALIBRATION] if calibrated else [])):
@@ -210,12 +194,10 @@ def test_nothing_of_a_patient_is_in_the_calibration(seqmlm: Run, workspace: Path
     for file in PERSONAL:
         assert (workspace / "runs/p5/model" / file).exists()
         assert not (workspace / "out" / file).exists(), "who holds it could tell who was a patient"
-    refused = seqmlm("calibrate", "p5", table)
-    assert refused.code == 3
+    refused = seqmlm("calibrate", "p5", table).refused(3)
     assert "subject" not in refused.err.replace("subjects", "")
     assert "trained on some of the records" in refused.err, "nor how many, who may be few"
-    told = seqmlm("calibrate", "p5", table, "--on-error", "skip", "--json")
-    assert told.code == 0, told.err
+    told = seqmlm("calibrate", "p5", table, "--on-error", "skip", "--json").ok()
     assert all(isinstance(json.loads(told.out)[name], int | str) for name in ("records", "left_out"))
 
 
@@ -229,16 +211,14 @@ def test_a_calibration_knows_its_precision_and_scores_in_another_say_so(seqmlm: 
     assert seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine").code == 0
     folder = workspace / "runs/mine/model"
     assert {one.precision for one in stored_calibrations(folder).values()} == {"fp32"}
-    done = seqmlm("calibrate", "mine", normal, "--mode", "partition:4", "--precision", "bf16", "--json")
-    assert done.code == 0, done.err
+    done = seqmlm("calibrate", "mine", normal, "--mode", "partition:4", "--precision", "bf16", "--json").ok()
     assert done.json["modes"]["partition:4"]["precision"] == "bf16"
     kept = {mode: one.precision for (_, mode), one in stored_calibrations(folder).items()}
     assert kept == {"partition:4": "bf16", "one-pass": "fp32"}
     out, rows = workspace / "out.jsonl", {}
     for precision in ("fp32", "bf16"):
         asked = ("score", "mine", normal, "--out", out, "--json", "--precision", precision)
-        done = seqmlm(*asked)
-        assert done.code == 0, done.err
+        done = seqmlm(*asked).ok()
         assert done.json["precision"] == precision
         assert ("the calibration was made in bf16, this scoring is in fp32" in done.err) == (
             precision == "fp32"

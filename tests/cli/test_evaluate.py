@@ -38,8 +38,7 @@ def scores(tmp_path: Path) -> Path:
 
 
 def test_figures_are_scikit_learns(seqmlm: Run, scores: Path) -> None:
-    done = seqmlm("evaluate", scores, "--json", "--prevalence", 0.01, "--draws", 20)
-    assert done.code == 0, done.err
+    done = seqmlm("evaluate", scores, "--json", "--prevalence", 0.01, "--draws", 20).ok()
     rows = _rows()
     labels, values = [row["label"] for row in rows], [row["score"] for row in rows]
     first, length, everything = done.json["rankings"]
@@ -57,8 +56,7 @@ def test_figures_are_scikit_learns(seqmlm: Run, scores: Path) -> None:
 
 
 def test_a_rival_is_compared_on_the_same_rows(seqmlm: Run, scores: Path, tmp_path: Path) -> None:
-    column = seqmlm("evaluate", scores, "--baseline", "noise", "--json", "--draws", 100)
-    assert column.code == 0, column.err
+    column = seqmlm("evaluate", scores, "--baseline", "noise", "--json", "--draws", 100).ok()
     auroc = column.json["differences"]["auroc"]
     assert 0 < auroc["low"] < auroc["value"] < auroc["high"]
     other = [{**row, "score": row["noise"], "alarm": row["noise"] > 1} for row in _rows()[::-1]]
@@ -75,8 +73,7 @@ def test_a_rival_is_compared_on_the_same_rows(seqmlm: Run, scores: Path, tmp_pat
 
 def test_tables_and_report(seqmlm: Run, scores: Path, tmp_path: Path) -> None:
     page = tmp_path / "out" / "page.html"
-    done = seqmlm("evaluate", scores, "--baseline", "units", "--report", page, "--draws", 20)
-    assert done.code == 0, done.err
+    done = seqmlm("evaluate", scores, "--baseline", "units", "--report", page, "--draws", 20).ok()
     tables = done.out.split("\n\n")
     assert [line.split("\t")[0] for line in tables[0].splitlines()] == [
         "score",
@@ -99,8 +96,7 @@ def test_sensitive_scores_hide_small_counts(seqmlm: Run, tmp_path: Path) -> None
     for number, row in enumerate(rows):
         row["alarm"] = number in found[:55]  # of 60 positives five are missed
     path, page = _write(tmp_path / "s.jsonl", rows), tmp_path / "s.html"
-    done = seqmlm("evaluate", path, "--json", "--report", page)
-    assert done.code == 0, done.err
+    done = seqmlm("evaluate", path, "--json", "--report", page).ok()
     alarms = done.json["alarms"][0]
     assert alarms["true_positives"] == alarms["false_negatives"] == "withheld"
     assert alarms["recall"] is alarms["f1"] is None
@@ -108,9 +104,7 @@ def test_sensitive_scores_hide_small_counts(seqmlm: Run, tmp_path: Path) -> None
     assert (done.json["rows"], done.json["positives"]) == (300, 60)
     assert "svg+xml" not in page.read_text()
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
-    few = seqmlm("evaluate", _write(tmp_path / "few.jsonl", _rows(40)), "--sensitive")
-    assert few.code == 3
-    assert "fewer than 11" in few.err
+    seqmlm("evaluate", _write(tmp_path / "few.jsonl", _rows(40)), "--sensitive").refused(3, "fewer than 11")
     assert seqmlm("evaluate", tmp_path / "few.jsonl").code == 0
 
 
@@ -130,5 +124,4 @@ def test_what_is_wrong_is_named(
     seqmlm: Run, tmp_path: Path, change: dict[str, Any], arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     path = _write(tmp_path / "scores.jsonl", _rows(**change))
-    done = seqmlm("evaluate", path, *arguments)
-    assert (done.code, message in done.err) == (code, True), done.err
+    seqmlm("evaluate", path, *arguments).refused(code, message)

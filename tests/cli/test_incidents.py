@@ -167,8 +167,7 @@ def test_a_false_alarm_is_silent_and_counted(incidents: Path, seqmlm: Cli) -> No
         "normal": 1,
         "none": 0,
     }
-    refused = seqmlm("incidents", "ack", 2, "--normal", "--undo")
-    assert (refused.code, "not marked as normal" in refused.err) == (4, True)
+    seqmlm("incidents", "ack", 2, "--normal", "--undo").refused(4, "not marked as normal")
     done = seqmlm("incidents", "ack", 1, "--normal", "--undo")
     assert done.out.startswith("incident 1 is over, and nobody has said what it was: ")
     found = seqmlm("incidents", "show", 1, "--json").json
@@ -188,9 +187,7 @@ def test_a_false_alarm_is_silent_and_counted(incidents: Path, seqmlm: Cli) -> No
     ],
 )
 def test_what_cannot_be_done_is_said(incidents: Path, seqmlm: Cli, words: list[object], code: int, told: str):
-    done = seqmlm("incidents", *words)
-    assert done.code == code
-    assert told in done.err
+    seqmlm("incidents", *words).refused(code, told)
 
 
 def test_rows_of_sensitive_data_are_not_shown(workspace: Path, seqmlm: Cli) -> None:
@@ -238,5 +235,4 @@ def test_prune(incidents: Path, seqmlm: Cli) -> None:
         (["--older-than", "1h", "--stream", "other.jsonl"], 4, "no scoring of this workspace"),
         ([], 2, "--older-than"),
     ):
-        done = seqmlm("incidents", "prune", *asked)
-        assert (done.code, told in done.err) == (code, True)
+        seqmlm("incidents", "prune", *asked).refused(code, told)

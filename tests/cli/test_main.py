@@ -88,8 +88,7 @@ def test_rows_need_an_open_output(workspace: Path, model: Path, fasta: Path) -> 
 
 def test_a_closed_standard_input_is_an_empty_one(seqmlm: Run, model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("sys.stdin", None)
-    done = seqmlm("score", model, "-")
-    assert done.code == 3
+    done = seqmlm("score", model, "-").refused(3)
     assert done.err.splitlines()[-1].startswith("error: -: standard input is empty")
     sys.stdin.close()
 
@@ -113,8 +112,7 @@ def test_what_nobody_expected_is_one_sentence_and_debug_shows_it(
         raise error
 
     monkeypatch.setattr("seqmlm.tasks.score.score_files", fail)
-    done = seqmlm("score", "m", "p.fasta")
-    assert done.code == code
+    done = seqmlm("score", "m", "p.fasta").refused(code)
     assert done.err.startswith("error: ")
     assert said in done.err
     assert len(done.err.splitlines()) == 1
@@ -150,11 +148,8 @@ def test_terminals_and_pages_do_not_obey_what_data_say(
     name = NASTY.replace("\r", "") + ".fasta"
     Path(name).write_text(f">{NASTY}\n{residues(30)}\n>bad\nM1\n")
     outs = []
-    raised = seqmlm("score", model, name)
-    assert raised.code == 3
-    assert r"\x1b]0;x\x07" in raised.err
-    skipped = seqmlm("score", model, name, "--on-error", "skip", "--report", "r.html")
-    assert skipped.code == 0, skipped.err
+    raised = seqmlm("score", model, name).refused(3, r"\x1b]0;x\x07")
+    skipped = seqmlm("score", model, name, "--on-error", "skip", "--report", "r.html").ok()
     assert json.loads(skipped.out)["source"] == name
     missing = seqmlm("score", f"none{NASTY}", name)
     assert missing.code != 0

@@ -38,8 +38,7 @@ def blimp(tmp_path: Path) -> Path:
 
 def test_blimp_as_it_is(seqmlm: Run, model: Path, blimp: Path, tmp_path: Path) -> None:
     out = tmp_path / "pairs.jsonl"
-    done = seqmlm("pairs", model, blimp, "--json", "--out", out)
-    assert done.code == 0, done.err
+    done = seqmlm("pairs", model, blimp, "--json", "--out", out).ok()
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["id"] for line in lines] == ["0", "1", "2"]
     assert lines[2]["margin"] == 0
@@ -57,8 +56,7 @@ def test_blimp_as_it_is(seqmlm: Run, model: Path, blimp: Path, tmp_path: Path) -
 def test_means_groups_and_tables(seqmlm: Run, model: Path, blimp: Path) -> None:
     done = seqmlm(
         "pairs", model, blimp, "--metric", "mean", "--group", "linguistics_term", "--set", "mode=partition:2"
-    )
-    assert done.code == 0, done.err
+    ).ok()
     sentence, header, *rows = [line.split("\t") for line in done.out.splitlines()]
     assert "of 3 pairs" in sentence[0]
     assert header[:4] == ["group", "metric", "pairs", "accuracy"]
@@ -101,8 +99,7 @@ def test_crows_pairs_and_its_metric(seqmlm: Run, model: Path, tmp_path: Path) ->
         ",sent_more,sent_less,stereo_antistereo,bias_type\n"
         "0,the cat sees a dog,the dogs sees a dog,stereo,age\n1,no cats,no cats,antistereo,age\n"
     )
-    done = seqmlm("pairs", model, path, "--metric", "shared", "--json")
-    assert done.code == 0, done.err
+    done = seqmlm("pairs", model, path, "--metric", "shared", "--json").ok()
     assert (done.json["pairs"], done.json["ties"]) == (2, 1)
     assert set(done.json["beside"]) == {"length"}
 
@@ -133,5 +130,4 @@ def test_what_is_wrong_is_named(seqmlm, model, tmp_path, monkeypatch, arguments,
     Path("hollow.csv").write_text("good,bad\n,cat the\n")
     for name in ("pairs.txt", "g.txt"):
         Path(name).write_text("x\n")
-    done = seqmlm("pairs", model, *arguments)
-    assert (done.code, message in done.err) == (code, True), done.err
+    seqmlm("pairs", model, *arguments).refused(code, message)

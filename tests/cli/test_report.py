@@ -85,8 +85,7 @@ class Text(HTMLParser):
 
 
 def test_where_nothing_is_followed_the_remedy_is_said(seqmlm: Cli, workspace: Path) -> None:
-    done = seqmlm("report")
-    assert (done.code, "seqmlm score MODEL 'logs/*.log' --follow" in done.err) == (4, True)
+    seqmlm("report").refused(4, "seqmlm score MODEL 'logs/*.log' --follow")
     stream(workspace, [])
     assert seqmlm("report", "nosuch").code == 4
     assert seqmlm("report", "--since", "soon").code == 2
@@ -219,8 +218,7 @@ def test_a_stream_that_an_alias_judges_is_of_its_model(seqmlm: Cli, workspace: P
     stream(workspace, [(1.0, row(1))], request={"model": "web@live"})
     for model in ("web", "web@live"):
         assert "1 row judged" in seqmlm("report", model).out
-    done = seqmlm("report", "web:1")
-    assert (done.code, "no scoring of this workspace follows files with web:1" in done.err) == (4, True)
+    seqmlm("report", "web:1").refused(4, "no scoring of this workspace follows files with web:1")
 
 
 def test_pruned_rows_are_said(seqmlm: Cli, workspace: Path) -> None:

@@ -119,10 +119,7 @@ def test_a_damaged_registry_is_made_anew(two_runs: Path, seqmlm: Cli, tmp_path: 
     calibrated = seqmlm("models", "show", "one", "--json").json["calibrations"]
     seqmlm("models", "alias", "one:1", "good")
     damaged = _damage(two_runs / "seqmlm.db", table)
-    refused = seqmlm("models", "list")
-    assert refused.code == 4
-    assert "is damaged" in refused.err
-    assert "`seqmlm models rescan`" in refused.err
+    seqmlm("models", "list").refused(4, "is damaged", "`seqmlm models rescan`")
 
     done = seqmlm("models", "rescan")
     assert (done.code, done.out.split()) == (0, ["one:1", "two:1"])
@@ -190,10 +187,8 @@ def test_db(seqmlm: Cli, workspace: Path) -> None:
 
 
 def test_doctor(seqmlm: Cli, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = seqmlm("doctor")
-    assert done.code == 0
+    done = seqmlm("doctor").ok()
     assert "no problems found" in done.out
     monkeypatch.setenv("SEQMLM_DATABASE_URL", "mysql://x/y")
-    done = seqmlm("doctor", "--json")
-    assert done.code == 4
+    done = seqmlm("doctor", "--json").refused(4)
     assert len(done.json["problems"]) == 1

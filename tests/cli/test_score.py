@@ -69,8 +69,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 def test_alarms_by_the_stored_calibration(run: Run, home: Path, tmp_path: Path) -> None:
     source, out, report = fasta(tmp_path / "n.fasta", 60, 6), tmp_path / "x.jsonl", tmp_path / "r.html"
     asked = ("--fpr", "0.2", "--out", out, "--report", report, "--json")
-    done = run("score", home / "mine", source, "--mode", "exact", *asked)
-    assert done.code == 0, done.err
+    done = run("score", home / "mine", source, "--mode", "exact", *asked).ok()
     summary, found = done.json, rows(out)
     assert [row["alarm"] for row in found] == [row["p_value"] <= 0.2 for row in found]
     assert summary["alarms"] == sum(row["alarm"] for row in found) > 0
@@ -85,8 +84,7 @@ def test_a_track_is_kept_with_a_run(run: Run, home: Path, tmp_path: Path) -> Non
     saved(random_model("dna", BaseTokenizer(), max_length=64), tmp_path / "dna")
     source, track = tmp_path / "g.fasta", tmp_path / "g.bedgraph"
     source.write_text(">chr1\n" + "ACGTTGCAAT" * 30 + "\n")
-    done = run("score", tmp_path / "dna", source, "--track", track, "--out", tmp_path / "x.jsonl")
-    assert done.code == 0, done.err
+    run("score", tmp_path / "dna", source, "--track", track, "--out", tmp_path / "x.jsonl").ok()
     assert "chr1\t" in track.read_text()
     [kept] = (home / "mlartifacts").rglob("g.bedgraph")
     assert kept.read_bytes() == track.read_bytes()
@@ -103,8 +101,7 @@ def test_of_sensitive_data_nothing_is_kept_with_the_run_and_every_row_says_so(
     assert "--out" in refused.err
     for name in ("x.jsonl", "x.csv", "x.parquet"):
         out = tmp_path / name
-        done = run(*common, "--out", out, *(["--report", report] if name == "x.jsonl" else []))
-        assert done.code == 0, done.err
+        done = run(*common, "--out", out, *(["--report", report] if name == "x.jsonl" else [])).ok()
         assert (done.out, out.stat().st_mode & 0o777) == ("", 0o600)
     assert all(row["sensitive"] is True for row in rows(tmp_path / "x.jsonl"))
     with (tmp_path / "x.csv").open(newline="") as table:

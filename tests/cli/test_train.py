@@ -54,8 +54,7 @@ def _losses(run_folder: Path) -> dict[int, float]:
 def test_train_then_score_a_users_fasta(seqmlm: Run, fasta: Path, workspace: Path) -> None:
     trained = seqmlm(
         "train", "--domain", "protein", fasta, *FAST, "--name", "mine", "--max-steps", 4, "--json"
-    )
-    assert trained.code == 0, trained.err
+    ).ok()
     result = trained.json
     assert set(result) == RESULT_KEYS
     assert (result["steps"], result["run_name"], result["model"], result["version"]) == (4, "mine", "mine", 1)
@@ -66,8 +65,7 @@ def test_train_then_score_a_users_fasta(seqmlm: Run, fasta: Path, workspace: Pat
     assert layers in trained.err
     assert list(_losses(workspace / "runs/mine")) == [1, 2, 3, 4]
 
-    scored = seqmlm("score", "mine", fasta, "--per-unit")
-    assert scored.code == 0, scored.err
+    scored = seqmlm("score", "mine", fasta, "--per-unit").ok()
     lines = [json.loads(line) for line in scored.out.splitlines()]
     assert [line["id"] for line in lines] == [f"p{number}" for number in range(40)]
     first = lines[0]
@@ -97,8 +95,7 @@ def _data_of(run: MlflowRun) -> tuple[str, str, str]:
 
 
 def test_runs_name_their_data_and_their_model(seqmlm: Run, fasta: Path, workspace: Path) -> None:
-    trained = seqmlm("train", "-d", "protein", fasta, *FAST, "--name", "mine", "--max-steps", 1)
-    assert trained.code == 0, trained.err
+    trained = seqmlm("train", "-d", "protein", fasta, *FAST, "--name", "mine", "--max-steps", 1).ok()
     assert "no better than the unigram baseline" in trained.err
     training = _in_mlflow("pretrain")
     assert training.data.params["data"] == "mine.fasta.gz"
@@ -109,8 +106,7 @@ def test_runs_name_their_data_and_their_model(seqmlm: Run, fasta: Path, workspac
     folder.mkdir()
     other.rename(folder / other.name)
     arguments = ("score", "mine", folder, fasta, "--mode", "partition:4", "--out", workspace / "x.jsonl")
-    scored = seqmlm(*arguments, "--report", workspace / "x.html")
-    assert scored.code == 0, scored.err
+    seqmlm(*arguments, "--report", workspace / "x.html").ok()
     scoring = _in_mlflow("score")
     known = {key: scoring.data.params[key] for key in ("data", "model_name", "model_version")}
     assert known == {"data": "proteins and 1 more", "model_name": "mine", "model_version": "1"}
@@ -136,8 +132,7 @@ def test_names_of_files_of_sensitive_data_are_not_in_mlflow(seqmlm: Run, fasta: 
 
 def test_a_run_goes_on_where_it_was(seqmlm: Run, fasta: Path, workspace: Path) -> None:
     arguments = ("train", "-d", "protein", fasta, *FAST, "--json", "--set", "train.schedule=wsd")
-    whole = seqmlm(*arguments, "--name", "whole", "--max-steps", 6)
-    assert whole.code == 0, whole.err
+    whole = seqmlm(*arguments, "--name", "whole", "--max-steps", 6).ok()
     part = seqmlm(*arguments, "--name", "part", "--max-steps", 6, "--set", "train.checkpoint_every_steps=3")
     assert part.code == 0, part.err
     # As a kill after step 3 would leave it: no later checkpoint, no result, later lines in the metrics.
@@ -147,8 +142,7 @@ def test_a_run_goes_on_where_it_was(seqmlm: Run, fasta: Path, workspace: Path) -
         for file in late.iterdir():
             file.unlink()
         late.rmdir()
-    resumed = seqmlm("train", "--resume", "part", "--json")
-    assert resumed.code == 0, resumed.err
+    resumed = seqmlm("train", "--resume", "part", "--json").ok()
     assert resumed.json["resumed_from"] == 3
     assert resumed.json["run_id"] == part.json["run_id"]
     assert _losses(folder) == _losses(workspace / "runs/whole")
@@ -166,10 +160,7 @@ def test_a_result_gone_bad_is_named(seqmlm: Run, fasta: Path, workspace: Path, c
     settings = seqmlm("train", "-d", "protein", fasta, *FAST, "--max-steps", 1, "--print-config").out
     (folder / "config.yaml").write_text(settings)
     (folder / "result.json").write_text(content)
-    done = seqmlm("train", "--resume", "r")
-    assert done.code == 4, done.err
-    assert "result.json is not the result of a training" in done.err
-    assert "--resume r" in done.err
+    seqmlm("train", "--resume", "r").refused(4, "result.json is not the result of a training", "--resume r")
     assert (folder / "result.json").read_text() == content
 
 
@@ -194,13 +185,10 @@ def test_a_fresh_server_is_said_before_data_are_read(
 ) -> None:
     monkeypatch.setenv("SEQMLM_DATABASE_URL", postgres_url)
     arguments = ("train", "-d", "protein", fasta, *FAST, "--max-steps", 1, "--name", "early")
-    done = seqmlm(*arguments)
-    assert done.code == 4, done.err
-    assert "run `seqmlm db upgrade` once" in done.err
+    seqmlm(*arguments).refused(4, "run `seqmlm db upgrade` once")
     assert not (workspace / "runs").exists(), "nothing was prepared"
     assert seqmlm("db", "upgrade").code == 0
-    again = seqmlm(*arguments)
-    assert again.code == 0, again.err
+    again = seqmlm(*arguments).ok()
     assert "model early:1" in again.err
 
 
@@ -244,8 +232,7 @@ def test_standard_input_is_data_too(
 ) -> None:
     text = gzip.decompress(fasta.read_bytes())
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    trained = seqmlm("train", "-d", "protein", "-", *FAST, "--name", "piped", "--max-steps", 1, "--json")
-    assert trained.code == 0, trained.err
+    seqmlm("train", "-d", "protein", "-", *FAST, "--name", "piped", "--max-steps", 1, "--json").ok()
     assert _data_of(_in_mlflow("pretrain"))[0] == "standard input"
 
 
@@ -254,8 +241,7 @@ def test_named_corpora_are_mixed(seqmlm: Run, tmp_path: Path) -> None:
     big.write_text("".join(f"the cat number {n} sleeps\n" for n in range(300)))
     small.write_text("".join(f"der hund nummer {n} bellt\n" for n in range(30)))
     arguments = ("train", "-d", "text", f"en={big}", "--data", f"de={small}", *FAST, "--max-steps", 1)
-    done = seqmlm(*arguments, "--name", "mixed", "--json")
-    assert done.code == 0, done.err
+    done = seqmlm(*arguments, "--name", "mixed", "--json").ok()
     assert "en: " in done.err
     assert "de: " in done.err
     dry = seqmlm(*arguments, "--dry-run", "--json").json
@@ -264,8 +250,7 @@ def test_named_corpora_are_mixed(seqmlm: Run, tmp_path: Path) -> None:
 
 def test_static_masks_report_their_memorization_gap(seqmlm: Run, fasta: Path, workspace: Path) -> None:
     static = ("--set", "masking.dynamic=false", "--max-steps", 1, "--name", "static")
-    done = seqmlm("train", "-d", "protein", fasta, *FAST, *static, "--json")
-    assert done.code == 0, done.err
+    seqmlm("train", "-d", "protein", fasta, *FAST, *static, "--json").ok()
     lines = map(json.loads, (workspace / "runs/static/metrics.jsonl").read_text().splitlines())
     assert [line for line in lines if "train/memorization_gap" in line]
 
@@ -277,10 +262,8 @@ def test_text_trains_its_own_tokenizer_and_exports(seqmlm: Run, tmp_path: Path) 
             f"the {a} cat sees a {b} dog .\n" for a in ["small", "big", "old"] for b in ["red", "blue"] * 20
         )
     )
-    done = seqmlm("train", "-d", "text", corpus, *FAST, "--name", "notes", "--max-steps", 2, "--json")
-    assert done.code == 0, done.err
-    exported = seqmlm("models", "export", "notes", "--out", tmp_path / "plain")
-    assert exported.code == 0, exported.err
+    seqmlm("train", "-d", "text", corpus, *FAST, "--name", "notes", "--max-steps", 2, "--json").ok()
+    seqmlm("models", "export", "notes", "--out", tmp_path / "plain").ok()
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "plain")
@@ -288,19 +271,17 @@ def test_text_trains_its_own_tokenizer_and_exports(seqmlm: Run, tmp_path: Path) 
     logits = model(**tokenizer("the small [MASK] sees", return_tensors="pt")).logits
     assert logits.shape[-1] >= len(tokenizer)
 
-    second = seqmlm(
+    seqmlm(
         *("train", "-d", "text", corpus, "--init", "notes", "--name", "more", "--max-steps", 1, "--json"),
         *("--set", "train.evaluation_records=5"),
-    )
-    assert second.code == 0, second.err
+    ).ok()
     shown = seqmlm("models", "show", "more", "--json")
     assert "notes:1" in shown.out
     assert shown.json["calibrations"].startswith("calibrated level sentence: one-pass")
 
 
 def test_dry_run_and_printed_config_write_no_run(seqmlm: Run, fasta: Path, workspace: Path) -> None:
-    estimated = seqmlm("train", "-d", "protein", fasta, *FAST, "--max-steps", 10, "--dry-run", "--json")
-    assert estimated.code == 0, estimated.err
+    estimated = seqmlm("train", "-d", "protein", fasta, *FAST, "--max-steps", 10, "--dry-run", "--json").ok()
     report = estimated.json
     assert report["records"] == 40
     assert report["steps"] == 10
@@ -338,8 +319,7 @@ def test_bad_input_is_named_and_takes_no_name(
     path = tmp_path / ("bad.fasta" if content is not None else "missing.fasta")
     if content is not None:
         path.write_bytes(content)
-    failed = seqmlm("train", "-d", "protein", path, *FAST, "--name", "x", "--max-steps", 1)
-    assert failed.code == 3, failed.err
+    failed = seqmlm("train", "-d", "protein", path, *FAST, "--name", "x", "--max-steps", 1).refused(3)
     assert "Traceback" not in failed.err
     for word in words:
         assert word in failed.err
@@ -353,10 +333,8 @@ def test_quarantine_keeps_bad_records_aside(seqmlm: Run, tmp_path: Path, workspa
         + ">odd\nAC1\n"
     )
     arguments = ("train", "-d", "protein", path, *FAST, "--name", "q", "--max-steps", 1)
-    done = seqmlm(*arguments, "--on-error", "quarantine", "--json")
-    assert done.code == 0, done.err
-    again = seqmlm(*arguments[:-3], "r", "--max-steps", 1, "--on-error", "quarantine")
-    assert again.code == 0, again.err
+    seqmlm(*arguments, "--on-error", "quarantine", "--json").ok()
+    seqmlm(*arguments[:-3], "r", "--max-steps", 1, "--on-error", "quarantine").ok()
     both = [(workspace / f"runs/{name}/quarantine.jsonl").read_bytes() for name in "qr"]
     assert both[0] == both[1]  # also where the data were prepared before
     [letter] = [json.loads(line) for line in (workspace / "runs/q/quarantine.jsonl").read_text().splitlines()]
@@ -374,8 +352,7 @@ def test_sigterm_saves_marks_killed_and_the_run_resumes(
     while not (metrics.exists() and metrics.read_text().count("\n") > 3) and time.monotonic() < deadline:
         time.sleep(0.1)
     child.signal(signal.SIGTERM)
-    done = child.wait(300)
-    assert done.code == 143, done.err
+    child.wait(300).refused(143)
     from seqmlm.tracking import Tracker
     from seqmlm.workspace import Workspace
 

@@ -44,8 +44,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_train_with_channels_score_and_go_on(seqmlm: Run, table: Path, workspace: Path) -> None:
-    trained = seqmlm("train", "-d", "ehr", table, *FAST, *CHANNELS, "--name", "first", "--max-steps", 3)
-    assert trained.code == 0, trained.err
+    seqmlm("train", "-d", "ehr", table, *FAST, *CHANNELS, "--name", "first", "--max-steps", 3).ok()
     folder = workspace / "runs/first/model"
     card = json.loads((folder / "seqmlm.json").read_text())
     assert sorted(card["channels"]) == ["age", "segment", "time", "visit"]
@@ -54,8 +53,7 @@ def test_train_with_channels_score_and_go_on(seqmlm: Run, table: Path, workspace
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
     assert not (workspace / "runs/first/predictions.txt").exists()
     scores = workspace / "scores.jsonl"
-    scored = seqmlm("score", "first", table, "--per-unit", "--out", scores)
-    assert scored.code == 0, scored.err
+    seqmlm("score", "first", table, "--per-unit", "--out", scores).ok()
     lines = [json.loads(line) for line in scores.read_text().splitlines()]
     assert len({line["id"].split("#")[0] for line in lines}) == 80
     assert len({line["id"] for line in lines}) == len(lines) > 80  # a row a visit
@@ -63,16 +61,13 @@ def test_train_with_channels_score_and_go_on(seqmlm: Run, table: Path, workspace
     assert lines[0]["per_unit"][0]["unit"].startswith("DRUG//")
     assert seqmlm("models", "export", "first", "--out", workspace / "out").code == 0
     assert (workspace / "out/channels.safetensors").exists()
-    more = seqmlm(
+    seqmlm(
         "train", "-d", "ehr", table, "--init", "first", "--name", "more", "--max-steps", 2, *FAST[-3:]
-    )
-    assert more.code == 0, more.err
+    ).ok()
     again = json.loads((workspace / "runs/more/model/seqmlm.json").read_text())
     assert again["channels"] == card["channels"]
     (workspace / "out/channels.safetensors").unlink()
-    broken = seqmlm("score", workspace / "out", table, "--out", scores)
-    assert broken.code == 4
-    assert "channels.safetensors" in broken.err
+    seqmlm("score", workspace / "out", table, "--out", scores).refused(4, "channels.safetensors")
 
 
 def test_nothing_of_one_patient_gets_out(seqmlm: Run, table: Path, workspace: Path, tmp_path: Path) -> None:

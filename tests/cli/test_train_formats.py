@@ -46,8 +46,7 @@ def test_a_file_of_this_format_trains(seqmlm: Run, tmp_path: Path, domain: str, 
     else:
         columns, option = SAVED[domain]
         words = saved(folder, columns, "--option", option)
-    done = seqmlm("train", "--domain", domain, *words, "--name", "one", *FAST)
-    assert done.code == 0, done.err
+    done = seqmlm("train", "--domain", domain, *words, "--name", "one", *FAST).ok()
     assert done.json["domain"] == domain
     assert math.isfinite(done.json["eval_bits_per_unit"])
     assert "left out" not in done.err.replace("of the test split, left out", "")
@@ -57,8 +56,7 @@ def test_a_file_of_this_format_trains(seqmlm: Run, tmp_path: Path, domain: str, 
 @pytest.mark.usefixtures("small_samples")
 @pytest.mark.parametrize("domain", plugins.names("domains"))
 def test_without_data_the_sample_trains(seqmlm: Run, domain: str) -> None:
-    done = seqmlm("train", "--domain", domain, *FAST)
-    assert done.code == 0, done.err
+    done = seqmlm("train", "--domain", domain, *FAST).ok()
     assert done.json["run_name"].startswith(f"{domain}-tiny-")
     listed = seqmlm("models", "list", "--json").json
     assert [(entry["name"], entry["domain"]) for entry in listed] == [(done.json["model"], domain)]

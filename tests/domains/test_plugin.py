@@ -53,8 +53,7 @@ def seqmlm(site: Path, tracked_workspace: Path, forks: ForkServer) -> Callable[.
 
     def seqmlm(*commands: Sequence[object]) -> list[str]:
         told = json.dumps([[str(word) for word in command] for command in commands])
-        done = forks.run(told, script=script)
-        assert done.code == 0, done.err
+        done = forks.run(told, script=script).ok()
         return list(done.json)
 
     return seqmlm

@@ -25,8 +25,7 @@ PARTS = 4
 
 def told(forks: ForkServer, folder: Path, *words: object) -> list[dict[str, Any]]:
     """What the warm parent says of formats."""
-    done = forks.run(folder / "work", *words, script=Path(__file__).with_name("warm.py"), seconds=None)
-    assert done.code == 0, done.err[-4000:]
+    done = forks.run(folder / "work", *words, script=Path(__file__).with_name("warm.py"), seconds=None).ok()
     return [json.loads(line) for line in done.out.splitlines()]
 
 

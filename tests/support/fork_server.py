@@ -45,6 +45,17 @@ class Finished:
         """The object a command printed with --json."""
         return json.loads(self.out)
 
+    def ok(self) -> Finished:
+        """Itself, where the command ended well."""
+        assert self.code == 0, self.err
+        return self
+
+    def refused(self, code: int, *words: str) -> Finished:
+        """Itself, where the command ended with this code and a message that has each of these words."""
+        assert self.code == code, self.err
+        assert not [one for one in words if one not in self.err], self.err
+        return self
+
 
 class Running:
     """A process under way, the leader of a group of its own.

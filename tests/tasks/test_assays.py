@@ -58,8 +58,7 @@ def test_scores_are_written_beside_the_columns_of_the_benchmark(
 ):
     done = seqmlm(
         "variants", esm, "-d", "protein", "--proteingym", folder, "--out", tmp_path / "scores", "--json"
-    )
-    assert done.code == 0, done.err
+    ).ok()
     assert set(done.json["assays"]) == {"ONE_A_2020", "TWO_A_2020"}
     scorer = VariantScorer(Session.open(str(esm), domain="protein", expert="none"), STANDARD)
     for name, text in WILDTYPES.items():
@@ -86,10 +85,8 @@ def test_an_interrupted_benchmark_is_resumed(
     whole = seqmlm(*given, tmp_path / "whole")
     calls = stop_at(monkeypatch, VariantScorer, "effects", 2, KeyboardInterrupt())
     assert seqmlm(*given, tmp_path / "scores").code == 130
-    other = seqmlm(*given, tmp_path / "scores", "--resume", "--convention", "wt")
-    assert (other.code, "cannot continue" in other.err) == (4, True)
-    done = seqmlm(*given, tmp_path / "scores", "--resume")
-    assert done.code == 0, done.err
+    seqmlm(*given, tmp_path / "scores", "--resume", "--convention", "wt").refused(4, "cannot continue")
+    done = seqmlm(*given, tmp_path / "scores", "--resume").ok()
     assert [len(variants) for (variants,) in calls[2:]] == [80]  # of the second assay alone
     assert done.json["assays"] == whole.json["assays"]
     files = {path.name: path.read_bytes() for path in (tmp_path / "scores").iterdir()}
@@ -118,20 +115,15 @@ def test_subjects_and_kinds_count_alike():
 def test_what_the_reference_file_says_is_not_given_too(
     seqmlm: Run, esm: Path, folder: Path, given: tuple[str, str]
 ):
-    done = seqmlm("variants", esm, "-d", "protein", "--proteingym", folder, *given)
-    assert (done.code, "leave the rest out" in done.err) == (2, True)
+    seqmlm("variants", esm, "-d", "protein", "--proteingym", folder, *given).refused(2, "leave the rest out")
 
 
 def test_folders_that_are_none(seqmlm: Run, esm: Path, folder: Path, tmp_path: Path):
     (tmp_path / "empty").mkdir()
     given = ("variants", esm, "-d", "protein", "--proteingym")
-    done = seqmlm(*given, tmp_path / "empty")
-    assert (done.code, "no reference file with DMS_id" in done.err) == (3, True)
+    seqmlm(*given, tmp_path / "empty").refused(3, "no reference file with DMS_id")
     for path in (folder / "DMS").glob("*"):
         path.unlink()
-    done = seqmlm(*given, folder)
-    assert (done.code, "no table of an assay" in done.err) == (3, True)
-    done = seqmlm(*given, folder, "--measured", "DMS_score")
-    assert (done.code, "leave the rest out" in done.err) == (2, True)
-    done = seqmlm("variants", esm)
-    assert (done.code, "name a file of variants" in done.err) == (2, True)
+    seqmlm(*given, folder).refused(3, "no table of an assay")
+    seqmlm(*given, folder, "--measured", "DMS_score").refused(2, "leave the rest out")
+    seqmlm("variants", esm).refused(2, "name a file of variants")

@@ -21,8 +21,7 @@ TEMPLATE = ("--template", "{group} sees the {attribute}.", *WORDS)
 
 def test_associations_are_those_of_transformers(tmp_path: Path, seqmlm: Run):
     model, fast = checkpoint("bert", tmp_path / "bert")
-    done = seqmlm("bias", tmp_path / "bert", "--set", "domain=text", *TEMPLATE, "--json")
-    assert done.code == 0, done.err
+    done = seqmlm("bias", tmp_path / "bert", "--set", "domain=text", *TEMPLATE, "--json").ok()
     mask = fast.mask_token_id
 
     def group(word: str, attribute: str, hidden: bool) -> float:
@@ -50,8 +49,7 @@ def test_associations_are_those_of_transformers(tmp_path: Path, seqmlm: Run):
     one_by_one = [*TEMPLATE[:2], "--group", "cat", "--group", "dog", *TEMPLATE[4:]]
     both = seqmlm(
         "bias", tmp_path / "bert", pairs, "--set", "domain=text", *one_by_one, "--json", "--out", out
-    )
-    assert both.code == 0, both.err
+    ).ok()
     assert both.json["associations"] == done.json["associations"]
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["id"] for row in rows[:2]] == ["pairs.csv:2", "cat sees the cats."]
@@ -71,16 +69,13 @@ def test_sentences_of_winogender_are_paired_by_their_names(tmp_path: Path, seqml
     model, own = text_model(tmp_path), tmp_path / "own.csv"
     own.write_text("good,bad,group\na dog,no dog,a\nthe cat sees,the dog sees,a\n")
     report = tmp_path / "bias.html"
-    done = seqmlm("bias", model, table, "--json", "--report", report)
-    assert done.code == 0, done.err
+    done = seqmlm("bias", model, table, "--json", "--report", report).ok()
     expected = seqmlm("pairs", model, own, "--metric", "shared", "--json").json
     for name in ("pairs", "accuracy", "ties", "margin"):
         assert done.json["pairs"][name] == pytest.approx(expected[name], abs=1e-5)
     assert "50 % is ideal" in report.read_text()
     table.write_text("sentid\tsentence\na.b.0.male.txt\tthe cat\n")
-    alone = seqmlm("bias", model, table)
-    assert alone.code == 3
-    assert "sentences.tsv:2: 'a.b.0' has no counterpart" in alone.err
+    seqmlm("bias", model, table).refused(3, "sentences.tsv:2: 'a.b.0' has no counterpart")
 
 
 @pytest.mark.parametrize(
@@ -94,6 +89,4 @@ def test_sentences_of_winogender_are_paired_by_their_names(tmp_path: Path, seqml
     ],
 )
 def test_requests_without_sense(tmp_path: Path, seqmlm: Run, arguments: tuple[str, ...], said: str):
-    done = seqmlm("bias", text_model(tmp_path, wordpiece=True), *arguments)
-    assert done.code == 2
-    assert said in done.err
+    seqmlm("bias", text_model(tmp_path, wordpiece=True), *arguments).refused(2, said)

@@ -50,8 +50,7 @@ def test_a_sequence_on_the_command_line(
     tmp_path: Path, seqmlm: Run, domain: str, make: Callable[[], Tokenizer], sequence: str, filled: str
 ):
     model = saved(random_model(domain, make()), tmp_path / "model")
-    done = seqmlm("fill", model, sequence, "--json", "--top", 3)
-    assert done.code == 0, done.err
+    done = seqmlm("fill", model, sequence, "--json", "--top", 3).ok()
     assert re.fullmatch(filled, done.json["filled"])
     for mask in done.json["masks"]:
         assert len(mask["candidates"]) == 3
@@ -68,8 +67,7 @@ def test_candidates_of_patients_are_codes_with_their_descriptions(tmp_path: Path
     table, out = tmp_path / "events.csv", tmp_path / "filled.jsonl"
     table.write_text("subject_id,time,code\np1,2020-01-01,DRUG//metformin\np1,2021-01-01,[MASK]\n")
     folder = saved(model, tmp_path / "model", sensitive=True)
-    done = seqmlm("fill", folder, table, "--out", out, "--top", 1000)
-    assert done.code == 0, done.err
+    done = seqmlm("fill", folder, table, "--out", out, "--top", 1000).ok()
     assert "metformin" not in done.out + done.err
     [row] = map(json.loads, out.read_text().splitlines())
     candidates = {one["text"]: one.get("description") for one in row["masks"][0]["candidates"]}
@@ -91,9 +89,7 @@ def test_files_give_a_row_for_each_sequence_with_a_gap(tmp_path: Path, seqmlm: R
     [mask], [other] = rows[0]["masks"], alone["masks"]
     assert [one["text"] for one in mask["candidates"]] == [one["text"] for one in other["candidates"]]
     fasta.write_text(">b\nMKTAY\n")
-    nothing = seqmlm("fill", model, fasta)
-    assert nothing.code == 3
-    assert "no sequence has a gap (write _ or <mask>" in nothing.err
+    seqmlm("fill", model, fasta).refused(3, "no sequence has a gap (write _ or <mask>")
 
 
 def test_a_line_of_a_log_file(tmp_path: Path, seqmlm: Run):
@@ -101,8 +97,7 @@ def test_a_line_of_a_log_file(tmp_path: Path, seqmlm: Run):
     model = saved(random_model("logs", tokenizer), tmp_path / "model")
     log = tmp_path / "app.log"
     log.write_text("started\n[MASK]\nstopped\n")
-    done = seqmlm("fill", model, log)
-    assert done.code == 0, done.err
+    done = seqmlm("fill", model, log).ok()
     row = json.loads(done.out)
     assert re.fullmatch("started\n.+\nstopped", row["filled"])
     [mask] = row["masks"]

@@ -49,8 +49,7 @@ def alignment(tracked_workspace: Path) -> Path:
 def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspace: Path) -> None:
     trained = seqmlm(
         *LINEAR, alignment, "--option", "gaps=keep", "--name", "fam", "--max-steps", 20, "--json"
-    )
-    assert trained.code == 0, trained.err
+    ).ok()
     result = trained.json
     assert result["steps"] == 20
     assert result["eval_bits_per_unit"] < result["unigram_bits_per_unit"]
@@ -82,8 +81,7 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     wildtype = fasta(tracked_workspace / "wt.fasta", given[:1])
     variants = tracked_workspace / "variants.txt"
     variants.write_text("A1C\nA1C:G9F\nF5C\n")
-    found = seqmlm("variants", "fam", variants, "--wildtype", wildtype, "--convention", "mutant")
-    assert found.code == 0, found.err
+    found = seqmlm("variants", "fam", variants, "--wildtype", wildtype, "--convention", "mutant").ok()
     one, both, other = (json.loads(line)["effect"] for line in found.out.splitlines())
     assert one < other
     assert both > one
@@ -95,8 +93,7 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     assert sorted(first, key=lambda pair: -first[pair])[:4] == sorted(
         ((i, 8 - i) for i in range(4)), key=lambda pair: -first[pair]
     )
-    family = seqmlm("structure", "fam", asked, "--method", "couplings", "--family")
-    assert (family.code, "leave it out" in family.err) == (2, True)
+    seqmlm("structure", "fam", asked, "--method", "couplings", "--family").refused(2, "leave it out")
 
 
 def by_hand(model: LinearRows, raw: str) -> float:
@@ -123,8 +120,7 @@ def _ids(letters: str) -> list[int]:
 def test_a_training_goes_on(seqmlm: Run, alignment: Path, tracked_workspace: Path) -> None:
     given = (*LINEAR, alignment, "--option", "gaps=keep", "--name", "fam")
     assert seqmlm(*given, "--max-steps", 5).code == 0
-    longer = seqmlm("train", "--resume", "fam", "--max-steps", 12, "--json")
-    assert longer.code == 0, longer.err
+    longer = seqmlm("train", "--resume", "fam", "--max-steps", 12, "--json").ok()
     assert (longer.json["resumed_from"], longer.json["steps"]) == (5, 12)
     lines = (tracked_workspace / "runs/fam/metrics.jsonl").read_text().splitlines()
     losses = [one["train/loss"] for one in map(json.loads, lines) if "train/loss" in one]
@@ -132,13 +128,10 @@ def test_a_training_goes_on(seqmlm: Run, alignment: Path, tracked_workspace: Pat
 
 
 def test_rows_of_another_length_are_refused(seqmlm: Run, alignment: Path, tracked_workspace: Path) -> None:
-    without = seqmlm(*LINEAR, alignment, "--name", "fam")
-    assert without.code == 3
-    assert "family.fasta:" in without.err
-    assert "where a linear model reads rows of" in without.err
-    assert "--option gaps=keep" in without.err
-    skipping = seqmlm(*LINEAR, alignment, "--name", "fam", "--max-steps", 2, "--on-error", "skip")
-    assert skipping.code == 0, skipping.err
+    seqmlm(*LINEAR, alignment, "--name", "fam").refused(
+        3, "family.fasta:", "where a linear model reads rows of", "--option gaps=keep"
+    )
+    seqmlm(*LINEAR, alignment, "--name", "fam", "--max-steps", 2, "--on-error", "skip").ok()
     other = fasta(tracked_workspace / "other.fasta", ["ACDEFDEFG", "ACDEFG"])
     scored = seqmlm("score", "fam", other)
     assert scored.code == 3
@@ -156,11 +149,8 @@ def test_what_makes_no_sense_is_refused(seqmlm: Run, alignment: Path, tracked_wo
         (("--set", "model.overrides.penaltys=l1"), "no setting 'penaltys'; did you mean 'penalty'"),
         (("--dry-run",), "a linear model has no batch that --dry-run could measure"),
     ):
-        refused = seqmlm(*LINEAR, alignment, "--option", "gaps=keep", *flags)
-        assert refused.code == 2, refused.err
-        assert message in refused.err
+        seqmlm(*LINEAR, alignment, "--option", "gaps=keep", *flags).refused(2, message)
     assert seqmlm(*LINEAR, alignment, "--option", "gaps=keep", "--name", "fam", "--max-steps", 2).code == 0
-    exported = seqmlm("models", "export", "fam", "--out", tracked_workspace / "plain")
-    assert (exported.code, "is a linear model" in exported.err) == (2, True)
+    seqmlm("models", "export", "fam", "--out", tracked_workspace / "plain").refused(2, "is a linear model")
     further = seqmlm("train", "--domain", "protein", alignment, "--init", "fam", "--max-steps", 1)
     assert (further.code, "continued with --init" in further.err) == (2, True)

@@ -110,11 +110,9 @@ def _measured(*_: Any, **__: Any) -> float:
 
 def test_measuring_leaves_no_trace(seqmlm: Run, fasta: Path, workspace: Path) -> None:
     """What follows is the training of that size, bit by bit, dropout included."""
-    named = seqmlm(*arguments(fasta, "named"), "--size", "tiny")
-    assert named.code == 0, named.err
+    named = seqmlm(*arguments(fasta, "named"), "--size", "tiny").ok()
     assert "size:" not in named.err
-    chosen = seqmlm(*arguments(fasta, "chosen"))
-    assert chosen.code == 0, chosen.err
+    chosen = seqmlm(*arguments(fasta, "chosen")).ok()
     assert "size: tiny (it sees about 4,096 tokens within 1h" in chosen.err
     one, other = workspace / "runs/named", workspace / "runs/chosen"
     for file in ("config.yaml", "model/model.safetensors", "checkpoints/step-00000002/optimizer.safetensors"):
@@ -129,8 +127,7 @@ def test_measuring_leaves_no_trace(seqmlm: Run, fasta: Path, workspace: Path) ->
 def test_a_resumed_run_keeps_its_size_and_measures_nothing(
     seqmlm: Run, fasta: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = seqmlm(*arguments(fasta, "one"))
-    assert first.code == 0, first.err
+    seqmlm(*arguments(fasta, "one")).ok()
     monkeypatch.setattr(sizing, "measured_speed", _measured)
     (workspace / "runs/one/result.json").unlink()
     for resumed in (
@@ -175,8 +172,7 @@ def test_a_size_without_memory_is_not_taken(
         with pytest.raises(RuntimeError, match="broken"):
             seqmlm(*dry)
         return
-    done = seqmlm(*dry)
-    assert done.code == 0, done.err
+    done = seqmlm(*dry).ok()
     assert done.json["size"] == "tiny"
     assert "small does not fit in memory" in done.err
 

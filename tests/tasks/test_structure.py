@@ -100,8 +100,7 @@ def _ids(model: str) -> dict[str, int]:
 def test_edges_go_to_standard_output_and_all_pairs_where_they_are_asked_for(
     model: str, fasta: Path, equal: list[Equal], seqmlm: Run
 ) -> None:
-    done = seqmlm("structure", model, fasta)
-    assert done.code == 0, done.err
+    done = seqmlm("structure", model, fasta).ok()
     found = [json.loads(line) for line in done.out.splitlines()]
     assert found
     assert all(row["predicted"] for row in found)
@@ -131,8 +130,7 @@ def test_a_folder_holds_edges_graphs_and_a_report_that_a_run_keeps(
     model: str, fasta: Path, equal: list[Equal], truth: Path, seqmlm: Run
 ) -> None:
     out = fasta.parent / "out"
-    done = seqmlm("structure", model, fasta, "--out", out, "--truth", truth, "--json")
-    assert done.code == 0, done.err
+    done = seqmlm("structure", model, fasta, "--out", out, "--truth", truth, "--json").ok()
     names = ("edges.tsv", "edges.json", "edges.graphml", "pairs.txt", "units.txt", "report.html")
     assert tuple(done.json["files"]) == names
     assert {path.name for path in out.iterdir()} == {*names, "settings.json"}
@@ -256,11 +254,8 @@ def test_people_are_told_of_in_files_of_their_own_and_in_large_numbers_alone(
              enumerate(("DRUG//metformin", "DRUG//sertraline"))]  # fmt: skip
     table.write_text("subject_id,time,code\n" + "\n".join(lines) + "\n")
     truth.write_text(json.dumps({f"person{n}": [[0, 1]] for n in range(3)}))
-    refused = seqmlm("structure", folder, table)
-    assert refused.code == 2
-    assert "not shown on the console" in refused.err
-    done = seqmlm("structure", folder, table, "--out", out, "--truth", truth, "--json")
-    assert done.code == 0, done.err
+    seqmlm("structure", folder, table).refused(2, "not shown on the console")
+    done = seqmlm("structure", folder, table, "--out", out, "--truth", truth, "--json").ok()
     assert "person" not in done.out + done.err + (out / "report.html").read_text()
     assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {0o600}
     assert "person7" in (out / "edges.tsv").read_text()
@@ -289,8 +284,7 @@ def test_records_of_a_code_are_one_unit_unless_they_shall_stand_apart(tracked_wo
     write("DRUG//metformin", "DRUG//sertraline", "DRUG//metformin", "DRUG//metformin")
 
     def pairs(*flags: str) -> list[tuple[int, int]]:
-        done = seqmlm("structure", folder, table, "--all", *flags)
-        assert done.code == 0, done.err
+        done = seqmlm("structure", folder, table, "--all", *flags).ok()
         return [(row["i"], row["j"]) for row in map(json.loads, done.out.splitlines())]
 
     assert pairs() == pairs("--method", "cpmi") == pairs("--method", "pmi") == [(0, 1)]
@@ -338,20 +332,16 @@ def test_a_field_without_a_decoder_has_values_alone(
 
     monkeypatch.setattr(type(plugins.domain("protein")), "decoder", none)
     out = fasta.parent / "out"
-    done = seqmlm("structure", model, fasta, "--out", out)
-    assert done.code == 0, done.err
+    done = seqmlm("structure", model, fasta, "--out", out).ok()
     assert "none is taken for an edge" in done.err
     assert "predicted" not in (out / "edges.tsv").read_text().splitlines()[0]
     assert {path.name for path in out.iterdir()} == {"edges.tsv", "report.html", "settings.json"}
     assert len(seqmlm("structure", model, fasta).out.splitlines()) > 100
-    refused = seqmlm("structure", model, fasta, "--truth", fasta)
-    assert refused.code == 2
-    assert "does not say what" in refused.err
+    seqmlm("structure", model, fasta, "--truth", fasta).refused(2, "does not say what")
 
 
 def test_what_it_takes_is_estimated_from_the_input(model: str, fasta: Path, equal: list[Equal], seqmlm: Run):
-    done = seqmlm("structure", model, fasta, "--dry-run", "--json")
-    assert done.code == 0, done.err
+    done = seqmlm("structure", model, fasta, "--dry-run", "--json").ok()
     assert done.json["passes"] == sum(len(text) for _, text in _sequences(fasta))
     assert done.json["seconds"] > 0
     assert not equal[-1].asked
@@ -364,8 +354,7 @@ def test_null_models_leave_standard_input_unread(
     model: str, equal: list[Equal], seqmlm: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b">one\nMKTAYIAK\n")))
-    done = seqmlm("structure", model, "-", "--format", "fasta", "--null", "2", "--all")
-    assert done.code == 0, done.err
+    done = seqmlm("structure", model, "-", "--format", "fasta", "--null", "2", "--all").ok()
     rows = [json.loads(line) for line in done.out.splitlines()]
     assert len(rows) == 8 * 7 / 2
     assert all(row["p"] is not None for row in rows)
@@ -429,8 +418,7 @@ def test_a_checkpoint_of_transformers_has_the_maps_of_transformers(
     file, out = tracked_workspace / name, tracked_workspace / "out"
     file.write_text(content)
     words = ("structure", tracked_workspace / kind, file, "--domain", domain, "--out", out)
-    done = seqmlm(*words, "--method", "cpmi", "--no-apc", "--min-separation", 1)
-    assert done.code == 0, done.err
+    seqmlm(*words, "--method", "cpmi", "--no-apc", "--min-separation", 1).ok()
     rows = [row for _, row in read_rows(str(out / "edges.tsv"))]
     pairs = [(int(row["i"]), int(row["j"])) for row in rows]
     count = max(j for _, j in pairs) + 1
@@ -441,10 +429,8 @@ def test_a_checkpoint_of_transformers_has_the_maps_of_transformers(
         own = (alone[i] - both[i] + alone[j] - both[j]) / 2
         assert float(row["value"]) == pytest.approx(own, abs=1e-4)
     assert any(row["predicted"] == "true" for row in rows)
-    exact = seqmlm(*words[:-2], "--dry-run", "--json")
-    assert exact.code == 0, exact.err
-    fast_maps = seqmlm(*words[:-2], "--estimator", "fast")
-    assert fast_maps.code == 0, fast_maps.err
+    seqmlm(*words[:-2], "--dry-run", "--json").ok()
+    seqmlm(*words[:-2], "--estimator", "fast").ok()
 
 
 @pytest.mark.parametrize(

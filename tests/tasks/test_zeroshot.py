@@ -154,8 +154,7 @@ def test_a_template_without_a_place_for_the_text_stands_behind_it(tmp_path: Path
 def test_data_cannot_write_a_gap(tmp_path: Path, seqmlm: Run):
     model = text_model(tmp_path)
     (tmp_path / "t.txt").write_text("the [MASK] sees \\[MASK] {x}\n")
-    done = seqmlm("zeroshot", model, tmp_path / "t.txt", *ARGUMENTS)
-    assert done.code == 0, done.err
+    done = seqmlm("zeroshot", model, tmp_path / "t.txt", *ARGUMENTS).ok()
     assert json.loads(done.out)["prediction"] in ("good", "bad")
 
 
@@ -203,9 +202,7 @@ def test_a_task_in_a_file(tmp_path: Path, reviews: Path, seqmlm: Run):
     assert both.code == 2
     assert "leave --template and --label out" in both.err
     task.write_text("template: x\n")
-    wrong = seqmlm("zeroshot", model, reviews, "--set", f"task={task}")
-    assert wrong.code == 2
-    assert "did you mean 'templates'" in wrong.err
+    seqmlm("zeroshot", model, reviews, "--set", f"task={task}").refused(2, "did you mean 'templates'")
 
 
 def test_words_of_a_class_count_by_their_mean():

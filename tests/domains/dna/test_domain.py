@@ -93,8 +93,7 @@ def test_train_and_score(seqmlm, tmp_path: Path, tokenizer: str, masker: str):
     data = genome(tmp_path / "g.fa", bases=500, contigs=12)
     options = ("--set", "tokenizer.options.k=4") if tokenizer == "kmer" else ()
     named = ("--name", "m", "--tokenizer", tokenizer, "--masker", masker)
-    trained = seqmlm("train", "--domain", "dna", data, *TRAIN, *named, *options)
-    assert trained.code == 0, trained.err
+    trained = seqmlm("train", "--domain", "dna", data, *TRAIN, *named, *options).ok()
     assert "bits per base" in trained.err
     assert "6,000 bases" in trained.err.replace("5,964", "6,000")  # 36 fewer 4-mers than bases
     shown = (tmp_path / "runs" / "m" / "predictions.txt").read_text().splitlines()
@@ -103,8 +102,7 @@ def test_train_and_score(seqmlm, tmp_path: Path, tokenizer: str, masker: str):
         assert len({len(line) for line in shown[:3]}) == 1
     few = tmp_path / "few.fa"
     few.write_text(">x\nACGTNNACGTTGCANACCAGGATTACATTTACAGGATACCAGG\n>y\nACGTACGGGT\n")
-    scored = seqmlm("score", "m", few, "--per-unit")
-    assert scored.code == 0, scored.err
+    scored = seqmlm("score", "m", few, "--per-unit").ok()
     for line, record in zip(
         map(json.loads, scored.out.splitlines()), read_fasta(few, Problems()), strict=True
     ):

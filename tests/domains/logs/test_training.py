@@ -29,8 +29,7 @@ def test_a_secret_is_found_nowhere(
         out.write(f"{stamp} hunter1secret was typed request_id=hunter2secret\n".encode())
         out.write(f"{stamp} hunter3secret \n".encode().replace(b" \n", b" \xff\n"))
     options = ("--set", "data.sensitive=true", "--on-error", "quarantine")
-    done = seqmlm("train", "--domain", "logs", path, *options, *SHORT, "run")
-    assert done.code == 0, done.err
+    done = seqmlm("train", "--domain", "logs", path, *options, *SHORT, "run").ok()
     [refused] = (tmp_path / "runs" / "run" / "quarantine.jsonl").read_text().splitlines()
     assert json.loads(refused)["reason"] == "bytes that are not UTF-8"
     strict = seqmlm("train", "--domain", "logs", path, "--set", "data.sensitive=true", *SHORT, "strict")
