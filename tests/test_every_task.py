@@ -16,13 +16,12 @@ from typing import Any
 
 import pytest
 from commands import COMMANDS, TASKS
-from histories import histories
+from histories import histories, table
 from text_models import text_model
 from tiny_models import random_model
 
 from seqmlm.data.files import UNDER_WAY
 from seqmlm.data.problems import Problems
-from seqmlm.domains.ehr.readers.histories import iso
 from seqmlm.engine.durable import FileLock
 from seqmlm.errors import DataError
 from seqmlm.inference import model_folder
@@ -67,11 +66,6 @@ REVIEWS = tuple(
     f"a dog {'barks' * (n % 2)} {'so ' * (n % 5)}loudly,{'good' if n % 3 else 'bad'}" for n in range(21)
 )
 CLASSES = ("--template", "{text} it was [MASK].", "--label", "good=great,cat", "--label", "bad=terrible")
-EVENTS = tuple(
-    f"{one.subject},{'' if event.time is None else iso(event.time)},{event.code},{event.visit or ''}"
-    for one in histories(7)
-    for event in one.events
-)
 CASES = {
     "fill": Case("protein", "gaps.fasta", PROTEINS, ("--top", "2"), ">bad\nMK1_A", 7),
     "generate": Case("protein", "gaps.fasta", PROTEINS, ("--seed", "3"), ">bad\nMK1_A", 7),
@@ -81,9 +75,9 @@ CASES = {
     "risk": Case(
         "ehr",
         "events.csv",
-        ("subject_id,time,code,visit_id", *EVENTS),
+        tuple(table(histories(7))),
         ("--code", "DRUG//*", "--set", "prevalent=true"),
-        "p3,never,DRUG//metformin,",
+        "p3,never,DRUG//metformin,,,",
         7,
     ),
     "zeroshot": Case(

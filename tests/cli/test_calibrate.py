@@ -6,15 +6,15 @@ import json
 import re
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from histories import histories
+from histories import histories, table
 
 from seqmlm.data.privacy import PERSONAL
-from seqmlm.domains.ehr.readers.histories import iso
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import CALIBRATION, stored_calibrations, stored_trained_on
 from seqmlm.registry import Registry
@@ -165,22 +165,13 @@ def test_what_cannot_be_used_is_named(
 
 
 def test_nothing_of_a_patient_is_in_the_calibration(seqmlm: Run, workspace: Path) -> None:
-    header, lines = "patient,time,code,value,text,visit", []
-    for history in histories(80):
-        for event in history.events:
-            time = "" if event.time is None else iso(event.time)
-            value = "" if event.value is None else repr(event.value)
-            fields = (time, event.code, value, event.text or "", event.visit or "")
-            lines.append(",".join((f"subject{history.subject}", *fields)))
-    table = workspace / "events.csv"
+    people = [replace(one, subject=f"subject{one.subject}") for one in histories(80)]
+    path = workspace / "events.csv"
     for share, calibrated in (("0.5", True), ("0.05", False)):
-        kept = [
-            one for one in lines if calibrated or int(one.partition(",")[0].removeprefix("subjectp")) < 40
-        ]
-        table.write_text("\n".join([header, *kept]) + "\n")
+        path.write_text("\n".join(table(people if calibrated else people[:40])) + "\n")
         name = f"p{share[2:]}"
         shares = ("--set", f"data.calibration={share}", "--set", "data.validation=0.3")
-        done = seqmlm("train", "-d", "ehr", table, *FAST, "--name", name, *shares).ok()
+        done = seqmlm("train", "-d", "ehr", path, *FAST, "--name", name, *shares).ok()
         folder = workspace / "runs" / name / "model"
         assert bool(stored_calibrations(folder)) == calibrated, "fewer than eleven rows are none"
         for file in ("trained_on.safetensors", *([CALIBRATION] if calibrated else [])):
@@ -194,10 +185,10 @@ def test_nothing_of_a_patient_is_in_the_calibration(seqmlm: Run, workspace: Path
     for file in PERSONAL:
         assert (workspace / "runs/p5/model" / file).exists()
         assert not (workspace / "out" / file).exists(), "who holds it could tell who was a patient"
-    refused = seqmlm("calibrate", "p5", table).refused(3)
+    refused = seqmlm("calibrate", "p5", path).refused(3)
     assert "subject" not in refused.err.replace("subjects", "")
     assert "trained on some of the records" in refused.err, "nor how many, who may be few"
-    told = seqmlm("calibrate", "p5", table, "--on-error", "skip", "--json").ok()
+    told = seqmlm("calibrate", "p5", path, "--on-error", "skip", "--json").ok()
     assert all(isinstance(json.loads(told.out)[name], int | str) for name in ("records", "left_out"))
 
 

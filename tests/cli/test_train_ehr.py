@@ -11,8 +11,7 @@ from typing import Any
 
 import histories as patients
 import pytest
-
-from seqmlm.domains.ehr.readers.histories import iso
+from written import written
 
 Run = Callable[..., Any]
 
@@ -23,24 +22,10 @@ CHANNELS = ("--set", "tokenizer.options.channels=[age, time, visit, segment]")
 CANARY = ("canarysubject", "CANARYCODE", "canarytext", "canaryvisit", "canarytime", "31337.4242")
 
 
-def rows(count: int) -> list[str]:
-    """A long table."""
-    lines = ["patient,time,code,value,text,visit"]
-    for history in patients.histories(count):
-        for event in history.events:
-            time = "" if event.time is None else iso(event.time)
-            value = "" if event.value is None else repr(event.value)
-            fields = (history.subject, time, event.code, value, event.text or "", event.visit or "")
-            lines.append(",".join(fields))
-    return lines
-
-
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    path = tmp_path / "data" / "events.csv"
-    path.parent.mkdir()
-    path.write_text("\n".join(rows(80)) + "\n")
-    return path
+    lines = patients.table(patients.histories(80))
+    return written(tmp_path / "data" / "events.csv", "\n".join(lines) + "\n")
 
 
 def test_train_with_channels_score_and_go_on(seqmlm: Run, table: Path, workspace: Path) -> None:
@@ -70,8 +55,8 @@ def test_train_with_channels_score_and_go_on(seqmlm: Run, table: Path, workspace
     seqmlm("score", workspace / "out", table, "--out", scores).refused(4, "channels.safetensors")
 
 
-def test_nothing_of_one_patient_gets_out(seqmlm: Run, table: Path, workspace: Path, tmp_path: Path) -> None:
-    lines = rows(80)
+def test_nothing_of_one_patient_gets_out(seqmlm: Run, table: Path, workspace: Path) -> None:
+    lines = patients.table(patients.histories(80))
     lines[5:5] = [
         "canarysubject,2001-01-01,CANARYCODE,31337.4242,,canaryvisit",
         "canarysubject,2001-01-02,LAB//2345-7,31337.4242,,canaryvisit",

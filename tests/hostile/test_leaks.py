@@ -16,7 +16,6 @@ from typing import Any
 import histories as patients
 import pytest
 
-from seqmlm.domains.ehr.readers.histories import iso
 from seqmlm.errors import SeqmlmError
 
 Run = Callable[..., Any]
@@ -54,14 +53,9 @@ def log_files(folder: Path, day: int = 4) -> list[Path]:
 
 def patients_table(folder: Path, seed: int = 0) -> Path:
     """Patients, some of whose codes, words, units and descriptions are those of 1, 9 and 40 of them."""
-    lines = ["patient,time,code,value,text,visit,unit,description"]
     histories = patients.histories(120, seed)
-    for history in histories:
-        for event in history.events:
-            time = "" if event.time is None else iso(event.time)
-            value = "" if event.value is None else repr(event.value)
-            fields = (history.subject, time, event.code, value, event.text or "", event.visit or "", "", "")
-            lines.append(",".join(fields))
+    header, *rows = patients.table(histories)
+    lines = [f"{header},unit,description", *(f"{row},," for row in rows)]
     for count, word in ((1, "canaryone"), (9, "canarynine"), (40, MAY)):
         for history in histories[:count]:
             for repeated in range(3):

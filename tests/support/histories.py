@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from seqmlm.domains.ehr.readers.histories import Event, History, iso
@@ -58,3 +60,13 @@ def history(number: int, seed: int = 0) -> History:
 def histories(count: int, seed: int = 0) -> list[History]:
     """The first `count` patients of a seed."""
     return [history(number, seed) for number in range(count)]
+
+
+def table(people: Iterable[History]) -> list[str]:
+    """The lines of a long table of their events, its header first."""
+    lines = ["patient,time,code,value,text,visit"]
+    for one in people:
+        for e in one.events:
+            time, value = "" if e.time is None else iso(e.time), "" if e.value is None else repr(e.value)
+            lines.append(",".join((one.subject, time, e.code, value, e.text or "", e.visit or "")))
+    return lines

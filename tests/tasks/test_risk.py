@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from encoders import separate_logits
-from histories import DAY, histories
+from histories import DAY, histories, table
 from text_models import text_model
 from tiny_models import random_model, saved
 
@@ -41,16 +41,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     people = [replace(one, meanings={CODE: "Metformin <500 MG>"}) for one in histories(PEOPLE)]
     model = random_model("ehr", EventsTokenizer.train(people, min_subjects=1), max_length=256)
     saved(model, path / "model", sensitive=True)
-    rows, labels = ["subject_id,time,code,visit_id"], ["subject_id,prediction_time,boolean_value"]
+    labels = ["subject_id,prediction_time,boolean_value"]
     for one in histories(PEOPLE):
-        for event in one.events:
-            time = "" if event.time is None else iso(event.time)
-            rows.append(f"{one.subject},{time},{event.code},{event.visit or ''}")
         times = sorted({event.time for event in one.events if event.visit is not None})
         time = times[len(times) // 3]
         later = any(event.code == CODE and event.time > time for event in one.events if event.time)
         labels.append(f"{one.subject},{iso(time)},{str(later).lower()}")
-    (path / "events.csv").write_text("\n".join(rows) + "\n")
+    (path / "events.csv").write_text("\n".join(table(histories(PEOPLE))) + "\n")
     (path / "labels.csv").write_text("\n".join(labels) + "\n")
     return path
 
