@@ -70,6 +70,14 @@ def _score(model: str, *paths: Path, progress: Lines | None = None, **settings: 
     return score_files(config, io.StringIO(), progress)
 
 
+def _killed(batch: int, model: str, *paths: Path, **settings: Any) -> None:
+    """A scoring that dies in a batch."""
+    with pytest.MonkeyPatch.context() as patched:
+        stop_at(patched, Detector, "encoded", batch, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            _score(model, *paths, **settings)
+
+
 def test_the_share_that_is_done_is_shown(model: str, fasta: Path) -> None:
     progress = Lines()
     _score(model, fasta, progress=progress)
@@ -89,14 +97,11 @@ def test_counts_are_mixed_in_as_the_request_says(model: str, fasta: Path) -> Non
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("stopped", [2, 3, 8])
 def test_a_stopped_scoring_goes_on_to_the_same_bytes(
-    model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, stopped: int
+    model: str, fasta: Path, tmp_path: Path, suffix: str, stopped: int
 ) -> None:
     whole, out = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
     _score(model, fasta, out=whole, per_unit=True)
-    with monkeypatch.context() as patched:
-        stop_at(patched, Detector, "encoded", stopped, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            _score(model, fasta, out=out, per_unit=True)
+    _killed(stopped, model, fasta, out=out, per_unit=True)
     progress = Lines()
     summary = _score(model, fasta, out=out, per_unit=True, resume=True, progress=progress)
     assert out.read_bytes() == whole.read_bytes()
@@ -134,14 +139,9 @@ def test_a_signal_while_rows_are_written_writes_them_all(
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 4
 
 
-def test_another_request_does_not_go_on(
-    model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_request_does_not_go_on(model: str, fasta: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    with monkeypatch.context() as patched:
-        stop_at(patched, Detector, "encoded", 5, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            _score(model, fasta, out=out)
+    _killed(5, model, fasta, out=out)
     with pytest.raises(StateError, match="mode was partition:4 and is partition:2"):
         _score(model, fasta, out=out, resume=True, mode="partition:2")
     with pytest.raises(StateError, match="precision was fp32 and is bf16"):
@@ -155,9 +155,7 @@ def test_another_request_does_not_go_on(
     assert "started over" in progress.said[-1]
 
 
-def test_quarantine_does_not_double(
-    model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quarantine_does_not_double(model: str, fasta: Path, tmp_path: Path) -> None:
     text = fasta.read_text().replace(">p9\n", ">empty\n>p9\n").replace(">p20\n", ">odd\nMK1\n>p20\n")
     fasta.write_text(text)
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
@@ -166,18 +164,12 @@ def test_quarantine_does_not_double(
     assert len(aside.splitlines()) == summary.bad == 2
     for stopped in (4, 7, 8):
         Path(f"{out}.quarantine.jsonl").unlink(missing_ok=True)
-        with monkeypatch.context() as patched:
-            stop_at(patched, Detector, "encoded", stopped, KeyboardInterrupt())
-            with pytest.raises(KeyboardInterrupt):
-                _score(model, fasta, out=out, on_error="quarantine")
+        _killed(stopped, model, fasta, out=out, on_error="quarantine")
         again = _score(model, fasta, out=out, on_error="quarantine", resume=True)
         assert out.read_bytes() == whole.read_bytes()
         assert Path(f"{out}.quarantine.jsonl").read_text() == aside
         assert (again.bad, again.problems) == (summary.bad, summary.problems)
-    with monkeypatch.context() as patched:
-        stop_at(patched, Detector, "encoded", 8, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            _score(model, fasta, out=out, on_error="quarantine")
+    _killed(8, model, fasta, out=out, on_error="quarantine")
     _score(model, fasta, out=out, on_error="quarantine")  # started over
     assert Path(f"{out}.quarantine.jsonl").read_text() == aside * 2, "an earlier scoring's, and this one's"
 
@@ -236,40 +228,31 @@ def test_standard_input_is_not_resumed_and_inputs_are_not_written(
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
 def test_a_scoring_of_the_folder_it_writes_to_is_resumed(
-    name: str, model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, model: str, fasta: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     fasta.rename(folder / fasta.name)
     whole, out = tmp_path / name, folder / name
     _score(model, folder, out=whole)
-    with monkeypatch.context() as patched:
-        stop_at(patched, Detector, "encoded", 5, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            _score(model, folder, out=out)
+    _killed(5, model, folder, out=out)
     assert _score(model, folder, out=out, resume=True).records == 40
     assert out.read_bytes() == whole.read_bytes()
     assert {path.name for path in folder.iterdir()} == {fasta.name, name}
 
 
 def test_the_same_content_goes_on_and_another_of_the_same_size_and_time_does_not(
-    model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, fasta: Path, tmp_path: Path
 ) -> None:
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     _score(model, fasta, out=whole)
     about, text = fasta.stat(), fasta.read_text()
 
-    def stop(batch: int) -> None:
-        with monkeypatch.context() as patched:
-            stop_at(patched, Detector, "encoded", batch, KeyboardInterrupt())
-            with pytest.raises(KeyboardInterrupt):
-                _score(model, fasta, out=out)
-
-    stop(5)
+    _killed(5, model, fasta, out=out)
     os.utime(fasta, (1, 1))
     _score(model, fasta, out=out, resume=True)
     assert out.read_bytes() == whole.read_bytes()
-    stop(5)
+    _killed(5, model, fasta, out=out)
     fasta.write_text(text.replace("L", "I"))
     os.utime(fasta, ns=(about.st_atime_ns, about.st_mtime_ns))
     with pytest.raises(StateError, match=r"cannot continue .*input .*p\.fasta has changed"):
