@@ -169,10 +169,8 @@ def test_a_line_longer_than_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(follow, "FILE_BYTES", 1000)
     text = block(0).replace("step 3 ", f"step {'x' * 5000} ")
     world = World(tmp_path, **WINDOWS)
-    append(text[:3000])(tmp_path)
-    world.settle(3)
-    append(text[3000:])(tmp_path)
-    world.settle()
+    world.after(append(text[:3000]), turns=3)
+    world.after(append(text[3000:]))
     assert sorted(world.rows) == once(world, text)
 
 
@@ -191,11 +189,9 @@ def test_files_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
     for name in ("a.log", "b.log"):
         append(banner, name)(tmp_path)
     world.settle()
-    append(block(200), "a.log")(tmp_path)
-    world.settle()
+    world.after(append(block(200), "a.log"))
     world.die()
-    append(block(300), "b.log")(tmp_path)
-    world.settle()
+    world.after(append(block(300), "b.log"))
     assert sorted(world.rows) == once(world, banner + block(200), banner + block(300))
 
 
@@ -214,9 +210,7 @@ def test_what_was_destroyed_before_it_was_read_is_told(tmp_path: Path, monkeypat
     world = World(tmp_path, **WINDOWS)
     append(block(0) + block(2))(tmp_path)
     world.turn()
-    truncate()(tmp_path)
-    append(block(4))(tmp_path)
-    world.settle()
+    world.after(truncate(), append(block(4)))
     lost = len(block(2))
     assert [(one.line, one.offset, one.size) for one in world.gaps] == [(9, len(block(0)), lost)]
     assert sorted(world.rows) == once(world, block(0), block(4))
@@ -224,8 +218,7 @@ def test_what_was_destroyed_before_it_was_read_is_told(tmp_path: Path, monkeypat
 
 def test_a_file_that_is_gone_when_it_goes_on_is_told_once(tmp_path: Path) -> None:
     world = World(tmp_path, **BY_ID)
-    append(sessions([1, 2], [0, 1]))(tmp_path)
-    world.settle()
+    world.after(append(sessions([1, 2], [0, 1])))
     world.die()
     (tmp_path / "app.log").unlink()
     world.settle()
@@ -240,8 +233,7 @@ def test_a_file_that_is_compressed_while_it_is_looked_for_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, "app.log*", patience=0.0, **WINDOWS)
-    append(block(0))(tmp_path)
-    world.settle()
+    world.after(append(block(0)))
     world.die()
     append(block(2))(tmp_path)
     rename("app.log", "app.log.1")(tmp_path)
@@ -264,9 +256,7 @@ def test_a_copy_that_is_there_from_the_beginning_is_read_once(tmp_path: Path) ->
     append(block(0))(tmp_path)
     (tmp_path / "app.log.1").write_bytes((tmp_path / "app.log").read_bytes())
     world.turn()
-    truncate()(tmp_path)
-    append(block(2))(tmp_path)
-    world.settle()
+    world.after(truncate(), append(block(2)))
     assert not world.gaps
     assert sorted(world.rows) == once(world, block(0), block(2))
 
@@ -298,8 +288,7 @@ def test_a_file_that_is_cut_off_while_a_new_process_reads_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, "app.log*", **WINDOWS)
-    append(block(0) + block(2)[:20])(tmp_path)
-    world.settle()
+    world.after(append(block(0) + block(2)[:20]))
     world.die()
     append(block(2)[20:])(tmp_path)
     given, cuts = generations.Generation._again, [copy_truncate("app.log", "app.log.1")]
@@ -311,8 +300,7 @@ def test_a_file_that_is_cut_off_while_a_new_process_reads_it_again(
 
     monkeypatch.setattr(generations.Generation, "_again", late)
     world.settle()
-    append(block(4))(tmp_path)
-    world.settle()
+    world.after(append(block(4)))
     assert not cuts
     assert not world.gaps
     assert sorted(world.rows) == once(world, block(0, 4), block(4))
@@ -339,24 +327,21 @@ def test_what_was_read_before_a_file_was_cut_off_is_kept(tmp_path: Path, monkeyp
 
 def test_patience_begins_with_the_first_look(tmp_path: Path) -> None:
     world = World(tmp_path, **WINDOWS)
-    append(block(0))(tmp_path)
-    world.settle()
+    world.after(append(block(0)))
     world.die()
     append(block(2))(tmp_path)
     rename("app.log", "elsewhere")(tmp_path)
     world.start()
     world.now += 100  # a machine that is busy with other things
     world.turn()
-    rename("elsewhere", "app.log.1")(tmp_path)
-    world.settle()
+    world.after(rename("elsewhere", "app.log.1"))
     assert not world.gaps
     assert sorted(world.rows) == once(world, block(0, 4))
 
 
 def test_a_file_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, **WINDOWS)
-    append(block(0))(tmp_path)
-    world.settle()
+    world.after(append(block(0)))
     world.die()
     append(block(2))(tmp_path)
     with monkeypatch.context() as patched:
@@ -377,8 +362,7 @@ def test_a_file_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: 
 def test_a_pipe_is_refused_and_nothing_waits_for_it(tmp_path: Path) -> None:
     world = World(tmp_path, "*.log", **WINDOWS)
     os.mkfifo(tmp_path / "pipe.log")
-    append(block(0), "a.log")(tmp_path)
-    world.settle()
+    world.after(append(block(0), "a.log"))
     assert [one for one in world.said if "no durability" in one and "pipe.log" in one] == world.said
     assert len(world.said) == 1
     assert sorted(world.rows) == once(world, block(0))
@@ -409,8 +393,7 @@ def test_clocks_that_go_back_change_nothing(tmp_path: Path) -> None:
 
 def test_a_bad_record_comes_after_those_before_it_and_stays_to_be_read(tmp_path: Path) -> None:
     world = World(tmp_path, "*.log", **WINDOWS)
-    append(block(0), "a.log")(tmp_path)
-    world.settle()
+    world.after(append(block(0), "a.log"))
     with open(tmp_path / "a.log", "ab") as file:
         file.write(b"\xff\xfe no text\n" + block(6).encode())
     append(block(2), "b.log")(tmp_path)
@@ -455,9 +438,7 @@ def test_what_was_read_and_what_waits_is_counted_also_after_a_death(tmp_path: Pa
     append("ee\nfour\n")(tmp_path)  # the line that waits for its end has it now
     assert world.start().unread == 8
     world.turn()
-    rename("app.log", "app.log.1")(tmp_path)
-    append("new\n")(tmp_path)
-    world.settle()
+    world.after(rename("app.log", "app.log.1"), append("new\n"))
     assert (world.start().lines, world.start().bytes, world.start().unread) == (8, 29, 0)
     world.die()
     append("after\n")(tmp_path)

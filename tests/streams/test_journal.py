@@ -105,14 +105,12 @@ def steps(*numbers: int) -> list[str]:
 
 def test_it_begins_with_the_newest_entry_and_goes_on_where_it_was(entries: Path, process: Process) -> None:
     add(entries, 1, 2, 3)
-    process.start()
-    process.until(lambda: process.lines == steps(3))
+    process.begin(3)
     add(entries, 4, 5)
     process.until(lambda: process.lines == steps(3, 4, 5))
     process.die()
     add(entries, 6, 7)
-    process.start()
-    process.until(lambda: process.lines == steps(3, 4, 5, 6, 7))
+    process.begin(3, 4, 5, 6, 7)
     assert process.gaps == []
     for _ in range(20):
         process.turn()
@@ -161,8 +159,7 @@ def test_entries_that_the_journal_has_lost_are_told_first(entries: Path, process
         time.sleep(0.01)
     process.die()
     assert process.lines == steps(2)
-    process.start()
-    process.until(lambda: process.lines == steps(2, 5, 6))
+    process.begin(2, 5, 6)
     [gap] = process.gaps
     assert (gap.path, gap.line, gap.size) == ("journald", 2, 0)
     assert gap.cause == "the journal keeps the entry no more that was read last"
@@ -192,8 +189,7 @@ def test_entries_of_another_boot_are_read(entries: Path, process: Process) -> No
     process.die()
     add(entries, 3, 4, _BOOT_ID="a")
     add(entries, 5, _BOOT_ID="b")
-    process.start()
-    process.until(lambda: process.lines == steps(2, 3, 4, 5))
+    process.begin(2, 3, 4, 5)
     add(entries, 6, _BOOT_ID="b")
     process.until(lambda: process.lines == steps(2, 3, 4, 5, 6))
     assert process.gaps == []
@@ -253,8 +249,7 @@ def test_a_long_file_of_entries_is_followed_by_another(
 ) -> None:
     monkeypatch.setattr(journal, "FILE_BYTES", 500)
     add(entries, 0)
-    process.start()
-    process.until(lambda: process.lines == steps(0))
+    process.begin(0)
     for first in range(1, 60, 6):
         add(entries, *range(first, first + 6))
         process.until(lambda last=first + 5: f"step {last}" in process.lines)

@@ -122,6 +122,12 @@ class World:
         for _ in range(turns):
             self.turn()
 
+    def after(self, *steps: Step, turns: int = 40) -> None:
+        """Follow what these steps of a writer leave."""
+        for step in steps:
+            step(self.folder)
+        self.settle(turns)
+
     def play(
         self, steps: Sequence[Step], *, death: int = -1, after_commit: bool = False, down: int = 0
     ) -> bool:
