@@ -58,12 +58,9 @@ def test_words_marks_and_lines(tokenizer):
 
 @given(records=st.lists(lines, max_size=5))
 @settings(max_examples=80)
-def test_batch_equals_one_by_one_and_spans_hold_their_tokens(tokenizer, records):
+def test_spans_hold_their_tokens(tokenizer, records):
     raws = [window(*texts) for texts in records]
     for raw, encoding in zip(raws, tokenizer.encode_batch(raws), strict=True):
-        alone = tokenizer.encode(raw)
-        for column in ("ids", "groups", "spans"):
-            assert np.array_equal(getattr(encoding, column), getattr(alone, column))
         text, done = "\n".join(raw.lines), 0
         for token, group, (start, end) in zip(
             encoding.ids.tolist(), encoding.groups.tolist(), encoding.spans.tolist(), strict=True
