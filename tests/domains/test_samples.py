@@ -16,13 +16,14 @@ from seqmlm.errors import UsageError
 DOMAINS = ("code", "dna", "ehr", "logs", "protein", "text")
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "SAMPLES.md"
 TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "list": list}
-# Which table of a domain's chapter describes the items of which list.
+# Which tables of a domain's chapter describe the items of which lists, in order.
 ITEMS = {
-    "dna": "contigs",
-    "ehr": "conditions",
-    "logs": "sessions",
-    "protein": "families",
-    "text": "sentences",
+    "code": ("idioms", "anomalies", "modules"),
+    "dna": ("contigs",),
+    "ehr": ("conditions",),
+    "logs": ("sessions",),
+    "protein": ("families",),
+    "text": ("sentences",),
 }
 # What a sample's seed does not change.
 PLANTED = {
@@ -65,14 +66,15 @@ def check(value: dict[str, Any], table: dict[str, type]) -> None:
 
 @pytest.mark.parametrize("name", ITEMS)
 def test_truth_is_as_documented(name, tmp_path: Path):
-    sample = plugins.domain(name).sample(tmp_path, n=20, seed=3)
+    sample = plugins.domain(name).sample(tmp_path, n=60, seed=3)
     truth = json.loads(sample.truth.read_text(encoding="utf-8"))
-    own, items = documented(name)
+    own, *tables = documented(name)
     check(truth, documented(None)[0] | own)
-    assert truth[ITEMS[name]]
-    for item in truth[ITEMS[name]]:
-        check(item, items)
-    assert (truth["schema"], truth["seed"], truth["n"]) == (f"seqmlm.sample.{name}.v1", 3, 20)
+    for items, table in zip(ITEMS[name], tables, strict=True):
+        assert truth[items]
+        for item in truth[items]:
+            check(item, table)
+    assert (truth["schema"], truth["seed"], truth["n"]) == (f"seqmlm.sample.{name}.v1", 3, 60)
     assert [path.name for path in sample.files] == [truth["file"]]
     assert sample.truth.name == "truth.json"
 
