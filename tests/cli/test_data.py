@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from written import written
 
 from seqmlm import plugins
 
@@ -33,8 +34,7 @@ def test_the_sample_of_every_domain(seqmlm, workspace: Path, domain: str) -> Non
 
 
 def test_duplicates_leaks_and_bad_records_are_counted_with_their_place(seqmlm, workspace: Path) -> None:
-    file = workspace / "mixed.fasta"
-    file.write_text(">a\nMKV\n>b\nMKV\n>c\n>d\nMK1V\n>e\nMKVLW\n")
+    file = written(workspace / "mixed.fasta", ">a\nMKV\n>b\nMKV\n>c\n>d\nMK1V\n>e\nMKVLW\n")
     found = _inspected(seqmlm, "--domain", "protein", file)
     assert (found["records"], found["duplicates"]) == (4, 1)
     assert found["problems"] == {"a FASTA record without a sequence": 1}
@@ -44,8 +44,7 @@ def test_duplicates_leaks_and_bad_records_are_counted_with_their_place(seqmlm, w
 
 
 def test_sensitive_data_show_no_value_and_no_small_count(seqmlm, workspace: Path) -> None:
-    file = workspace / "secrets.txt"
-    file.write_text("the usual words of many people\n" * 30 + "password hunter2\n")
+    file = written(workspace / "secrets.txt", "the usual words of many people\n" * 30 + "password hunter2\n")
     done = seqmlm("data", "inspect", "--domain", "text", "--sensitive", str(file)).ok()
     assert "hunter2" not in done.out + done.err
     assert "usual" not in done.out, "only counts are told"
@@ -90,8 +89,7 @@ def test_a_missing_column_comes_with_the_option_that_names_it(seqmlm, workspace:
     ],
 )
 def test_to_read_nothing_is_an_error_that_says_why(seqmlm, workspace: Path, data: bytes, said: str) -> None:
-    file = workspace / "x.fasta"
-    file.write_bytes(data)
+    file = written(workspace / "x.fasta", data)
     on_error = ("--on-error", "skip")
     for words in (("data", "inspect"), ("train", *on_error), ("data", "export", "--out", "e", *on_error)):
         done = seqmlm(*words, "--domain", "protein", str(file)).refused(3, said)

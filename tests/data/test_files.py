@@ -38,8 +38,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write(tmp_path: Path, data: bytes) -> Path:
-    path = written(tmp_path / "bad", data)
-    return path
+    return written(tmp_path / "bad", data)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

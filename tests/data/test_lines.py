@@ -19,8 +19,7 @@ from seqmlm.errors import DataError, UsageError
 
 
 def write(tmp_path: Path, data: bytes) -> Path:
-    path = written(tmp_path / "bad", data)
-    return path
+    return written(tmp_path / "bad", data)
 
 
 def test_lines_of_a_pipe_come_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from plain_git import git
 from tiny_domain_models import MODULE, calibrated_code_model
+from written import written
 
 from seqmlm.cli import main
 
@@ -45,8 +46,7 @@ class Trap:
     @property
     def program(self) -> str:
         """A program that makes the canary and ends, so that whoever talks to it is not kept waiting."""
-        path = self.canary.parent / "program.sh"
-        path.write_text(f"#!/bin/sh\ntouch {self.canary}\n")
+        path = written(self.canary.parent / "program.sh", f"#!/bin/sh\ntouch {self.canary}\n")
         path.chmod(0o755)
         return str(path)
 
@@ -339,8 +339,7 @@ def test_a_patch_reaches_nothing_outside(model, trap, tmp_path, name, said, capf
     (trap.folder / "folder").symlink_to(outside)
     os.mkfifo(trap.folder / "pipe.py")
     path = name.format(outside=outside)
-    patch = tmp_path / "p.diff"
-    patch.write_text(f"--- {path}\n+++ {path}\n@@ -1 +1 @@\n-x = 2\n+x = 1\n")
+    patch = written(tmp_path / "p.diff", f"--- {path}\n+++ {path}\n@@ -1 +1 @@\n-x = 2\n+x = 1\n")
     out = tmp_path / "rows.jsonl"
     assert run("score", model, trap.folder, "--diff", patch, "--out", out) == 3
     told = capfd.readouterr()
@@ -360,8 +359,7 @@ def test_a_patch_reaches_nothing_outside(model, trap, tmp_path, name, said, capf
     ],
 )
 def test_a_hunk_of_impossible_lines_is_said(model, trap, tmp_path, hunk, capfd):
-    patch = tmp_path / "p.diff"
-    patch.write_text(f"--- a/same.py\n+++ b/same.py\n{hunk}\n-x = 2\n+x = 1\n")
+    patch = written(tmp_path / "p.diff", f"--- a/same.py\n+++ b/same.py\n{hunk}\n-x = 2\n+x = 1\n")
     assert run("score", model, trap.folder, "--diff", patch, "--out", tmp_path / "rows.jsonl") == 3
     told = capfd.readouterr().err
     assert "p.diff:" in told.replace("\n", "")

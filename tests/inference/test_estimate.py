@@ -12,6 +12,7 @@ import pytest
 import zstandard
 from tiny_domain_models import patients, patients_model
 from tiny_models import RESIDUES, protein_model, random_model
+from written import written
 
 from seqmlm.data import files
 from seqmlm.data.problems import Problems
@@ -125,18 +126,15 @@ def test_pipes_are_not_read_for_it() -> None:
 
 def test_a_bad_input_is_for_the_scoring_to_refuse(tmp_path: Path) -> None:
     session = Session(protein_model(100))
-    bad = tmp_path / "bad.fasta"
-    bad.write_text(">p\n1234\n>q\nMKV\n")
+    bad = written(tmp_path / "bad.fasta", ">p\n1234\n>q\nMKV\n")
     assert tokens(session, bad) == cost(session, 3)
-    empty = tmp_path / "empty.fasta"
-    empty.write_text("")
+    empty = written(tmp_path / "empty.fasta", "")
     assert work(session, empty) == Work({"exact": 0, "one-pass": 0, "partition:4": 0}, 0)
 
 
 def test_an_input_is_read_as_the_request_says(tmp_path: Path) -> None:
     session = Session(protein_model(100))
-    file = tmp_path / "p.fasta"
-    file.write_text(">a\nMKV\n>b\nMKVLAGMKVLAG\n")
+    file = written(tmp_path / "p.fasta", ">a\nMKV\n>b\nMKVLAGMKVLAG\n")
     assert tokens(session, file) == cost(session, 3) + cost(session, 12)
     assert tokens(session, file, options={"max_bytes": 8}) == cost(session, 3)
 
@@ -161,8 +159,7 @@ def test_the_estimate_counts_what_a_level_asks(
     model, records = made(5)
     session = Session(model)
     monkeypatch.setattr(session, "reader", lambda *_, **__: lambda problems: iter(records))
-    file = tmp_path / "some"
-    file.write_text("some")
+    file = written(tmp_path / "some", "some")
     estimated = work(session, file, level).tokens[str(mode)]
     detector = Detector(RecordScorer(session), model.domain.level(level), mode=mode)
     detector.scored(detector.scorer.encoded(records, Problems()))

@@ -14,6 +14,7 @@ import networkx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
@@ -201,8 +202,7 @@ def test_what_is_like_a_muted_incident_is_silent_for_good() -> None:
 
 
 def test_rules_silence_what_they_fit(tmp_path: Path) -> None:
-    rules = tmp_path / "ignore.txt"
-    rules.write_text("# nightly\n\n^close \\d+$\n  # more\nstatus=50[23]\n")
+    rules = written(tmp_path / "ignore.txt", "# nightly\n\n^close \\d+$\n  # more\nstatus=50[23]\n")
     found = ignored(rules)
     assert [where for _, where in found] == [f"{rules}:3", f"{rules}:5"]
     stream = Stream(ignored=found)
@@ -217,8 +217,7 @@ def test_rules_silence_what_they_fit(tmp_path: Path) -> None:
     ("content", "told"), [(b"ok\n(", r":2: '\(' is not a regular expression"), (b"\xff", "it is not UTF-8")]
 )
 def test_rules_that_cannot_be_read_are_refused(tmp_path: Path, content: bytes, told: str) -> None:
-    rules = tmp_path / "ignore.txt"
-    rules.write_bytes(content)
+    rules = written(tmp_path / "ignore.txt", content)
     with pytest.raises(DataError, match=told):
         ignored(rules)
     with pytest.raises(DataError, match="No such file"):

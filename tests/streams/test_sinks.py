@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from written import written
 
 from seqmlm.data.rows import read_rows
 from seqmlm.errors import StateError, UsageError
@@ -150,8 +151,7 @@ def _committed(path: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_table_is_made_at_the_end_from_lines_that_are_then_removed(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / f"a.{kind}"
-    path.write_text("old")
+    path = written(tmp_path / f"a.{kind}", "old")
     sink = open_sink(path, SCHEMA, format=kind)
     sink.write(ROWS)
     mark = sink.commit()
@@ -239,8 +239,7 @@ def test_csv_on_standard_output_is_that_of_a_file_and_comes_at_once(tmp_path: Pa
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_an_output_that_cannot_be_resumed_is_there_when_it_is_complete(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / f"a.{kind}"
-    path.write_text("old")
+    path = written(tmp_path / f"a.{kind}", "old")
     sink = open_sink(path, SCHEMA, format=kind, resumable=False)
     sink.write(ROWS)
     sink.commit()
@@ -353,8 +352,7 @@ def test_a_full_disk_leaves_what_was_committed(tmp_path: Path, kind: str) -> Non
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_disk_that_is_full_when_the_table_is_made_leaves_its_lines(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / f"a.{kind}"
-    path.write_text("old")
+    path = written(tmp_path / f"a.{kind}", "old")
     sink = open_sink(path, SCHEMA, format=kind)
     sink.write(ROWS)
     mark = sink.commit()

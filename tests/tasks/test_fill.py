@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from histories import histories
 from tiny_models import random_model, saved
+from written import written
 
 from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.domains.logs.readers.events import LogLines
@@ -78,8 +79,7 @@ def test_candidates_of_patients_are_codes_with_their_descriptions(tmp_path: Path
 
 def test_files_give_a_row_for_each_sequence_with_a_gap(tmp_path: Path, seqmlm: Run):
     model = saved(random_model("protein", ResidueTokenizer()), tmp_path / "model")
-    fasta = tmp_path / "p.fasta"
-    fasta.write_text(">a\nMKT_Y\n>b\nMKTAY\n>c\nM<mask>TAY_\n")
+    fasta = written(tmp_path / "p.fasta", ">a\nMKT_Y\n>b\nMKTAY\n>c\nM<mask>TAY_\n")
     done = seqmlm("fill", model, fasta)
     rows = [json.loads(line) for line in done.out.splitlines()]
     assert [row["id"] for row in rows] == ["a", "c"]
@@ -95,8 +95,7 @@ def test_files_give_a_row_for_each_sequence_with_a_gap(tmp_path: Path, seqmlm: R
 def test_a_line_of_a_log_file(tmp_path: Path, seqmlm: Run):
     tokenizer = TemplateTokenizer.train([LogLines(lines=LOG)] * 3)
     model = saved(random_model("logs", tokenizer), tmp_path / "model")
-    log = tmp_path / "app.log"
-    log.write_text("started\n[MASK]\nstopped\n")
+    log = written(tmp_path / "app.log", "started\n[MASK]\nstopped\n")
     done = seqmlm("fill", model, log).ok()
     row = json.loads(done.out)
     assert re.fullmatch("started\n.+\nstopped", row["filled"])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from written import written
 
 from seqmlm.engine.linear import LinearRows
 from seqmlm.inference import model_folder
@@ -79,8 +80,7 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     assert exact[2]["score"] > exact[0]["score"] + 1  # the pair is broken
 
     wildtype = fasta(tracked_workspace / "wt.fasta", given[:1])
-    variants = tracked_workspace / "variants.txt"
-    variants.write_text("A1C\nA1C:G9F\nF5C\n")
+    variants = written(tracked_workspace / "variants.txt", "A1C\nA1C:G9F\nF5C\n")
     found = seqmlm("variants", "fam", variants, "--wildtype", wildtype, "--convention", "mutant").ok()
     one, both, other = (json.loads(line)["effect"] for line in found.out.splitlines())
     assert one < other
@@ -136,8 +136,7 @@ def test_rows_of_another_length_are_refused(seqmlm: Run, alignment: Path, tracke
     scored = seqmlm("score", "fam", other)
     assert scored.code == 3
     assert "other.fasta:3: a row of 6 units, where a linear model reads rows of 9" in scored.err
-    removed = tracked_workspace / "removed.txt"
-    removed.write_text("A1del\n")
+    removed = written(tracked_workspace / "removed.txt", "A1del\n")
     gone = seqmlm("variants", "fam", removed, "--wildtype", fasta(tracked_workspace / "wt.fa", ["ACDEFDEFG"]))
     assert gone.code == 3
     assert "a row of 8 units" in gone.err

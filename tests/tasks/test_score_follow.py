@@ -34,6 +34,7 @@ from scored_streams import (
     write,
 )
 from tiny_models import protein_model, saved
+from written import written
 
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import following as module
@@ -443,8 +444,7 @@ def test_what_is_muted_or_ignored_is_written_and_opens_nothing(calibrated: str, 
     write(logs / "a.log", _seen("disk 7 on fire"))
     follow(config, _states("resolved"))
     mark_incident(1, muted=True)
-    rules = logs / "ignore.txt"
-    rules.write_text("^fan \\d+ stuck$\n")
+    rules = written(logs / "ignore.txt", "^fan \\d+ stuck$\n")
     config = replace(config, ignore=rules)  # the stream goes on with other rules
     write(logs / "a.log", [*_seen("disk 8 on fire"), *_seen("fan 3 stuck"), *_seen("roof is open")])
     summary = follow(config, _states("resolved", "resolved"))
@@ -642,8 +642,7 @@ def test_a_stream_that_reads_nothing_commits_that_it_is_alive(
 
 
 def test_rules_that_are_wrong_are_refused_before_anything_is_read(calibrated: str, logs: Path) -> None:
-    rules = logs / "ignore.txt"
-    rules.write_text("(")
+    rules = written(logs / "ignore.txt", "(")
     with pytest.raises(DataError, match=r"ignore.txt:1: '\(' is not a regular expression"):
         score_following(_alarming(calibrated, logs, ignore=rules))
     with pytest.raises(UsageError, match="--ignore is about the incidents"):

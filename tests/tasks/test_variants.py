@@ -13,6 +13,7 @@ import pytest
 from checkpoints import checkpoint
 from stopped import stop_at
 from text_models import text_model
+from written import written
 
 from seqmlm.inference import runner
 from seqmlm.inference.session import Session
@@ -32,9 +33,7 @@ def esm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def wildtype(tmp_path: Path) -> Path:
-    path = tmp_path / "wt.fasta"
-    path.write_text(f">wt\n{WILDTYPE}\n")
-    return path
+    return written(tmp_path / "wt.fasta", f">wt\n{WILDTYPE}\n")
 
 
 @pytest.fixture
@@ -47,15 +46,11 @@ def measured(tmp_path: Path, esm: Path) -> Path:
             if new != old:
                 value = float(effects[place, number])
                 rows.append(f"{old}{place + 1}{new},{value},{-value},{'' if place else value}")
-    path = tmp_path / "dms.csv"
-    path.write_text("\n".join(rows) + "\n")
-    return path
+    return written(tmp_path / "dms.csv", "\n".join(rows) + "\n")
 
 
 def table(folder: Path, *variants: str) -> Path:
-    path = folder / "variants.txt"
-    path.write_text("".join(f"{one}\n" for one in variants))
-    return path
+    return written(folder / "variants.txt", "".join(f"{one}\n" for one in variants))
 
 
 def test_rows(seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path):
@@ -163,8 +158,7 @@ def test_an_interrupted_run_is_resumed(seqmlm, esm, wildtype, tmp_path, monkeypa
         new = random.choice(list("DNEGPLW"), 2)
         changes = [f"{WILDTYPE[at]}{at + 1}{to}" for at, to in zip((first, second), new, strict=True)]
         rows.append(f"{':'.join(changes)},{random.normal()}")
-    asked = tmp_path / "doubles.csv"
-    asked.write_text("\n".join([*rows, "W1A,0"]) + "\n")
+    asked = written(tmp_path / "doubles.csv", "\n".join([*rows, "W1A,0"]) + "\n")
     given = ("variants", esm, asked, "-d", "protein", "--wildtype", wildtype, "--on-error", "quarantine")
     compared = (*given, "--measured", "fitness", "--json", "--out")
     whole = seqmlm(*compared, tmp_path / f"whole-{name}").ok()

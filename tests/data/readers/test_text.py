@@ -36,8 +36,7 @@ def test_paragraphs_come_back_as_they_were(parts: list[list[str]]) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "p.txt"
-        path.write_text("\n\n".join("\n".join(part) for part in parts))
+        path = written(Path(folder) / "p.txt", "\n\n".join("\n".join(part) for part in parts))
         assert [r.raw for r in read_txt(path, Problems(), paragraphs=True)] == ["\n".join(p) for p in parts]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from Bio import bgzf
-from written import refused
+from written import refused, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna import bed
@@ -30,9 +30,7 @@ def genome(folder: Path, packed: bool = False) -> Path:
 
 
 def windows(folder: Path, text: str) -> Path:
-    path = folder / "w.bed"
-    path.write_text(text)
-    return path
+    return written(folder / "w.bed", text)
 
 
 @pytest.mark.parametrize("packed", [False, True])

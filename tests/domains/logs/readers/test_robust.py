@@ -37,8 +37,7 @@ def read(path: Path, problems: Problems | None = None, **options: Any) -> list[R
 
 
 def write(tmp_path: Path, lines: list[str]) -> Path:
-    path = written(tmp_path / "app.log", "\n".join(lines) + "\n")
-    return path
+    return written(tmp_path / "app.log", "\n".join(lines) + "\n")
 
 
 def test_a_trace_belongs_to_its_message(tmp_path: Path):
