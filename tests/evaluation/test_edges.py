@@ -20,7 +20,6 @@ def test_each_sequence_counts_once_whatever_its_length() -> None:
         own = [measure(labels, x) for x in scores for measure in (roc_auc_score, average_precision_score)]
         found.append([*own, labels.mean()])
     told = rankings.ranking()
-    assert told is not None
     means = [told.values["auroc"], told.values["auprc"], told.distance["auroc"], told.distance["auprc"]]
     assert [one.value for one in means] == pytest.approx(np.mean(found, axis=0)[:4].tolist())
     assert told.prevalence == pytest.approx(np.mean(found, axis=0)[4])
@@ -37,7 +36,6 @@ def test_the_gain_is_paired() -> None:
         scores[: number % 3] = -1
         rankings.add(labels, scores, (-2 * scores).astype(np.int64))
     told = rankings.ranking()
-    assert told is not None
     assert told.values["auroc"].high - told.values["auroc"].low > 0.05
     assert (told.gain["auroc"].low, told.gain["auroc"].high) == (0.0, 0.0)
 
@@ -49,6 +47,5 @@ def test_what_has_pairs_of_one_kind_says_nothing_and_one_sequence_has_no_interva
     assert rankings.ranking() is None
     rankings.add(np.array([True, False]), np.array([2.0, 1.0]), np.array([1, 1]))
     told = rankings.ranking()
-    assert told is not None
     assert told.values["auroc"].value == 1.0
     assert np.isnan([told.values["auroc"].low, told.gain["auprc"].high]).all()

@@ -222,7 +222,6 @@ def scorer() -> Scorer:
 
 def test_batches_and_deaths_change_nothing(scorer: Scorer) -> None:
     whole, database = scorer.play(iter([1500]), lambda: False)
-    assert database.state is not None
     moves = (database.state["moved"], database.state["moves"])
     assert moves == (2800, 24)  # each hundred rows; the first at 500
     assert len(database.rows) <= 2 * 400 + 2 * 100

@@ -151,7 +151,6 @@ def test_no_row_is_lost_or_doubled(workspace: Path) -> None:
     assert _scored(whole) == _scored(out)
     with Registry(Workspace.locate()) as registry:
         found = registry.stream(str(out))
-        assert found is not None
         assert [
             line for _, line in registry.stream_rows(found.id, 0, 1 << 20)
         ] == out.read_text().splitlines()

@@ -309,7 +309,6 @@ class Campaign:
             subprocess.run([ROOT / ".ci" / "postgres", "restart"], check=True, capture_output=True)
             self.kills += 1
             self.await_all(home, [job])
-            assert job.done is not None
             if "Traceback" in job.done.err:
                 self.problems.append(f"{home.name}: {job.done.err[-600:]}")
             self.run_once(home, environment, "runs", "sync")

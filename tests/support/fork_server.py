@@ -184,7 +184,6 @@ class ForkServer:
             "streams": str(streams),
             "most_bytes": most_bytes,
         }
-        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asked) + "\n")
         pid = int(self.told.readline())
         self._running = Running(self, pid, streams, given.open("w") if stdin is None else None)

@@ -75,7 +75,6 @@ def move_alias(entry: ModelEntry, alias: str) -> None:
 
 def rows_of(config: ScoreConfig) -> list[dict[str, Any]]:
     """The rows that are written whole."""
-    assert config.out is not None
     if not config.out.exists():
         return []  # nothing was written
     return [json.loads(line) for line in config.out.read_text().splitlines(keepends=True) if line[-1] == "\n"]

@@ -91,7 +91,6 @@ class Beyond(Level):
     name, statistics, background = "beyond", ("above", "length"), Lengths
 
     def rows(self, scored: Scored, background: Background | None) -> list[Row]:
-        assert isinstance(background, Lengths)
         return [record_row(scored, {"above": mean(scored) - background.usual, "length": float(len(scored))})]
 
 
@@ -107,7 +106,6 @@ def test_the_same_records_give_the_same_calibrations(model: LoadedModel, tmp_pat
         written.append((tmp_path / name / CALIBRATION).read_bytes())
     assert written[0] == written[1]
     back = stored_calibration(replace(model, path=str(tmp_path / "a")), level, "one-pass")
-    assert back is not None
     assert (back.rows, back.source, back.created) == (80, "f", "now")
 
 
@@ -158,7 +156,6 @@ def test_what_teaches_a_background_does_not_calibrate(model: LoadedModel, tmp_pa
     level, records = Beyond(), normal(60)
     one = calibrator(model)
     background, rest = one.background(level, records, None)
-    assert isinstance(background, Lengths)
     assert background.windows == 30
     assert 2 < background.usual < 8
     assert [record.id for record in rest.records] == [str(n) for n in range(2, 61, 2)]

@@ -80,9 +80,7 @@ def _one_shot(config: ScoreConfig, rows: Iterable[int]) -> Calibration:
     records = list(plan.session.domain.read(again.sources, Problems(), format="iso", scoring=True, **OPTIONS))
     judged = list(plan.detector().judged(records, Problems()))
     chosen = [judged[number - 1].row for number in rows]
-    assert plan.stored is not None
     own = plan.stored.fitted
-    assert isinstance(own, Calibration)
     return Calibration.fit(*table(chosen, plan.level.judges), seed=0, fusion=own.fusion)
 
 
@@ -125,7 +123,6 @@ def test_it_is_that_of_the_same_rows_scores_and_keeps_the_rate(
     mark_incident(backup, normal=True)
     with Registry(Workspace.locate()) as registry:
         stream = registry.stream(str(config.out))
-        assert stream is not None
         left_out = registry.real_rows(stream.id)
     assert 101 in left_out
     assert 201 not in left_out
@@ -172,7 +169,6 @@ def test_a_rolling_calibration_rests_on_false_alarms_and_not_on_faults(model: Pa
     follow(config, 305)
     with Registry(Workspace.locate()) as registry:
         stream = registry.stream(str(config.out))
-        assert stream is not None
         kept = registry.rolling(stream.id)
         faults = sorted(registry.real_rows(stream.id))
     assert kept is not None
@@ -185,8 +181,6 @@ def test_a_rolling_calibration_rests_on_false_alarms_and_not_on_faults(model: Pa
 def _stored(config: ScoreConfig) -> Calibration:
     session = opened(config)
     found = stored_calibration(session.model, session.domain.level("session"), "exact")
-    assert found is not None
-    assert isinstance(found.fitted, Calibration)
     return found.fitted
 
 

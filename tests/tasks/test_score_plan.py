@@ -71,7 +71,6 @@ def costs(session: Session, config: ScoreConfig) -> dict[str, float]:
     """Forward tokens in each mode."""
     modes = [EXACT, Mode("partition", 4), ONE_PASS]
     found = work_of(session, session.domain.level(None), modes, config.sources)
-    assert found is not None
     return dict(found.tokens)
 
 

@@ -16,7 +16,6 @@ def test_prediction_lines_show_the_source(lexer):
     text = "def f(a):\n    return a + 1\n"
     tokenizer = CodeTokenizer.train([text] * 5, lexer=lexer)
     encoding = tokenizer.encode(text)
-    assert encoding.symbols is not None
     asked = (encoding.symbols == encoding.symbols[encoding.ids == encoding.ids[4]][0]).nonzero()[0]
     shown = CODE.show(tokenizer, text, encoding, asked, encoding.ids[asked])
     assert shown.splitlines()[0] == "masked    def f([MASK]): return [MASK] + 1"

@@ -113,7 +113,6 @@ def test_the_model_sees_both_sides_of_a_base_wherever_its_contig_was_cut(form: s
             first, stop = own(one)
             encoding = tokenizer.encode(one.raw)
             for window, owned in WHOLE.windows(encoding, tokenizer, longest):
-                assert window.spans is not None
                 shown = window.spans[window.groups >= 0, 0] + start
                 low, high = int(shown.min()), int(shown.max())
                 for base in (window.spans[owned, 0] + start).tolist():
