@@ -9,13 +9,14 @@ import csv
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import COMMANDS, TASKS
+from fork_server import Run
 from histories import histories, table
 from text_models import text_model
 from tiny_models import random_model
@@ -28,8 +29,6 @@ from seqmlm.inference import model_folder
 from seqmlm.rows.file import Rows, columns_of
 from seqmlm.tokenizers.events import EventsTokenizer
 from seqmlm.tokenizers.residue import ResidueTokenizer
-
-Run = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -266,9 +265,7 @@ def test_another_request_is_not_gone_on_with(
 def test_two_runs_do_not_write_one_file(asked: Asked, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     with FileLock(out.with_name("out.jsonl.lock")):
-        done = asked("--out", out)
-    assert done.code == 4
-    assert "in use" in done.err
+        asked("--out", out).refused(4, "in use")
     assert not out.exists()
 
 

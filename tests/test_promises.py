@@ -9,16 +9,15 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_server import Run
 
 from seqmlm.inference.calibrations import stored_calibrations
 from seqmlm.tasks import calibrate, finalize, score_plan
-
-Cli = Callable[..., Any]
 
 FEW_STEPS = ("--set", "train.max_steps=4", "--set", "train.evaluation_records=32")
 """A training of seconds: what is promised holds for a model that has learnt nothing, too."""
@@ -84,7 +83,7 @@ def rows_of(home: Path, name: str) -> dict[str, int]:
 
 
 def test_proteins_at_one_alarm_in_a_hundred(
-    proteins: tuple[Path, Path], seqmlm: Cli, tracked_workspace: Path, tmp_path: Path, every_line: None
+    proteins: tuple[Path, Path], seqmlm: Run, tracked_workspace: Path, tmp_path: Path, every_line: None
 ) -> None:
     known, new = proteins
     train = ("train", "--domain", "protein", known, "--max-time", "10s", "--name", "enzymes")
@@ -101,7 +100,7 @@ def test_proteins_at_one_alarm_in_a_hundred(
 
 
 def test_proteins_too_few_to_hold_enough_out(
-    proteins: tuple[Path, Path], seqmlm: Cli, tmp_path: Path
+    proteins: tuple[Path, Path], seqmlm: Run, tmp_path: Path
 ) -> None:
     few = tmp_path / "few.fasta"
     few.write_text(">".join(gzip.decompress(proteins[0].read_bytes()).decode().split(">")[:201]))
@@ -111,7 +110,7 @@ def test_proteins_too_few_to_hold_enough_out(
 
 
 def test_patients_at_one_alarm_in_twenty(
-    patients: tuple[Path, Path], seqmlm: Cli, tracked_workspace: Path, tmp_path: Path
+    patients: tuple[Path, Path], seqmlm: Run, tracked_workspace: Path, tmp_path: Path
 ) -> None:
     known, new = patients
     train = ("train", "--domain", "ehr", known, "--max-time", "10s", "--name", "cohort")
@@ -125,7 +124,7 @@ def test_patients_at_one_alarm_in_twenty(
 
 def test_a_genome(
     genome: tuple[Path, Path],
-    seqmlm: Cli,
+    seqmlm: Run,
     tracked_workspace: Path,
     every_line: None,
     monkeypatch: pytest.MonkeyPatch,
@@ -153,7 +152,7 @@ def test_a_genome(
 
 
 def test_a_kill_while_a_genome_is_calibrated_leaves_a_model(
-    genome: tuple[Path, Path], seqmlm: Cli, tracked_workspace: Path, monkeypatch: pytest.MonkeyPatch
+    genome: tuple[Path, Path], seqmlm: Run, tracked_workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -165,8 +164,7 @@ def test_a_kill_while_a_genome_is_calibrated_leaves_a_model(
     assert rows_of(tracked_workspace, "genome") == {}
     with monkeypatch.context() as patched:
         patched.setattr(score_plan, "PATIENCE", 0.1)  # of a whole genome, exactly scored, it were hours
-        done = seqmlm("score", "genome", genome[1], "--out", tracked_workspace / "raw.jsonl")
-    assert done.code == 0, done.err
+        done = seqmlm("score", "genome", genome[1], "--out", tracked_workspace / "raw.jsonl").ok()
     assert done.err.splitlines()[0].startswith("--mode one-pass: ")
     assert seqmlm("train", "--resume", "genome").code == 0
     assert rows_of(tracked_workspace, "genome")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from fork_server import Run
 from histories import histories, table
 
 from seqmlm.data.privacy import PERSONAL
@@ -19,8 +18,6 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import CALIBRATION, stored_calibrations, stored_trained_on
 from seqmlm.registry import Registry
 from seqmlm.workspace import Workspace
-
-Run = Callable[..., Any]
 
 SMALL = "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}"
 FAST = (
@@ -115,8 +112,7 @@ def test_rates_that_the_normal_rows_do_not_guarantee(
     monkeypatch.setattr(model_folder, "load", _killed)
     for source in (new, "-"):
         refused = seqmlm("score", "mine", source, "--fpr", "0.000001")
-        assert refused.code == 2
-        assert "asks for a rate of 1e-06; the 400 normal rows" in refused.err
+        refused.refused(2, "asks for a rate of 1e-06; the 400 normal rows")
     stored = {
         mode: one.fitted for (_, mode), one in stored_calibrations(workspace / "runs/mine/model").items()
     }
@@ -127,8 +123,7 @@ def test_rates_that_the_normal_rows_do_not_guarantee(
         assert f"--mode {mode}'" in refused.err
         assert ("--extrapolate" in refused.err) is fitted.has_tail
     refused = seqmlm("score", "mine", new, "--fpr", "0.01", "--mode", "exact")
-    assert refused.code == 4
-    assert "mode exact: make one from normal data" in refused.err
+    refused.refused(4, "mode exact: make one from normal data")
     assert "--extrapolate is about" in seqmlm("score", "mine", new, "--extrapolate").err
 
 

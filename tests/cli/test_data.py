@@ -92,8 +92,7 @@ def test_to_read_nothing_is_an_error_that_says_why(seqmlm, workspace: Path, data
     file = written(workspace / "x.fasta", data)
     on_error = ("--on-error", "skip")
     for words in (("data", "inspect"), ("train", *on_error), ("data", "export", "--out", "e", *on_error)):
-        done = seqmlm(*words, "--domain", "protein", str(file)).refused(3, said)
-        assert "Traceback" not in done.err
+        seqmlm(*words, "--domain", "protein", str(file)).refused(3, said)
 
 
 @pytest.mark.parametrize("name", ["pipe", "folder/pipe", "/dev/null"])
@@ -106,16 +105,14 @@ def test_what_is_no_file_is_said_and_never_waited_for(seqmlm, workspace: Path, n
             3, f"{name}: ", "a pipe, socket or device"
         )
         done = seqmlm(*words, "--domain", "protein", str(workspace / "folder"))
-        assert done.code == 3, done.err
-        assert "the folder contains no files" in done.err
+        done.refused(3, "the folder contains no files")
 
 
 def test_a_format_of_folders_is_not_read_from_standard_input(seqmlm, workspace: Path) -> None:
     for domain, format in (("ehr", "omop"), ("ehr", "synthea"), ("ehr", "mimic3"), ("code", "worktree")):
         for path in ("-", "/dev/stdin"):
             done = seqmlm("data", "inspect", "--domain", domain, "--format", format, path)
-            assert done.code == 2, done.err
-            assert "- is no folder" in done.err
+            done.refused(2, "- is no folder")
 
 
 def test_formats_and_their_options_are_listed(seqmlm, workspace: Path) -> None:
@@ -136,6 +133,5 @@ def test_an_export_is_trained_on(seqmlm, workspace: Path) -> None:
     )
     assert again["records"] == done.json["splits"]["validation"]
     refused = seqmlm("data", "export", "--domain", "ehr", "--out", workspace / "patients")
-    assert refused.code == 2
-    assert "only aggregates leave the workspace" in refused.err
+    refused.refused(2, "only aggregates leave the workspace")
     seqmlm("data", "export", "--domain", "protein", "--out", out, "--on-error", "skp").refused(2)

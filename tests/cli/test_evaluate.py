@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fork_server import Run
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
-
-Run = Callable[..., Any]
 
 
 def _rows(count: int = 200, **more: Any) -> list[dict[str, Any]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_server import Run
 from receiver import NoFiles
 
 from seqmlm.data.problems import Problems
@@ -17,8 +17,6 @@ from seqmlm.inference.following import Outbox
 from seqmlm.inference.grouping import Grouping
 from seqmlm.registry import Registry
 from seqmlm.workspace import Workspace
-
-Cli = Callable[..., Any]
 
 EVIL = "x\x1b[2J\u202e<b>[red]\ud800\x00"
 SHOWN = r"x\x1b[2J\u202e<b>[red]\ud800\x00"
@@ -72,7 +70,7 @@ def _later(workspace: Path, row: dict[str, Any]) -> None:
         outbox.close()
 
 
-def test_a_newcomer_is_told_where_incidents_come_from(seqmlm: Cli) -> None:
+def test_a_newcomer_is_told_where_incidents_come_from(seqmlm: Run) -> None:
     done = seqmlm("incidents", "list")
     assert (done.code, done.out) == (0, "")
     assert "--follow" in done.err
@@ -80,7 +78,7 @@ def test_a_newcomer_is_told_where_incidents_come_from(seqmlm: Cli) -> None:
     assert seqmlm("incidents", "list", "--state", "open").err == "no such incidents\n"
 
 
-def test_list(incidents: Path, seqmlm: Cli) -> None:
+def test_list(incidents: Path, seqmlm: Run) -> None:
     done = seqmlm("incidents", "list")
     head, new, old = [line.split("\t") for line in done.out.splitlines()]
     assert head == ["id", "state", "opened", "last alarm", "rows", "p", "what broke"]
@@ -97,7 +95,7 @@ def test_list(incidents: Path, seqmlm: Cli) -> None:
     assert ids("--since", "2d", "--state", "resolved") == [1]
 
 
-def test_show(incidents: Path, seqmlm: Cli) -> None:
+def test_show(incidents: Path, seqmlm: Run) -> None:
     done = seqmlm("incidents", "show", 2, "--rows", 2)
     assert "\x1b" not in done.out + done.err
     facts = dict(line.split("  ", 1) for line in done.out.split("\n\n")[0].splitlines())
@@ -115,7 +113,7 @@ def test_show(incidents: Path, seqmlm: Cli) -> None:
     assert "likes" not in found
 
 
-def test_ack_and_mute(incidents: Path, seqmlm: Cli) -> None:
+def test_ack_and_mute(incidents: Path, seqmlm: Run) -> None:
     done = seqmlm("incidents", "ack", 2, "--note", "Ann is on it")
     assert done.out.startswith(
         "incident 2 is acknowledged as a fault until it is over (a false alarm: --normal): x\\x1b[2J"
@@ -138,7 +136,7 @@ def test_ack_and_mute(incidents: Path, seqmlm: Cli) -> None:
     assert not seqmlm("incidents", "show", 1, "--json").json["muted"]
 
 
-def test_a_false_alarm_is_silent_and_counted(incidents: Path, seqmlm: Cli) -> None:
+def test_a_false_alarm_is_silent_and_counted(incidents: Path, seqmlm: Run) -> None:
     """What is like it opens nothing more, the report says how many there were; and it can be taken back."""
     assert "alse alarm" not in seqmlm("report", "--since", "3d").out  # nobody has said anything
     done = seqmlm("incidents", "ack", 1, "--normal", "--note", "backup")
@@ -186,11 +184,11 @@ def test_a_false_alarm_is_silent_and_counted(incidents: Path, seqmlm: Cli) -> No
         (["list", "--stream", "other.jsonl"], 4, "follows files and writes other.jsonl"),
     ],
 )
-def test_what_cannot_be_done_is_said(incidents: Path, seqmlm: Cli, words: list[object], code: int, told: str):
+def test_what_cannot_be_done_is_said(incidents: Path, seqmlm: Run, words: list[object], code: int, told: str):
     seqmlm("incidents", *words).refused(code, told)
 
 
-def test_rows_of_sensitive_data_are_not_shown(workspace: Path, seqmlm: Cli) -> None:
+def test_rows_of_sensitive_data_are_not_shown(workspace: Path, seqmlm: Run) -> None:
     with Registry(Workspace.locate()) as registry:
         outbox = Outbox(workspace / "s.jsonl", registry, {}, NoFiles, private=True)  # type: ignore[arg-type, return-value]
         outbox.begin(Problems())
@@ -205,7 +203,7 @@ def test_rows_of_sensitive_data_are_not_shown(workspace: Path, seqmlm: Cli) -> N
     assert json.loads((workspace / "s.jsonl").read_text())["message"] == "ann"
 
 
-def test_incidents_say_whether_their_scoring_runs(incidents: Path, seqmlm: Cli) -> None:
+def test_incidents_say_whether_their_scoring_runs(incidents: Path, seqmlm: Run) -> None:
     """Who stands for a scoring that runs holds the lock of its output."""
     found = {one["id"]: one for one in seqmlm("incidents", "list", "--json").json}
     assert (found[2]["stream_running"], found[2]["stream_judged"][:4]) == (False, str(NOW.year))
@@ -218,7 +216,7 @@ def test_incidents_say_whether_their_scoring_runs(incidents: Path, seqmlm: Cli) 
         assert "is running, and has judged nothing since" in seqmlm("incidents", "show", 2).out
 
 
-def test_prune(incidents: Path, seqmlm: Cli) -> None:
+def test_prune(incidents: Path, seqmlm: Run) -> None:
     """The old stream's incident goes; its one row is its last, and stays, as does all of the other stream."""
     said = f"{incidents / 'old.jsonl'}: 0 of 1 rows and 1 incident "
     dry = seqmlm("incidents", "prune", "--older-than", "1s", "--dry-run")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fork_server import Run
 from text_models import text_model
 from tiny_models import protein_model, saved
-
-Run = Callable[..., Any]
 
 PAIRS = [
     ("the cat sees the dog", "the cat see the dog", "agreement"),
@@ -77,8 +74,7 @@ def test_parallel_files_and_named_columns_agree(seqmlm: Run, model: Path, tmp_pa
     assert parallel.json["margin"] == pytest.approx(named.json["margin"], abs=1e-5)
     (tmp_path / "b.txt").write_text("one\n")
     short = seqmlm("pairs", model, "--good", tmp_path / "g.txt", "--bad", tmp_path / "b.txt")
-    assert short.code == 3
-    assert "b.txt: the file ends before line 2" in short.err
+    short.refused(3, "b.txt: the file ends before line 2")
 
 
 def test_a_row_that_is_no_pair_costs_itself(seqmlm: Run, model: Path, tmp_path: Path) -> None:

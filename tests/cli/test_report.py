@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_server import Run
 from receiver import NoFiles
 from registered import origin
 from sqlalchemy import update
@@ -22,7 +23,6 @@ from seqmlm.inference.grouping import Grouping
 from seqmlm.registry import Registry, tables
 from seqmlm.workspace import Workspace
 
-Cli = Callable[..., Any]
 NOW = datetime.now(UTC)
 
 
@@ -84,7 +84,7 @@ class Text(HTMLParser):
         self.text += data
 
 
-def test_where_nothing_is_followed_the_remedy_is_said(seqmlm: Cli, workspace: Path) -> None:
+def test_where_nothing_is_followed_the_remedy_is_said(seqmlm: Run, workspace: Path) -> None:
     seqmlm("report").refused(4, "seqmlm score MODEL 'logs/*.log' --follow")
     stream(workspace, [])
     assert seqmlm("report", "nosuch").code == 4
@@ -92,7 +92,7 @@ def test_where_nothing_is_followed_the_remedy_is_said(seqmlm: Cli, workspace: Pa
     assert seqmlm("report", "--since", "9999999d").code == 2
 
 
-def test_a_period_without_rows_is_no_all_clear(seqmlm: Cli, workspace: Path) -> None:
+def test_a_period_without_rows_is_no_all_clear(seqmlm: Run, workspace: Path) -> None:
     out = stream(workspace, [(30.0, row(1))])
     done = seqmlm("report")
     assert "0 rows judged." in done.out
@@ -105,7 +105,7 @@ def test_a_period_without_rows_is_no_all_clear(seqmlm: Cli, workspace: Path) -> 
     assert "not an all-clear" in done.out
 
 
-def test_rows_alarms_and_incidents_of_the_period(seqmlm: Cli, workspace: Path) -> None:
+def test_rows_alarms_and_incidents_of_the_period(seqmlm: Run, workspace: Path) -> None:
     rows = [
         (30.0, alarm(1, "old")),
         (29.5, row(2)),
@@ -149,7 +149,7 @@ def test_rows_alarms_and_incidents_of_the_period(seqmlm: Cli, workspace: Path) -
     assert len(seqmlm("report", "--since", "2d", "--json").json["incidents"]) == 3
 
 
-def test_bins_are_as_wide_as_the_period_asks(seqmlm: Cli, workspace: Path) -> None:
+def test_bins_are_as_wide_as_the_period_asks(seqmlm: Run, workspace: Path) -> None:
     stream(workspace, [(0.5, row(1)), (100.0, row(2))])
     for since, width in (("30s", 1), ("1h", 60), ("7d", 7200), ("300d", 604_800), ("9000d", 13 * 604_800)):
         found = seqmlm("report", "--since", since, "--json").json["bins"]
@@ -157,7 +157,7 @@ def test_bins_are_as_wide_as_the_period_asks(seqmlm: Cli, workspace: Path) -> No
         assert sum(found["rows"]) == {"30s": 0, "1h": 1}.get(since, 2)
 
 
-def test_all_clear_is_said_where_everything_runs_and_was_judged(seqmlm: Cli, workspace: Path) -> None:
+def test_all_clear_is_said_where_everything_runs_and_was_judged(seqmlm: Run, workspace: Path) -> None:
     out = stream(workspace, [(1.0, row(1))])
     with FileLock(out.with_name("out.jsonl.lock")):
         done = seqmlm("report")
@@ -166,7 +166,7 @@ def test_all_clear_is_said_where_everything_runs_and_was_judged(seqmlm: Cli, wor
     assert done.err == f"report: {workspace / 'report.html'}\n"
 
 
-def test_p_values_that_are_not_uniform_and_streams_without_alarms_are_said(seqmlm: Cli, workspace: Path):
+def test_p_values_that_are_not_uniform_and_streams_without_alarms_are_said(seqmlm: Run, workspace: Path):
     rows = [(1.0, {**row(n, 0.01 + n / 1000)}) for n in range(150)]
     for _, one in rows:
         del one["alarm"]
@@ -178,7 +178,7 @@ def test_p_values_that_are_not_uniform_and_streams_without_alarms_are_said(seqml
     assert seqmlm("report", "--json").json["streams"][0]["alarms"] is None
 
 
-def test_where_alarms_alone_are_kept_nothing_is_said_of_the_other_rows(seqmlm: Cli, workspace: Path) -> None:
+def test_where_alarms_alone_are_kept_nothing_is_said_of_the_other_rows(seqmlm: Run, workspace: Path) -> None:
     rows = [(1.0, alarm(n, "fire")) for n in range(1, 4 * 150, 4)]
     sparse = {"alarms_only": True, "files": [], "source": "journald -u web"}
     out = stream(workspace, rows, request=sparse)
@@ -196,7 +196,7 @@ def test_where_alarms_alone_are_kept_nothing_is_said_of_the_other_rows(seqmlm: C
     assert "nothing was judged" not in done.out
 
 
-def test_only_the_streams_of_the_model(seqmlm: Cli, workspace: Path) -> None:
+def test_only_the_streams_of_the_model(seqmlm: Run, workspace: Path) -> None:
     folder = workspace / "models" / "web"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
@@ -207,7 +207,7 @@ def test_only_the_streams_of_the_model(seqmlm: Cli, workspace: Path) -> None:
     assert (workspace / "report-web.html").exists()
 
 
-def test_a_stream_that_an_alias_judges_is_of_its_model(seqmlm: Cli, workspace: Path) -> None:
+def test_a_stream_that_an_alias_judges_is_of_its_model(seqmlm: Run, workspace: Path) -> None:
     for version in (1, 2):
         folder = workspace / f"web{version}"
         folder.mkdir()
@@ -221,7 +221,7 @@ def test_a_stream_that_an_alias_judges_is_of_its_model(seqmlm: Cli, workspace: P
     seqmlm("report", "web:1").refused(4, "no scoring of this workspace follows files with web:1")
 
 
-def test_pruned_rows_are_said(seqmlm: Cli, workspace: Path) -> None:
+def test_pruned_rows_are_said(seqmlm: Run, workspace: Path) -> None:
     out = stream(workspace, [(float(n), row(n)) for n in (40, 30, 20, 10, 1)])
     with Registry(Workspace.locate()) as registry, registry._writing.begin() as session:
         session.execute(update(tables.Stream).values(written=5))  # as after the next commit
@@ -233,7 +233,7 @@ def test_pruned_rows_are_said(seqmlm: Cli, workspace: Path) -> None:
     assert "2 rows judged" in said
 
 
-def test_nothing_of_sensitive_logs_is_told(seqmlm: Cli, workspace: Path) -> None:
+def test_nothing_of_sensitive_logs_is_told(seqmlm: Run, workspace: Path) -> None:
     rows = [(1.0, row(n, sensitive=True)) for n in range(30)]
     rows += [(0.5, alarm(40, "Ann Smith", sensitive=True, reason="Ann Smith", template="Ann Smith"))]
     stream(workspace, rows, private=True)
@@ -247,7 +247,7 @@ def test_nothing_of_sensitive_logs_is_told(seqmlm: Cli, workspace: Path) -> None
 
 
 @pytest.mark.parametrize("number", [0, 25])
-def test_many_incidents_and_none(seqmlm: Cli, workspace: Path, number: int) -> None:
+def test_many_incidents_and_none(seqmlm: Run, workspace: Path, number: int) -> None:
     rows = [(20.0 - n / 2, alarm(100 * n, f"fault {n}")) for n in range(number)] or [(1.0, row(1))]
     stream(workspace, rows)
     done = seqmlm("report")

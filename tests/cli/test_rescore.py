@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fork_server import Run
 from text_models import text_model
 
 from seqmlm.evaluation.rescoring import parts
-
-Run = Callable[..., Any]
 
 RIGHT = ["the cat sees the dog", "a dog barks", "the dogs bark loudly", "no cats sleep here"]
 

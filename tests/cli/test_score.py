@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fork_server import Finished, ForkServer
+from fork_server import Finished, ForkServer, Run
 from tiny_models import protein_model, random_model, saved
 
 from seqmlm.data.problems import Problems
@@ -22,8 +22,6 @@ from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tokenizers.bases import BaseTokenizer
-
-Run = Callable[..., Finished]
 
 SECONDS = 240  # patience with a busy machine
 

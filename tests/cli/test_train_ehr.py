@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import stat
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import histories as patients
 import pytest
+from fork_server import Run
 from written import written
-
-Run = Callable[..., Any]
-
 
 SMALL = ("--size", "tiny", "--set", "model.overrides={num_hidden_layers: 2, hidden_size: 32}")
 FAST = (*SMALL, "--set", "train.tokens_per_row=512", "--tokens-per-batch", 1024, "--json")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_server import Run
 from formats import DNA, MESSAGES, saved
 from hostile_formats import KEYS, hostile_formats, place
 
 from seqmlm import plugins
 
-Run = Callable[..., Any]
 FORMATS = [tuple(key.split("-")) for key in KEYS if not key.startswith(("pairs", "rescore"))]
 # Data sets that `datasets` saved, where no clean file of the hostile formats is one.
 SAVED = {"dna": ({"chain": DNA, "n": DNA}, "text=chain"), "logs": ({"line": MESSAGES}, "text=line")}

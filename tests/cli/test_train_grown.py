@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fork_server import Run
 from safetensors.numpy import load_file
 
 from seqmlm.inference.model_folder import load_tokenizer
-
-Run = Callable[..., Any]
 
 SMALL = "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}"
 OLD = ("open file 7", "read block 1 of 9", "user ann logged in", "close")

@@ -10,18 +10,16 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fork_server import Run
 
 from seqmlm.errors import StateError
 from seqmlm.tasks.doctor import plan_ui
 from seqmlm.tracking import Tracker, read_metrics
 from seqmlm.workspace import Workspace
-
-Cli = Callable[..., Any]
 
 
 def test_the_store_is_the_workspaces_and_no_secret_is_an_argument(tracked_workspace: Path) -> None:
@@ -48,7 +46,7 @@ def test_the_page_is_that_of_the_newest_run(tracked_workspace: Path) -> None:
     assert (plan.address, plan.experiment) == (f"http://127.0.0.1:{port}{page}", "seqmlm-text")
 
 
-def test_without_a_run_it_says_so(seqmlm: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_run_it_says_so(seqmlm: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seqmlm.tasks.doctor.become", lambda plan: None)
     empty = seqmlm("ui", "--port", 0)
     assert empty.out.startswith("http://127.0.0.1:")
@@ -80,7 +78,7 @@ def test_a_taken_port(tracked_workspace: Path) -> None:
             plan_ui(taken.getsockname()[1])
 
 
-def test_a_server_has_a_ui_already(seqmlm: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_has_a_ui_already(seqmlm: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
     assert seqmlm("ui").out == "http://tracker:5000\n"
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 import stat
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import histories as patients
 import pytest
+from fork_server import Run
 
 from seqmlm.errors import SeqmlmError
-
-Run = Callable[..., Any]
 
 TINY = "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}"
 SMALL = ("--size", "tiny", "--set", TINY, "--max-steps", 2, "--set", "model.max_length=64")

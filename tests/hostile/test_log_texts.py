@@ -9,13 +9,14 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fork_server import Run
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import printable
@@ -27,8 +28,6 @@ from seqmlm.streams.metrics import prometheus
 from seqmlm.streams.sinks import Schema, open_sink
 from seqmlm.tasks.incidents import list_incidents
 from seqmlm.workspace import Workspace
-
-Cli = Callable[..., Any]
 
 NASTY = [
     *("\x1b[2J\x1b[H", "\x1b]8;;http://evil\x07click\x1b]8;;\x07", "\x1b]0;title\x07", "\x9b31m"),
@@ -115,7 +114,7 @@ class Elements(HTMLParser):
 
 
 def test_what_a_log_says_acts_on_no_terminal(
-    seqmlm: Cli, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    seqmlm: Run, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     follow(workspace, NASTY)
     done = [seqmlm("incidents", "list"), seqmlm("report")]
@@ -140,7 +139,7 @@ def test_what_a_log_says_acts_on_no_terminal(
 
 
 def test_no_element_of_a_page_comes_of_what_a_log_says(
-    seqmlm: Cli, workspace: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    seqmlm: Run, workspace: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages = []
     for texts in (NASTY, PLAIN):

@@ -54,7 +54,11 @@ class Finished:
         """Itself, where the command ended with this code and a message that has each of these words."""
         assert self.code == code, self.err
         assert not [one for one in words if one not in self.err], self.err
+        assert "Traceback" not in self.err
         return self
+
+
+Run = Callable[..., Finished]  # a command line, its words as they come
 
 
 class Running:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from checkpoints import checkpoint
+from fork_server import Run
 from scipy.stats import spearmanr
 from stopped import stop_at
 
@@ -19,7 +18,6 @@ from seqmlm.inference.variants import VariantScorer
 from seqmlm.tasks.assays import summed_up
 from seqmlm.tokenizers.residue import STANDARD
 
-Run = Callable[..., Any]
 WILDTYPES = {"ONE": "MKTAYIAKQRQISFVKSHFSRQ", "TWO": "ACDEFGHIKLMNPQRSTVWY"}
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from checkpoints import checkpoint
+from fork_server import Run
 from text_models import text_model
-
-Run = Callable[..., Any]
 
 WORDS = ("--group", "cat,dog", "--attribute", "cats,terribly")
 TEMPLATE = ("--template", "{group} sees the {attribute}.", *WORDS)

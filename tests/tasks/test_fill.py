@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fork_server import Run
 from histories import histories
 from tiny_models import random_model, saved
 from written import written
@@ -23,8 +23,6 @@ from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
 from seqmlm.tokenizers.events import EventsTokenizer
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
 from seqmlm.tokenizers.residue import ResidueTokenizer
-
-Run = Callable[..., Any]
 
 CODE = "def depth(stack):\n    return len(stack) + 1\n"
 LOG = ("started", "ready in 5 ms", "request 7 done", "request 8 done", "stopped")
@@ -113,5 +111,4 @@ def test_a_line_of_a_log_file(tmp_path: Path, seqmlm: Run):
 )
 def test_what_is_no_sequence(tmp_path: Path, seqmlm: Run, sequence: str, code: int, said: str):
     done = seqmlm("fill", saved(random_model("protein", ResidueTokenizer()), tmp_path / "m"), sequence)
-    assert done.code == code
-    assert said in done.err
+    done.refused(code, said)

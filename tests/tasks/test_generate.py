@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fork_server import Run
 from text_models import text_model
 from tiny_models import random_model, saved
 
@@ -19,8 +19,6 @@ from seqmlm.inference.session import Session
 from seqmlm.tasks.generate import Draw, Generate, GenerateConfig
 from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.residue import STANDARD, ResidueTokenizer
-
-Run = Callable[..., Any]
 
 
 @pytest.fixture

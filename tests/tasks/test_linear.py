@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from fork_server import Run
 from written import written
 
 from seqmlm.engine.linear import LinearRows
 from seqmlm.inference import model_folder
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
-
-Run = Callable[..., Any]
 
 COLUMNS = 9
 PARTNERS = {"A": "G", "C": "F", "D": "E", "E": "D", "F": "C", "G": "A"}
@@ -134,12 +131,10 @@ def test_rows_of_another_length_are_refused(seqmlm: Run, alignment: Path, tracke
     seqmlm(*LINEAR, alignment, "--name", "fam", "--max-steps", 2, "--on-error", "skip").ok()
     other = fasta(tracked_workspace / "other.fasta", ["ACDEFDEFG", "ACDEFG"])
     scored = seqmlm("score", "fam", other)
-    assert scored.code == 3
-    assert "other.fasta:3: a row of 6 units, where a linear model reads rows of 9" in scored.err
+    scored.refused(3, "other.fasta:3: a row of 6 units, where a linear model reads rows of 9")
     removed = written(tracked_workspace / "removed.txt", "A1del\n")
     gone = seqmlm("variants", "fam", removed, "--wildtype", fasta(tracked_workspace / "wt.fa", ["ACDEFDEFG"]))
-    assert gone.code == 3
-    assert "a row of 8 units" in gone.err
+    gone.refused(3, "a row of 8 units")
 
 
 def test_what_makes_no_sense_is_refused(seqmlm: Run, alignment: Path, tracked_workspace: Path) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from encoders import separate_logits
+from fork_server import Run
 from histories import DAY, histories, table
 from text_models import text_model
 from tiny_models import random_model, saved
@@ -26,8 +25,6 @@ from seqmlm.engine.units import Doubles
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.tokenizers.events import EventsTokenizer
-
-Run = Callable[..., Any]
 
 PEOPLE = 90
 CODE = "DRUG//metformin"

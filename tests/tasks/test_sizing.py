@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from fork_server import Run
 
 from seqmlm import plugins
 from seqmlm.engine.distributed import Processes
@@ -18,8 +19,6 @@ from seqmlm.tasks.corpus import CorpusReader, build_corpus
 from seqmlm.tasks.launch import TrainRequest, plan
 from seqmlm.tasks.sizing import PASSES, STEPS, TOKENS_PER_PARAMETER, Candidate, choose, sized
 from seqmlm.workspace import Workspace
-
-Run = Callable[..., Any]
 
 LITTLE, MORE, MOST = 1_000, 10_000, 100_000  # parameters
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from checkpoints import checkpoint
+from fork_server import Run
 from mlflow.tracking import MlflowClient
 from text_models import text_model
 
 from seqmlm.errors import UsageError
 from seqmlm.inference.classifier import Verbalizer
-
-Run = Callable[..., Any]
 
 REVIEWS = ("the cat sees", "a dog barks loudly", "it was terrible", "great cats", "unable dog") * 5
 
@@ -199,8 +196,7 @@ def test_a_task_in_a_file(tmp_path: Path, reviews: Path, seqmlm: Run):
     first = seqmlm("zeroshot", model, reviews, "--set", f"task={task}")
     assert first.out == seqmlm("zeroshot", model, reviews, *ARGUMENTS).out
     both = seqmlm("zeroshot", model, reviews, *ARGUMENTS, "--set", f"task={task}")
-    assert both.code == 2
-    assert "leave --template and --label out" in both.err
+    both.refused(2, "leave --template and --label out")
     task.write_text("template: x\n")
     seqmlm("zeroshot", model, reviews, "--set", f"task={task}").refused(2, "did you mean 'templates'")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from Bio import bgzf
+from fork_server import Run
 from stopped import stop_at
 from tiny_models import random_model
 
@@ -33,7 +34,6 @@ from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 from seqmlm.tokenizers.nucleotide import reverse_complement
 
-Run = Callable[..., Any]
 RNG = np.random.default_rng(5)
 CHR1 = "".join(RNG.choice(list("ACGT"), 300))
 CHR2 = "".join(RNG.choice(list("acgt"), 40)) + "N" * 5 + "".join(RNG.choice(list("ACGT"), 90))
@@ -406,6 +406,5 @@ def test_requests_that_make_no_sense(seqmlm: Run, model: Path, reference: Path, 
         (3, "no record", (tmp_path / "empty.vcf", "--reference", reference, "--out", tmp_path / "o.vcf")),
     ]
     for code, told, given in cases:
-        done = seqmlm("variants", model, *given).refused(code, told)
-        assert "Traceback" not in done.err
+        seqmlm("variants", model, *given).refused(code, told)
     assert not list(tmp_path.glob("o*.vcf"))
