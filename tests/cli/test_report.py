@@ -6,12 +6,12 @@ import json
 import stat
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fork_server import Run
+from pages import Reading
 from receiver import NoFiles
 from registered import origin
 from sqlalchemy import update
@@ -72,18 +72,6 @@ def stream(
     return out
 
 
-class Text(HTMLParser):
-    """The text of a page."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.text = ""
-        self.feed(path.read_text())
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def test_where_nothing_is_followed_the_remedy_is_said(seqmlm: Run, workspace: Path) -> None:
     seqmlm("report").refused(4, "seqmlm score MODEL 'logs/*.log' --follow")
     stream(workspace, [])
@@ -142,7 +130,7 @@ def test_rows_alarms_and_incidents_of_the_period(seqmlm: Run, workspace: Path) -
     assert [one["line"] for one in found["incidents"][1]["first_rows"]] == [900, 901]
     (of,) = found["streams"]
     assert (of["rows"], of["alarms"], of["never_seen"], of["gaps"], of["running"]) == (203, 3, 3, 1, False)
-    text = Text(page).text
+    text = Reading(page.read_text()).text
     for wanted in ("disk 7, disk 8 were never seen", "open, but its scoring is not running", "P-values of"):
         assert wanted in text, wanted
     assert "old was never seen" not in text
@@ -252,5 +240,5 @@ def test_many_incidents_and_none(seqmlm: Run, workspace: Path, number: int) -> N
     stream(workspace, rows)
     done = seqmlm("report")
     assert done.out.count("\nincident") + done.out.startswith("incident") == min(number, 10)
-    text = Text(workspace / "report.html").text
+    text = Reading((workspace / "report.html").read_text()).text
     assert all(f"fault {n} " in text for n in range(number))
