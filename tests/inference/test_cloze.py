@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from checkpoints import checkpoint
+from checkpoints import checkpoint, log_probs
 from tiny_models import random_model
 
 from seqmlm.domains.dna.overlapping import KmerTokenizer
@@ -42,11 +41,6 @@ def saved(
     return request.param, Cloze(Session.open(str(folder), domain=domain)), model, fast
 
 
-def direct(model: Any, ids: list[int]) -> np.ndarray[Any, Any]:
-    with torch.no_grad():
-        return torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), -1).numpy()
-
-
 def test_guesses_are_those_of_transformers(saved: Saved):
     kind, cloze, model, fast = saved
     texts = written(kind)
@@ -56,7 +50,7 @@ def test_guesses_are_those_of_transformers(saved: Saved):
         places = [place for place, token in enumerate(ids) if token == fast.mask_token_id]
         assert len(places) == len(guesses)
         for place, own in zip(places, guesses, strict=True):
-            truth = direct(model, ids)[place]
+            truth = log_probs(model, ids)[place]
             if kind == "esm":
                 order = sorted((TOKENS.index(letter) for letter in STANDARD), key=lambda i: -truth[i])
             else:
@@ -80,7 +74,7 @@ def test_candidates_are_the_chain_rule_in_transformers(saved: Saved):
         total = 0.0
         for place in range(first, last):
             hidden = [fast.mask_token_id if place <= at < last else token for at, token in enumerate(ids)]
-            total += direct(model, hidden)[place, ids[place]]
+            total += log_probs(model, hidden)[place, ids[place]]
         assert fit.units == last - first
         assert fit.log_prob == pytest.approx(total, abs=1e-5)
     assert max(fit.units for fit in found) > 1
@@ -112,7 +106,7 @@ def test_a_gap_of_several_tokens(saved: Saved):
     [gapped] = cloze.opened(cloze.prompts(["the [MASK:3] dog"]))
     ids = fast("the [MASK][MASK][MASK] dog")["input_ids"]
     [guesses] = cloze.guesses([gapped], 1)
-    truth = direct(model, ids)
+    truth = log_probs(model, ids)
     assert [own[0].symbol for own in guesses] == truth[2:5].argmax(-1).tolist()
 
 

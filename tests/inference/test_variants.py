@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from checkpoints import checkpoint
+from checkpoints import checkpoint, log_probs
 from tiny_models import random_model
 
 from seqmlm.domains.dna.overlapping import KmerTokenizer
@@ -46,8 +45,7 @@ def esm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Session, Any]:
 def direct(model: Any, text: str, place: int, masked: set[int]) -> np.ndarray[Any, Any]:
     """Log-probabilities at a place of a sequence, by one forward pass of transformers."""
     ids = [ID["<cls>"], *(MASK if at in masked else ID[one] for at, one in enumerate(text)), ID["<eos>"]]
-    with torch.no_grad():
-        return torch.log_softmax(model(torch.tensor([ids])).logits[0, place + 1].double(), -1).numpy()
+    return np.asarray(log_probs(model, ids)[place + 1])
 
 
 def naive(model: Any, one: Variant) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -71,6 +72,12 @@ def byte_level(mask: str, special: list[str]) -> PreTrainedTokenizerFast:
         tokenizer_object=backend, **roles, unk_token=special[3], mask_token=mask, cls_token=special[0],
         sep_token=special[2],
     )  # fmt: skip
+
+
+def log_probs(model: Any, ids: list[int]) -> np.ndarray[Any, Any]:
+    """(places, tokens) log-probabilities, by one forward pass of transformers."""
+    with torch.no_grad():
+        return torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), -1).numpy()
 
 
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>"]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from checkpoints import checkpoint
+from checkpoints import checkpoint, log_probs
 from fork_server import Run
 from text_models import text_model
 
@@ -26,8 +25,7 @@ def test_associations_are_those_of_transformers(tmp_path: Path, seqmlm: Run):
         ids = fast(f"{word} sees the {attribute}.")["input_ids"]
         first, last = len(fast("cat sees the")["input_ids"]) - 1, len(ids) - 2
         asked = [mask if at == 1 or (hidden and first <= at < last) else one for at, one in enumerate(ids)]
-        with torch.no_grad():
-            return float(torch.log_softmax(model(torch.tensor([asked])).logits[0, 1].double(), -1)[ids[1]])
+        return float(log_probs(model, asked)[1, ids[1]])
 
     expected = {
         attribute: sum(

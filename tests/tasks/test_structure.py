@@ -12,8 +12,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-import torch
-from checkpoints import checkpoint
+from checkpoints import checkpoint, log_probs
 from fork_server import Run
 from histories import histories
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -392,11 +391,8 @@ def test_a_model_that_is_asked_goes_on_to_the_same_bytes(
 
 def _log_probs(theirs: Any, fast: Any, text: str, hidden: tuple[int, ...]) -> dict[int, float]:
     """By transformers, log-probability of what stands at each hidden place (from 0, behind a start token)."""
-    ids = torch.tensor(fast(text)["input_ids"])
-    given = ids.clone()
-    given[[place + 1 for place in hidden]] = fast.mask_token_id
-    with torch.no_grad():
-        found = theirs(input_ids=given[None]).logits[0].log_softmax(-1)
+    ids = fast(text)["input_ids"]
+    found = log_probs(theirs, [fast.mask_token_id if at - 1 in hidden else one for at, one in enumerate(ids)])
     return {place: float(found[place + 1, ids[place + 1]]) for place in hidden}
 
 

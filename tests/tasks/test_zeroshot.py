@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from checkpoints import checkpoint
+from checkpoints import checkpoint, log_probs
 from fork_server import Run
 from mlflow.tracking import MlflowClient
 from text_models import text_model
@@ -48,9 +47,7 @@ def test_scores_are_those_of_transformers(tmp_path: Path, reviews: Path, seqmlm:
         total = 0.0
         for place in range(first, last):
             hidden = [fast.mask_token_id if place <= at < last else one for at, one in enumerate(whole)]
-            with torch.no_grad():
-                logits = model(torch.tensor([hidden])).logits[0, place].double()
-            total += float(torch.log_softmax(logits, -1)[whole[place]])
+            total += float(log_probs(model, hidden)[place, whole[place]])
         return total / (last - first)
 
     for row, text in zip(rows, REVIEWS, strict=True):
