@@ -60,10 +60,10 @@ def incidents(workspace: Path) -> Path:
     return workspace
 
 
-def _later(workspace: Path, row: dict[str, Any]) -> None:
-    """The older stream goes on with a row."""
+def _later(out: Path, row: dict[str, Any], *, private: bool = False) -> None:
+    """A stream begins or goes on with a row."""
     with Registry(Workspace.locate()) as registry:
-        outbox = Outbox(workspace / "old.jsonl", registry, {}, NoFiles)  # type: ignore[arg-type, return-value]
+        outbox = Outbox(out, registry, {}, NoFiles, private=private)  # type: ignore[arg-type, return-value]
         outbox.begin(Problems())
         outbox.write([row])
         outbox.commit(0, {}, Problems())
@@ -125,7 +125,7 @@ def test_ack_and_mute(incidents: Path, seqmlm: Run) -> None:
     assert seqmlm("incidents", "ack", 2, "--undo", "--json").json["state"] == "open"
     assert "seqmlm incidents mute 1" in seqmlm("incidents", "ack", 1).out
     assert "open no incident" in seqmlm("incidents", "mute", 1, "--note", "backup").out
-    _later(incidents, _alarm(5, "'close' is missing"))
+    _later(incidents / "old.jsonl", _alarm(5, "'close' is missing"))
     shown = seqmlm("incidents", "show", 1).out
     assert "rows        1, of 4 lines; 1 muted since\n" in shown
     assert shown.splitlines()[-1].startswith("app.log:5-8  p 0.013  muted by incident 1  Because")
@@ -148,7 +148,7 @@ def test_a_false_alarm_is_silent_and_counted(incidents: Path, seqmlm: Run) -> No
         *("resolved", "normal", True, "backup"),
     )
     assert "resolved, normal" in seqmlm("incidents", "list").out
-    _later(incidents, _alarm(5, "'close' is missing"))
+    _later(incidents / "old.jsonl", _alarm(5, "'close' is missing"))
     assert [one["id"] for one in seqmlm("incidents", "list", "--json").json] == [2, 1]
     told = "1 of 1 incident that people judged (100%) was a false alarm; of 1 more nobody has said it."
     page = incidents / "page.html"
@@ -189,12 +189,8 @@ def test_what_cannot_be_done_is_said(incidents: Path, seqmlm: Run, words: list[o
 
 
 def test_rows_of_sensitive_data_are_not_shown(workspace: Path, seqmlm: Run) -> None:
-    with Registry(Workspace.locate()) as registry:
-        outbox = Outbox(workspace / "s.jsonl", registry, {}, NoFiles, private=True)  # type: ignore[arg-type, return-value]
-        outbox.begin(Problems())
-        outbox.write([_alarm(1, "ann fell ill", message="ann", template="ann", sensitive=True, extra="ann")])
-        outbox.commit(0, {}, Problems())
-        outbox.close()
+    row = _alarm(1, "ann fell ill", message="ann", template="ann", sensitive=True, extra="ann")
+    _later(workspace / "s.jsonl", row, private=True)
     for words in (["list"], ["show", 1], ["ack", 1]):
         for form in ([], ["--json"]):
             done = seqmlm("incidents", *words, *form)
