@@ -20,6 +20,7 @@ from fork_server import Run
 from histories import histories, table
 from text_models import text_model
 from tiny_models import random_model
+from written import rows as rows_of
 
 from seqmlm.data.files import UNDER_WAY
 from seqmlm.data.problems import Problems
@@ -134,10 +135,6 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seqmlm.tasks.task.BATCH_RECORDS", 2)
 
 
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_every_task_has_a_case() -> None:
     assert set(CASES) == set(TASKS)
 
@@ -161,7 +158,7 @@ def test_an_unknown_setting_names_the_nearest(asked: Asked) -> None:
 
 def test_rows_are_the_same_in_every_format(asked: Asked, tmp_path: Path) -> None:
     asked("--out", tmp_path / "rows.jsonl").ok()
-    rows = lines_of(tmp_path / "rows.jsonl")
+    rows = rows_of(tmp_path / "rows.jsonl")
     assert len(rows) == asked.case.rows
     for format in ("csv", "parquet"):
         table = tmp_path / f"rows.{format}"
@@ -279,8 +276,8 @@ def test_a_bad_record_costs_itself(asked: Asked, tmp_path: Path) -> None:
     done = asked("--out", tmp_path / "rows.jsonl", "--on-error", "quarantine", "--json").ok()
     if not TASKS[asked.task].json_rows:
         assert (done.json["items"], done.json["bad"]) == (asked.case.rows, 1)
-    assert len(lines_of(tmp_path / "rows.jsonl")) == asked.case.rows
-    (aside,) = lines_of(tmp_path / "rows.jsonl.quarantine.jsonl")
+    assert len(rows_of(tmp_path / "rows.jsonl")) == asked.case.rows
+    (aside,) = rows_of(tmp_path / "rows.jsonl.quarantine.jsonl")
     assert aside["source"] == str(asked.input)
     assert aside["line"]
     assert aside["reason"]
@@ -379,4 +376,4 @@ def test_problems_of_items_that_are_done_are_not_met_twice(tmp_path: Path) -> No
     some(2, False)
     assert some(9, True) == (3, aside.read_text())
     assert [json.loads(line)["line"] for line in aside.read_text().splitlines()] == [1, 3, 5]
-    assert [row["n"] for row in lines_of(out)] == [0, 2, 4]
+    assert [row["n"] for row in rows_of(out)] == [0, 2, 4]

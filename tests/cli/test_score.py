@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from fork_server import Finished, ForkServer, Run
-from tiny_models import protein_model, random_model, saved
+from tiny_models import protein_model, proteins, random_model, saved
+from written import rows
 
 from seqmlm.data.problems import Problems
 from seqmlm.evaluation.conformal import Calibration
@@ -26,14 +26,6 @@ from seqmlm.tokenizers.bases import BaseTokenizer
 SECONDS = 240  # patience with a busy machine
 
 
-def fasta(path: Path, count: int, seed: int, *, longest: int = 30) -> Path:
-    rng = np.random.default_rng(seed)
-    letters = list("LAGVSERTIDPKQNFYMHWC")
-    sequences = ["".join(rng.choice(letters, size=int(rng.integers(8, longest)))) for _ in range(count)]
-    path.write_text("".join(f">p{seed}.{n}\n{one}\n" for n, one in enumerate(sequences)))
-    return path
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A workspace beside the folder of a calibrated model, `mine`."""
@@ -42,7 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     loaded = protein_model()
     folder = saved(loaded, home / "mine")
     detector = Detector(RecordScorer(Session(loaded)), loaded.domain.level(None))
-    records = loaded.domain.read([fasta(home / "normal.fasta", 200, 1)], Problems())
+    records = loaded.domain.read([proteins(home / "normal.fasta", 200, 1)], Problems())
     found = [one.row for one in detector.judged(records, Problems())]
     calibration = Calibration.fit(*table(found, detector.level.statistics), seed=0)
     store(folder, {(detector.level.name, "exact"): Stored(fitted=calibration)})
@@ -60,12 +52,12 @@ def run(home: Path, forks: ForkServer) -> Callable[..., Finished]:
     return run
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_alarms_by_the_stored_calibration(run: Run, home: Path, tmp_path: Path) -> None:
-    source, out, report = fasta(tmp_path / "n.fasta", 60, 6), tmp_path / "x.jsonl", tmp_path / "r.html"
+    source, out, report = (
+        proteins(tmp_path / "n.fasta", 60, 6),
+        tmp_path / "x.jsonl",
+        tmp_path / "r.html",
+    )
     asked = ("--fpr", "0.2", "--out", out, "--report", report, "--json")
     done = run("score", home / "mine", source, "--mode", "exact", *asked).ok()
     summary, found = done.json, rows(out)
@@ -92,7 +84,7 @@ def test_of_sensitive_data_nothing_is_kept_with_the_run_and_every_row_says_so(
     run: Run, home: Path, tmp_path: Path
 ) -> None:
     saved(protein_model(), tmp_path / "private", sensitive=True)
-    source, report = fasta(tmp_path / "s.fasta", 12, 4), tmp_path / "private.html"
+    source, report = proteins(tmp_path / "s.fasta", 12, 4), tmp_path / "private.html"
     common = ("score", tmp_path / "private", source, "--mode", "partition:4")
     refused = run(*common)
     assert (refused.code, refused.out) == (2, "")

@@ -8,10 +8,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fork_server import ForkServer
+from written import rows
 
 PLUGIN = Path(__file__).parent.parent / "plugin"
 Run = Callable[..., list[str]]
@@ -57,10 +57,6 @@ def seqmlm(site: Path, tracked_workspace: Path, forks: ForkServer) -> Callable[.
         return list(done.json)
 
     return seqmlm
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from plain_git import git
-from tiny_domain_models import MODULE, calibrated_code_model
+from tiny_domain_models import MODULE, calibrated_code_model, work_tree
 from written import written
 
 from seqmlm.cli import main
@@ -27,9 +27,7 @@ AFTER = MODULE.replace("total + item.depth", "total - item.depth")
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    calibrated_code_model(folder)
-    return folder
+    return calibrated_code_model(tmp_path_factory.mktemp("model"))
 
 
 @dataclass(frozen=True)
@@ -60,16 +58,8 @@ class Trap:
 
 @pytest.fixture
 def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trap:
-    folder = tmp_path / "tree"
-    (folder / "pkg").mkdir(parents=True)
-    git(folder, "init", "-q")
-    (folder / "pkg" / "stack.py").write_text(MODULE)
-    (folder / "same.py").write_text("x = 1\n")
-    git(folder, "add", ".")
-    git(folder, "commit", "-qm", "first")
-    (folder / "pkg" / "stack.py").write_text(AFTER)
     monkeypatch.setenv("SEQMLM_HOME", str(tmp_path / "home"))
-    return Trap(folder, tmp_path / "canary")
+    return Trap(work_tree(tmp_path / "tree", AFTER), tmp_path / "canary")
 
 
 FILTER, DRIVER = "*.py filter=x\n", "*.py diff=x\n"

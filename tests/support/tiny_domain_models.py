@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 from histories import histories
-from tiny_models import random_model
+from plain_git import git
+from tiny_models import random_model, saved
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import ClassNorms, LineLevel
 from seqmlm.evaluation.conformal import Calibration
-from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import Stored, store, store_backgrounds
 from seqmlm.inference.detector import table
 from seqmlm.inference.model_folder import LoadedModel
@@ -79,10 +80,20 @@ def changed_source() -> str:
     return changed.replace("import os\n", "import os\nimport sys\n")
 
 
-def calibrated_code_model(folder: Path) -> None:
-    """Write `code_model`, calibrated for lines in the mode "exact"."""
+def work_tree(folder: Path, changed: str) -> Path:
+    """A work tree of one commit, then with `MODULE` changed."""
+    module = written(folder / "pkg" / "stack.py", MODULE)
+    written(folder / "same.py", "x = 1\n")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        git(folder, *command)
+    module.write_text(changed)
+    return folder
+
+
+def calibrated_code_model(folder: Path) -> Path:
+    """Write `code_model`, calibrated for lines in the mode "exact", and return the folder."""
     loaded = code_model()
-    model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
+    saved(loaded, folder)
     scorer = RecordScorer(Session(loaded))
     found = scorer.scored(scorer.encoded([source(), source(changed_source())] * 4, Problems()))
     norms = ClassNorms(np.zeros((17, 4, 3))).learn(found)
@@ -90,3 +101,4 @@ def calibrated_code_model(folder: Path) -> None:
     rows = [row for one in found for row in LineLevel().rows(one, norms)]
     calibration = Calibration.fit(*table(rows, LineLevel.statistics), seed=0)
     store(folder, {("line", "exact"): Stored(fitted=calibration)})
+    return folder

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from seqmlm import plugins
@@ -77,6 +78,14 @@ def saved(model: LoadedModel, folder: Path, **card: Any) -> Path:
     """
     model_folder.write(folder, model.rows, model.tokenizer, replace(model.card, **card))
     return folder
+
+
+def proteins(path: Path, count: int, seed: int, *, longest: int = 30) -> Path:
+    """A FASTA file of proteins of 8 residues and more."""
+    rng, letters = np.random.default_rng(seed), list(RESIDUES)
+    sequences = ["".join(rng.choice(letters, size=int(rng.integers(8, longest)))) for _ in range(count)]
+    path.write_text("".join(f">p{seed}.{n}\n{one}\n" for n, one in enumerate(sequences)))
+    return path
 
 
 def residues(length: int) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from plain_git import git
-from tiny_domain_models import MODULE, calibrated_code_model, changed_source
+from tiny_domain_models import MODULE, calibrated_code_model, changed_source, work_tree
+from written import rows
 
 from seqmlm.cli import main
 from seqmlm.errors import DataError
@@ -19,22 +19,13 @@ BUGGY = changed_source()
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A calibrated model's folder."""
-    folder = tmp_path_factory.mktemp("model")
-    calibrated_code_model(folder)
-    return folder
+    return calibrated_code_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A work tree with one file of two changed lines, and one that came."""
-    folder = tmp_path / "tree"
-    (folder / "pkg").mkdir(parents=True)
-    git(folder, "init", "-q")
-    (folder / "pkg" / "stack.py").write_text(MODULE)
-    (folder / "same.py").write_text("x = 1\n")
-    git(folder, "add", ".")
-    git(folder, "commit", "-qm", "first")
-    (folder / "pkg" / "stack.py").write_text(BUGGY)
+    folder = work_tree(tmp_path / "tree", BUGGY)
     (folder / "new.py").write_text("def f(a):\n    return a\n")
     git(folder, "add", "new.py")
     monkeypatch.setenv("SEQMLM_HOME", str(tmp_path / "home"))
@@ -48,10 +39,6 @@ def score(*arguments: str | Path) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("way", ["since", "diff", "diff not applied"])

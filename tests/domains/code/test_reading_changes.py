@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from plain_git import git
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.code.changes import Change, changes_of_diff, changes_since, parse_patch
@@ -16,31 +17,25 @@ BEFORE = "def f(a, b):\n    total = a + b\n    return total\n\n\ndef g(x):\n    
 AFTER = "import os\n\n\ndef f(a, b):\n    total = a - b\n    return total\n\n\ndef g(x):\n    return x\n"
 
 
-def put(folder: Path, name: str, text: str | bytes) -> None:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-
-
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A work tree of one commit, then changed in every way that there is."""
     git(tmp_path, "init", "-q")
-    put(tmp_path, "same.py", "x = 1\n")
-    put(tmp_path, "mod.py", BEFORE)
-    put(tmp_path, "pkg/old name.py", BEFORE.replace("f", "renamed"))
-    put(tmp_path, "gone.py", "y = 2\n")
-    put(tmp_path, "notes.md", "hello\n")
-    put(tmp_path, "vendor/lib.py", "z = 3\n")
+    written(tmp_path / "same.py", "x = 1\n")
+    written(tmp_path / "mod.py", BEFORE)
+    written(tmp_path / "pkg/old name.py", BEFORE.replace("f", "renamed"))
+    written(tmp_path / "gone.py", "y = 2\n")
+    written(tmp_path / "notes.md", "hello\n")
+    written(tmp_path / "vendor/lib.py", "z = 3\n")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "first")
-    put(tmp_path, "mod.py", AFTER)
+    written(tmp_path / "mod.py", AFTER)
     git(tmp_path, "mv", "pkg/old name.py", "pkg/new nämé.py")
     (tmp_path / "gone.py").unlink()
-    put(tmp_path, "added.py", "--- = 1\n+++ = 2\n@@ -1 +1 @@\n")
+    written(tmp_path / "added.py", "--- = 1\n+++ = 2\n@@ -1 +1 @@\n")
     git(tmp_path, "add", "added.py")
-    put(tmp_path, "notes.md", "bye\n")
-    put(tmp_path, "vendor/lib.py", "z = 4\n")
+    written(tmp_path / "notes.md", "bye\n")
+    written(tmp_path / "vendor/lib.py", "z = 4\n")
     return tmp_path
 
 
@@ -106,11 +101,11 @@ def test_a_change_of_mode_alone_is_none(tree):
 )
 def test_a_change_that_nobody_wrote_is_counted(tree, before, after):
     if before is not None:
-        put(tree, "large.py", before)
+        written(tree / "large.py", before)
         git(tree, "add", ".")
     git(tree, "commit", "-qam", "second")
     if after is not None:
-        put(tree, "large.py", after)
+        written(tree / "large.py", after)
         git(tree, "add", ".")
     else:
         (tree / "large.py").unlink()
@@ -126,17 +121,17 @@ def test_a_change_that_nobody_wrote_is_counted(tree, before, after):
 def test_ends_of_lines_that_git_converts(tree):
     git(tree, "commit", "-qam", "second")
     git(tree, "config", "core.autocrlf", "true")
-    put(tree, "mod.py", AFTER.replace("a - b", "a * b").replace("\n", "\r\n"))
+    written(tree / "mod.py", AFTER.replace("a - b", "a * b").replace("\n", "\r\n"))
     [change] = changes_since(tree, "HEAD", Problems())
     assert (change.before, places(change)) == (AFTER, [([5], [5])])
 
 
 def test_an_encoding_that_git_converts_is_counted(tree):
-    put(tree, ".gitattributes", "wide.py working-tree-encoding=UTF-16\n")
-    put(tree, "wide.py", BEFORE.encode("utf-16"))
+    written(tree / ".gitattributes", "wide.py working-tree-encoding=UTF-16\n")
+    written(tree / "wide.py", BEFORE.encode("utf-16"))
     git(tree, "add", ".")
     git(tree, "commit", "-qm", "second")
-    put(tree, "wide.py", AFTER.encode("utf-16"))
+    written(tree / "wide.py", AFTER.encode("utf-16"))
     problems = Problems()
     assert list(changes_since(tree, "HEAD", problems)) == []
     assert set(problems.counts) == {"a changed file in an encoding that git converts, skipped"}
@@ -167,7 +162,7 @@ def test_a_diff_gives_what_git_gives(tree, context, applied):
 
 
 def test_a_file_without_a_last_line_end(tmp_path):
-    put(tmp_path, "a.py", "x = 1\ny = 3")
+    written(tmp_path / "a.py", "x = 1\ny = 3")
     diff = (
         b"--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n x = 1\n-y = 2\n\\ No newline at end of file\n+y = 3\n"
         b"\\ No newline at end of file\n"
@@ -177,8 +172,8 @@ def test_a_file_without_a_last_line_end(tmp_path):
 
 
 def test_plain_diff_with_time_stamps_and_several_files(tmp_path):
-    put(tmp_path, "a.py", "x = 1\n")
-    put(tmp_path, "b.py", "x = 1\n")
+    written(tmp_path / "a.py", "x = 1\n")
+    written(tmp_path / "b.py", "x = 1\n")
     one = "--- a/{0}\t2020-01-01 00:00\n+++ b/{0}\t2020-01-02 00:00\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
     found = list(
         changes_of_diff(tmp_path, (one.format("a.py") + one.format("b.py")).encode(), "d", Problems())
@@ -190,14 +185,14 @@ def test_plain_diff_with_time_stamps_and_several_files(tmp_path):
 
 
 def test_what_a_diff_does_not_fit_is_named(tmp_path):
-    put(tmp_path, "a.py", "x = 5\n")
+    written(tmp_path / "a.py", "x = 5\n")
     diff = b"--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
     with pytest.raises(DataError, match=r"a\.py fits neither side"):
         list(changes_of_diff(tmp_path, diff, "d", Problems()))
 
 
 @pytest.mark.parametrize(
-    ("written", "name"),
+    ("spelled", "name"),
     [
         (r'"a/\xzz.py"', "xzz.py"),
         (r'"a/\u12.py"', "u12.py"),
@@ -210,12 +205,12 @@ def test_what_a_diff_does_not_fit_is_named(tmp_path):
         ("/dev/null", None),
     ],
 )
-def test_names(written, name):
-    header = f"--- {written}\n+++ b/x.py\n@@ -1 +1 @@\n-x\n+y\n"
+def test_names(spelled, name):
+    header = f"--- {spelled}\n+++ b/x.py\n@@ -1 +1 @@\n-x\n+y\n"
     [patch] = parse_patch(header.encode(), "d")
     assert patch.old == name
     if name is not None:
-        bare = written.replace("a/", "", 1).partition("\t")[0]
+        bare = spelled.replace("a/", "", 1).partition("\t")[0]
         [patch] = parse_patch(f"diff --git 1 2\nrename from {bare}\nrename to x.py\n".encode(), "d")
         assert (patch.old, patch.new) == (name, "x.py")
 
@@ -233,7 +228,7 @@ def test_names(written, name):
     ],
 )
 def test_hunks_of_lines_that_are_not_there_do_not_fit(tmp_path, hunk):
-    put(tmp_path, "a.py", "x = 1\n")
+    written(tmp_path / "a.py", "x = 1\n")
     with pytest.raises(DataError, match="fits neither side"):
         list(changes_of_diff(tmp_path, f"--- a/a.py\n+++ b/a.py\n{hunk}".encode(), "d", Problems()))
 
@@ -241,14 +236,14 @@ def test_hunks_of_lines_that_are_not_there_do_not_fit(tmp_path, hunk):
 def test_a_merge_is_counted_and_the_other_files_are_read(tree):
     git(tree, "commit", "-qam", "second")
     git(tree, "checkout", "-qb", "side", "HEAD~1")
-    put(tree, "mod.py", BEFORE.replace("a + b", "a * b"))
+    written(tree / "mod.py", BEFORE.replace("a + b", "a * b"))
     git(tree, "commit", "-qam", "third")
     git(tree, "merge", "-q", "--no-commit", "-s", "ours", "-")
-    put(tree, "mod.py", AFTER.replace("a - b", "a @ b").replace("return x", "-- x"))
+    written(tree / "mod.py", AFTER.replace("a - b", "a @ b").replace("return x", "-- x"))
     git(tree, "commit", "-qam", "fourth")
     merged = git(tree, "show", "HEAD")
     assert b"\ndiff --cc mod.py\n" in merged
-    put(tree, "same.py", "x = 2\n")
+    written(tree / "same.py", "x = 2\n")
     for other in (git(tree, "diff"), git(tree, "diff").partition(b"\n")[2]):
         for diff in (merged + other, other + merged):
             problems = Problems()
