@@ -86,6 +86,19 @@ def postgres_url() -> Iterator[str]:
 
 
 @pytest.fixture
+def fasta(tmp_path: Path) -> Path:
+    """Forty proteins of 80 to 89 residues, the first of them twice more."""
+    import numpy as np
+    from tiny_models import RESIDUES
+
+    file = tmp_path / "p.fasta"
+    letters = np.random.default_rng(0).choice(list(RESIDUES), (40, 90))
+    sequences = ["".join(row[: 80 + n % 10]) for n, row in enumerate(letters)]
+    file.write_text("".join(f">p{n}\n{one}\n" for n, one in enumerate([*sequences, *sequences[:1] * 2])))
+    return file
+
+
+@pytest.fixture
 def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples that commands draw where no data are named are small, yet of more than ten in every part."""
     from seqmlm import plugins

@@ -8,10 +8,10 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fork_server import Run
 from histories import histories, table
+from tiny_models import proteins
 
 from seqmlm.data.privacy import PERSONAL
 from seqmlm.inference import model_folder
@@ -26,16 +26,11 @@ FAST = (
 )
 
 
-def fasta(path: Path, count: int, seed: int) -> Path:
-    rng = np.random.default_rng(seed)
-    letters = list("LAGVSERTIDPKQNFYMHWC")
-    sequences = ["".join(rng.choice(letters, size=int(rng.integers(8, 30)))) for _ in range(count)]
-    path.write_text("".join(f">p{seed}.{n}\n{one}\n" for n, one in enumerate(sequences)))
-    return path
-
-
 def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
-    mine, normal = fasta(workspace / "mine.fasta", 300, 1), fasta(workspace / "normal.fasta", 150, 2)
+    mine, normal = (
+        proteins(workspace / "mine.fasta", 300, 1),
+        proteins(workspace / "normal.fasta", 150, 2),
+    )
     seqmlm(
         "train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.calibration=0.3", "--json"
     ).ok()
@@ -95,8 +90,11 @@ def _killed(*_: object, **__: object) -> None:
 def test_rates_that_the_normal_rows_do_not_guarantee(
     seqmlm: Run, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine, normal = fasta(workspace / "mine.fasta", 100, 1), fasta(workspace / "normal.fasta", 400, 2)
-    new = fasta(workspace / "new.fasta", 5, 3)
+    mine, normal = (
+        proteins(workspace / "mine.fasta", 100, 1),
+        proteins(workspace / "normal.fasta", 400, 2),
+    )
+    new = proteins(workspace / "new.fasta", 5, 3)
     seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.calibration=0.3").ok()
     assert seqmlm("calibrate", "mine", normal).code == 0
     assert seqmlm("calibrate", "mine", normal, "--mode", "partition:4", "--records", 40).code == 0
@@ -111,8 +109,8 @@ def test_rates_that_the_normal_rows_do_not_guarantee(
     # Before the model is loaded; from a pipe as from a file.
     monkeypatch.setattr(model_folder, "load", _killed)
     for source in (new, "-"):
-        refused = seqmlm("score", "mine", source, "--fpr", "0.000001")
-        refused.refused(2, "asks for a rate of 1e-06; the 400 normal rows")
+        done = seqmlm("score", "mine", source, "--fpr", "0.000001")
+        done.refused(2, "asks for a rate of 1e-06; the 400 normal rows")
     stored = {
         mode: one.fitted for (_, mode), one in stored_calibrations(workspace / "runs/mine/model").items()
     }
@@ -122,8 +120,8 @@ def test_rates_that_the_normal_rows_do_not_guarantee(
         assert fitted.smallest_rate <= float(rate) < 1.1 * fitted.smallest_rate
         assert f"--mode {mode}'" in refused.err
         assert ("--extrapolate" in refused.err) is fitted.has_tail
-    refused = seqmlm("score", "mine", new, "--fpr", "0.01", "--mode", "exact")
-    refused.refused(4, "mode exact: make one from normal data")
+    done = seqmlm("score", "mine", new, "--fpr", "0.01", "--mode", "exact")
+    done.refused(4, "mode exact: make one from normal data")
     assert "--extrapolate is about" in seqmlm("score", "mine", new, "--extrapolate").err
 
 
@@ -142,8 +140,8 @@ def test_rates_that_the_normal_rows_do_not_guarantee(
 def test_what_cannot_be_used_is_named(
     seqmlm: Run, workspace: Path, arguments: list[str], code: int, words: str
 ) -> None:
-    mine = fasta(workspace / "mine.fasta", 40, 1)
-    fasta(workspace / "n.fasta", 20, 2)
+    mine = proteins(workspace / "mine.fasta", 40, 1)
+    proteins(workspace / "n.fasta", 20, 2)
     (workspace / "empty.fasta").write_text("")
     seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.validation=0.01").ok()
     folder = workspace / "runs/mine/model"
@@ -193,7 +191,10 @@ def _registered(workspace: Path) -> list[tuple[str, str, int]]:
 
 
 def test_a_calibration_knows_its_precision_and_scores_in_another_say_so(seqmlm: Run, workspace: Path) -> None:
-    mine, normal = fasta(workspace / "mine.fasta", 60, 1), fasta(workspace / "n.fasta", 60, 2)
+    mine, normal = (
+        proteins(workspace / "mine.fasta", 60, 1),
+        proteins(workspace / "n.fasta", 60, 2),
+    )
     assert seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine").code == 0
     folder = workspace / "runs/mine/model"
     assert {one.precision for one in stored_calibrations(folder).values()} == {"fp32"}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tiny_domain_models import patients, patients_model
-from tiny_models import protein_model, residues
+from tiny_models import residues
 
 from seqmlm.anomaly.levels import RecordLevel, UnitLevel
 from seqmlm.data.problems import Problems
@@ -21,11 +21,6 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tasks.score_output import ScoreCounts, line
 from seqmlm.tasks.score_plan import EXPECTED
-
-
-@pytest.fixture(scope="module")
-def model() -> LoadedModel:
-    return protein_model()
 
 
 def _records(*lengths: int) -> list[Record]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zstandard
 from tiny_domain_models import patients, patients_model
-from tiny_models import RESIDUES, protein_model, random_model
+from tiny_models import protein_model, random_model
 from written import written
 
 from seqmlm.data import files
@@ -26,17 +26,6 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tokenizers.bases import BaseTokenizer
-
-
-@pytest.fixture
-def fasta(tmp_path: Path) -> Path:
-    """Forty proteins of 80 to 89 residues, the first of them twice more."""
-    file = tmp_path / "p.fasta"
-    letters = np.random.default_rng(0).choice(list(RESIDUES), (40, 90))
-    sequences = ["".join(row[: 80 + n % 10]) for n, row in enumerate(letters)]
-    file.write_text("".join(f">p{n}\n{one}\n" for n, one in enumerate([*sequences, *sequences[:1] * 2])))
-    return file
-
 
 MODES = (EXACT, ONE_PASS, Mode("partition", 4))
 

@@ -12,7 +12,7 @@ from typing import IO
 
 import numpy as np
 import pytest
-from tiny_models import protein_model, saved
+from tiny_models import saved
 
 from seqmlm.engine import durable
 from seqmlm.errors import StateError
@@ -23,11 +23,6 @@ from seqmlm.inference.model_folder import CARD, LOCK, LoadedModel, check_files, 
 from seqmlm.tasks.models import export_model
 
 EXTRA = "log_templates.json"
-
-
-@pytest.fixture(scope="module")
-def model() -> LoadedModel:
-    return protein_model()
 
 
 @pytest.fixture

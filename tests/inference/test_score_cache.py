@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
-from tiny_models import protein_model, residues
+from tiny_models import residues
 
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
@@ -17,11 +16,6 @@ from seqmlm.engine.units import EXACT, ONE_PASS
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import ScoreCache, Session, digest
-
-
-@pytest.fixture(scope="module")
-def model() -> LoadedModel:
-    return protein_model()
 
 
 def records(*lengths: int) -> list[Record]:

@@ -20,11 +20,6 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 
 
-@pytest.fixture(scope="module")
-def model() -> LoadedModel:
-    return protein_model()
-
-
 def _surprisals(model: LoadedModel, mode: Mode, *sequences: str) -> list[list[float]]:
     scorer = RecordScorer(Session(model))
     records = [Record(id=raw, raw=raw, source="x.fasta", line=1) for raw in sequences]

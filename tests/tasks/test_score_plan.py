@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from stopped import stop_at
 from tiny_domain_models import patients_model
-from tiny_models import RESIDUES, protein_model, random_model
+from tiny_models import protein_model, random_model
 
 from seqmlm.domains.dna import DNA
 from seqmlm.engine.backbones import ModelConfig, build
@@ -31,16 +31,6 @@ from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_plan import about, choose, choose_mode
 from seqmlm.tokenizers.bases import BaseTokenizer
-
-
-@pytest.fixture
-def fasta(tmp_path: Path) -> Path:
-    """Forty proteins of 80 to 89 residues, the first of them twice more."""
-    file = tmp_path / "p.fasta"
-    letters = np.random.default_rng(0).choice(list(RESIDUES), (40, 90))
-    sequences = ["".join(row[: 80 + n % 10]) for n, row in enumerate(letters)]
-    file.write_text("".join(f">p{n}\n{one}\n" for n, one in enumerate([*sequences, *sequences[:1] * 2])))
-    return file
 
 
 def rows(count: int, **facts: Any) -> Stored:
