@@ -132,6 +132,6 @@ def test_an_export_is_trained_on(seqmlm, workspace: Path) -> None:
         seqmlm, "--domain", "protein", "--data", f"hf:{out}:validation", "--option", "text=text"
     )
     assert again["records"] == done.json["splits"]["validation"]
-    refused = seqmlm("data", "export", "--domain", "ehr", "--out", workspace / "patients")
-    refused.refused(2, "only aggregates leave the workspace")
+    done = seqmlm("data", "export", "--domain", "ehr", "--out", workspace / "patients")
+    done.refused(2, "only aggregates leave the workspace")
     seqmlm("data", "export", "--domain", "protein", "--out", out, "--on-error", "skp").refused(2)
