@@ -1,0 +1,274 @@
+"""Cheap rivals: what a model must beat, trained on the same training examples, predicting the same test.
+
+An example is a list of units (words, residues, codes, templates). Where every unit is one letter, longer runs
+and wider windows are read. Classes are numbers of `names`; predictions have the forms that `measures` takes.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Doubles = NDArray[np.float64]
+Longs = NDArray[np.int64]
+Examples = Sequence[Sequence[str]]
+
+MOST_UNITS = 300_000
+MOST_CATEGORIES = 250
+BATCH = 1_000
+BEYOND = "\n"
+"""A unit that stands beyond the ends of an example."""
+
+
+def majority(task: str, truth: Any, n_test: Any, *, names: Sequence[str]) -> Any:
+    """What is most frequent, always: training frequencies of classes and labels, means of values.
+
+    Args:
+        task: as in `predictions.measures`.
+        truth: (N,) or (N, K) of training; lists of tags for "entities".
+        n_test: number of test items (of units for "tags"); for "entities" the length of each sentence.
+        names: of the K classes or labels.
+
+    Returns:
+        (n_test, K) probabilities, (n_test,) or (n_test, K) values, or lists of the most frequent tag.
+    """
+    if task == "entities":
+        [(tag, _)] = Counter(tag for tags in truth for tag in tags).most_common(1)
+        return [[tag] * length for length in n_test]
+    truth = np.asarray(truth)
+    if task in ("class", "tags"):
+        truth = np.eye(len(names))[truth]
+    return np.repeat(truth.mean(axis=0, keepdims=True), n_test, axis=0)
+
+
+def bag(task: str, train: Examples, truth: Any, test: Examples, *, names: Sequence[str]) -> Doubles:
+    """Linear model of how often units and pairs of neighbours (letters: runs of up to 4) occur.
+
+    Logistic or ridge regression on sublinear TF-IDF, its strength chosen by 3-fold cross-validation.
+
+    Args:
+        task: "class", "multilabel" or "value".
+        train, test: N examples, and M to predict.
+        truth: (N,) numbers of classes, (N, K) labels of 0 and 1, or (N,) or (N, K) values.
+        names: of the K classes or labels.
+
+    Returns:
+        (M, K) probabilities; (M,) or (M, K) values.
+    """
+    from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
+
+    sizes = range(1, 5 if _letters(train) else 3)
+
+    def runs(units: Sequence[str]) -> list[str]:
+        return ["\t".join(units[at : at + n]) for n in sizes for at in range(len(units) - n + 1)]
+
+    counter = CountVectorizer(analyzer=runs, min_df=2 if len(train) >= 200 else 1)
+    weigher = TfidfTransformer(sublinear_tf=True)
+    try:
+        features = weigher.fit_transform(counter.fit_transform(train))
+    except ValueError:  # there is no unit, or none occurs in two examples
+        return np.asarray(majority(task, truth, len(test), names=names))
+    return _predicted(task, _linear, features, truth, weigher.transform(counter.transform(test)), names)
+
+
+def windowed(
+    task: str, train: Examples, truth: Any, test: Examples, *, names: Sequence[str] = (), seed: int = 0
+) -> Any:
+    """Logistic regression on each unit and its neighbours: 7 on both sides for letters, 2 for words.
+
+    Words are read with their lower case, suffixes of 1 to 3 letters and shape. Training has at most 300,000
+    units, of whole examples that the seed draws.
+
+    Args:
+        task: "tags" or "entities".
+        train, test: N examples, and M to predict.
+        truth: N lists, of numbers of classes with -1 for units that have none, or of BIO tags.
+        names: of the K classes of "tags".
+        seed: of the draw.
+
+    Returns:
+        M arrays (units, K) of probabilities, or M lists of tags, where an I- that continues nothing is a B-.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    if task == "entities":
+        names = sorted({tag for tags in truth for tag in tags})
+        truth = [[names.index(tag) for tag in tags] for tags in truth]
+    order = np.random.default_rng(seed).permutation(len(train))
+    ends = np.cumsum([len(train[one]) for one in order])
+    chosen = order[: 1 + np.searchsorted(ends, MOST_UNITS)]
+    windows = _Windows([train[one] for one in chosen])
+    labels = np.concatenate([np.asarray(truth[one], dtype=np.int64) for one in chosen])
+    features = windows.of([train[one] for one in chosen])[labels >= 0]
+    read = _classifier(LogisticRegression(max_iter=40), features, labels[labels >= 0])
+    found: list[Doubles] = []
+    for at in range(0, len(test), BATCH):
+        some = test[at : at + BATCH]
+        p = read(windows.of(some), len(names))
+        found += np.split(p, np.cumsum([len(one) for one in some])[:-1])
+    if task == "tags":
+        return found
+    return [_repaired([names[tag] for tag in p.argmax(axis=1)]) for p in found]
+
+
+def boosted(
+    task: str,
+    train: Mapping[str, Sequence[Any]],
+    truth: Any,
+    test: Mapping[str, Sequence[Any]],
+    *,
+    names: Sequence[str],
+) -> Doubles:
+    """Gradient boosting over columns of a table.
+
+    Numbers may be written as texts; of a column of other texts the 250 most frequent are categories. None, ""
+    and categories that training did not have are missing.
+
+    Args:
+        task, truth, names: as in `bag`.
+        train, test: N and M values of each column.
+
+    Returns:
+        As `bag`.
+    """
+    filled = [name for name in train if any(value not in (None, "") for value in train[name])]
+    columns = [_column(train[name], test[name]) for name in filled]
+    categories = [column[2] for column in columns]
+
+    def make(task: str, truth: Any) -> Any:
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+        kind = HistGradientBoostingRegressor if task == "value" else HistGradientBoostingClassifier
+        return kind(categorical_features=categories, early_stopping=False, random_state=0)
+
+    tables = [np.column_stack(part) for part in zip(*(column[:2] for column in columns), strict=True)]
+    return _predicted(task, make, tables[0], truth, tables[1], names)
+
+
+class _Windows:
+    """Traits of each unit and its neighbours as columns, in the numbering and the weights of training.
+
+    A trait that training had once shares the column of those that it did not have. A column
+    weighs the fourth root of its rarity, which halves the optimizer's iterations.
+    """
+
+    def __init__(self, examples: Examples) -> None:
+        self.letters = _letters(examples)
+        self.reach = 7 if self.letters else 2
+        often: Counter[tuple[int, str]] = Counter(self.traits(BEYOND) * 2)
+        for unit, n in Counter(unit for units in examples for unit in units).items():
+            often.update(dict.fromkeys(self.traits(unit), n))
+        known = [trait for trait, n in often.items() if n > 1]
+        self.numbers = {trait: number for number, trait in enumerate(known, len(self.traits(BEYOND)))}
+        self.width = len(self.traits(BEYOND)) + len(known)
+        self.weights = np.ones((2 * self.reach + 1) * self.width, dtype=np.float32)
+        counts = self.of(examples).sum(axis=0)
+        self.weights = ((10_000 / np.maximum(counts, 1)) ** 0.25).astype(np.float32)
+
+    def traits(self, unit: str) -> list[tuple[int, str]]:
+        if self.letters:
+            return [(0, unit)]
+        shape = re.sub("[A-Z]+", "A", re.sub("[a-z]+", "a", re.sub("[0-9]+", "0", unit)))
+        return list(enumerate((unit, unit.lower(), unit[-1:], unit[-2:], unit[-3:], shape)))
+
+    def of(self, examples: Examples) -> Any:
+        """Sparse (units, columns) of all examples, one after the other."""
+        from scipy import sparse
+
+        beyond = [BEYOND] * self.reach
+        flat = [unit for units in examples for unit in (*beyond, *units, *beyond)]
+        rows = {unit: row for row, unit in enumerate(dict.fromkeys(flat))}
+        table = np.array([[self.numbers.get(one, one[0]) for one in self.traits(unit)] for unit in rows])
+        traits = table[[rows[unit] for unit in flat]]
+        lengths = np.array([len(units) for units in examples])
+        places = np.arange(lengths.sum()) + np.repeat(np.arange(len(lengths)) * 2 * self.reach, lengths)
+        columns = np.hstack([traits[places + at] + at * self.width for at in range(2 * self.reach + 1)])
+        n, each = columns.shape
+        starts, columns = np.arange(0, n * each + 1, each, dtype=np.int32), columns.ravel().astype(np.int32)
+        return sparse.csr_array((self.weights[columns], columns, starts), shape=(n, len(self.weights)))
+
+
+def _linear(task: str, truth: Any) -> Any:
+    """Of the strength that cross-validation chooses, where each class has an example for each fold."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
+
+    strengths = [0.1, 1.0, 10.0]
+    if task == "value":
+        search = GridSearchCV(Ridge(), {"alpha": strengths}, cv=KFold(3, shuffle=True, random_state=0))
+        return search if len(truth) >= 6 else Ridge()
+    model = LogisticRegression(solver="newton-cg", max_iter=100)
+    folds = StratifiedKFold(3, shuffle=True, random_state=0)
+    fewest = min(Counter(truth.tolist()).values())
+    return GridSearchCV(model, {"C": strengths}, cv=folds) if fewest >= 3 else model
+
+
+def _predicted(
+    task: str, make: Callable[[str, Any], Any], train: Any, truth: Any, test: Any, names: Sequence[str]
+) -> Doubles:
+    """Predictions (M, ...) of an estimator for each column of the truth (N, ...)."""
+    truth = np.asarray(truth)
+    if task == "class":
+        return _classifier(make(task, truth), train, truth)(test, len(names))
+    columns = truth.reshape(len(truth), -1).T
+    if task == "multilabel":
+        found = [_classifier(make(task, one), train, one)(test, 2)[:, 1] for one in columns]
+    else:
+        found = [make(task, one).fit(train, one).predict(test) for one in columns]
+    return np.column_stack(found).reshape(-1, *truth.shape[1:])
+
+
+def _classifier(model: Any, train: Any, truth: Longs) -> Callable[[Any, int], Doubles]:
+    """Fit; probabilities (M, K) of features and K. One class alone is certain."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    classes = np.unique(truth)
+    if len(classes) > 1:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(train, truth)
+
+    def read(test: Any, width: int) -> Doubles:
+        p = np.zeros((test.shape[0], width))
+        p[:, classes] = model.predict_proba(test) if len(classes) > 1 and len(p) else 1.0
+        return p
+
+    return read
+
+
+def _letters(examples: Examples) -> bool:
+    return all(len(unit) == 1 for units in examples for unit in units)
+
+
+def _column(train: Sequence[Any], test: Sequence[Any]) -> tuple[Doubles, Doubles, bool]:
+    """Training's and test's values as numbers, NaN where missing, and whether they are categories."""
+
+    def number(value: Any) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            return float("nan")
+
+    known = [value for value in train if value not in (None, "")]
+    category = any(number(value) != number(value) for value in known)
+    if category:
+        common = Counter(str(value) for value in known).most_common(MOST_CATEGORIES)
+        numbers = {value: float(at) for at, (value, _) in enumerate(common)}
+        first, second = ([numbers.get(str(value), np.nan) for value in part] for part in (train, test))
+    else:
+        first, second = ([number(value) for value in part] for part in (train, test))
+    return np.array(first), np.array(second), category
+
+
+def _repaired(tags: Iterable[str]) -> list[str]:
+    found: list[str] = []
+    for tag in tags:
+        inside = tag.startswith("I-") and not (found and found[-1][0] in "BI" and found[-1][2:] == tag[2:])
+        found.append(f"B-{tag[2:]}" if inside else tag)
+    return found
