@@ -280,7 +280,7 @@ class Domain(ABC):
         named = self.all_formats[format] if format else None
         for path, from_folder in self._files(paths, named, problems):
             chosen = named or self.format_of(path)
-            if named is None and from_folder and not self._in_folders(chosen):
+            if named is None and from_folder and not self.in_folders(chosen):
                 # A README, a truth.json or a table of scores beside the data is not data.
                 if Path(path).name not in _BESIDE:
                     problems.note("a file of another kind in the folder, left out", source=str(path))
@@ -319,7 +319,7 @@ class Domain(ABC):
                 continue
             found = False
             for file in expand([path], problems):
-                found = found or not folder or chosen is not None or self._in_folders(self.format_of(file))
+                found = found or not folder or chosen is not None or self.in_folders(self.format_of(file))
                 yield file, folder
             if not found:
                 known = (one for one in self.formats.values() if one.in_folders)
@@ -330,7 +330,8 @@ class Domain(ABC):
                     remedy=f"known endings are {endings}, also with .gz or .zst; name other files one by one",
                 )
 
-    def _in_folders(self, format: Format | None) -> bool:
+    def in_folders(self, format: Format | None) -> bool:
+        """Whether a file of this format is one of records wherever it lies, not only where it is named."""
         return format is not None and format is not self.dataset and format.in_folders
 
     def files(

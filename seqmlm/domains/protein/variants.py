@@ -175,7 +175,7 @@ class ProteinVariants(Variants):
 
     def _sequences(self, path: str) -> bool:
         """Whether a file is one of sequences, by its name."""
-        return self._domain.format_of(path) not in (None, self._domain.dataset)
+        return self._domain.in_folders(self._domain.format_of(path))
 
     def _wildtype(self, path: str) -> str:
         found = list(self._records(path))
