@@ -65,16 +65,16 @@ def command(name: str, make: type[Any]) -> Any:
 
 def _run(name: str, make: type[Any], config: Any, as_json: bool) -> None:
     """Run a task, and print what it came to: figures on stdout, or on stderr where the rows are there."""
-    from seqmlm.cli.console import ScoringConsole
-    from seqmlm.tasks.task import run
+    from seqmlm.cli.console import ScoringConsole, TrainingConsole
 
-    with ScoringConsole() as console:
-        summary = run(name, make, config, stdout=sys.stdout, progress=console, as_json=as_json)
-    end_as_asked(summary.stopped, config.out)
+    with TrainingConsole() if make.trains else ScoringConsole() as console:
+        summary = make.launch(name, config, stdout=sys.stdout, progress=console, as_json=as_json)
+    out = getattr(config, "out", None)
+    end_as_asked(summary.stopped, out)
     if as_json and not summary.streamed:
         print_json(summary.to_dict())
     else:
-        rows = summary.streamed or (config.out is not None and not summary.tables)
+        rows = summary.streamed or (out is not None and not summary.tables)
         (tell if rows else say)(summary.answer)
         for title, columns, cells in summary.tables:
             print_table(columns, [[*map(_cell, row)] for row in cells], title=title or None, aside=rows)
@@ -120,9 +120,10 @@ def _parameters(kind: type[Any]) -> Parameters:
     hints, helps = get_type_hints(kind), descriptions(kind)
     fields = {one.name: one for one in dataclasses.fields(kind)}
     found: Parameters = {"model": _parameter("model", opt.Model, inspect.Parameter.empty)}
-    argument = typer.Argument(metavar=kind.metavar, help=_sentence(helps["paths"]), callback=opt.inputs)
-    found["paths"] = _parameter("paths", Annotated[list[str] | None, argument], None)
-    found["data"] = _parameter("data", opt.Data, None)
+    if kind.metavar:
+        argument = typer.Argument(metavar=kind.metavar, help=_sentence(helps["paths"]), callback=opt.inputs)
+        found["paths"] = _parameter("paths", Annotated[list[str] | None, argument], None)
+        found["data"] = _parameter("data", opt.Data, None)
     for name in kind.shown:
         found[name] = _parameter(name, _option(name, hints[name], helps[name], fields[name].default), None)
     others = ", ".join(sorted(fields.keys() - {"model", "paths", *kind.shown}))
@@ -148,7 +149,8 @@ def _option(name: str, hint: Any, text: str, default: Any) -> Any:
     metavar = first if first.isupper() or "=" in first else None
     text = text if metavar is None else rest
     if origin is tuple or (inspect.isclass(origin) and issubclass(origin, Mapping)):
-        flag, kind = flag.removesuffix("s"), list[str]
+        flag = flag.removesuffix("es") if flag.endswith("sses") else flag.removesuffix("s")
+        kind = list[str]
     elif origin is Literal:
         choices = [*map(str, get_args(kind))]
         text = text if all(one in text for one in choices) else f"{text.rstrip('.')}: {', '.join(choices)}"

@@ -135,6 +135,11 @@ class LabelledRows(nn.Module):
 
     def scores(self, hidden: Tensor, first: Tensor, weights: Tensor) -> Tensor:
         """(N, K) fp32 logits, or values, from (A, H) hidden states of the asked tokens; see `Labels`."""
+        out: Tensor = self.classifier(self.dropout(self.pooled(hidden, first, weights)))
+        return out.float()
+
+    def pooled(self, hidden: Tensor, first: Tensor, weights: Tensor) -> Tensor:
+        """(N, H) what the classes are read from; arguments as of `scores`."""
         label = first.cumsum(0) - 1
         count = int(first.sum())
         sums = weights.new_zeros(count).index_add_(0, label, weights)
@@ -142,8 +147,8 @@ class LabelledRows(nn.Module):
         pooled = hidden.new_zeros(count, hidden.shape[1]).index_add_(
             0, label, hidden * shares.to(hidden.dtype)
         )
-        out: Tensor = self.classifier(self.dropout(self.between()(pooled)))
-        return out.float()
+        out: Tensor = self.between()(pooled)
+        return out
 
 
 class Crf(nn.Module):

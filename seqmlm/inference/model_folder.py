@@ -4,6 +4,7 @@ The card names tokenizer, domain and masking; here these names become objects.
 
 config.json  model.safetensors  tokenizer.json  tokenizer_config.json   what transformers loads
 channels.safetensors                                                    further inputs, where it reads any
+head.safetensors                                                        the head of a fine-tuned model
 seqmlm_tokenizer.json                                                   which of our tokenizers it is
 seqmlm.json                                                             the card: masking, data, origin,
                                                                         and SHA-256 of all other files
@@ -24,6 +25,7 @@ from errno import EIO
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from safetensors import SafetensorError
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 
 
 CARD, CALIBRATION, COUNTS = "seqmlm.json", "calibration.safetensors", "counts.safetensors"
+HEAD = "head.safetensors"
 LOCK = ".seqmlm.lock"
 """Held while files of a folder are replaced; a kill may leave it, without content."""
 
@@ -70,7 +73,7 @@ _PATIENCE = 60.0  # seconds to wait for another process that replaces files
 # must list these, and no link leads from them out of the folder.
 _READ_BY_NAME = (
     *("config.json", "generation_config.json", INDEX, ADAPTER, "model.safetensors", "channels.safetensors"),
-    *(*TOKENIZER_FILES, "log_templates.json", CALIBRATION, COUNTS),
+    *(*TOKENIZER_FILES, "log_templates.json", CALIBRATION, COUNTS, HEAD),
     *("background.safetensors", "trained_on.safetensors"),
 )
 
@@ -93,6 +96,8 @@ class Card:
     masking: Mapping[str, Any] = field(default_factory=dict)
     reading: Mapping[str, Any] = field(default_factory=dict)
     """Options that its data were read with and all others are too: of a linear model, which reads columns."""
+    head: Mapping[str, Any] = field(default_factory=dict)
+    """Of a fine-tuned model what it predicts (`seqmlm.inference.labeller.HeadCard`); of others nothing."""
     seed: int = 0
     parent: str | None = None
     dataset: str | None = None
@@ -131,15 +136,26 @@ class LoadedModel:
         return sorted(path for path in found if path.suffix in (".json", ".safetensors", ".txt"))
 
 
-def write(directory: Path, rows: MaskedRows | LinearRows, tokenizer: Tokenizer, card: Card) -> None:
+def write(
+    directory: Path,
+    rows: MaskedRows | LinearRows,
+    tokenizer: Tokenizer,
+    card: Card,
+    further: Mapping[str, bytes] = MappingProxyType({}),
+) -> None:
     """Write a model folder; the card goes last, so a folder with a card is complete.
 
     Files of a sensitive model are readable by their owner alone, others as the process's umask says.
+
+    Args:
+        further: other files, by name.
     """
     with owner_only(card.sensitive):
         directory.mkdir(parents=True, exist_ok=True)
         _save(directory, rows)
         tokenizer.save(directory)
+        for name, content in further.items():
+            (directory / name).write_bytes(content)
         seal(directory, card)
 
 
@@ -340,13 +356,20 @@ def _named(reference: str | Path, find: Callable[[str], T], name: object) -> T:
         raise StateError(f"{reference}: {error}; its card names what is not installed here") from None
 
 
-def load(reference: str | Path, *, domain: str | None = None, replaced: str | None = None) -> LoadedModel:
+def load(
+    reference: str | Path,
+    *,
+    domain: str | None = None,
+    replaced: str | None = None,
+    head: Literal["needed", "optional"] = "needed",
+) -> LoadedModel:
     """Load a model folder, ours or any Hugging Face masked LM with its tokenizer.
 
     Args:
         reference: a folder, or a Hugging Face hub id.
         domain: needed for a folder without our card; for one with it, must agree.
         replaced: a file of the folder that will be replaced, so that it may be damaged.
+        head: see `seqmlm.engine.backbones.load`.
 
     Raises:
         UsageError: the domain is missing or another one.
@@ -367,7 +390,7 @@ def load(reference: str | Path, *, domain: str | None = None, replaced: str | No
             raise StateError(f"{reference} is a linear model without its card {CARD}: {_COPY}")
         tokenizer = tokenizer.of_length(rows.model.config.length)
         return LoadedModel(rows=rows, tokenizer=tokenizer, domain=found, card=card, path=str(reference))
-    model = _weights(reference, tokenizer.space)
+    model = _weights(reference, tokenizer.space, head)
     if card is None:
         limit = min(
             found.defaults.max_length, getattr(model.config, "max_position_embeddings", None) or 10**9
@@ -405,14 +428,16 @@ def load_weights(reference: str | Path, space: TokenSpace) -> PreTrainedModel:
     return _weights(reference, space)
 
 
-def _weights(reference: str | Path, space: TokenSpace) -> PreTrainedModel:
+def _weights(
+    reference: str | Path, space: TokenSpace, head: Literal["needed", "optional"] = "needed"
+) -> PreTrainedModel:
     if linear.load(reference, space) is not None:
         raise UsageError(
             f"{reference} is a linear model, which has no weights that transformers could load: it cannot be "
             "exported or continued with --init; use the folder itself, or train --size tiny, small or base"
         )
     with _quiet():
-        return load_backbone(str(reference), space)
+        return load_backbone(str(reference), space, head=head)
 
 
 def load_channels(reference: str | Path, model: PreTrainedModel) -> InputChannels | None:

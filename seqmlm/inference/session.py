@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -87,6 +87,7 @@ class Session:
         replaced: str | None = None,
         shown: bool = False,
         remedy: str = "",
+        labels: Literal["none", "learnt", "any"] = "none",
     ) -> Session:
         """Find a model and load it.
 
@@ -98,6 +99,8 @@ class Session:
             replaced: a file of the model that will be replaced, so that it may be damaged.
             shown: results for single records will be shown on the console: refused for a sensitive model.
             remedy: what to do instead, for the message of that refusal.
+            labels: "none" takes masked language models, "learnt" those that are fine-tuned, "any" both, and
+                encoders without a masked-LM head.
 
         Raises:
             UsageError: the reference cannot be one, a model of another domain, or a sensitive one whose
@@ -109,7 +112,13 @@ class Session:
             raise StateError(
                 f"{reference} is on the Hugging Face hub: download it to a folder, then name that folder"
             )
-        model = model_folder.load(found.location, domain=domain, replaced=replaced)
+        head: Literal["needed", "optional"] = "optional" if labels == "any" else "needed"
+        model = model_folder.load(found.location, domain=domain, replaced=replaced, head=head)
+        if model.card.head and labels == "none":
+            raise UsageError(
+                f"{reference} was fine-tuned to predict {model.card.head.get('label')!r}, and answers "
+                f"nothing else: use seqmlm predict {reference}, or the model it was made from"
+            )
         if shown and model.card.sensitive:
             raise UsageError(
                 f"scores of sensitive data are not shown on the console{remedy and ': '}{remedy}"

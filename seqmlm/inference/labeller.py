@@ -1,0 +1,327 @@
+"""A fine-tuned model at work: from encodings to the classes, values or tags of records and their parts.
+
+Long sequences are cut into windows. A part is read in the window in which it is most central, as in scoring;
+a record's scores are the mean over its windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from scipy.special import expit, log_softmax, softmax
+from torch import Tensor, nn
+
+from seqmlm.config import from_dict, to_dict
+from seqmlm.engine.conditionals import Conditionals, evaluating
+from seqmlm.engine.heads import HeadConfig, Kind, LabelledRows, Labels, best_path
+from seqmlm.engine.optimizer import module_tensors, restore_module
+from seqmlm.engine.types import Encoding, Floats, Longs, TokenSpace
+from seqmlm.engine.windows import central_windows, join, windows
+from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.inference.model_folder import HEAD, LoadedModel
+
+Pool = Literal["start", "mean"]
+TOKEN_TYPES = "token_type_ids"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadCard:
+    """What a model folder says of its head.
+
+    Args:
+        kind: what is predicted.
+        label: what people call it: the column it was learnt from.
+        names: of the classes, tags or values, in the order of the outputs.
+        pool: states of a record's start token, or of the first token of a part; or the mean over its tokens.
+        crf: see `HeadConfig`.
+        temperature: that logits are divided by (Guo et al. 2017).
+        center, scale: of each value; outputs are in units of `scale` from `center`.
+        pair: column of the other sequence, where pairs are predicted.
+        length: of the longest window.
+    """
+
+    kind: Kind
+    label: str
+    names: tuple[str, ...]
+    pool: Pool = "mean"
+    crf: bool = False
+    temperature: float = 1.0
+    center: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+    pair: str | None = None
+    length: int = 512
+
+    @property
+    def of_parts(self) -> bool:
+        """Whether parts of a record are labelled, not the record."""
+        return self.kind in ("tags", "entities")
+
+    @property
+    def config(self) -> HeadConfig:
+        """Of the head itself."""
+        return HeadConfig(kind=self.kind, outputs=len(self.names), crf=self.crf)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for the card."""
+        return dict(to_dict(self))
+
+    @classmethod
+    def of(cls, model: LoadedModel) -> HeadCard:
+        """The head of a model.
+
+        Raises:
+            UsageError: it has none.
+        """
+        if not model.card.head:
+            raise UsageError(
+                f"{model.path} is a masked language model that predicts no labels: teach it some with seqmlm "
+                "finetune, or use zeroshot, which needs none"
+            )
+        return from_dict(cls, model.card.head)
+
+
+class Piece(NamedTuple):
+    """A window of a sequence, and which labels are read in it.
+
+    encoding: the window.
+    labels: where they are read.
+    numbers: (n,) of these labels among those of the sequence.
+    """
+
+    encoding: Encoding
+    labels: Labels
+    numbers: Longs
+
+
+def unit_bounds(encoding: Encoding) -> NDArray[np.int32]:
+    """(U, 2) start and end of each unit in the text of a sequence."""
+    assert encoding.spans is not None
+    inside = np.flatnonzero(encoding.groups >= 0)
+    if not len(inside):
+        return np.zeros((0, 2), dtype=np.int32)
+    groups, spans = encoding.groups[inside], encoding.spans[inside]
+    first = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
+    starts, ends = spans[first, 0], np.maximum.reduceat(spans[:, 1], first)
+    return np.column_stack([starts, ends]).astype(np.int32)
+
+
+def pieces(
+    encoding: Encoding, space: TokenSpace, card: HeadCard, bounds: NDArray[np.int32] | None = None
+) -> tuple[list[Piece], NDArray[np.bool_]]:
+    """Where the labels of a sequence are read.
+
+    Args:
+        encoding: with spans, where parts are labelled.
+        bounds: (S, 2) of the labelled parts in its text, ascending; None for the sequence itself.
+
+    Returns:
+        The windows, and (S,) which parts have a token; of a sequence (1,).
+    """
+    if bounds is None:
+        return _of_record(encoding, space, card), np.ones(1, dtype=np.bool_)
+    inside = np.flatnonzero(encoding.groups >= 0)
+    assert encoding.spans is not None
+    spans = encoding.spans[inside]
+    # Ends may go back where characters are several tokens: the largest so far finds the first that overlaps.
+    first = np.searchsorted(np.maximum.accumulate(spans[:, 1]), bounds[:, 0], side="right")
+    behind = np.searchsorted(spans[:, 0], bounds[:, 1], side="left")
+    found = behind > first
+    if card.pool == "start":
+        behind = np.minimum(behind, first + 1)
+    counts = np.where(found, behind - first, 0)
+    label = np.repeat(np.arange(len(bounds)), counts)
+    begins = np.repeat(np.cumsum(counts) - counts, counts)
+    asked = inside[np.repeat(first, counts) + np.arange(len(label)) - begins] if len(label) else label
+    weights = (1.0 / np.maximum(counts, 1))[label].astype(np.float32)
+    return _of_parts(encoding, space, card.length, asked, label, weights), found
+
+
+def _of_record(encoding: Encoding, space: TokenSpace, card: HeadCard) -> list[Piece]:
+    parts = windows(encoding, space, card.length)
+    found = []
+    for part in parts:
+        units = np.flatnonzero(part.groups >= 0)
+        asked = units if card.pool == "mean" and len(units) else np.zeros(1, dtype=np.int64)
+        weights = np.full(len(asked), 1.0 / len(asked) / len(parts), dtype=np.float32)
+        found.append(Piece(part, Labels(asked, asked == asked[0], weights), np.zeros(1, dtype=np.int64)))
+    return found
+
+
+def _of_parts(
+    encoding: Encoding, space: TokenSpace, length: int, asked: Longs, label: Longs, weights: Floats
+) -> list[Piece]:
+    """The windows in which parts are read: each where its first token is most central."""
+    if not len(asked):
+        return []
+    first = np.r_[True, label[1:] != label[:-1]]
+    wanted = np.zeros(len(encoding), dtype=np.bool_)
+    wanted[asked[first]] = True
+    # The column `weights` travels with the tokens: it says which of the sequence's a window has.
+    numbered = replace(encoding, weights=np.arange(len(encoding), dtype=np.float32))
+    found = []
+    for window, owned in central_windows(numbered, space, length, wanted):
+        assert window.weights is not None
+        place = np.full(len(encoding), -1)
+        tokens = window.weights.astype(np.int64)
+        place[tokens] = np.arange(len(window))
+        mine = np.zeros(len(encoding), dtype=np.bool_)
+        mine[tokens[owned]] = True
+        kept = mine[asked[first]][np.cumsum(first) - 1] & (place[asked] >= 0)
+        own = Labels(place[asked[kept]], first[kept], weights[kept])
+        found.append(Piece(replace(window, weights=None), own, label[kept & first]))
+    return found
+
+
+def paired(first: Encoding, second: Encoding, space: TokenSpace, types: bool, length: int) -> Encoding:
+    """Two sequences as one: start, the first, end, the second, end (Devlin et al. 2019).
+
+    Args:
+        types: whether the model has segment ids.
+        length: of the longest.
+
+    Raises:
+        DataError: they are longer together.
+    """
+    both = join([first, second], space, len(first) + len(second))[0]
+    if len(both) > length:
+        raise DataError(
+            f"a pair of {len(both)} tokens, and the model reads {length}",
+            remedy="shorten it, or leave it out",
+        )
+    if not types:
+        return replace(both, spans=None)
+    segment = (np.arange(len(both)) >= len(first)).astype(np.float32)
+    return replace(both, spans=None, channels={**both.channels, TOKEN_TYPES: segment})
+
+
+class Labeller:
+    """Predicts with an encoder and its head.
+
+    Args:
+        rows: of them.
+        card: what the head is.
+        ask: asks the encoder; None makes it anew.
+    """
+
+    def __init__(self, rows: LabelledRows, card: HeadCard, ask: Conditionals | None = None) -> None:
+        self.rows, self.card = rows, card
+        self.ask = ask or Conditionals(rows.rows)
+
+    @classmethod
+    def load(cls, model: LoadedModel, ask: Conditionals) -> Labeller:
+        """The head of a model folder.
+
+        Raises:
+            UsageError: the model has none.
+            StateError: it is damaged.
+        """
+        card = HeadCard.of(model)
+        rows: Any = model.rows
+        made = LabelledRows(rows, card.config)
+        file = Path(model.path) / HEAD
+        try:
+            restore_module(_head(made), load(file.read_bytes()))
+        except (OSError, SafetensorError) as error:
+            raise StateError(f"{file} cannot be read: {error}; copy the model again") from None
+        return cls(made.eval().to(ask.device), card, ask)
+
+    def saved(self) -> dict[str, bytes]:
+        """The file with the head's own weights, by name."""
+        return {HEAD: save(module_tensors(_head(self.rows)))}
+
+    def outputs(self, sequences: Iterable[Sequence[Piece]], counts: Sequence[int]) -> Iterator[Floats]:
+        """(N, K) logits or values of each sequence, before temperature and scale.
+
+        Args:
+            sequences: the pieces of each.
+            counts: N, labels of each; a label that no piece reads has NaN.
+        """
+        return self._read(sequences, counts, self.rows.scores)
+
+    def features(self, sequences: Iterable[Sequence[Piece]], counts: Sequence[int]) -> Iterator[Floats]:
+        """(N, H) what outputs are a linear function of; arguments as of `outputs`."""
+        return self._read(sequences, counts, self.rows.pooled)
+
+    def _read(
+        self, sequences: Iterable[Sequence[Piece]], counts: Sequence[int], read: Callable[..., Tensor]
+    ) -> Iterator[Floats]:
+        listed = [list(one) for one in sequences]
+        flat = [piece for one in listed for piece in one]
+        states = self.ask.hidden((one.encoding for one in flat), at=(one.labels.asked for one in flat))
+        for own, count in zip(listed, counts, strict=True):
+            total: Floats | None = None
+            weight = np.zeros((count, 1), dtype=np.float32)
+            for piece in own:
+                share = np.float32(1.0 if self.card.of_parts else 1.0 / len(own))
+                found = self._through(read, next(states)[:, 0], piece.labels)
+                total = np.zeros((count, found.shape[1]), dtype=np.float32) if total is None else total
+                total[piece.numbers] += share * found
+                weight[piece.numbers] += share
+            if total is None:
+                yield np.full((count, len(self.card.names)), np.nan, dtype=np.float32)
+            else:
+                yield np.where(weight > 0, total, np.float32(np.nan))
+
+    def _through(self, read: Callable[..., Tensor], hidden: Floats, labels: Labels) -> Floats:
+        given = (np.ascontiguousarray(hidden), labels.first, labels.weights)
+        with evaluating(self.rows):
+            found = read(*(torch.from_numpy(one).to(self.ask.device) for one in given))
+        values: Floats = found.float().cpu().numpy()
+        return values
+
+    def probabilities(self, outputs: Floats) -> Floats:
+        """(N, K) probabilities of classes from logits; values in their own units."""
+        if self.card.kind == "value":
+            return np.asarray(outputs * np.array(self.card.scale) + np.array(self.card.center))
+        warm = outputs / self.card.temperature
+        return np.asarray(expit(warm) if self.card.kind == "multilabel" else softmax(warm, axis=1))
+
+    def chain(self, outputs: Floats) -> list[str]:
+        """(N,) tags of neighbouring parts: the most probable ones that can follow each other."""
+        if not len(outputs):
+            return []
+        begin, steps, end = (np.zeros(len(self.card.names)) for _ in range(3))
+        steps = allowed_steps(self.card.names)
+        begin = np.where(steps[-1] == 0, 0.0, -np.inf)
+        if self.rows.crf is not None:
+            chain = {name: one.detach().cpu().numpy() for name, one in self.rows.crf.named_parameters()}
+            begin, steps, end = begin + chain["begin"], steps[:-1] + chain["transitions"], chain["end"]
+        else:
+            outputs, steps = log_softmax(outputs, axis=1), steps[:-1]
+        return [self.card.names[one] for one in best_path(outputs, steps, begin, end)]
+
+
+def _head(rows: LabelledRows) -> nn.Module:
+    """What is not in the encoder's own file."""
+    return nn.ModuleDict({"classifier": rows.classifier} | ({} if rows.crf is None else {"crf": rows.crf}))
+
+
+def allowed_steps(names: Sequence[str]) -> NDArray[np.float64]:
+    """(K + 1, K) 0 where a tag may follow another one, or (last row) begin; -inf where it may not.
+
+    I-X follows B-X or I-X, E-X too; S, B and O stand anywhere. Other names follow each other freely.
+    """
+    steps = np.zeros((len(names) + 1, len(names)))
+    if not all(name == "O" or name[1:2] == "-" for name in names) or "O" not in names:
+        return steps
+    inside = {"I", "E"}
+    for column, name in enumerate(names):
+        if name[:1] in inside and any(one.startswith("B-") for one in names):
+            for row, before in enumerate([*names, "O"]):
+                if before[2:] != name[2:] or before[:1] not in ("B", "I"):
+                    steps[row, column] = -np.inf
+    return steps
+
+
+def standardized(values: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of (N, K) values; 1 where they do not differ."""
+    deviation = values.std(axis=0)
+    return tuple(values.mean(axis=0).tolist()), tuple(np.where(deviation > 0, deviation, 1.0).tolist())

@@ -1,0 +1,710 @@
+"""`seqmlm finetune`: what a small labelled set teaches an encoder, as a number beside cheap rivals.
+
+One loop trains everything: a fine-tuning is `Loop` with another objective. Its run folder has what `train`'s
+has; killed at any step, `--resume` reaches the same model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import numpy as np
+import torch
+import yaml
+
+from seqmlm.config import to_dict
+from seqmlm.data.examples import Example, Part, Spans
+from seqmlm.data.prepare import combined, file_fingerprint
+from seqmlm.data.privacy import redact_small_counts
+from seqmlm.data.problems import Problems
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.durable import move_into_place, owner_only, replace_file
+from seqmlm.engine.heads import Kind, LabelledRows
+from seqmlm.engine.linear import LinearRows
+from seqmlm.engine.loop import Goal, Loop, LoopResult
+from seqmlm.engine.packing import PackedBatch, PackedRow, RowPlanner, pack
+from seqmlm.engine.schedule import LoopConfig
+from seqmlm.errors import DataError, StateError, UsageError, number_of
+from seqmlm.evaluation.predictions import PRIMARY, Measure, measures, temperature
+from seqmlm.inference import model_folder
+from seqmlm.inference.labeller import HeadCard, Labeller
+from seqmlm.inference.session import Session
+from seqmlm.inference.tuning import fit_frozen, merge, tune
+from seqmlm.parsing import read_json
+from seqmlm.registry import DatasetEntry
+from seqmlm.tasks.assemble import Best
+from seqmlm.tasks.config import seconds
+from seqmlm.tasks.corpus import QUARANTINE, shown_name
+from seqmlm.tasks.labelled import (
+    FEW,
+    Case,
+    Labelling,
+    card_of,
+    cases,
+    divided,
+    drawn,
+    groups_of,
+    is_numeric,
+    overlap,
+    read_examples,
+    truth_of,
+)
+from seqmlm.tasks.models import register_model, tokenizer_entry, track_model
+from seqmlm.tasks.observers import Recorder
+from seqmlm.tasks.task import CommandConfig, Summary, Table
+from seqmlm.tracking import LEDGER, TrackedRun, Tracker
+from seqmlm.workspace import Workspace
+
+REQUEST, DONE, PREDICTIONS = "finetune.yaml", "result.json", "predictions.parquet"
+RATES = {128: 1e-3, 256: 5e-4}
+"""Peak learning rates by width; of wider encoders, and of adapters ten times that, `RATE`."""
+RATE = 5e-5
+_FREE = ("resume", "name", "max_time", "rivals")
+"""What a resumed run may change."""
+STEPS = 400
+"""About so many steps at least, where epochs are not given: a small set is read more often."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig(CommandConfig):
+    """What `seqmlm finetune` can be told.
+
+    Args:
+        train: PATH: labelled data to train on: files, folders or Hugging Face data sets; repeatable.
+        valid: PATH: data that decide when to stop; default: held out of training.
+        test: PATH: data that the figures are of; default: held out of training.
+        labels: COLUMN: of the label; several for several classes or values. Default: tags, spans, or TARGET
+            of FASTA headers.
+        label_file: labels in a file of their own: a table with ids, or FASTA with a letter for each unit.
+        mask: FASTA of 0 and 1 beside --label-file; 0 is no label there.
+        classes: NAME=FILE: all records of a file are of this class; repeatable.
+        pair: COLUMN: of the other sequence, where a label is of two.
+        task: class, multilabel, value, tags (of each unit) or entities (BIO tags, spans). Default: by labels.
+        head: what is read of a record: start (its first token) or mean (over its tokens); of a labelled part
+            its first token or the mean over its own.
+        crf: entities as one chain of tags (a linear-chain CRF), not one by one.
+        tune: what of the encoder is trained: all, last:K layers, lora:R (adapters of rank R), none.
+        seeds: so many trainings; the best by validation is kept.
+        shots: train on so many examples only, drawn anew for each seed.
+        rivals: on compares with the most frequent class, a linear model over units and the frozen encoder.
+        name: of the run, its folder and the model. Default: MODEL-LABEL.
+        epochs: passes over the training data; default: by their size.
+        max_time: end each training within this time: 90s, 10m, 2h.
+        learning_rate: peak; default: by the width of the encoder.
+        tokens_per_step: of one optimizer step; default: by the size of the data.
+        patience: evaluations without a better result that end a training.
+        allow_overlap: test on records that are in training, too.
+        seed: of the first training, and of what is held out.
+        resume: go on with an interrupted run of this --name.
+    """
+
+    shown = (
+        *("train", "valid", "test", "labels", "label_file", "classes", "task", "pair", "head", "tune"),
+        *("seeds", "shots", "rivals", "name", "max_time", "resume", *CommandConfig.shown),
+    )
+    metavar = ""
+
+    train: tuple[str, ...] = ()
+    valid: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    label_file: str | None = None
+    mask: str | None = None
+    classes: tuple[str, ...] = ()
+    pair: str | None = None
+    task: Kind | None = None
+    head: Literal["start", "mean"] | None = None
+    crf: bool = False
+    tune: str = "all"
+    seeds: int = 1
+    shots: int | None = None
+    rivals: Literal["on", "off"] = "on"
+    name: str | None = None
+    epochs: float | None = None
+    max_time: str | None = None
+    learning_rate: float | None = None
+    tokens_per_step: int | None = None
+    patience: int = 4
+    allow_overlap: bool = False
+    resume: bool = False
+    seed: int = 0
+
+    def check(self) -> None:
+        if not self.train and not self.classes:
+            raise UsageError(
+                "name labelled data: --train reviews.csv --label sentiment, or --class NAME=FILE"
+            )
+        for name in ("seeds", "shots", "patience", "tokens_per_step"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} must be at least 1, not {value}")
+
+    @property
+    def labelling(self) -> Labelling:
+        """Where the labels are."""
+        own = ("labels", "label_file", "mask", "classes", "pair", "task", "format", "options")
+        return Labelling(**{name: getattr(self, name) for name in own})
+
+
+class Finetune:
+    """Teach a model labels: classes, values, tags of units or entities.
+
+    The task is found from the labels, and what is not given is held out: whole groups (patients, documents,
+    packages, equal sequences). The figures are of the held-out part, with 95 % intervals over groups, beside
+    the most frequent class, a linear model over units and the frozen encoder.
+
+    Example: seqmlm finetune english --train reviews.csv --label sentiment
+
+    Example: seqmlm finetune enzymes --class active=active.fasta --class dead=dead.fasta --tune lora:8
+    """
+
+    Config = FinetuneConfig
+    trains = True
+
+    @classmethod
+    def launch(
+        cls, name: str, config: FinetuneConfig, *, stdout: TextIO | None, progress: Any, as_json: bool
+    ) -> Summary:
+        """Run it; see `seqmlm.tasks.task.run`."""
+        return _Run(config, progress).summary()
+
+
+class _Run:
+    """A fine-tuning under way."""
+
+    def __init__(self, config: FinetuneConfig, console: Any) -> None:
+        config.check()
+        self.config, self.console, self.began = config, console, time.monotonic()
+        self.workspace, self.session = Workspace.locate(), _open(config)
+        self.private = self.session.card.sensitive
+        model = Path(config.model).name.partition("@")[0].partition(":")[0]
+        label = "-".join(config.labels) or "labels"
+        self.name = config.name or re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model}-{label}")[:100]
+        aside = self.workspace.run_dir(self.name) / QUARANTINE
+        self.problems = Problems(config.on_error, quarantine=aside, sensitive=self.private)
+        self.parts, self.card = self._read()
+        self.goal = Goal(f"valid/{PRIMARY[self.card.kind]}", more=True)
+
+    # -- data --------------------------------------------------------------------------------------------
+
+    def _read(self) -> tuple[dict[Part, list[Example]], HeadCard]:
+        config, asked = self.config, self.config.labelling
+        given: dict[Part, Sequence[str]] = {
+            "train": config.train,
+            "validation": config.valid,
+            "test": config.test,
+        }
+        numeric = config.task == "value"
+        read = self._files(given, asked, numeric)
+        if config.task is None and not numeric and is_numeric(read["train"]):
+            read = self._files(given, replace(asked, task="value"), True)
+        parts = divided(read, self.session, config.seed)
+        length, pool = min(self.session.card.max_length, 512), _pool(config, parts["train"])
+        card = card_of(read["train"], parts["train"], asked, pool=pool, crf=config.crf, length=length)
+        if not config.allow_overlap and (shared := overlap(parts, self.session)):
+            raise DataError(
+                f"{shared:,} of {len(parts['test']):,} test examples are in training, or of a group that is",
+                remedy="take them out, or --set allow_overlap=true",
+            )
+        return parts, card
+
+    def _files(
+        self, given: Mapping[Part, Sequence[str]], asked: Labelling, numeric: bool
+    ) -> dict[Part, list[Example]]:
+        found: dict[Part, list[Example]] = {}
+        for part, paths in given.items():
+            own = asked if part == "train" else replace(asked, classes=())
+            found[part] = list(read_examples(self.session, own, paths, self.problems, numeric=numeric))
+        if not any(found.values()):
+            raise self.problems.nothing()
+        return found
+
+    @cached_property
+    def held(self) -> dict[Part, list[Case]]:
+        """The cases that judge."""
+        both: tuple[Part, Part] = ("validation", "test")
+        return {part: self.cases(self.parts[part]) for part in both}
+
+    def cases(self, found: Sequence[Example]) -> list[Case]:
+        return cases(self.session, self.card, found, self.problems)
+
+    # -- training ----------------------------------------------------------------------------------------
+
+    def summary(self) -> Summary:
+        config, held = self.config, self.held
+        with owner_only(self.private):
+            directory = self._directory()
+            with self._tracked(self.name) as run:
+                found = [self._trained(seed, run) for seed in range(config.seed, config.seed + config.seeds)]
+                stopped = next((one.signal for one in found if one.signal is not None), None)
+                if stopped is not None:
+                    run.end("KILLED")
+                    self.console.message(f"stopped and saved; continue with --name {self.name} --resume")
+                    return self._summary({}, [], "", stopped)
+                best = max(found, key=lambda one: -np.inf if one.value is None else one.value)
+                labeller = self._restored(best)
+                figures, tables = self._judged(labeller, held["test"], found, best)
+                entry = self._registered(directory, labeller, figures, run)
+                run.log_metrics(best.steps, _flat(figures))
+                track_model(run, entry, _flat(figures))
+        answer = self._sentence(figures, f"{self.name}:{entry.version}")
+        return self._summary(figures, tables, answer, None)
+
+    def _summary(self, figures: Mapping[str, Any], tables: Any, answer: str, stopped: int | None) -> Summary:
+        counts = {part: len(own) for part, own in self.parts.items()}
+        return Summary(
+            task="finetune",
+            **redact_small_counts(
+                {"items": sum(counts.values()), "bad": self.problems.bad_count}, self.private
+            ),
+            notes=redact_small_counts(self.problems.counts, self.private),
+            figures=figures,
+            tables=tables,
+            answer=answer,
+            stopped=stopped,
+            seconds=time.monotonic() - self.began,
+        )
+
+    def _directory(self) -> Path:
+        """The run's folder, with the request; a name that is taken is refused without `resume`."""
+        directory, values = self.workspace.run_dir(self.name), to_dict(self.config)
+        file = directory / REQUEST
+        now = {key: value for key, value in values.items() if key not in _FREE}
+        if file.exists():
+            if not self.config.resume:
+                raise StateError(
+                    f"run {self.name!r} exists ({directory}): go on with --resume, or take another --name"
+                )
+            before = yaml.safe_load(file.read_text())
+            if before != now:
+                changed = [key for key in now if before.get(key) != now[key]]
+                raise StateError(f"run {self.name!r} was started with other values of {', '.join(changed)}")
+        directory.mkdir(parents=True, exist_ok=True)
+        replace_file(file, yaml.safe_dump(now, sort_keys=False).encode())
+        return directory
+
+    def _tracked(self, name: str, parent: TrackedRun | None = None) -> TrackedRun:
+        config, card = self.config, self.card
+        directory = self.workspace.run_dir(name)
+        params = {
+            "domain": self.session.card.domain,
+            "init": config.model,
+            "kind": card.kind,
+            "label": card.label,
+            "classes": len(card.names),
+            "tune": config.tune,
+            "pool": card.pool,
+            "crf": card.crf,
+            "epochs": config.epochs,
+            "learning_rate": config.learning_rate or self.rate,
+            "seeds": config.seeds,
+            "shots": config.shots,
+            "seed": config.seed,
+            "data": "data" if self.private else shown_name(config.train),
+            "training_examples": len(self.parts["train"]),
+        }
+        tags = {"domain": self.session.card.domain, "task": "finetune"}
+        if parent is not None and parent.run_id is not None:
+            tags["mlflow.parentRunId"] = parent.run_id
+        run = Tracker(self.workspace, warn=self.console.message).start(
+            name,
+            experiment=f"seqmlm-{self.session.card.domain}",
+            params=redact_small_counts(params, self.private),
+            tags=tags,
+            resume=config.resume and (directory / LEDGER).exists(),
+        )
+        if self.session.entry is not None:
+            run.uses(self.session.entry.name, self.session.entry.version)
+        return run
+
+    @property
+    def rate(self) -> float:
+        """The peak learning rate where none is given."""
+        width = int(self.session.model.rows.model.config.hidden_size)
+        rate = next((own for most, own in RATES.items() if width <= most), RATE)
+        return 10 * rate if self.config.tune.startswith("lora") and rate == RATE else rate
+
+    def _trained(self, seed: int, run: TrackedRun) -> Trained:
+        """One training; its weights lie in its folder."""
+        alone = self.config.seeds == 1
+        name = self.name if alone else f"{self.name}-seed{seed}"
+        directory = self.workspace.run_dir(name)
+        done = directory / DONE
+        if done.exists():
+            return Trained(**read_json(done), directory=directory)
+        train = self.cases(drawn(self.parts["train"], self.config.shots, seed))
+        rows = self.new(seed)
+        if self.config.tune == "none":
+            self._fit_frozen(rows, train, seed)
+            value = self._validate(rows).get(self.goal.metric)
+            found = Trained(seed=seed, value=value, steps=0, seconds=0.0, directory=directory)
+            directory.mkdir(parents=True, exist_ok=True)
+            _keep(rows, directory)
+        else:
+            with nullcontext(run) if alone else self._tracked(name, run) as own:
+                found = self._loop(rows, train, seed, directory, own)
+        if found.signal is None:
+            replace_file(done, json.dumps(found.to_dict()).encode())
+        return found
+
+    def _fit_frozen(self, rows: LabelledRows, train: Sequence[Case], seed: int) -> None:
+        asked = [one.pieces for one in train], [len(one.targets) for one in train]
+        features = np.concatenate(list(Labeller(rows, self.card).features(*asked)))
+        targets = np.concatenate([one.targets for one in train])
+        fit_frozen(rows, self.card, features, targets, seed)
+
+    def new(self, seed: int, how: str | None = None) -> LabelledRows:
+        """The model before its first step, with what is not trained frozen."""
+        torch.manual_seed(seed)
+        model = model_folder.load(self.session.model.path, domain=self.session.card.domain, head="optional")
+        rows: Any = model.rows
+        made = LabelledRows(rows, self.card.config)
+        tune(made, how or self.config.tune)
+        return made
+
+    def _loop(
+        self, rows: LabelledRows, train: Sequence[Case], seed: int, directory: Path, run: TrackedRun
+    ) -> Trained:
+        dataset = CaseRows(train)
+        planner = RowPlanner(dataset.lengths, tokens_per_row=self._row(dataset.lengths), seed=seed)
+        each = max(1, round(planner.tokens_per_epoch / planner.tokens_per_row))
+        epochs = self.config.epochs or float(np.clip(np.ceil(STEPS / each), 3, 60))
+        validated = len(self.held["validation"]) > 0
+        evaluator = Best(self._validate, directory / "best.safetensors", self.goal, resume=self.config.resume)
+        loop = Loop(
+            rows,
+            dataset,
+            planner,
+            LoopConfig(
+                epochs=epochs,
+                max_seconds=None if self.config.max_time is None else seconds(self.config.max_time),
+                learning_rate=self.config.learning_rate or self.rate,
+                schedule="linear",
+                # Of few data an epoch is a few steps, in which nothing is learnt yet.
+                evaluate_every=max(1, each // 2, round(epochs * each / 20)) if validated else None,
+                patience=self.config.patience if validated else None,
+                precision=self.config.precision,
+                seed=seed,
+            ),
+            directory=directory / "checkpoints",
+            observer=Recorder(run, self.console, lambda report: max(report.step, epochs * each)),
+            evaluate=evaluator if validated else None,
+            goal=self.goal if validated else None,
+        )
+        outcome: LoopResult = loop.run(resume=self.config.resume)
+        if outcome.signal is None:
+            if validated:
+                evaluator.restore(rows)
+            _keep(rows, directory)
+        return Trained(
+            seed=seed,
+            value=evaluator.value,
+            steps=outcome.steps,
+            seconds=outcome.seconds,
+            signal=outcome.signal,
+            directory=directory,
+        )
+
+    def _row(self, lengths: Any) -> int:
+        """Tokens of a step: a thirtieth of the data, between 512 and 4,096, one window at least."""
+        asked = self.config.tokens_per_step or int(np.clip(lengths.sum() / 30, 512, 4096))
+        return max(asked, int(lengths.max()))
+
+    def _validate(self, rows: LabelledRows) -> dict[str, float]:
+        if not self.held["validation"]:
+            return {}
+        found = self.measured(Labeller(rows, self.card), self.held["validation"], draws=0)
+        return {f"valid/{name}": one.value for name, one in found.items()}
+
+    # -- figures -----------------------------------------------------------------------------------------
+
+    def measured(self, labeller: Labeller, own: Sequence[Case], *, draws: int = 1000) -> dict[str, Measure]:
+        """What a model's predictions of some cases are worth."""
+        return self._worth(own, predicted(labeller, own), draws=draws)
+
+    def _worth(self, own: Sequence[Case], said: Any, *, draws: int = 1000) -> dict[str, Measure]:
+        return measures(
+            self.card.kind,
+            truth_of(self.card, own),
+            said,
+            groups=groups_of(self.card, own),
+            names=self.card.names,
+            draws=draws,
+        )
+
+    def _restored(self, best: Trained) -> Labeller:
+        """The model that is kept: adapters merged, temperature set."""
+        rows = self.new(best.seed)
+        _recall(rows, best.directory)
+        merge(rows)
+        labeller = Labeller(rows, self.card)
+        validation = self.held["validation"]
+        if self.card.kind in ("class", "tags") and validation:
+            logits = np.concatenate(list(outputs_of(labeller, validation)))
+            warmth = temperature(logits, truth_of(self.card, validation))
+            labeller = Labeller(rows, replace(self.card, temperature=warmth), labeller.ask)
+        return labeller
+
+    def _judged(
+        self, labeller: Labeller, test: Sequence[Case], found: Sequence[Trained], best: Trained
+    ) -> tuple[dict[str, Any], list[Table]]:
+        """Figures on the test data, beside the rivals'."""
+        figures: dict[str, Any] = {"kind": self.card.kind, "primary": PRIMARY[self.card.kind]}
+        figures |= {"train": min(len(self.parts["train"]), self.config.shots or 10**9), "test": len(test)}
+        if not test:
+            return figures, []
+        said = predicted(labeller, test)
+        worth = {"this model": self._worth(test, said)}
+        if self.config.rivals == "on":
+            worth |= self._rivals(test)
+        primary = PRIMARY[self.card.kind]
+        figures |= {name: one.value for name, one in worth["this model"].items()}
+        figures["intervals"] = {n: [one.low, one.high] for n, one in worth["this model"].items()}
+        figures["rivals"] = {
+            who: {name: one.value for name, one in own.items()}
+            for who, own in worth.items()
+            if who != "this model"
+        }
+        if len(found) > 1:
+            each = [self.measured(self._restored(one), test, draws=0)[primary].value for one in found]
+            figures["seeds"] = {str(one.seed): value for one, value in zip(found, each, strict=True)}
+            figures["mean"], figures["sd"] = float(np.mean(each)), float(np.std(each, ddof=1))
+        names = [*dict.fromkeys(name for own in worth.values() for name in own)]
+        cells = [
+            (who, *(_shown(own.get(name)) for name in names if not name.startswith("f1_")))
+            for who, own in worth.items()
+        ]
+        columns = ["", *(name for name in names if not name.startswith("f1_"))]
+        self._write(test, said)
+        return figures, [Table("Figures of the test data (95 % intervals)", columns, cells)]
+
+    def _rivals(self, test: Sequence[Case]) -> dict[str, dict[str, Measure]]:
+        """What needs no model, or no training of it, from the same examples."""
+        from seqmlm.evaluation import rivals
+
+        card, names = self.card, self.card.names
+        train = self.cases(drawn(self.parts["train"], self.config.shots, self.config.seed))
+        told, truth = truth_of(card, train), truth_of(card, test)
+        sizes = [len(one) for one in truth] if card.kind == "entities" else len(truth)
+        said = {"most frequent": rivals.majority(card.kind, told, sizes, names=names)}
+        of_train, of_test = ([one.units for one in own] for own in (train, test))
+        if card.of_parts:
+            lists = told if card.kind == "entities" else [one.targets[:, 0].astype(int) for one in train]
+            found = rivals.windowed(card.kind, of_train, lists, of_test, names=names)
+            said["neighbouring units"] = found if card.kind == "entities" else np.concatenate(found)
+        elif any(of_train):
+            said["bags of units"] = rivals.bag(card.kind, of_train, told, of_test, names=names)
+        if self.config.tune != "none":
+            rows = self.new(self.config.seed, "none")
+            self._fit_frozen(rows, train, self.config.seed)
+            said["frozen encoder"] = predicted(Labeller(rows, card), test)
+        return {who: self._worth(test, own) for who, own in said.items()}
+
+    def _sentence(self, figures: Mapping[str, Any], model: str) -> str:
+        primary = figures["primary"]
+        learnt = f"{number_of(figures['train'], 'example')} taught {model} {self.card.label!r}"
+        if primary not in figures:
+            return (
+                f"{learnt}; nothing was held out to test it (fewer than {FEW} examples): judge it with --test"
+            )
+        low, high = figures["intervals"][primary]
+        beside = {who: own[primary] for who, own in figures["rivals"].items() if primary in own}
+        told = f"{learnt}: {primary} {figures[primary]:.3f} ({low:.3f} to {high:.3f})"
+        if beside:
+            who, value = max(beside.items(), key=lambda one: one[1])
+            told += f", {who} {value:.3f}"
+            if figures[primary] <= value:
+                told += "; it is no better than that: give it more examples, or a model with more pretraining"
+            elif low <= value:
+                told += "; not clearly better"
+        return f"{told}. Use it: seqmlm predict {self.name} FILE"
+
+    def _write(self, test: Sequence[Case], said: Any) -> None:
+        """Keep the predictions of the test data in the run's folder."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        rows = prediction_rows(self.card, test, said)
+        path = self.workspace.run_dir(self.name) / PREDICTIONS
+        pq.write_table(pa.Table.from_pylist(rows), path)
+
+    # -- the model ---------------------------------------------------------------------------------------
+
+    def _registered(
+        self, directory: Path, labeller: Labeller, figures: Mapping[str, Any], run: TrackedRun
+    ) -> Any:
+        """Write the model's folder, load it again, compare, register."""
+        session, config = self.session, self.config
+        building, folder = directory / "model.tmp", directory / "model"
+        shutil.rmtree(building, ignore_errors=True)
+        sources = (*config.train, *(one.partition("=")[2] for one in config.classes))
+        fingerprint = combined(files=file_fingerprint(sources), labels=to_dict(config.labelling))
+        card = replace(
+            session.card,
+            head=labeller.card.to_dict(),
+            files={},
+            parent=config.model,
+            run_name=self.name,
+            run_id=run.run_id,
+            dataset=fingerprint,
+            seed=config.seed,
+            metrics=redact_small_counts(_flat(figures), self.private),
+        )
+        rows: Any = labeller.rows.rows
+        model_folder.write(building, rows, session.tokenizer, card, labeller.saved())
+        self._compare(building, labeller)
+        shutil.rmtree(folder, ignore_errors=True)
+        move_into_place(building, folder)
+        counts = redact_small_counts({part: len(own) for part, own in self.parts.items()}, self.private)
+        return register_model(
+            folder,
+            name=self.name,
+            domain=session.card.domain,
+            dataset=DatasetEntry(
+                fingerprint=fingerprint, domain=session.card.domain, sources=sources, counts=counts
+            ),
+            tokenizer=tokenizer_entry(session.tokenizer),
+            masking={},
+            init=config.model,
+            run_id=run.run_id,
+        )
+
+    def _compare(self, folder: Path, labeller: Labeller) -> None:
+        """Refuse a folder that does not predict what the trained model does.
+
+        Raises:
+            StateError: it does not.
+        """
+        some = (self.held["test"] or self.held["validation"] or self.cases(self.parts["train"][:8]))[:8]
+        model = model_folder.load(folder, domain=self.session.card.domain)
+        again = Labeller.load(model, Conditionals(model.rows, device=labeller.ask.device))
+        ours, theirs = (np.concatenate(list(outputs_of(one, some))) for one in (labeller, again))
+        if not np.allclose(ours, theirs, atol=1e-4, equal_nan=True):
+            raise StateError(
+                f"{folder} does not predict what was trained ({np.abs(ours - theirs).max():.3g} off)"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """One training of several.
+
+    Args:
+        value: of its validation, None without.
+        signal: that stopped it.
+    """
+
+    seed: int
+    value: float | None
+    steps: int
+    seconds: float
+    directory: Path
+    signal: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is kept of it."""
+        return {name: getattr(self, name) for name in ("seed", "value", "steps", "seconds")}
+
+
+class CaseRows:
+    """The windows of cases as packed rows, for `Loop`."""
+
+    def __init__(self, own: Sequence[Case]) -> None:
+        self._pieces = [(case, piece) for case in own for piece in case.pieces]
+        self.lengths = np.array([len(piece.encoding) for _, piece in self._pieces], dtype=np.int32)
+
+    def __getitem__(self, row: PackedRow) -> PackedBatch:
+        documents = []
+        for sample in row.samples:
+            case, piece = self._pieces[sample]
+            labels = piece.labels._replace(targets=case.targets[piece.numbers])
+            documents.append(labels.document(piece.encoding, sample))
+        return pack(documents)
+
+
+def outputs_of(labeller: Labeller, own: Sequence[Case]) -> Any:
+    """(N, K) outputs of each case."""
+    return labeller.outputs((one.pieces for one in own), [len(one.targets) for one in own])
+
+
+def predicted(labeller: Labeller, own: Sequence[Case]) -> Any:
+    """Predictions of cases, as `measures` takes them."""
+    each = list(outputs_of(labeller, own))
+    if labeller.card.kind == "entities":
+        return [labeller.chain(one) for one in each]
+    return labeller.probabilities(np.concatenate(each))
+
+
+def prediction_rows(card: HeadCard, own: Sequence[Case], said: Any) -> list[dict[str, Any]]:
+    """A row for each prediction of the test data: its record, group, truth and probabilities."""
+    truth = truth_of(card, own)
+    ids = [one.record.id for one in own]
+    if card.kind == "tags":
+        ids = [one.record.id for one in own for _ in range(len(one.targets))]
+    rows = []
+    for number, (name, group) in enumerate(zip(ids, groups_of(card, own), strict=True)):
+        row: dict[str, Any] = {"id": name, "group": group}
+        if card.kind == "entities":
+            rows.append({**row, "truth": truth[number], "prediction": said[number]})
+        elif card.kind in ("class", "tags"):
+            of = dict(zip(card.names, said[number].tolist(), strict=True))
+            rows.append({**row, "truth": card.names[truth[number]], "p": of})
+        else:
+            rows.append({**row, "truth": truth[number].tolist(), "prediction": said[number].tolist()})
+    return rows
+
+
+def _open(config: FinetuneConfig) -> Session:
+    """The model to start from.
+
+    Raises:
+        UsageError: one that has no hidden states, or is fine-tuned already.
+    """
+    session = Session.open(config.model, domain=config.domain, labels="any", precision=config.precision)
+    if isinstance(session.model.rows, LinearRows):
+        raise UsageError(f"{config.model} is a linear model, which has no hidden states to learn from")
+    if session.card.head:
+        raise UsageError(f"{config.model} is fine-tuned already: begin with the model it was made from")
+    return session
+
+
+def _pool(config: FinetuneConfig, train: Sequence[Example]) -> Literal["start", "mean"]:
+    """What is read where nobody says: of a part its first token, of a record the mean."""
+    if config.head is not None:
+        return config.head
+    return "start" if train and isinstance(train[0].label, Spans) else "mean"
+
+
+def _keep(rows: LabelledRows, directory: Path) -> None:
+    from safetensors.torch import save
+
+    from seqmlm.engine.optimizer import module_tensors
+
+    replace_file(directory / "final.safetensors", save(module_tensors(rows)))
+
+
+def _recall(rows: LabelledRows, directory: Path) -> None:
+    from safetensors.torch import load
+
+    from seqmlm.engine.optimizer import restore_module
+
+    restore_module(rows, load((directory / "final.safetensors").read_bytes()))
+
+
+def _flat(figures: Mapping[str, Any]) -> dict[str, float]:
+    return {f"test/{k}": float(v) for k, v in figures.items() if isinstance(v, float)}
+
+
+def _shown(one: Measure | None) -> str | None:
+    if one is None:
+        return None
+    return f"{one.value:.3f}" if np.isnan(one.low) else f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})"

@@ -1,0 +1,154 @@
+"""Predictions of a fine-tuned model: a label for each record, or for each of its units."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.data.tags import entities
+from seqmlm.errors import DataError, number_of
+from seqmlm.inference.labeller import HeadCard, Labeller, Piece, paired, pieces, unit_bounds
+from seqmlm.inference.session import Session
+from seqmlm.rows.file import Row
+from seqmlm.tasks.labelled import has_types
+from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, read
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictConfig(TaskConfig):
+    """What `seqmlm predict` can be told.
+
+    Args:
+        level: of entities: entity (a row for each that is found) or unit (a row for each unit, with its tag).
+    """
+
+    shown = ("level", *TaskConfig.shown)
+
+    level: Literal["entity", "unit"] = "entity"
+
+
+class Predict(Task[PredictConfig, Record]):
+    """Predict what a fine-tuned model has learnt: classes, values, tags of units, or entities.
+
+    A row has the label, how probable it is, and the probabilities of all classes; of tags there is a row for
+    each unit, of entities one for each that is found. Probabilities are calibrated on the validation data of
+    the fine-tuning (temperature scaling).
+
+    Example: seqmlm predict reviews-sentiment new.csv --out predictions.parquet
+    """
+
+    Config = PredictConfig
+    learnt = True
+
+    def __init__(self, config: PredictConfig, session: Session) -> None:
+        super().__init__(config, session)
+        self.card = HeadCard.of(session.model)
+        self.labeller = Labeller.load(session.model, session.conditionals())
+
+    def records(self, problems: Problems) -> Iterable[Record]:
+        """What is read, with the other sequence of pairs."""
+        return read(
+            self.session, self.config, problems, {"keep": (self.card.pair,)} if self.card.pair else {}
+        )
+
+    def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
+        """Rows of each record."""
+        tokenizer, card = self.session.tokenizer, self.card
+        found: list[list[Piece]] = []
+        bounds: list[Any] = []
+        for record, encoding in zip(items, tokenizer.encode_batch([one.raw for one in items]), strict=True):
+            own = None
+            if card.of_parts:
+                words = record.meta.get("spans") if "words" in record.meta else None
+                own = unit_bounds(encoding) if words is None else np.array([w for w in words if w], np.int32)
+            elif card.pair is not None:
+                if not (second := record.meta.get(card.pair)):
+                    raise DataError("a pair with an empty side", field=card.pair, remedy="fill it in")
+                other = tokenizer.encode(second)
+                encoding = paired(encoding, other, tokenizer.space, has_types(self.session), card.length)
+            where, _ = pieces(encoding, tokenizer.space, card, own)
+            found.append(where)
+            bounds.append(own)
+        counts = [1 if own is None else len(own) for own in bounds]
+        for record, own, outputs in zip(items, bounds, self.labeller.outputs(found, counts), strict=True):
+            told = self.labeller.probabilities(outputs)
+            yield [self._row(record, told[0])] if own is None else self._parts(record, own, outputs, told)
+
+    def _row(self, record: Record, told: Any) -> Row:
+        names, values = self.card.names, [round(float(one), 6) for one in told]
+        of = dict(zip(names, values, strict=True))
+        if self.card.kind == "value":
+            return {**place(record), "prediction": values[0] if len(values) == 1 else of}
+        if self.card.kind == "multilabel":
+            return {**place(record), "prediction": [name for name in names if of[name] >= 0.5], "p": of}
+        best = names[int(told.argmax())]
+        return {**place(record), "prediction": best, "probability": of[best], "p": of}
+
+    def _parts(self, record: Record, bounds: Any, outputs: Any, told: Any) -> list[Row]:
+        text, names = str(record.raw), self.card.names
+        kept = ~np.isnan(outputs[:, 0])
+        bounds, told = bounds[kept], told[kept]
+        where = [{"start": a, "end": b, "unit": text[a:b]} for a, b in bounds.tolist()]
+        if self.card.kind == "tags":
+            tags = [names[one] for one in told.argmax(1)]
+        else:
+            tags = self.labeller.chain(outputs[kept])
+        sure = [round(float(own[names.index(tag)]), 6) for own, tag in zip(told, tags, strict=True)]
+        if self.card.kind == "entities" and self.config.level == "entity":
+            return [
+                {
+                    **place(record),
+                    "start": where[first]["start"],
+                    "end": where[end - 1]["end"],
+                    "unit": text[where[first]["start"] : where[end - 1]["end"]],
+                    "prediction": kind,
+                    "probability": min(sure[first:end]),
+                }
+                for first, end, kind in entities(tags, strict=False)[0]
+            ]
+        return [
+            {
+                **place(record),
+                **at,
+                "prediction": tag,
+                "probability": p,
+                "p": dict(zip(names, map(float, own), strict=True)),
+            }
+            for at, tag, p, own in zip(where, tags, sure, told, strict=True)
+        ]
+
+    def figures(self, rows: Iterable[Row]) -> Figures:
+        """How many were called what; of values their mean and range."""
+        counts, values = Counter[str](), []
+        for row in rows:
+            said = row["prediction"]
+            if isinstance(said, float):
+                values.append(said)
+            elif isinstance(said, list):
+                counts.update(said)
+            elif isinstance(said, str):
+                counts[said] += 1
+        if values:
+            return {"n": len(values), "mean": float(np.mean(values)), "min": min(values), "max": max(values)}
+        return {"n": counts.total(), "predicted": dict(counts.most_common())}
+
+    def sentence(self, figures: Figures, items: int) -> str:
+        told = f"{number_of(items, 'record')}: {self.card.label}"
+        if "mean" in figures:
+            return f"{told} {figures['mean']:.4g} on average ({figures['min']:.4g} to {figures['max']:.4g})"
+        shares = [
+            f"{name} {count:,}"
+            for name, count in [*figures["predicted"].items()][:5]
+            if isinstance(count, int)
+        ]
+        return f"{told} {', '.join(shares) or 'nothing found'}"
+
+    def tables(self, figures: Figures) -> Iterator[Table]:
+        if predicted := figures.get("predicted"):
+            yield Table("Predictions", [self.card.label, "how often"], [*predicted.items()])

@@ -1,0 +1,324 @@
+"""Fine-tuning through its command: every kind of label, what is trained, kills, and input that is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+from text_models import text_model
+from tiny_models import random_model, saved
+
+from seqmlm.engine.types import Encoding
+from seqmlm.inference.labeller import HeadCard, pieces
+from seqmlm.tasks.observers import Recorder
+from seqmlm.tokenizers.residue import ResidueTokenizer
+
+Run = Callable[..., Any]
+WORDS = ["the", "cat", "sees", "a", "dog", "and", "so", "no", "dogs", "bark", "loudly", "here"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    protein = saved(random_model("protein", ResidueTokenizer(), spread=4), folder / "protein")
+    return {"text": text_model(folder / "text"), "protein": protein}
+
+
+def sentences(n: int, seed: int = 0) -> list[list[str]]:
+    rng = np.random.default_rng(seed)
+    return [[WORDS[k] for k in rng.integers(0, len(WORDS), rng.integers(4, 9))] for _ in range(n)]
+
+
+def jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def spans_of(words: list[str]) -> list[dict[str, Any]]:
+    """`dog` and `cat` are animals."""
+    found, at = [], 0
+    for word in words:
+        if word in ("dog", "cat"):
+            found.append({"start": at, "end": at + len(word), "label": "ANIMAL"})
+        at += len(word) + 1
+    return found
+
+
+def labelled(kind: str, folder: Path) -> list[object]:
+    """Files with labels of a kind that follow from the words, and the arguments that name them."""
+    told = sentences(200)
+    if kind == "pair":
+        told = [words[:4] for words in told]
+    if kind == "tags":
+        letters = ["".join("AGVL"[k] for k in np.random.default_rng(n).integers(0, 4, 12)) for n in range(80)]
+        for name, values in {
+            "s": letters,
+            "l": [one.translate(str.maketrans("AGVL", "HHEE")) for one in letters],
+            "m": ["0" + "1" * 11] * 80,
+        }.items():
+            (folder / f"{name}.fasta").write_text("".join(f">p{n}\n{v}\n" for n, v in enumerate(values)))
+        return [
+            "--train",
+            folder / "s.fasta",
+            "--label-file",
+            folder / "l.fasta",
+            "--set",
+            f"mask={folder / 'm.fasta'}",
+        ]
+    if kind == "files":
+        for name, own in {
+            "yes": [w for w in told if "cat" in w],
+            "no": [w for w in told if "cat" not in w],
+        }.items():
+            (folder / f"{name}.txt").write_text("".join(" ".join(one) + "\n" for one in own))
+        return ["--class", f"yes={folder / 'yes.txt'}", "--class", f"no={folder / 'no.txt'}"]
+    values: dict[str, Callable[[list[str]], dict[str, Any]]] = {
+        "class": lambda words: {"y": "yes" if "cat" in words else "no"},
+        "value": lambda words: {"y": 0.5 + sum(len(word) for word in words)},
+        "multilabel": lambda words: {name: int(name in words) for name in ("cat", "dog", "no")},
+        "entities": lambda words: {"spans": spans_of(words)},
+        "pair": lambda words: {"other": " ".join(reversed(words)), "y": "yes" if "cat" in words else "no"},
+    }
+    path = jsonl(folder / "t.jsonl", [{"text": " ".join(one), **values[kind](one)} for one in told])
+    labels = {"multilabel": ["--label", "cat", "--label", "dog", "--label", "no"], "entities": []}
+    further = ["--pair", "other"] if kind == "pair" else ["--set", "crf=true"] if kind == "entities" else []
+    return ["--train", path, *labels.get(kind, ["--label", "y"]), *further]
+
+
+PRIMARY = {"value": "spearman", "multilabel": "micro_f1", "entities": "f1"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "tune"),
+    [
+        *(("class", how) for how in ("all", "last:1", "lora:2", "none")),
+        *((kind, "all") for kind in ("files", "pair", "value", "multilabel", "tags", "entities")),
+        *((kind, "none") for kind in ("value", "multilabel", "tags")),
+    ],
+)
+def test_labels_are_learnt_judged_kept_and_predicted(
+    kind: str, tune: str, models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    model = models["protein" if kind == "tags" else "text"]
+    arguments = labelled(kind, tmp_path)
+    done = seqmlm(
+        *("finetune", model, *arguments, "--name", "learnt", "--tune", tune, "--json"),
+        *("--set", "epochs=40"),
+    )
+    assert done.code == 0, done.err
+    primary = PRIMARY.get(kind, "accuracy")
+    low, high = done.json["intervals"][primary]
+    assert low <= done.json[primary] <= high
+    assert {"most frequent"} < set(done.json["rivals"])
+    table = pq.read_table(workspace / "runs" / "learnt" / "predictions.parquet").to_pylist()
+    assert table
+    parent, own = (load_file(one / "model.safetensors") for one in (model, workspace / "runs/learnt/model"))
+    moved = {name for name in parent if not torch.equal(parent[name], own[name])}
+    if tune == "all":
+        assert any("embeddings" in name for name in moved)
+    elif tune == "none":
+        assert not moved
+    else:
+        assert moved
+        assert not [name for name in moved if "embeddings" in name or "decoder" in name]
+        assert tune != "last:1" or not [name for name in moved if "layers.0" in name]
+    if kind in ("class", "files") and tune in ("all", "none"):
+        assert done.json["accuracy"] > done.json["rivals"]["most frequent"]["accuracy"] + 0.05
+    source = arguments[arguments.index("--train") + 1] if "--train" in arguments else tmp_path / "yes.txt"
+    again = seqmlm("predict", "learnt", source, "--out", tmp_path / "p.jsonl")
+    assert again.code == 0, again.err
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    if kind in ("class", "pair") and tune == "all":
+        of = {row["id"]: row["p"]["yes"] for row in rows}
+        assert all(one["p"]["yes"] == pytest.approx(of[one["id"]], abs=1e-4) for one in table)
+    if kind == "tags":
+        assert len(rows) == 80 * 12
+    for row in rows:
+        assert "prediction" in row
+
+
+def test_a_model_that_has_learnt_nothing_says_so(
+    models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = [{"text": " ".join(words), "y": "ab"[rng.integers(2)]} for words in sentences(60)]
+    path = jsonl(tmp_path / "t.jsonl", rows)
+    done = seqmlm("finetune", models["text"], "--train", path, "--label", "y", "--set", "epochs=1")
+    assert done.code == 0, done.err
+    assert "it is no better than that" in done.out or "not clearly better" in done.out
+    few = seqmlm(
+        "finetune", models["text"], "--train", jsonl(path, rows[:12]), "--label", "y", "--name", "few"
+    )
+    assert few.code == 0, few.err
+    assert "nothing was held out to test it" in few.out
+
+
+@pytest.mark.parametrize("step", [1, 3, 6])
+@pytest.mark.parametrize("tune", ["all", "lora:2"])
+def test_killed_at_any_step_and_resumed_it_reaches_the_same_weights(
+    step: int,
+    tune: str,
+    models: dict[str, Path],
+    workspace: Path,
+    tmp_path: Path,
+    seqmlm: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = ("finetune", models["text"], *labelled("class", tmp_path), "--tune", tune, "--rivals", "off")
+    asked = (*asked, "--set", "epochs=2", "--set", "tokens_per_step=200")
+    assert seqmlm(*asked, "--name", "whole").code == 0
+    on_step = Recorder.on_step
+
+    def stopping(recorder: Recorder, report: Any) -> None:
+        on_step(recorder, report)
+        if report.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "on_step", stopping)
+        done = seqmlm(*asked, "--name", "killed")
+    assert done.code == 143
+    assert "--resume" in done.err
+    assert seqmlm(*asked, "--name", "killed").code == 4  # not by chance
+    done = seqmlm(*asked, "--name", "killed", "--resume")
+    assert done.code == 0, done.err
+    runs = workspace / "runs"
+    for name in ("model.safetensors", "head.safetensors"):
+        assert (runs / "killed/model" / name).read_bytes() == (runs / "whole/model" / name).read_bytes()
+
+
+def test_several_trainings_are_children_of_one_run(
+    models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    asked = ("finetune", models["text"], *labelled("class", tmp_path), "--name", "three", "--rivals", "off")
+    done = seqmlm(*asked, "--seeds", "3", "--shots", "40", "--set", "epochs=1", "--json")
+    assert done.code == 0, done.err
+    assert len(done.json["seeds"]) == 3
+    assert done.json["mean"] == pytest.approx(np.mean([*done.json["seeds"].values()]))
+    assert done.json["train"] == 40
+    import mlflow
+
+    client = mlflow.MlflowClient(f"sqlite:///{workspace / 'mlflow.db'}")
+    runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    parents = [run.info.run_id for run in runs if run.info.run_name == "three"]
+    assert [run.data.tags.get("mlflow.parentRunId") for run in runs].count(parents[0]) == 3
+
+
+ROWS = [
+    {"text": " ".join(words), "y": "yes" if "cat" in words else "no", "n": n}
+    for n, words in enumerate(sentences(60))
+]
+BAD: dict[str, tuple[list[dict[str, Any]], tuple[str, ...], int, str]] = {
+    "no such column": (ROWS, ("--label", "z"), 3, "no column 'z'"),
+    "a label is missing": ([*ROWS[:5], {**ROWS[5], "y": None}], ("--label", "y"), 3, "t.jsonl:6"),
+    "one class": ([{**row, "y": "a"} for row in ROWS], ("--label", "y"), 3, "one class only: 'a'"),
+    "a class of one": (
+        [{**ROWS[0], "y": "rare"}, *ROWS[1:]],
+        ("--label", "y"),
+        3,
+        "class of one example: 'rare'",
+    ),
+    "ids as classes": (
+        [{**row, "y": f"id{n}"} for n, row in enumerate(ROWS)],
+        ("--label", "y"),
+        3,
+        "names the records",
+    ),
+    "values of words": (ROWS, ("--label", "y", "--task", "value"), 3, "t.jsonl:1"),
+    "tags of records": (ROWS, ("--label", "y", "--task", "tags"), 3, "t.jsonl:1"),
+    "rank 0": (ROWS, ("--label", "y", "--tune", "lora:0"), 2, "lora:R with a number above 0"),
+    "too many layers": (ROWS, ("--label", "y", "--tune", "last:9"), 2, "takes 1 to 2"),
+    "a CRF of classes": (ROWS, ("--label", "y", "--set", "crf=true"), 2, "CRF joins the tags"),
+    "nothing": (ROWS, ("--label", "y", "--shots", "0"), 2, "shots must be at least 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_learnt_from_is_refused_in_a_sentence(
+    name: str, models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    rows, arguments, code, told = BAD[name]
+    path = jsonl(tmp_path / "t.jsonl", rows)
+    done = seqmlm("finetune", models["text"], "--train", path, *arguments, "--name", "bad", "--rivals", "off")
+    assert done.code == code, done.err
+    assert told in done.err
+    assert not (workspace / "runs" / "bad" / "model").exists()
+
+
+def test_records_that_are_in_training_do_not_test(
+    models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    train = jsonl(tmp_path / "t.jsonl", ROWS)
+    unseen = [{"text": "so the dogs bark here and here and here", "y": "maybe"}]
+    test = jsonl(tmp_path / "test.jsonl", [*ROWS[:3], {"text": "bark bark bark dogs dogs dogs", "y": "no"}])
+    asked = (
+        "finetune",
+        models["text"],
+        "--train",
+        train,
+        "--label",
+        "y",
+        "--rivals",
+        "off",
+        "--set",
+        "epochs=1",
+    )
+    done = seqmlm(*asked, "--test", test)
+    assert done.code == 3
+    assert "3 of 4 test examples are in training" in done.err
+    assert seqmlm(*asked, "--test", test, "--set", "allow_overlap=true", "--name", "lax").code == 0
+    done = seqmlm(*asked, "--test", jsonl(test, unseen), "--name", "new")
+    assert done.code == 3
+    assert "'maybe' is in no training example" in done.err
+
+
+def test_models_are_used_for_what_they_are(
+    models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    path = jsonl(tmp_path / "t.jsonl", ROWS)
+    asked = ("--train", path, "--label", "y", "--rivals", "off", "--set", "epochs=1")
+    assert seqmlm("finetune", models["text"], *asked, "--name", "learnt").code == 0
+    score, predict = seqmlm("score", "learnt", path), seqmlm("predict", models["text"], path)
+    assert (score.code, predict.code) == (2, 2)
+    assert "use seqmlm predict" in score.err
+    assert "seqmlm finetune" in predict.err
+    assert "fine-tuned already" in seqmlm("finetune", "learnt", *asked, "--name", "twice").err
+
+
+@pytest.mark.parametrize("pool", ["start", "mean"])
+@pytest.mark.parametrize("length", [8, 64])
+def test_every_label_is_read_once_at_the_tokens_it_overlaps(pool: Any, length: int) -> None:
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 4, 30)
+    ends = np.cumsum(sizes)
+    spans = np.concatenate([[[0, 0]], np.column_stack([ends - sizes, ends]), [[0, 0]]]).astype(np.int32)
+    groups = np.concatenate([[-1], np.arange(30), [-1]]).astype(np.int32)
+    ids = np.concatenate([[0], 5 + np.arange(30) % 20, [2]]).astype(np.int32)
+    encoding = Encoding(ids=ids, groups=groups, spans=spans)
+    starts = np.arange(0, int(ends[-1]), 4)
+    bounds = np.column_stack([starts, np.minimum(starts + 3, ends[-1] + 2)]).astype(np.int32)
+    card = HeadCard(kind="tags", label="x", names=("a", "b"), pool=pool, length=length)
+    found, kept = pieces(encoding, ResidueTokenizer().space, card, bounds)
+    assert kept.all()
+    read = {}
+    for piece in found:
+        assert len(piece.encoding) <= length
+        label = piece.numbers[np.cumsum(piece.labels.first) - 1]
+        for number in piece.numbers.tolist():
+            assert number not in read
+            places = piece.labels.asked[label == number]
+            read[number] = piece.encoding.spans[places].tolist()
+            assert piece.labels.weights[label == number].sum() == pytest.approx(1, rel=0.5)
+    for number, (start, end) in enumerate(bounds.tolist()):
+        naive = [one for one in spans[1:-1].tolist() if one[1] > start and one[0] < end]
+        assert read[number] == (naive[:1] if pool == "start" else naive) or length == 8
+    assert len(read) == len(bounds)
