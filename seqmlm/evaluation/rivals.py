@@ -20,7 +20,6 @@ Longs = NDArray[np.int64]
 Examples = Sequence[Sequence[str]]
 
 MOST_UNITS = 300_000
-MOST_CATEGORIES = 250
 BATCH = 1_000
 BEYOND = "\n"
 """A unit that stands beyond the ends of an example."""
@@ -127,8 +126,8 @@ def boosted(
 ) -> Doubles:
     """Gradient boosting over columns of a table.
 
-    Numbers may be written as texts; of a column of other texts the 250 most frequent are categories. None, ""
-    and categories that training did not have are missing.
+    Numbers may be written as texts; other texts are ranked by how frequent they are: as unordered categories,
+    columns of many (diagnoses) overfit. None, "" and texts that training did not have are missing.
 
     Args:
         task, truth, names: as in `bag`.
@@ -139,23 +138,22 @@ def boosted(
     """
     filled = [name for name in train if any(value not in (None, "") for value in train[name])]
     columns = [_column(train[name], test[name]) for name in filled]
-    categories = [column[2] for column in columns]
 
     def make(task: str, truth: Any) -> Any:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
         kind = HistGradientBoostingRegressor if task == "value" else HistGradientBoostingClassifier
-        return kind(categorical_features=categories, early_stopping=False, random_state=0)
+        return kind(categorical_features=None, early_stopping=False, random_state=0)
 
-    tables = [np.column_stack(part) for part in zip(*(column[:2] for column in columns), strict=True)]
+    tables = [np.column_stack(part) for part in zip(*columns, strict=True)]
     return _predicted(task, make, tables[0], truth, tables[1], names)
 
 
 class _Windows:
     """Traits of each unit and its neighbours as columns, in the numbering and the weights of training.
 
-    A trait that training had once shares the column of those that it did not have. A column
-    weighs the fourth root of its rarity, which halves the optimizer's iterations.
+    A trait that training had once shares the column of those that it did not have. A column weighs the fourth
+    root of its rarity, which halves the optimizer's iterations.
     """
 
     def __init__(self, examples: Examples) -> None:
@@ -246,8 +244,8 @@ def _letters(examples: Examples) -> bool:
     return all(len(unit) == 1 for units in examples for unit in units)
 
 
-def _column(train: Sequence[Any], test: Sequence[Any]) -> tuple[Doubles, Doubles, bool]:
-    """Training's and test's values as numbers, NaN where missing, and whether they are categories."""
+def _column(train: Sequence[Any], test: Sequence[Any]) -> tuple[Doubles, Doubles]:
+    """Training's and test's values as numbers, NaN where missing."""
 
     def number(value: Any) -> float:
         try:
@@ -256,14 +254,13 @@ def _column(train: Sequence[Any], test: Sequence[Any]) -> tuple[Doubles, Doubles
             return float("nan")
 
     known = [value for value in train if value not in (None, "")]
-    category = any(number(value) != number(value) for value in known)
-    if category:
-        common = Counter(str(value) for value in known).most_common(MOST_CATEGORIES)
-        numbers = {value: float(at) for at, (value, _) in enumerate(common)}
-        first, second = ([numbers.get(str(value), np.nan) for value in part] for part in (train, test))
+    if any(np.isnan(number(value)) for value in known):
+        common = Counter(str(value) for value in known).most_common()
+        ranks = {value: float(rank) for rank, (value, _) in enumerate(common)}
+        first, second = ([ranks.get(str(value), np.nan) for value in part] for part in (train, test))
     else:
         first, second = ([number(value) for value in part] for part in (train, test))
-    return np.array(first), np.array(second), category
+    return np.array(first), np.array(second)
 
 
 def _repaired(tags: Iterable[str]) -> list[str]:
