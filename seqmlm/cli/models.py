@@ -148,7 +148,8 @@ def export(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Same as a positional DIR.")] = None,
     json_output: opt.Json = False,
 ) -> None:
-    """Export a Hugging Face folder that AutoModelForMaskedLM and AutoTokenizer can load.
+    """Export a Hugging Face folder that AutoModelForMaskedLM and AutoTokenizer can load; of a fine-tuned
+    model AutoModelForSequenceClassification or AutoModelForTokenClassification.
 
     Example: seqmlm models export enzymes enzymes-hf
     """

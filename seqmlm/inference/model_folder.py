@@ -152,7 +152,7 @@ def write(
     """
     with owner_only(card.sensitive):
         directory.mkdir(parents=True, exist_ok=True)
-        _save(directory, rows)
+        save_weights(directory, rows.model, rows.channels)
         tokenizer.save(directory)
         for name, content in further.items():
             (directory / name).write_bytes(content)
@@ -177,17 +177,22 @@ def write_plain(directory: Path, folder: Path, card: Card) -> None:
     model = _weights(folder, space)
     rows = MaskedRows(model, space, probability=card.probability, channels=load_channels(folder, model))
     never_predict(model, rows.excluded)
+    save_weights(directory, model, rows.channels)
+
+
+def save_weights(directory: Path, model: Any, channels: InputChannels | None = None) -> None:
+    """Write settings and weights of a model, as transformers does.
+
+    Raises:
+        OSError: the files cannot be written.
+    """
     try:
-        _save(directory, rows)
+        with _quiet():
+            model.save_pretrained(directory)
+        if channels is not None:
+            channels.save(directory)
     except SafetensorError as error:  # which its files' writer raises for a full disk
         raise OSError(EIO, " ".join(str(error).split())) from error
-
-
-def _save(directory: Path, rows: MaskedRows | LinearRows) -> None:
-    with _quiet():
-        rows.model.save_pretrained(directory)
-    if rows.channels is not None:
-        rows.channels.save(directory)
     usual = (directory / "config.json").stat().st_mode & 0o777
     for path in directory.glob("*.safetensors"):
         path.chmod(usual)  # safetensors makes its files for the owner alone

@@ -36,7 +36,7 @@ from seqmlm.engine.schedule import LoopConfig
 from seqmlm.errors import DataError, StateError, UsageError, number_of
 from seqmlm.evaluation.predictions import PRIMARY, Measure, measures, temperature
 from seqmlm.inference import model_folder
-from seqmlm.inference.labeller import HeadCard, Labeller
+from seqmlm.inference.labeller import HeadCard, Labeller, Pool
 from seqmlm.inference.session import Session
 from seqmlm.inference.tuning import fit_frozen, merge, tune
 from seqmlm.parsing import read_json
@@ -89,8 +89,8 @@ class FinetuneConfig(CommandConfig):
         classes: NAME=FILE: all records of a file are of this class; repeatable.
         pair: COLUMN: of the other sequence, where a label is of two.
         task: class, multilabel, value, tags (of each unit) or entities (BIO tags, spans). Default: by labels.
-        head: what is read of a record: start (its first token) or mean (over its tokens); of a labelled part
-            its first token or the mean over its own.
+        head: what is read of a record: start (its first token), mean (over its tokens) or all (the mean over
+            special tokens, too, as transformers has it); of a labelled part its first token or the mean.
         crf: entities as one chain of tags (a linear-chain CRF), not one by one.
         tune: what of the encoder is trained: all, last:K layers, lora:R (adapters of rank R), none.
         seeds: so many trainings; the best by validation is kept.
@@ -122,7 +122,7 @@ class FinetuneConfig(CommandConfig):
     classes: tuple[str, ...] = ()
     pair: str | None = None
     task: Kind | None = None
-    head: Literal["start", "mean"] | None = None
+    head: Pool | None = None
     crf: bool = False
     tune: str = "all"
     seeds: int = 1
@@ -677,11 +677,16 @@ def _open(config: FinetuneConfig) -> Session:
     return session
 
 
-def _pool(config: FinetuneConfig, train: Sequence[Example]) -> Literal["start", "mean"]:
-    """What is read where nobody says: of a part its first token, of a record the mean."""
-    if config.head is not None:
-        return config.head
-    return "start" if train and isinstance(train[0].label, Spans) else "mean"
+def _pool(config: FinetuneConfig, train: Sequence[Example]) -> Pool:
+    """What is read where nobody says: of a part its first token, of a record the mean.
+
+    Raises:
+        UsageError: special tokens are no tokens of a part.
+    """
+    of_parts = bool(train) and isinstance(train[0].label, Spans)
+    if of_parts and config.head == "all":
+        raise UsageError("--head all is over a record with its special tokens; of parts take start or mean")
+    return config.head or ("start" if of_parts else "mean")
 
 
 def _keep(rows: LabelledRows, directory: Path) -> None:

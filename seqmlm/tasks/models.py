@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -30,6 +30,7 @@ from seqmlm.registry import (
     set_aside,
 )
 from seqmlm.streams.outputs import new_folder
+from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.workspace import Workspace
@@ -42,6 +43,7 @@ _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.jso
 _VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt", "log_templates.json")
 _REWRITTEN = ("config.json", "generation_config.json", "model*.safetensors*", "channels.safetensors")
 _EXPORTED = (*_HUGGING_FACE, *_TOKENIZER, *_VOCABULARY, "seqmlm*.json")
+_BESIDE_CLASSIFIER = (*_TOKENIZER, *_VOCABULARY, TOKENIZER_CARD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,7 +319,8 @@ def export_model(reference: str, out: Path, notify: Callable[[str], None] = lamb
     `AutoModelForMaskedLM` and `AutoTokenizer` load it, and so does seqmlm; both give the same probabilities,
     for what ours excludes has none there either (a folder without our card excludes nothing and is copied as
     it is). It appears whole or not at all. Counts stay behind, for only seqmlm could read them; so do
-    calibrations that rest on them.
+    calibrations that rest on them. A fine-tuned model becomes transformers' own class of its task, without
+    our card: see `plain_classifier`.
 
     Args:
         reference: a registered model or a model folder.
@@ -328,14 +331,16 @@ def export_model(reference: str, out: Path, notify: Callable[[str], None] = lamb
         The files written.
 
     Raises:
-        UsageError: the model is on the hub already.
+        UsageError: the model is on the hub already, or transformers would compute it otherwise.
         StateError: `out` is taken or cannot be written, or the model is incomplete.
     """
     found = resolve_model(reference)
     if found.path is None:
         raise UsageError(f"{reference} is on the Hugging Face hub: download it from there")
-    card = model_folder.read_card(found.path)
-    files = [path for path in sorted(found.path.iterdir()) if any(fnmatch(path.name, p) for p in _EXPORTED)]
+    card, target = model_folder.read_card(found.path), out.expanduser().absolute()
+    if card is not None and card.head:
+        return _export_classifier(found.path, card, target)
+    files = _matching(found.path, _EXPORTED)
     if card is not None:
         model_folder.check_files(found.path, card)
         files = [path for path in files if not (card.sensitive and path.name in PERSONAL)]
@@ -347,7 +352,6 @@ def export_model(reference: str, out: Path, notify: Callable[[str], None] = lamb
         notify(f"the plain model, without counts of the training data: {' and '.join(behind)} stay here")
     if not any(path.suffix == ".safetensors" for path in files):
         raise StateError(f"{found.path} has no weights in safetensors; train or copy the model again")
-    target = out.expanduser().absolute()
     with owner_only(card is not None and card.sensitive), new_folder(target) as building:
         if card is not None:
             files = [path for path in files if not any(fnmatch(path.name, p) for p in _REWRITTEN)]
@@ -357,6 +361,21 @@ def export_model(reference: str, out: Path, notify: Callable[[str], None] = lamb
         if card is not None:
             model_folder.seal(building, card)
     return sorted(target.iterdir())
+
+
+def _export_classifier(folder: Path, card: model_folder.Card, target: Path) -> list[Path]:
+    from seqmlm.inference.plain_classifier import plain_classifier
+
+    plain = plain_classifier(model_folder.load(folder))
+    with owner_only(card.sensitive), new_folder(target) as building:
+        model_folder.save_weights(building, plain)
+        for path in _matching(folder, _BESIDE_CLASSIFIER):
+            shutil.copyfile(path, building / path.name)
+    return sorted(target.iterdir())
+
+
+def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if any(fnmatch(path.name, one) for one in patterns)]
 
 
 def tokenizer_entry(tokenizer: Tokenizer) -> TokenizerEntry:

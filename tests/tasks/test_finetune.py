@@ -16,6 +16,11 @@ import torch
 from safetensors.torch import load_file
 from text_models import text_model
 from tiny_models import random_model, saved
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 
 from seqmlm.engine.types import Encoding
 from seqmlm.inference.labeller import HeadCard, pieces
@@ -144,6 +149,38 @@ def test_labels_are_learnt_judged_kept_and_predicted(
         assert len(rows) == 80 * 12
     for row in rows:
         assert "prediction" in row
+
+
+@pytest.mark.parametrize("kind", ["class", "tags"])
+def test_transformers_predicts_what_seqmlm_predicts(
+    kind: str, models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    model, arguments = models["protein" if kind == "tags" else "text"], labelled(kind, tmp_path)
+    head = () if kind == "tags" else ("--head", "all")
+    asked = ("finetune", model, *arguments, *head, "--name", "learnt", "--rivals", "off")
+    assert seqmlm(*asked, "--set", "epochs=3", "--tune", "lora:2").code == 0
+    exported = seqmlm("models", "export", "learnt", tmp_path / "plain")
+    assert exported.code == 0, exported.err
+    done = seqmlm("predict", "learnt", arguments[1], "--out", tmp_path / "p.jsonl")
+    assert done.code == 0, done.err
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    auto = AutoModelForTokenClassification if kind == "tags" else AutoModelForSequenceClassification
+    plain = auto.from_pretrained(tmp_path / "plain").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "plain")
+    read = arguments[1].read_text().splitlines()
+    texts = read[1::2] if kind == "tags" else [json.loads(line)["text"] for line in read]
+    with torch.inference_mode():
+        logits = [plain(**tokenizer(text, return_tensors="pt")).logits[0] for text in texts]
+    found = torch.cat([one[1:-1] for one in logits]) if kind == "tags" else torch.stack(logits)
+    names = [plain.config.id2label[number] for number in range(plain.config.num_labels)]
+    told = [[row["p"][name] for name in names] for row in rows]
+    np.testing.assert_allclose(found.softmax(-1).numpy(), told, atol=1e-5)
+
+
+def test_special_tokens_are_in_no_part(models: dict[str, Path], tmp_path: Path, seqmlm: Run) -> None:
+    done = seqmlm("finetune", models["protein"], *labelled("tags", tmp_path), "--head", "all")
+    assert done.code == 2
+    assert "--head all is over a record with its special tokens" in done.err
 
 
 def test_a_model_that_has_learnt_nothing_says_so(
