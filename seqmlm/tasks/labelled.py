@@ -222,9 +222,7 @@ def _outputs(every: Sequence[Example], asked: Labelling) -> tuple[Kind, Sequence
         given = [name for one in labels if isinstance(one, Spans) for name in one.labels]
         names = sorted(set(given))
         scheme = scheme_of(names)
-        sparse = any(
-            isinstance(span, Mapping) for one in every for span in one.record.meta.get("spans") or ()
-        )
+        sparse = any(map(_alone, every))
         entities = asked.task == "entities" or (asked.task is None and (sparse or scheme in ("bio", "bioes")))
         if entities and scheme is None:  # spans of entities alone: what is between them is outside
             names = ["O", *(f"{at}-{name}" for name in names for at in "BI")]
@@ -242,6 +240,12 @@ def _outputs(every: Sequence[Example], asked: Labelling) -> tuple[Kind, Sequence
     given = [str(one) for one in labels]
     _check_names(sorted(set(given)), given)
     return "class", sorted(set(given))
+
+
+def _alone(example: Example) -> bool:
+    """Whether entities alone are labelled, not what is between them."""
+    given = example.record.meta.get("spans")
+    return isinstance(given, list) and (not given or isinstance(given[0], Mapping))
 
 
 def _check_names(names: Sequence[str], labels: Sequence[str]) -> None:
@@ -308,7 +312,7 @@ def _case(
         spans = example.label
         if not card.of_parts:
             raise DataError("labels of parts, where others have one of the record", remedy="correct it")
-        if card.kind == "entities" and scheme_of(spans.labels) is None and "O" in card.names:
+        if card.kind == "entities" and _alone(example):
             spans = _dense(spans, unit_bounds(encoding))
         where, kept = pieces(encoding, space, card, spans.bounds)
         if not kept.all():

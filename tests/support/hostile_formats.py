@@ -410,7 +410,8 @@ DIABETES = (
     "glimepiride,acetohexamide,glipizide,glyburide,tolbutamide,pioglitazone,rosiglitazone,acarbose,miglitol,"
     "troglitazone,tolazamide,examide,citoglipton,insulin,glyburide-metformin,glipizide-metformin,"
     "glimepiride-pioglitazone,metformin-rosiglitazone,metformin-pioglitazone,time_in_hospital,"
-    "num_lab_procedures,num_procedures,num_medications,diag_2,diag_3,diag_1\n"
+    "num_lab_procedures,num_procedures,num_medications,number_outpatient,number_emergency,number_inpatient,"
+    "number_diagnoses,payer_code,weight,change,diabetesMed,diag_2,diag_3,diag_1\n"
 )
 CONCEPTS = {"I10": 320128, "E11": 201826, "J45": 317009, "M54": 194133, "K21": 318800}
 
@@ -522,7 +523,7 @@ def _ehr(count: int) -> Iterator[Hostile]:
         folder=True,
         apart=True,
     )
-    rest = f"Female,white,[50-60),1,1,1,6,None,>8,{'No,' * 23}3,40,1,12,401,428,"
+    rest = f"Female,white,[50-60),1,1,1,6,None,>8,{'No,' * 23}3,40,1,12,0,0,1,9,?,?,No,Yes,401,428,"
     yield Hostile(
         *("ehr", "diabetes130", "diabetic_data.csv"),
         head=DIABETES.encode(),
