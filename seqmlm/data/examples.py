@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.data.files import stem_suffix
+from seqmlm.data.labels import SUBJECT, TIME, VALUE, at_moments, read_moments
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
 from seqmlm.data.readers.huggingface import SPLITS
@@ -87,6 +88,7 @@ class LabelSource:
     classes: Mapping[Path, str] = field(default_factory=dict)
     pair: str | None = None
     raw: Callable[[str, Mapping[str, Any]], Any] = lambda text, fields: text
+    until: Callable[[Any, float], Any] | None = None
 
     @property
     def table(self) -> bool:
@@ -105,6 +107,7 @@ def label_source(
     classes: Mapping[str, str] | None = None,
     pair: str | None = None,
     raw: Callable[[str, Mapping[str, Any]], Any] = lambda text, fields: text,
+    until: Callable[[Any, float], Any] | None = None,
 ) -> LabelSource:
     """Say where labels are.
 
@@ -122,6 +125,9 @@ def label_source(
         classes: file or folder to the class of all records in it.
         pair: column of the other sequence of a pair; of a table of labels, column of its id.
         raw: what a field makes of the text of that sequence and the record's other columns.
+        until: what a field knows of a sequence at a time (`Domain.until`): a table with the columns
+            subject_id and prediction_time has labels of each record at several times; without `columns`
+            these are true and false in boolean_value.
 
     Raises:
         UsageError: sources that exclude each other.
@@ -143,6 +149,7 @@ def label_source(
         classes={Path(path): name for path, name in (classes or {}).items()},
         pair=pair,
         raw=raw,
+        until=until,
     )
 
 
@@ -190,6 +197,12 @@ class _Reading:
         known: dict[str, Any] = {}
         if not self._source.table:
             known = dict(_by_id(file, problems))
+        elif self._timed(file):
+            times = read_moments((row[1:] for row in self._rows(file)), file, problems)
+            assert self._source.until is not None
+            found = at_moments(records, times, file, self._source.until, problems)
+            yield from ((record, None, about) for record, about in found)
+            return
         elif self._source.pair is None:
             for (name,), line, row in self._rows(file):
                 _put(known, name, (line, row), file, line, problems)
@@ -210,6 +223,14 @@ class _Reading:
             raise DataError("none of its ids is that of a record", source=file, remedy=f"compare them{ids}")
         problems.note("a label of no record", len(known.keys() - met), source=file)
 
+    def _timed(self, file: str) -> bool:
+        """Whether a table has labels of subjects at times; decides what these are where nobody says."""
+        _, row = next(read_rows(file), (0, {}))
+        found = self._source.until is not None and {SUBJECT, TIME} <= row.keys()
+        if found and not self._columns and VALUE in row:
+            self._columns = (VALUE,)
+        return found and self._source.pair is None
+
     def _pairs(
         self, records: Iterable[Record], file: str
     ) -> Iterator[tuple[Record, Record, tuple[int, dict[str, Any]]]]:
@@ -226,9 +247,11 @@ class _Reading:
         ids: list[str] = []
         for line, row in read_rows(file, self._problems):
             if not ids:
-                first = self._source.id_column or ("id" if "id" in row else next(iter(row), "id"))
+                usual = next((one for one in ("id", SUBJECT) if one in row), next(iter(row), "id"))
+                first = self._source.id_column or usual
                 ids = [first, *([self._source.pair] if self._source.pair else [])]
-                left = tuple(name for name in row if name not in ids and name.lower() not in _PARTS)
+                beside = (*ids, *_PARTS, TIME)
+                left = tuple(name for name in row if name not in beside and name.lower() not in beside)
                 self._columns = self._columns or (left if len(left) == 1 else ())
             there = "" if self._problems.sensitive else f"; there are: {', '.join(list(row)[:30])}"
             absent = next((name for name in (*ids, *self._columns) if name not in row), None)
@@ -296,6 +319,10 @@ class _Reading:
         if isinstance(value, list | tuple):
             return self._listed(value, record, fields, here)
         text = _text(value, here)
+        if name == VALUE and TIME in fields:
+            if text.lower() not in _TRUTH:
+                raise DataError("no truth value", **here, remedy="write true or false")
+            return str(_TRUTH[text.lower()]).lower()
         if self._source.letters:
             return _of_letters(text, None, str(record.raw), here)
         return (_number(text, here),) if self._source.numeric else text

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.rows import read_rows, required
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.data.rows import FieldRow, read_rows, required
 from seqmlm.data.timestamps import Clock
 from seqmlm.errors import DataError
 
 Labels = dict[str, list[tuple[float, bool | None]]]
 """Subject to times, seconds since 1970-01-01 UTC, and labels; None where that is not known."""
 
+Moments = Mapping[str, Mapping[float, FieldRow]]
+"""Subject to times, in seconds, and the row about each with its line."""
+
+SUBJECT, TIME, VALUE = "subject_id", "prediction_time", "boolean_value"
 _TRUTH = {"1": True, "true": True, "0": False, "false": False, "": None}
 
 
@@ -24,17 +32,89 @@ def read_labels(path: Path) -> Labels:
     """
     clock, found = Clock(), Labels()
     for line, row in read_rows(str(path)):
-        at: dict[str, Any] = {"source": str(path), "line": line}
-        subject, given = (required(row, name, str(path), line) for name in ("subject_id", "prediction_time"))
-        dated = isinstance(given, datetime)
-        time = given.replace(tzinfo=given.tzinfo or UTC).timestamp() if dated else clock[str(given)]
-        if time != time:
-            raise DataError("no time", **at, field="prediction_time", remedy="ISO 8601")
-        value = row.get("boolean_value")
+        subject, time = required(row, SUBJECT, str(path), line), moment(row, str(path), line, clock)
+        value = row.get(VALUE)
         text = "" if value is None else str(value).lower()
         if text not in _TRUTH:
-            raise DataError("no truth value", **at, field="boolean_value", remedy="write true or false")
+            remedy = "write true or false"
+            raise DataError("no truth value", source=str(path), line=line, field=VALUE, remedy=remedy)
         found.setdefault(str(subject), []).append((time, _TRUTH[text]))
     if not found:
-        raise DataError("no labels", source=str(path), remedy="give subject_id and prediction_time")
+        raise DataError("no labels", source=str(path), remedy=f"give {SUBJECT} and {TIME}")
     return found
+
+
+def read_moments(rows: Iterable[FieldRow], source: str, problems: Problems) -> Moments:
+    """Times of subjects in a table; `problems` receives those that cannot be read, or are there twice."""
+    clock, found = Clock(), dict[str, dict[float, FieldRow]]()
+    for line, row in rows:
+        try:
+            own = found.setdefault(str(required(row, SUBJECT, source, line)), {})
+            time = moment(row, source, line, clock)
+            if time in own:
+                remedy = "keep one label for each time"
+                raise DataError("a subject at a time that was there", source=source, line=line, remedy=remedy)
+        except DataError as error:
+            problems.bad(error, str(row))
+        else:
+            own[time] = line, row
+    return found
+
+
+def moment(row: Mapping[str, Any], source: str, line: int, clock: Clock) -> float:
+    """The prediction time of a row, seconds since 1970-01-01 UTC, to the microsecond.
+
+    Raises:
+        DataError: none, or one that cannot be read.
+    """
+    given = required(row, TIME, source, line)
+    dated = isinstance(given, datetime) and given == given  # pandas has a time that is none
+    time = given.replace(tzinfo=given.tzinfo or UTC).timestamp() if dated else clock[str(given)]
+    if time != time:
+        raise DataError("no time", source=source, line=line, field=TIME, remedy="ISO 8601")
+    return round(time, 6)
+
+
+def time_of(record: Record) -> dict[str, str]:
+    """What a row says of a record that `at_moments` gave: when it was asked about."""
+    return {TIME: record.meta[TIME]} if TIME in record.meta else {}
+
+
+def at_moments(
+    records: Iterable[Record],
+    moments: Moments,
+    source: str,
+    until: Callable[[Any, float], Any],
+    problems: Problems,
+) -> Iterator[tuple[Record, FieldRow]]:
+    """Records as they were known at their times, and the row about each, in whose place they then stand.
+
+    Args:
+        records: those without a time are counted, and left out.
+        moments: of the records by id; those of no record are counted.
+        source: the file of `moments`.
+        until: what was known of a raw sequence at a time (`Domain.until`), None where that was nothing.
+        problems: receives times before the first event, too.
+
+    Raises:
+        DataError: none of the subjects is that of a record.
+    """
+    met = set[str]()
+    for record in records:
+        if record.id not in moments:
+            problems.note("a record without a label, left out", source=record.source, line=record.line)
+        met.add(record.id)
+        for time, (line, row) in moments.get(record.id, {}).items():
+            raw = until(record.raw, time)
+            if raw is None:
+                remedy = "ask when something is known of the subject, or leave the row out"
+                reason = "a time before the first event of its subject"
+                problems.bad(DataError(reason, source=source, line=line, field=TIME, remedy=remedy))
+                continue
+            meta = {**record.meta, TIME: datetime.fromtimestamp(time, UTC).isoformat()}
+            yield replace(record, raw=raw, source=source, line=line, meta=meta), (line, row)
+    if moments and met and not moments.keys() & met:
+        raise DataError("none of its subjects is in the data", source=source, remedy="compare their ids")
+    for name in moments.keys() - met:
+        for line, _ in moments[name].values():
+            problems.note("a label of no record", source=source, line=line)

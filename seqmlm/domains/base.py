@@ -493,6 +493,17 @@ class Domain(ABC):
         """
         raise UsageError(f"sequences of domain {self.name} have no times before and after which can be asked")
 
+    def until(self, raw: Any, time: float) -> Any | None:
+        """A sequence as it was known at a time, that included; None where nothing had happened yet.
+
+        Args:
+            time: seconds since 1970-01-01 UTC.
+
+        Raises:
+            UsageError: the field's sequences have no such times.
+        """
+        raise UsageError(f"sequences of domain {self.name} have no times at which they could be cut")
+
     def ends(self, raw: Any) -> float | None:
         """When the last thing of a sequence was, seconds since 1970-01-01 UTC; None where nobody knows."""
         return None

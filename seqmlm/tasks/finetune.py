@@ -23,8 +23,9 @@ import yaml
 
 from seqmlm.config import to_dict
 from seqmlm.data.examples import Example, Part, Spans
+from seqmlm.data.labels import time_of
 from seqmlm.data.prepare import combined, file_fingerprint
-from seqmlm.data.privacy import redact_small_counts
+from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.data.problems import Problems
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.durable import move_into_place, owner_only, replace_file
@@ -211,8 +212,10 @@ class _Run:
         length, pool = min(self.session.card.max_length, 512), _pool(config, parts["train"])
         card = card_of(read["train"], parts["train"], asked, pool=pool, crf=config.crf, length=length)
         if not config.allow_overlap and (shared := overlap(parts, self.session)):
+            few = self.private and shared < SMALLEST
+            told = "some" if few else f"{shared:,} of {len(parts['test']):,}"
             raise DataError(
-                f"{shared:,} of {len(parts['test']):,} test examples are in training, or of a group that is",
+                f"{told} test examples are in training, or of a group that is",
                 remedy="take them out, or --set allow_overlap=true",
             )
         return parts, card
@@ -256,6 +259,7 @@ class _Run:
                 entry = self._registered(directory, labeller, figures, run)
                 run.log_metrics(best.steps, _flat(figures))
                 track_model(run, entry, _flat(figures))
+        figures = redact_small_counts(figures, self.private)
         answer = self._sentence(figures, f"{self.name}:{entry.version}")
         return self._summary(figures, tables, answer, None)
 
@@ -547,7 +551,9 @@ class _Run:
         building, folder = directory / "model.tmp", directory / "model"
         shutil.rmtree(building, ignore_errors=True)
         sources = (*config.train, *(one.partition("=")[2] for one in config.classes))
-        fingerprint = combined(files=file_fingerprint(sources), labels=to_dict(config.labelling))
+        read = session.domain.files(sources, format=config.format, options=config.options)
+        files = [*read, *(one for one in (config.label_file, config.mask) if one)]
+        fingerprint = combined(files=file_fingerprint(files), labels=to_dict(config.labelling))
         card = replace(
             session.card,
             head=labeller.card.to_dict(),
@@ -647,12 +653,12 @@ def predicted(labeller: Labeller, own: Sequence[Case]) -> Any:
 def prediction_rows(card: HeadCard, own: Sequence[Case], said: Any) -> list[dict[str, Any]]:
     """A row for each prediction of the test data: its record, group, truth and probabilities."""
     truth = truth_of(card, own)
-    ids = [one.record.id for one in own]
+    records = [one.record for one in own]
     if card.kind == "tags":
-        ids = [one.record.id for one in own for _ in range(len(one.targets))]
+        records = [one.record for one in own for _ in range(len(one.targets))]
     rows = []
-    for number, (name, group) in enumerate(zip(ids, groups_of(card, own), strict=True)):
-        row: dict[str, Any] = {"id": name, "group": group}
+    for number, (record, group) in enumerate(zip(records, groups_of(card, own), strict=True)):
+        row: dict[str, Any] = {"id": record.id, "group": group, **time_of(record)}
         if card.kind == "entities":
             rows.append({**row, "truth": truth[number], "prediction": said[number]})
         elif card.kind in ("class", "tags"):

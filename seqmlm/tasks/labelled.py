@@ -85,6 +85,7 @@ def read_examples(
         mask=asked.mask,
         classes=of_class,
         pair=asked.pair,
+        until=session.domain.until,
     )
     files = [*paths, *of_class]
     for path in files:

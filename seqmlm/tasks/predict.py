@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from seqmlm.data.labels import at_moments, read_moments, time_of
+from seqmlm.data.privacy import SMALLEST, redacted_count, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.data.rows import read_rows
 from seqmlm.data.tags import entities
 from seqmlm.errors import DataError, number_of
 from seqmlm.inference.labeller import HeadCard, Labeller, Piece, paired, pieces, unit_bounds
@@ -26,11 +30,15 @@ class PredictConfig(TaskConfig):
 
     Args:
         level: of entities: entity (a row for each that is found) or unit (a row for each unit, with its tag).
+        labels: a table with subject_id and prediction_time: predict at these times, from what was known then.
     """
 
     shown = ("level", *TaskConfig.shown)
 
+    inputs = ("labels",)
+
     level: Literal["entity", "unit"] = "entity"
+    labels: Path | None = None
 
 
 class Predict(Task[PredictConfig, Record]):
@@ -57,6 +65,15 @@ class Predict(Task[PredictConfig, Record]):
             self.session, self.config, problems, {"keep": (self.card.pair,)} if self.card.pair else {}
         )
 
+    def items(self, records: Iterable[Record], problems: Problems) -> Iterable[Record]:
+        """The records, each as it was known at its times where a table names these."""
+        if self.config.labels is None:
+            return records
+        file = str(self.config.labels)
+        moments = read_moments(read_rows(file, problems), file, problems)
+        asked = at_moments(records, moments, file, self.session.domain.until, problems)
+        return (record for record, _ in asked)
+
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """Rows of each record."""
         tokenizer, card = self.session.tokenizer, self.card
@@ -82,13 +99,13 @@ class Predict(Task[PredictConfig, Record]):
 
     def _row(self, record: Record, told: Any) -> Row:
         names, values = self.card.names, [round(float(one), 6) for one in told]
-        of = dict(zip(names, values, strict=True))
+        of, where = dict(zip(names, values, strict=True)), {**place(record), **time_of(record)}
         if self.card.kind == "value":
-            return {**place(record), "prediction": values[0] if len(values) == 1 else of}
+            return {**where, "prediction": values[0] if len(values) == 1 else of}
         if self.card.kind == "multilabel":
-            return {**place(record), "prediction": [name for name in names if of[name] >= 0.5], "p": of}
+            return {**where, "prediction": [name for name in names if of[name] >= 0.5], "p": of}
         best = names[int(told.argmax())]
-        return {**place(record), "prediction": best, "probability": of[best], "p": of}
+        return {**where, "prediction": best, "probability": of[best], "p": of}
 
     def _parts(self, record: Record, bounds: Any, outputs: Any, told: Any) -> list[Row]:
         text, names = str(record.raw), self.card.names
@@ -135,13 +152,22 @@ class Predict(Task[PredictConfig, Record]):
             elif isinstance(said, str):
                 counts[said] += 1
         if values:
-            return {"n": len(values), "mean": float(np.mean(values)), "min": min(values), "max": max(values)}
-        return {"n": counts.total(), "predicted": dict(counts.most_common())}
+            found: Figures = {"n": len(values), "mean": float(np.mean(values))}
+            if self.session.card.sensitive:  # the least and the largest are each of one person
+                return found if len(values) >= SMALLEST else {"n": len(values)}
+            return {**found, "min": min(values), "max": max(values)}
+        own = dict(counts.most_common())
+        hidden = self.session.card.sensitive
+        return {"n": counts.total(), "predicted": redacted_counts(own, parts=True) if hidden else own}
 
     def sentence(self, figures: Figures, items: int) -> str:
-        told = f"{number_of(items, 'record')}: {self.card.label}"
+        shown = redacted_count(items) if self.session.card.sensitive else items
+        told = f"{number_of(shown, 'record')}: {self.card.label}"
         if "mean" in figures:
-            return f"{told} {figures['mean']:.4g} on average ({figures['min']:.4g} to {figures['max']:.4g})"
+            told += f" {figures['mean']:.4g} on average"
+            return told + (f" ({figures['min']:.4g} to {figures['max']:.4g})" if "min" in figures else "")
+        if "predicted" not in figures:
+            return told
         shares = [
             f"{name} {count:,}"
             for name, count in [*figures["predicted"].items()][:5]

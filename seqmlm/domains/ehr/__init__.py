@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -171,13 +172,15 @@ class EHRDomain(Domain):
 
     def later(self, raw: Any, time: float, gap: float, *, known: bool = True) -> Prompt:
         """The history until a time, and a visit later of which nothing is known."""
-        before = [
-            event
-            for event in raw.events
-            if event.time is None or is_birth(event.code) or (known and event.time <= time)
-        ]
+        before = _known(raw, time if known else -math.inf)
         events = (*before, Event(time=time + gap, code=self.gaps[0]))
         return self.prompt(replace(raw, events=events), self.gaps)
+
+    def until(self, raw: Any, time: float) -> Any | None:
+        """Background, birth, and the events until a time."""
+        events = _known(raw, time)
+        dated = any(event.time is not None and not is_birth(event.code) for event in events)
+        return replace(raw, events=events) if dated else None
 
     def ends(self, raw: Any) -> float | None:
         """The last event with a time."""
@@ -235,6 +238,13 @@ class EHRDomain(Domain):
         from seqmlm.domains.ehr import sample
 
         return sample.write(out, n, seed)
+
+
+def _known(raw: History, time: float) -> tuple[Event, ...]:
+    """Background, birth, and the events until a time."""
+    return tuple(
+        event for event in raw.events if event.time is None or is_birth(event.code) or event.time <= time
+    )
 
 
 def _with_gaps(raw: History, gaps: Sequence[int]) -> Prompt:
