@@ -80,15 +80,36 @@ def show(run: Annotated[str, typer.Argument(help="Name or id of a run.")], json_
 @app.command("compare")
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Names or ids of runs.")],
+    metric: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of two fine-tunings: the first's minus the second's, paired."),
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Compare runs: settings that differ, and final metrics with the best one marked.
 
+    With --metric what two fine-tunings predicted of the same test data: the difference, its 95 % interval
+    and p-values of no difference, by the bootstrap and by randomization over groups.
+
     Example: seqmlm runs compare uniform whole-word
+
+    Example: seqmlm runs compare english-sentiment tuned --metric accuracy
     """
     from seqmlm.cli.output import escape, number, print_json, print_table
-    from seqmlm.tasks.runs import compare_runs
+    from seqmlm.tasks.runs import compare_predictions, compare_runs
 
+    if metric is not None:
+        told = compare_predictions(runs, metric, _warn)
+        if json_output:
+            print_json(told)
+            return
+        first, second = told["runs"]
+        say(
+            f"{metric} of {first} minus {second}: {told['difference']:+.4f} "
+            f"(95 % {told['low']:+.4f} to {told['high']:+.4f}); "
+            f"p {told['p_bootstrap']:.3g} by bootstrap, {told['p_randomization']:.3g} by randomization"
+        )
+        return
     found = compare_runs(runs, _warn)
     if json_output:
         print_json(found.to_dict())

@@ -61,11 +61,12 @@ from seqmlm.tasks.labelled import (
 )
 from seqmlm.tasks.models import register_model, tokenizer_entry, track_model
 from seqmlm.tasks.observers import Recorder
+from seqmlm.tasks.predictions import write_predictions
 from seqmlm.tasks.task import CommandConfig, Summary, Table
 from seqmlm.tracking import LEDGER, TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
-REQUEST, DONE, PREDICTIONS = "finetune.yaml", "result.json", "predictions.parquet"
+REQUEST, DONE = "finetune.yaml", "result.json"
 RATES = {128: 1e-3, 256: 5e-4}
 """Peak learning rates by width; of wider encoders, and of adapters ten times that, `RATE`."""
 RATE = 5e-5
@@ -534,12 +535,8 @@ class _Run:
 
     def _write(self, test: Sequence[Case], said: Any) -> None:
         """Keep the predictions of the test data in the run's folder."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        rows = prediction_rows(self.card, test, said)
-        path = self.workspace.run_dir(self.name) / PREDICTIONS
-        pq.write_table(pa.Table.from_pylist(rows), path)
+        rows, folder = prediction_rows(self.card, test, said), self.workspace.run_dir(self.name)
+        write_predictions(folder, rows, kind=self.card.kind, names=self.card.names)
 
     # -- the model ---------------------------------------------------------------------------------------
 

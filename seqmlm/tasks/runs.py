@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seqmlm.errors import UsageError
+from seqmlm.evaluation.predictions import difference
+from seqmlm.tasks.predictions import read_predictions
 from seqmlm.tracking import RunInfo, Tracker
 from seqmlm.workspace import Workspace
 
@@ -83,6 +85,47 @@ def compare_runs(references: Sequence[str], warn: Warn) -> Comparison:
         UsageError: fewer than two runs.
         StateError: there is no such run.
     """
+    return compare(_found(references, warn))
+
+
+def compare_predictions(references: Sequence[str], metric: str, warn: Warn) -> dict[str, Any]:
+    """By how much one fine-tuning is better than another one, on the test data of both.
+
+    Args:
+        references: names or ids of two runs.
+        metric: of `seqmlm.evaluation.predictions.measures`.
+
+    Returns:
+        The measure of the first minus that of the second; see `seqmlm.evaluation.predictions.Difference`.
+
+    Raises:
+        UsageError: not two runs, runs with other test data, or no such measure.
+        StateError: there is no such run, or it keeps no predictions.
+    """
+    runs = _found(references, warn)
+    if len(runs) != 2:
+        raise UsageError(f"--metric compares the predictions of two runs, not of {len(runs)}")
+    home = Workspace.locate()
+    first, second = (read_predictions(home.runs / run.name) for run in runs)
+    if (why := first.mismatch(second)) is not None:
+        raise UsageError(
+            f"{runs[0].name} and {runs[1].name} cannot be compared: {why}; fine-tune both with the same "
+            "labels and --test"
+        )
+    found = difference(
+        first.kind,
+        metric,
+        first.truth,
+        first.predicted,
+        second.predicted,
+        groups=first.groups,
+        names=first.names,
+    )
+    return {"runs": [run.name for run in runs], "metric": metric, **found._asdict()}
+
+
+def _found(references: Sequence[str], warn: Warn) -> list[RunInfo]:
+    """At least two runs, none twice."""
     tracker = Tracker(Workspace.locate(), warn=warn)
     tracker.mark_killed()
     known = tracker.runs()
@@ -93,7 +136,7 @@ def compare_runs(references: Sequence[str], warn: Warn) -> Comparison:
             runs.append(run)
     if len(runs) < 2:
         raise UsageError("name at least two runs to compare; `seqmlm runs list` shows all runs")
-    return compare(runs)
+    return runs
 
 
 def compare(runs: list[RunInfo]) -> Comparison:

@@ -151,6 +151,19 @@ def test_labels_are_learnt_judged_kept_and_predicted(
         assert "prediction" in row
 
 
+def test_two_fine_tunings_are_compared_by_their_predictions(
+    models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    asked = ("finetune", models["text"], *labelled("class", tmp_path), "--rivals", "off", "--json")
+    whole = seqmlm(*asked, "--tune", "none", "--name", "whole").json
+    few = seqmlm(*asked, "--tune", "none", "--shots", "8", "--name", "few").json
+    found = seqmlm("runs", "compare", "whole", "few", "--metric", "macro_f1", "--json")
+    assert found.code == 0, found.err
+    assert found.json["difference"] == pytest.approx(whole["macro_f1"] - few["macro_f1"])
+    assert seqmlm(*asked, "--tune", "none", "--set", "seed=1", "--name", "other").code == 0
+    seqmlm("runs", "compare", "whole", "other", "--metric", "macro_f1").refused(2, "on other records")
+
+
 @pytest.mark.parametrize("kind", ["class", "tags"])
 def test_transformers_predicts_what_seqmlm_predicts(
     kind: str, models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run

@@ -1,0 +1,85 @@
+"""Predictions of a fine-tuning's test data as its run keeps them: a Parquet file that says what it is of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from seqmlm.errors import StateError
+
+PREDICTIONS = "predictions.parquet"
+_KEY = b"seqmlm"
+
+
+class Predictions(NamedTuple):
+    """Of N items; `truth` and `predicted` as `seqmlm.evaluation.predictions.measures` takes them."""
+
+    kind: str
+    names: tuple[str, ...]
+    ids: list[str]
+    groups: list[str]
+    truth: Any
+    predicted: Any
+
+    def mismatch(self, other: Predictions) -> str | None:
+        """In what two sets of predictions are not of the same; None where they are.
+
+        Values are compared with the rounding of their scale, which each training has for itself.
+        """
+        if self.kind != other.kind:
+            return f"one predicts {self.kind}, the other {other.kind}"
+        if self.kind != "entities" and self.names != other.names:
+            return f"one predicts {len(self.names)} {self.kind} labels, the other has others"
+        if self.ids != other.ids:
+            return f"they were tested on other records ({len(self.ids):,} and {len(other.ids):,} items)"
+        if self.kind == "entities":
+            same = self.truth == other.truth
+        else:
+            same = np.allclose(self.truth, other.truth, rtol=1e-4, atol=1e-6)
+        return None if same else "the true labels of the same records differ"
+
+
+def write_predictions(
+    folder: Path, rows: Sequence[Mapping[str, Any]], *, kind: str, names: Sequence[str]
+) -> None:
+    """Keep rows of `id, group, truth` and `p` or `prediction` in a run's folder."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    told = json.dumps({"kind": kind, "names": list(names)})
+    table = pa.Table.from_pylist(list(rows)).replace_schema_metadata({_KEY: told.encode()})
+    pq.write_table(table, folder / PREDICTIONS)
+
+
+def read_predictions(folder: Path) -> Predictions:
+    """What `write_predictions` kept.
+
+    Raises:
+        StateError: nothing, or what cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / PREDICTIONS
+    if not path.is_file():
+        raise StateError(f"{folder} keeps no predictions: only a fine-tuning that had test data does")
+    try:
+        table = pq.read_table(path)
+        told = json.loads((table.schema.metadata or {})[_KEY])
+        kind, names = told["kind"], tuple(told["names"])
+        ids, groups, truth = (table[name].to_pylist() for name in ("id", "group", "truth"))
+        if kind in ("class", "tags"):
+            predicted: Any = np.column_stack([one.to_numpy() for one in table["p"].flatten()])
+            truth = np.array([names.index(one) for one in truth])
+        else:
+            predicted = table["prediction"].to_pylist()
+            if kind != "entities":
+                truth, predicted = np.array(truth), np.array(predicted)
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise StateError(f"{path} cannot be read ({reason}): fine-tune again with another --name") from None
+    return Predictions(kind, names, ids, groups, truth, predicted)
