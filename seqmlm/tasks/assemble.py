@@ -293,6 +293,7 @@ class Best:
         goal: which of its metrics says how good the weights are.
         worth: by which share earlier weights must be better to be taken: evaluations are of few records.
         resume: whether the training goes on, so that what is kept there counts.
+        writes: whether this process writes the file; all see the same metrics.
     """
 
     def __init__(
@@ -303,8 +304,10 @@ class Best:
         *,
         worth: float = 0.0,
         resume: bool,
+        writes: bool = True,
     ) -> None:
         self._evaluator, self._file, self.goal, self._worth = evaluator, file, goal, worth
+        self._writes = writes
         self.value: float | None = None
         if resume and file.is_file():
             with suppress(SafetensorError, ValueError, TypeError), safe_open(file, "pt") as kept:
@@ -314,6 +317,8 @@ class Best:
         values = self._evaluator(rows)
         if self.goal.better(values[self.goal.metric], self.value):
             self.value = values[self.goal.metric]
+            if not self._writes:
+                return values
             try:
                 replace_file(self._file, save(module_tensors(rows), {"value": repr(self.value)}))
             except OSError as error:

@@ -20,6 +20,7 @@ from typing import Any, Literal, TextIO
 import numpy as np
 import torch
 import yaml
+from safetensors.torch import load, save
 
 from seqmlm.config import to_dict
 from seqmlm.data.examples import Example, Part, Spans
@@ -28,10 +29,12 @@ from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.data.problems import Problems
 from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.distributed import Processes
 from seqmlm.engine.durable import move_into_place, owner_only, replace_file
 from seqmlm.engine.heads import Kind, LabelledRows
 from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.loop import Goal, Loop, LoopResult
+from seqmlm.engine.optimizer import module_tensors, restore_module
 from seqmlm.engine.packing import PackedBatch, PackedRow, RowPlanner, pack
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.errors import DataError, StateError, UsageError, number_of
@@ -67,6 +70,7 @@ from seqmlm.tracking import LEDGER, TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
 REQUEST, DONE = "finetune.yaml", "result.json"
+FINAL, BEST = "final.safetensors", "best.safetensors"
 RATES = {128: 1e-3, 256: 5e-4}
 """Peak learning rates by width; of wider encoders, and of adapters ten times that, `RATE`."""
 RATE = 5e-5
@@ -177,7 +181,11 @@ class Finetune:
         cls, name: str, config: FinetuneConfig, *, stdout: TextIO | None, progress: Any, as_json: bool
     ) -> Summary:
         """Run it; see `seqmlm.tasks.task.run`."""
-        return _Run(config, progress).summary()
+        run = _Run(config, progress)
+        summary = run.summary()
+        if not run.processes.is_main:
+            raise SystemExit(0 if summary.stopped is None else 128 + summary.stopped)
+        return summary
 
 
 class _Run:
@@ -186,6 +194,7 @@ class _Run:
     def __init__(self, config: FinetuneConfig, console: Any) -> None:
         config.check()
         self.config, self.console, self.began = config, console, time.monotonic()
+        self.processes = Processes()
         self.workspace, self.session = Workspace.locate(), _open(config)
         self.private = self.session.card.sensitive
         model = Path(config.model).name.partition("@")[0].partition(":")[0]
@@ -245,10 +254,14 @@ class _Run:
 
     def summary(self) -> Summary:
         config, held = self.config, self.held
+        seeds = range(config.seed, config.seed + config.seeds)
         with owner_only(self.private):
             directory = self._directory()
+            if not self.processes.is_main:  # it trains, and leaves the rest to the main process
+                signals = [self._trained(seed, None).signal for seed in seeds]
+                return self._summary({}, [], "", next(filter(None, signals), None))
             with self._tracked(self.name) as run:
-                found = [self._trained(seed, run) for seed in range(config.seed, config.seed + config.seeds)]
+                found = [self._trained(seed, run) for seed in seeds]
                 stopped = next((one.signal for one in found if one.signal is not None), None)
                 if stopped is not None:
                     run.end("KILLED")
@@ -281,6 +294,16 @@ class _Run:
 
     def _directory(self) -> Path:
         """The run's folder, with the request; a name that is taken is refused without `resume`."""
+        error = None
+        if self.processes.is_main:
+            try:
+                self._begin()
+            except StateError as raised:
+                error = raised
+        self.processes.agree(error)
+        return self.workspace.run_dir(self.name)
+
+    def _begin(self) -> None:
         directory, values = self.workspace.run_dir(self.name), to_dict(self.config)
         file = directory / REQUEST
         now = {key: value for key, value in values.items() if key not in _FREE}
@@ -295,7 +318,6 @@ class _Run:
                 raise StateError(f"run {self.name!r} was started with other values of {', '.join(changed)}")
         directory.mkdir(parents=True, exist_ok=True)
         replace_file(file, yaml.safe_dump(now, sort_keys=False).encode())
-        return directory
 
     def _tracked(self, name: str, parent: TrackedRun | None = None) -> TrackedRun:
         config, card = self.config, self.card
@@ -338,7 +360,7 @@ class _Run:
         rate = next((own for most, own in RATES.items() if width <= most), RATE)
         return 10 * rate if self.config.tune.startswith("lora") and rate == RATE else rate
 
-    def _trained(self, seed: int, run: TrackedRun) -> Trained:
+    def _trained(self, seed: int, run: TrackedRun | None) -> Trained:
         """One training; its weights lie in its folder."""
         alone = self.config.seeds == 1
         name = self.name if alone else f"{self.name}-seed{seed}"
@@ -352,12 +374,11 @@ class _Run:
             self._fit_frozen(rows, train, seed)
             value = self._validate(rows).get(self.goal.metric)
             found = Trained(seed=seed, value=value, steps=0, seconds=0.0, directory=directory)
-            directory.mkdir(parents=True, exist_ok=True)
-            _keep(rows, directory)
+            self._keep(rows, directory)
         else:
-            with nullcontext(run) if alone else self._tracked(name, run) as own:
+            with nullcontext(run) if alone or run is None else self._tracked(name, run) as own:
                 found = self._loop(rows, train, seed, directory, own)
-        if found.signal is None:
+        if found.signal is None and self.processes.is_main:
             replace_file(done, json.dumps(found.to_dict()).encode())
         return found
 
@@ -377,14 +398,23 @@ class _Run:
         return made
 
     def _loop(
-        self, rows: LabelledRows, train: Sequence[Case], seed: int, directory: Path, run: TrackedRun
+        self, rows: LabelledRows, train: Sequence[Case], seed: int, directory: Path, run: TrackedRun | None
     ) -> Trained:
         dataset = CaseRows(train)
         planner = RowPlanner(dataset.lengths, tokens_per_row=self._row(dataset.lengths), seed=seed)
-        each = max(1, round(planner.tokens_per_epoch / planner.tokens_per_row))
+        each = max(1, round(planner.tokens_per_epoch / planner.tokens_per_row / self.processes.world))
         epochs = self.config.epochs or float(np.clip(np.ceil(STEPS / each), 3, 60))
         validated = len(self.held["validation"]) > 0
-        evaluator = Best(self._validate, directory / "best.safetensors", self.goal, resume=self.config.resume)
+        evaluator = Best(
+            self._validate,
+            directory / BEST,
+            self.goal,
+            resume=self.config.resume,
+            writes=self.processes.is_main,
+        )
+        observer = None
+        if run is not None:
+            observer = Recorder(run, self.console, lambda one: max(one.step, epochs * each))
         loop = Loop(
             rows,
             dataset,
@@ -394,6 +424,7 @@ class _Run:
                 max_seconds=None if self.config.max_time is None else seconds(self.config.max_time),
                 learning_rate=self.config.learning_rate or self.rate,
                 schedule="linear",
+                rows_per_batch=self.processes.world,
                 # Of few data an epoch is a few steps, in which nothing is learnt yet.
                 evaluate_every=max(1, each // 2, round(epochs * each / 20)) if validated else None,
                 patience=self.config.patience if validated else None,
@@ -401,7 +432,7 @@ class _Run:
                 seed=seed,
             ),
             directory=directory / "checkpoints",
-            observer=Recorder(run, self.console, lambda report: max(report.step, epochs * each)),
+            observer=observer,
             evaluate=evaluator if validated else None,
             goal=self.goal if validated else None,
         )
@@ -409,7 +440,7 @@ class _Run:
         if outcome.signal is None:
             if validated:
                 evaluator.restore(rows)
-            _keep(rows, directory)
+            self._keep(rows, directory)
         return Trained(
             seed=seed,
             value=evaluator.value,
@@ -419,10 +450,15 @@ class _Run:
             directory=directory,
         )
 
+    def _keep(self, rows: LabelledRows, directory: Path) -> None:
+        if self.processes.is_main:
+            directory.mkdir(parents=True, exist_ok=True)
+            replace_file(directory / FINAL, save(module_tensors(rows)))
+
     def _row(self, lengths: Any) -> int:
-        """Tokens of a step: a thirtieth of the data, between 512 and 4,096, one window at least."""
+        """Tokens of a process's row; of a step a thirtieth of the data, between 512 and 4,096."""
         asked = self.config.tokens_per_step or int(np.clip(lengths.sum() / 30, 512, 4096))
-        return max(asked, int(lengths.max()))
+        return max(asked // self.processes.world, int(lengths.max()))
 
     def _validate(self, rows: LabelledRows) -> dict[str, float]:
         if not self.held["validation"]:
@@ -449,7 +485,7 @@ class _Run:
     def _restored(self, best: Trained) -> Labeller:
         """The model that is kept: adapters merged, temperature set."""
         rows = self.new(best.seed)
-        _recall(rows, best.directory)
+        restore_module(rows, load((best.directory / FINAL).read_bytes()))
         merge(rows)
         labeller = Labeller(rows, self.card)
         validation = self.held["validation"]
@@ -508,6 +544,8 @@ class _Run:
             said["neighbouring units"] = found if card.kind == "entities" else np.concatenate(found)
         elif any(of_train):
             said["bags of units"] = rivals.bag(card.kind, of_train, told, of_test, names=names)
+            if (found := rivals.placed(card.kind, of_train, told, of_test, names=names)) is not None:
+                said["unit at each place"] = found
         if self.config.tune != "none":
             rows = self.new(self.config.seed, "none")
             self._fit_frozen(rows, train, self.config.seed)
@@ -690,22 +728,6 @@ def _pool(config: FinetuneConfig, train: Sequence[Example]) -> Pool:
     if of_parts and config.head == "all":
         raise UsageError("--head all is over a record with its special tokens; of parts take start or mean")
     return config.head or ("start" if of_parts else "mean")
-
-
-def _keep(rows: LabelledRows, directory: Path) -> None:
-    from safetensors.torch import save
-
-    from seqmlm.engine.optimizer import module_tensors
-
-    replace_file(directory / "final.safetensors", save(module_tensors(rows)))
-
-
-def _recall(rows: LabelledRows, directory: Path) -> None:
-    from safetensors.torch import load
-
-    from seqmlm.engine.optimizer import restore_module
-
-    restore_module(rows, load((directory / "final.safetensors").read_bytes()))
 
 
 def _flat(figures: Mapping[str, Any]) -> dict[str, float]:

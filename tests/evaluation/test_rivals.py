@@ -9,7 +9,7 @@ import pytest
 
 from seqmlm.evaluation import rivals
 from seqmlm.evaluation.predictions import measures
-from seqmlm.evaluation.rivals import bag, boosted, majority, windowed
+from seqmlm.evaluation.rivals import bag, boosted, majority, placed, windowed
 
 WORDS = [*["the", "a", "cat", "dog", "saw", "barked", "quickly", "Anna", "12", "of"]]
 
@@ -165,3 +165,16 @@ def test_boosting_learns_columns_of_numbers_texts_and_holes(task: str) -> None:
 def test_the_majority(task: str, truth: Any, n_test: Any, expected: Any) -> None:
     found = majority(task, truth, n_test, names=[*"xyz"])
     assert found == expected if task == "entities" else found == pytest.approx(np.array(expected))
+
+
+def test_a_unit_at_its_place_is_learnt_where_lengths_are_equal() -> None:
+    rng = np.random.default_rng(0)
+    train, test = ([list(one) for one in rng.choice([*"ACGT"], (n, 8))] for n in (300, 100))
+    truth, expected = (np.array([one[3] == "G" for one in own]).astype(int) for own in (train, test))
+    found = placed("class", train, truth, test, names=["no", "yes"])
+    assert found is not None
+    assert ((found[:, 1] > 0.5) == expected).mean() > 0.95
+    values = placed("value", train, truth + 0.5, test, names=["y"])
+    assert values is not None
+    assert np.corrcoef(np.ravel(values), expected)[0, 1] > 0.95
+    assert placed("class", [*train, ["A"]], [*truth, 0], test, names=["no", "yes"]) is None

@@ -82,6 +82,10 @@ def test_ddp_equals_one_process_on_a_real_encoder(tmp_path: Path, main: dict[str
     assert_same(main["modernbert"], alone(tmp_path, tiny.modernbert(0.0)))
 
 
+def test_ddp_equals_one_process_on_a_head(tmp_path: Path, main: dict[str, Any]) -> None:
+    assert_same(main["head"], alone(tmp_path, tiny.headed(), dataset=tiny.Classes()))
+
+
 def test_only_the_main_process_reports(main: dict[str, Any], other: dict[str, Any]) -> None:
     assert len(main["plain"]["losses"]) == 12
     assert other["plain"]["losses"] == other["memory"]["events"] == []

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from seqmlm.engine.backbones import ModelConfig, build
+from seqmlm.engine.heads import HeadConfig, LabelledRows, Labels
 from seqmlm.engine.loop import Loop, LoopConfig, NullObserver, StepReport
 from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.masking.uniform import Uniform
 from seqmlm.engine.model import MaskedRows
-from seqmlm.engine.packing import PackedBatch, RowDataset, RowPlanner
+from seqmlm.engine.packing import PackedBatch, PackedRow, RowDataset, RowPlanner, pack
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, TokenSpace
 
 SPACE = TokenSpace(size=16, pad=0, mask=3, unk=None, start=1, end=2, special=(0, 1, 2, 3))
@@ -144,6 +145,27 @@ def dataset(sequences: Periodic | None = None) -> RowDataset:
     return RowDataset(
         sequences, Corruptor(MaskingConfig(), Uniform(rate=0.15, space=SPACE), SPACE, None, seed=5)
     )
+
+
+class Classes:
+    """Rows of the same sequences with a class each, read at all of their tokens."""
+
+    def __getitem__(self, row: PackedRow) -> PackedBatch:
+        documents = []
+        for sample in row.samples:
+            encoding = Periodic()[sample]
+            asked = np.arange(len(encoding))
+            weights = np.full(len(asked), 1 / len(asked), dtype=np.float32)
+            label = Labels(asked, asked == 0, weights, np.array([[sample % 3]], dtype=np.float32))
+            documents.append(label.document(encoding, sample))
+        return pack(documents)
+
+
+def headed() -> LabelledRows:
+    """A tiny encoder with a head of three classes."""
+    rows = modernbert(0.0)
+    torch.manual_seed(2)
+    return LabelledRows(rows, HeadConfig(kind="class", outputs=3, dropout=0.0))
 
 
 def make_planner() -> RowPlanner:

@@ -101,6 +101,7 @@ def main(root: Path) -> None:
             root / "weighted", tiny.TinyRows(**still), dataset=tiny.dataset(tiny.Periodic(weighted=True))
         ),
         "modernbert": train(root / "modernbert", tiny.modernbert(0.0)),
+        "head": train(root / "head", tiny.headed(), dataset=tiny.Classes()),
         "dropout": train(root / "dropout", tiny.TinyRows(dropout=0.3)),
         "killed": train(root / "dropout_killed", OnRankOneDropout()),
         "resumed": train(root / "dropout_killed", tiny.TinyRows(dropout=0.3), resume=True),
