@@ -18,6 +18,7 @@ import numpy as np
 from seqmlm.config import read_yaml
 from seqmlm.data.record import Record
 from seqmlm.domains.holes import Prompt, fields_in
+from seqmlm.engine.query import Query
 from seqmlm.engine.types import Longs
 from seqmlm.engine.units import Doubles
 from seqmlm.errors import DataError, UsageError, nearest
@@ -119,6 +120,12 @@ class Classifier:
     def _prompt(self, template: str, raw: Any, fields: Mapping[str, Any]) -> Prompt:
         written = self.cloze.domain.framed(raw, template, fields, self.cloze.forms)
         return self.cloze.domain.prompt(written, self.cloze.forms)
+
+    def query(self, record: Record, word: str, longest: int) -> Query:
+        """The question how probable a word in the first template of a record is, in a window around it."""
+        prompt = self._prompt(self.templates[0], record.raw, record.meta)
+        (gapped,) = self.cloze.put([prompt], [[word]])
+        return self.cloze.rule.ask_chain(self.cloze.rule.narrowed(gapped, 0, longest), 0)
 
     def _log_probs(self, prompts: Sequence[Prompt]) -> Doubles:
         """(N, T, W) of the words in the gaps of N x T prompts, in nats per token."""

@@ -28,7 +28,7 @@ from seqmlm.engine.windows import central_windows, join, windows
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference.model_folder import HEAD, LoadedModel
 
-Pool = Literal["start", "mean", "all"]
+Pool = Literal["start", "mean", "all", "prompt"]
 TOKEN_TYPES = "token_type_ids"
 
 
@@ -47,6 +47,7 @@ class HeadCard:
         center, scale: of each value; outputs are in units of `scale` from `center`.
         pair: column of the other sequence, where pairs are predicted.
         length: of the longest window.
+        template, words: of a prompt (`seqmlm.inference.prompts`), a word for each class.
     """
 
     kind: Kind
@@ -59,6 +60,8 @@ class HeadCard:
     scale: tuple[float, ...] = ()
     pair: str | None = None
     length: int = 512
+    template: str = ""
+    words: tuple[str, ...] = ()
 
     @property
     def of_parts(self) -> bool:

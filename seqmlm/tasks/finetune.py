@@ -41,6 +41,7 @@ from seqmlm.errors import DataError, StateError, UsageError, number_of
 from seqmlm.evaluation.predictions import PRIMARY, Measure, measures, temperature
 from seqmlm.inference import model_folder
 from seqmlm.inference.labeller import HeadCard, Labeller, Pool
+from seqmlm.inference.prompts import Prompts, words_of
 from seqmlm.inference.session import Session
 from seqmlm.inference.tuning import fit_frozen, merge, tune
 from seqmlm.parsing import read_json
@@ -96,7 +97,10 @@ class FinetuneConfig(CommandConfig):
         pair: COLUMN: of the other sequence, where a label is of two.
         task: class, multilabel, value, tags (of each unit) or entities (BIO tags, spans). Default: by labels.
         head: what is read of a record: start (its first token), mean (over its tokens) or all (the mean over
-            special tokens, too, as transformers has it); of a labelled part its first token or the mean.
+            special tokens, too, as transformers has it); of a labelled part its first token or the mean;
+            prompt: the gap of a template, where a word stands for each class.
+        template: of a prompt: text with a gap and {text}, as in zeroshot.
+        words: CLASS=WORD: what stands in the gap for a class; a list.
         crf: entities as one chain of tags (a linear-chain CRF), not one by one.
         tune: what of the encoder is trained: all, last:K layers, lora:R (adapters of rank R), none.
         seeds: so many trainings; the best by validation is kept.
@@ -129,6 +133,8 @@ class FinetuneConfig(CommandConfig):
     pair: str | None = None
     task: Kind | None = None
     head: Pool | None = None
+    template: str = ""
+    words: tuple[str, ...] = ()
     crf: bool = False
     tune: str = "all"
     seeds: int = 1
@@ -228,7 +234,16 @@ class _Run:
                 f"{told} test examples are in training, or of a group that is",
                 remedy="take them out, or --set allow_overlap=true",
             )
-        return parts, card
+        if config.head != "prompt":
+            return parts, card
+        if card.kind != "class":
+            raise UsageError("--head prompt has a word for each class, and predicts classes")
+        return parts, replace(card, template=config.template, words=words_of(config.words, card.names))
+
+    @cached_property
+    def prompts(self) -> Prompts | None:
+        """What puts records into a template, where the head is a prompt."""
+        return Prompts(self.session, self.card) if self.card.pool == "prompt" else None
 
     def _files(
         self, given: Mapping[Part, Sequence[str]], asked: Labelling, numeric: bool
@@ -248,7 +263,7 @@ class _Run:
         return {part: self.cases(self.parts[part]) for part in both}
 
     def cases(self, found: Sequence[Example]) -> list[Case]:
-        return cases(self.session, self.card, found, self.problems)
+        return cases(self.session, self.card, found, self.problems, self.prompts)
 
     # -- training ----------------------------------------------------------------------------------------
 
@@ -394,6 +409,8 @@ class _Run:
         model = model_folder.load(self.session.model.path, domain=self.session.card.domain, head="optional")
         rows: Any = model.rows
         made = LabelledRows(rows, self.card.config)
+        if self.prompts is not None:
+            self.prompts.begin(made)
         tune(made, how or self.config.tune)
         return made
 

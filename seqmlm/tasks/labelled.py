@@ -23,6 +23,7 @@ from seqmlm.engine.types import Encoding, Floats
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.batches import batches, encoded
 from seqmlm.inference.labeller import HeadCard, Piece, Pool, paired, pieces, standardized, unit_bounds
+from seqmlm.inference.prompts import Prompts
 from seqmlm.inference.session import Session
 
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
@@ -279,7 +280,11 @@ def is_numeric(train: Sequence[Example]) -> bool:
 
 
 def cases(
-    session: Session, card: HeadCard, found: Sequence[Example], problems: Problems, *, units: bool = True
+    session: Session,
+    card: HeadCard,
+    found: Sequence[Example],
+    problems: Problems,
+    prompts: Prompts | None = None,
 ) -> list[Case]:
     """Spell examples in tokens; those that cannot be go to `problems`."""
     made: list[Case] = []
@@ -289,7 +294,7 @@ def cases(
         for record, encoding in encoded(session.domain, session.tokenizer, some, problems):
             example = example_of[id(record)]
             try:
-                made.append(_case(session, card, example, encoding, problems, units))
+                made.append(_case(session, card, example, encoding, problems, prompts))
             except DataError as error:
                 problems.bad(
                     DataError(error.reason, source=record.source, line=record.line, remedy=error.remedy),
@@ -304,7 +309,12 @@ def has_types(session: Session) -> bool:
 
 
 def _case(
-    session: Session, card: HeadCard, example: Example, encoding: Encoding, problems: Problems, units: bool
+    session: Session,
+    card: HeadCard,
+    example: Example,
+    encoding: Encoding,
+    problems: Problems,
+    prompts: Prompts | None,
 ) -> Case:
     record, space, text = example.record, session.tokenizer.space, str(example.record.raw)
     bounds = None
@@ -320,7 +330,7 @@ def _case(
             problems.note("a label of a place without a token, left out", int((~kept).sum()))
         bounds = spans.bounds
         targets = np.array([_number(card, name) for name in spans.labels], dtype=np.float32)[:, None]
-        shown = [text[start:end] for start, end in bounds.tolist()] if units else []
+        shown = [text[start:end] for start, end in bounds.tolist()]
     else:
         if card.of_parts:
             raise DataError("no labels of parts", remedy="give a label for each unit")
@@ -329,8 +339,8 @@ def _case(
             shown = _units(text, encoding) + [f"2:{one}" for one in _units(str(example.second.raw), other)]
             encoding = paired(encoding, other, space, has_types(session), card.length)
         else:
-            shown = _units(text, encoding) if units else []
-        where, _ = pieces(encoding, space, card)
+            shown = _units(text, encoding)
+        where = pieces(encoding, space, card)[0] if prompts is None else prompts.pieces(record)
         targets = _target(card, example.label)
     group = group_of(session, example)
     return Case(replace(record, raw=""), group, where, targets, shown)

@@ -18,6 +18,7 @@ from seqmlm.data.rows import read_rows
 from seqmlm.data.tags import entities
 from seqmlm.errors import DataError, number_of
 from seqmlm.inference.labeller import HeadCard, Labeller, Piece, paired, pieces, unit_bounds
+from seqmlm.inference.prompts import Prompts
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.tasks.labelled import has_types
@@ -57,6 +58,7 @@ class Predict(Task[PredictConfig, Record]):
     def __init__(self, config: PredictConfig, session: Session) -> None:
         super().__init__(config, session)
         self.card = HeadCard.of(session.model)
+        self.prompts = Prompts(session, self.card) if self.card.pool == "prompt" else None
         self.labeller = Labeller.load(session.model, session.conditionals())
 
     def records(self, problems: Problems) -> Iterable[Record]:
@@ -89,7 +91,9 @@ class Predict(Task[PredictConfig, Record]):
                     raise DataError("a pair with an empty side", field=card.pair, remedy="fill it in")
                 other = tokenizer.encode(second)
                 encoding = paired(encoding, other, tokenizer.space, has_types(self.session), card.length)
-            where, _ = pieces(encoding, tokenizer.space, card, own)
+            where = pieces(encoding, tokenizer.space, card, own)[0]
+            if self.prompts is not None:
+                where = self.prompts.pieces(record)
             found.append(where)
             bounds.append(own)
         counts = [1 if own is None else len(own) for own in bounds]

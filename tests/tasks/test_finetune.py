@@ -372,3 +372,39 @@ def test_every_label_is_read_once_at_the_tokens_it_overlaps(pool: Any, length: i
         naive = [one for one in spans[1:-1].tolist() if one[1] > start and one[0] < end]
         assert read[number] == (naive[:1] if pool == "start" else naive) or length == 8
     assert len(read) == len(bounds)
+
+
+def test_a_prompt_begins_as_zero_shot_and_learns(
+    models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    path = jsonl(tmp_path / "t.jsonl", ROWS)
+    template = "{text} so [MASK]"
+    zero = ("--template", template, "--label", "yes=cat", "--label", "no=dog", "--set", "calibration=none")
+    seqmlm("zeroshot", models["text"], path, *zero, "--out", tmp_path / "z.jsonl").ok()
+    asked = (
+        "finetune",
+        models["text"],
+        "--train",
+        path,
+        "--label",
+        "y",
+        "--head",
+        "prompt",
+        "--rivals",
+        "off",
+    )
+    words = ("--set", f"template='{template}'", "--set", "words=[yes=cat,no=dog]")
+    still = ("--set", "epochs=0.01", "--set", "learning_rate=1e-12", "--name", "still")
+    seqmlm(*asked, *words, *still).ok()
+    seqmlm("predict", "still", path, "--out", tmp_path / "p.jsonl").ok()
+    told, said = (
+        [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("z.jsonl", "p.jsonl")
+    )
+    warmth = json.loads((workspace / "runs/still/model/seqmlm.json").read_text())["head"]["temperature"]
+    for one, other in zip(told, said, strict=True):
+        odds = [np.log(p["yes"] / p["no"]) for p in (one["scores"], other["p"])]
+        assert odds[0] == pytest.approx(odds[1] * warmth, abs=2e-4 * warmth)
+    seqmlm(*asked, *words, "--set", "epochs=2", "--name", "moved").ok()
+    seqmlm(*asked, "--name", "none").refused(2, "--head prompt needs --set template")
+    seqmlm(*asked, *words[:2], "--set", "words=[maybe=cat]", "--name", "none").refused(2, "the class 'maybe'")

@@ -1,0 +1,89 @@
+"""A prompt as the head of a fine-tuning: the classes begin as what the masked LM says of a word of each.
+
+A record is put into a template with a gap, which is hidden; the classifier reads the state there and begins
+as the decoder's own rows of the classes' words (Gao et al. 2021, LM-BFF). Before the first step it is
+zero-shot classification, which a few examples only have to correct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from seqmlm.data.record import Record
+from seqmlm.engine.heads import LabelledRows, Labels
+from seqmlm.engine.query import Query
+from seqmlm.errors import UsageError
+from seqmlm.inference.classifier import Classifier, Verbalizer
+from seqmlm.inference.cloze import Cloze
+from seqmlm.inference.labeller import HeadCard, Piece
+from seqmlm.inference.session import Session
+
+
+class Prompts:
+    """Puts records into the template of a head.
+
+    Raises:
+        UsageError: no template, a word of several tokens, or an architecture whose masked-LM head has another
+            form than the classifier.
+    """
+
+    def __init__(self, session: Session, card: HeadCard) -> None:
+        if not card.template or len(card.words) != len(card.names):
+            names = ", ".join(f"{name}=WORD" for name in card.names[:2])
+            raise UsageError(
+                "--head prompt needs --set template='\"{text} It was [MASK].\"' and a word for each of the "
+                f"classes {', '.join(card.names)}: --set words='[{names}]'"
+            )
+        self.session, self.card = session, card
+        words = {name: [word] for name, word in zip(card.names, card.words, strict=True)}
+        self.classifier = Classifier(Cloze(session), [card.template], Verbalizer.of(words))
+        empty = Record(id="", raw=session.domain.empty, source="", line=0)
+        self.ids = [
+            int(self._query(empty, word).encoding.ids[self._place(empty, word)]) for word in card.words
+        ]
+
+    def _place(self, record: Record, word: str) -> int:
+        asked = self._query(record, word).asked
+        if len(asked) != 1:
+            raise UsageError(f"the word {word!r} is several tokens here: take one that the vocabulary has")
+        return int(asked[0])
+
+    def _query(self, record: Record, word: str) -> Query:
+        return self.classifier.query(record, word, self.card.length)
+
+    def pieces(self, record: Record) -> list[Piece]:
+        """What the model sees of a record: one window, with its gap hidden."""
+        query = self._query(record, self.card.words[0])
+        ids = query.encoding.ids.copy()
+        ids[query.masked] = self.session.tokenizer.space.mask
+        where = Labels(query.asked.astype(np.int64), np.ones(1, dtype=np.bool_), np.ones(1, dtype=np.float32))
+        return [Piece(replace(query.encoding, ids=ids), where, np.zeros(1, dtype=np.int64))]
+
+    def begin(self, rows: LabelledRows) -> None:
+        """Give the classifier the decoder's rows of the words."""
+        decoder: Any = rows.rows.model.get_output_embeddings()
+        if rows.rows.model.config.model_type != "modernbert":
+            raise UsageError("--head prompt needs a ModernBERT, such as seqmlm train makes")
+        chosen = torch.tensor(self.ids)
+        with torch.no_grad():
+            rows.classifier.weight.copy_(decoder.weight[chosen])
+            rows.classifier.bias.copy_(
+                torch.zeros(len(chosen)) if decoder.bias is None else decoder.bias[chosen]
+            )
+
+
+def words_of(texts: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """The word of each class, of texts CLASS=WORD.
+
+    Raises:
+        UsageError: one that is none, or of no class.
+    """
+    given = dict(text.partition("=")[::2] for text in texts)
+    if unknown := sorted(given.keys() - set(names)):
+        raise UsageError(f"a word for the class {unknown[0]!r}, and the classes are {', '.join(names)}")
+    return tuple(given[name] for name in names if name in given)
