@@ -38,7 +38,7 @@ from seqmlm.engine.optimizer import module_tensors, restore_module
 from seqmlm.engine.packing import PackedBatch, PackedRow, RowPlanner, pack
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.errors import DataError, StateError, UsageError, number_of
-from seqmlm.evaluation.predictions import PRIMARY, Measure, measures, temperature
+from seqmlm.evaluation.predictions import Measure, measures, temperature
 from seqmlm.inference import model_folder
 from seqmlm.inference.labeller import HeadCard, Labeller, Pool
 from seqmlm.inference.prompts import Prompts, words_of
@@ -60,6 +60,7 @@ from seqmlm.tasks.labelled import (
     groups_of,
     is_numeric,
     overlap,
+    primary,
     read_examples,
     truth_of,
 )
@@ -209,7 +210,8 @@ class _Run:
         aside = self.workspace.run_dir(self.name) / QUARANTINE
         self.problems = Problems(config.on_error, quarantine=aside, sensitive=self.private)
         self.parts, self.card = self._read()
-        self.goal = Goal(f"valid/{PRIMARY[self.card.kind]}", more=True)
+        self.primary = primary(self.card, self.parts)
+        self.goal = Goal(f"valid/{self.primary}", more=True)
 
     # -- data --------------------------------------------------------------------------------------------
 
@@ -516,7 +518,7 @@ class _Run:
         self, labeller: Labeller, test: Sequence[Case], found: Sequence[Trained], best: Trained
     ) -> tuple[dict[str, Any], list[Table]]:
         """Figures on the test data, beside the rivals'."""
-        figures: dict[str, Any] = {"kind": self.card.kind, "primary": PRIMARY[self.card.kind]}
+        figures: dict[str, Any] = {"kind": self.card.kind, "primary": self.primary}
         figures |= {"train": min(len(self.parts["train"]), self.config.shots or 10**9), "test": len(test)}
         if not test:
             return figures, []
@@ -524,7 +526,6 @@ class _Run:
         worth = {"this model": self._worth(test, said)}
         if self.config.rivals == "on":
             worth |= self._rivals(test)
-        primary = PRIMARY[self.card.kind]
         figures |= {name: one.value for name, one in worth["this model"].items()}
         figures["intervals"] = {n: [one.low, one.high] for n, one in worth["this model"].items()}
         figures["rivals"] = {
@@ -533,7 +534,7 @@ class _Run:
             if who != "this model"
         }
         if len(found) > 1:
-            each = [self.measured(self._restored(one), test, draws=0)[primary].value for one in found]
+            each = [self.measured(self._restored(one), test, draws=0)[self.primary].value for one in found]
             figures["seeds"] = {str(one.seed): value for one, value in zip(found, each, strict=True)}
             figures["mean"], figures["sd"] = float(np.mean(each)), float(np.std(each, ddof=1))
         names = [*dict.fromkeys(name for own in worth.values() for name in own)]

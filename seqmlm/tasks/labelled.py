@@ -21,6 +21,7 @@ from seqmlm.data.tags import scheme_of
 from seqmlm.engine.heads import Kind
 from seqmlm.engine.types import Encoding, Floats
 from seqmlm.errors import DataError, UsageError
+from seqmlm.evaluation.predictions import PRIMARY
 from seqmlm.inference.batches import batches, encoded
 from seqmlm.inference.labeller import HeadCard, Piece, Pool, paired, pieces, standardized, unit_bounds
 from seqmlm.inference.prompts import Prompts
@@ -30,6 +31,8 @@ PARTS: tuple[Part, ...] = ("train", "validation", "test")
 MOST_CLASSES = 2000
 FEW = 40
 """Labelled records from which on a fifth is held out to test, and a tenth of the rest to validate."""
+RARE = 0.2
+"""Share of training examples below which a class of two is rare."""
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 _BESIDE = ("set", "split", "validation")
 _NUMBERS = 20  # different numbers from which on they are values, not classes
@@ -267,6 +270,17 @@ def _check_names(names: Sequence[str], labels: Sequence[str]) -> None:
             f"a class of one example: {rare[0]!r}",
             remedy="give it more, or leave it out: it could not be tested",
         )
+
+
+def primary(card: HeadCard, parts: Mapping[Part, Sequence[Example]]) -> str:
+    """The measure that decides: `PRIMARY`, but AUROC of two classes of which one is rare.
+
+    To say the other one, always, is then nearly always right, and no training would seem to teach anything.
+    """
+    counts = [Counter(one.label for one in parts[part]) for part in PARTS if parts[part]]
+    two = card.kind == "class" and all(len(own) == 2 for own in counts)
+    rare = two and min(counts[0].values()) < RARE * counts[0].total()
+    return "auroc" if rare else PRIMARY[card.kind]
 
 
 def is_numeric(train: Sequence[Example]) -> bool:

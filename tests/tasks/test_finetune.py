@@ -212,6 +212,21 @@ def test_a_model_that_has_learnt_nothing_says_so(
     assert "nothing was held out to test it" in few.out
 
 
+def test_of_a_rare_class_the_ranking_decides(
+    models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    rows = [{"text": " ".join(words), "y": "ab"[n % 8 == 0]} for n, words in enumerate(sentences(200))]
+    data = ("--train", jsonl(tmp_path / "t.jsonl", rows), "--label", "y", "--tune", "none")
+    rare = seqmlm("finetune", models["text"], *data, "--name", "rare", "--json")
+    assert rare.json["primary"] == "auroc"
+    assert rare.json["rivals"]["most frequent"]["auroc"] == 0.5
+    often = [{**row, "y": "ab"[n % 4 == 0]} for n, row in enumerate(rows)]
+    jsonl(tmp_path / "t.jsonl", often)
+    assert (
+        seqmlm("finetune", models["text"], *data, "--name", "often", "--json").json["primary"] == "accuracy"
+    )
+
+
 @pytest.mark.parametrize("step", [1, 3, 6])
 @pytest.mark.parametrize("tune", ["all", "lora:2"])
 def test_killed_at_any_step_and_resumed_it_reaches_the_same_weights(
