@@ -154,6 +154,11 @@ def divided(read: Mapping[Part, Sequence[Example]], session: Session, seed: int)
     return found
 
 
+def why_untested(parts: Mapping[Part, Sequence[Example]]) -> str:
+    """Why `divided` held nothing out to test."""
+    return f"fewer than {FEW} examples" if len(parts["train"]) < FEW else "all examples are of one document"
+
+
 def group_of(session: Session, example: Example) -> str:
     """What must stay together: patient, document, package; else equal sequences."""
     return session.domain.split_key(example.record)
