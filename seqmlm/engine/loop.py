@@ -268,7 +268,7 @@ class Loop:
         self.processes.forget_forward(self.rows)
         progress.evaluated = progress.step
         if self.goal is not None:
-            value = float(metrics[self.goal.metric])
+            value = float(metrics.get(self.goal.metric, math.nan))
             better = self.goal.better(value, progress.best)
             progress.best, progress.stale = (value, 0) if better else (progress.best, progress.stale + 1)
         self.observer.on_evaluation(progress.step, metrics)

@@ -158,6 +158,8 @@ def difference(
 def temperature(logits: Doubles, truth: ArrayLike) -> float:
     """The temperature of the smallest negative log-likelihood (Guo et al. 2017), 0.05 to 20.
 
+    Of fewer than 100 rows it is 1 at least: a few that happen to be right would make all else certain.
+
     Args:
         logits: (N, K) of validation data.
         truth: (N,) numbers of classes.
@@ -170,7 +172,8 @@ def temperature(logits: Doubles, truth: ArrayLike) -> float:
     def loss(log_temperature: float) -> float:
         return -float(log_softmax(logits / np.exp(log_temperature), axis=1)[rows, own].mean())
 
-    return float(np.exp(minimize_scalar(loss, bounds=np.log([0.05, 20.0]), method="bounded").x))
+    least = 0.05 if len(rows) >= 100 else 1.0
+    return float(np.exp(minimize_scalar(loss, bounds=np.log([least, 20.0]), method="bounded").x))
 
 
 def _places(groups: ArrayLike) -> tuple[Longs, int]:

@@ -131,8 +131,9 @@ def pieces(
     """
     if bounds is None:
         return _of_record(encoding, space, card), np.ones(1, dtype=np.bool_)
-    inside = np.flatnonzero(encoding.groups >= 0)
     assert encoding.spans is not None
+    # The unknown token is of no unit, and stands for a text.
+    inside = np.flatnonzero((encoding.groups >= 0) | (encoding.spans[:, 1] > encoding.spans[:, 0]))
     spans = encoding.spans[inside]
     # Ends may go back where characters are several tokens: the largest so far finds the first that overlaps.
     first = np.searchsorted(np.maximum.accumulate(spans[:, 1]), bounds[:, 0], side="right")

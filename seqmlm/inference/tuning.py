@@ -95,8 +95,10 @@ def fit_frozen(rows: LabelledRows, card: HeadCard, features: Floats, targets: Fl
     else:
         classes = np.unique(told[:, 0]).astype(int)
         bias[:] = -1e4
-        coefficients, intercepts = _logistic(inputs, told[:, 0])
-        if len(classes) == 2:  # the second against the first
+        coefficients, intercepts = _logistic(inputs, told[:, 0]) if len(classes) > 1 else ((), ())
+        if len(classes) == 1:
+            bias[classes] = 0.0
+        elif len(classes) == 2:  # the second against the first
             weight[classes[1]], bias[classes] = coefficients[0], (0.0, intercepts[0])
         else:
             weight[classes], bias[classes] = coefficients, intercepts

@@ -7,6 +7,7 @@ its process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -142,6 +143,10 @@ def new_model(config: PretrainConfig, corpus: Corpus) -> MaskedRows:
 def _initial(init: str, tokenizer: Tokenizer) -> PreTrainedModel:
     """The initial model; where its tokenizer has grown, with weights for the new ids, which begin as those
     of what it did not know."""
+    if (card := model_folder.read_card(Path(init))) is not None and card.head:
+        raise UsageError(
+            f"{init} was fine-tuned: its masked-LM head has not changed with its body; --init its parent"
+        )
     if not tokenizer.grows:
         return model_folder.load_weights(init, tokenizer.space)
     before = load_tokenizer(init)
@@ -315,8 +320,9 @@ class Best:
 
     def __call__(self, rows: nn.Module) -> dict[str, float]:
         values = self._evaluator(rows)
-        if self.goal.better(values[self.goal.metric], self.value):
-            self.value = values[self.goal.metric]
+        value = values.get(self.goal.metric, math.nan)  # where it cannot be had, nothing is better
+        if self.goal.better(value, self.value):
+            self.value = value
             if not self._writes:
                 return values
             try:
@@ -337,8 +343,9 @@ class Best:
         """
         if self.value is None:
             return None
-        last = self._evaluator(rows)[self.goal.metric]
+        last = self._evaluator(rows).get(self.goal.metric, math.nan)
         if not self.goal.better(self.value, last * (1 + self._worth if self.goal.more else 1 - self._worth)):
+            self.value = last
             return None
         restore_module(rows, load(self._file.read_bytes()))
         return last

@@ -24,7 +24,6 @@ from safetensors.torch import load, save
 
 from seqmlm.config import to_dict
 from seqmlm.data.examples import Example, Part, Spans
-from seqmlm.data.labels import time_of
 from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.data.problems import Problems
@@ -35,10 +34,10 @@ from seqmlm.engine.heads import Kind, LabelledRows
 from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.loop import Goal, Loop, LoopResult
 from seqmlm.engine.optimizer import module_tensors, restore_module
-from seqmlm.engine.packing import PackedBatch, PackedRow, RowPlanner, pack
+from seqmlm.engine.packing import RowPlanner
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.errors import DataError, StateError, UsageError, number_of
-from seqmlm.evaluation.predictions import Measure, measures, temperature
+from seqmlm.evaluation.predictions import Measure, difference, measures, temperature
 from seqmlm.inference import model_folder
 from seqmlm.inference.labeller import HeadCard, Labeller, Pool
 from seqmlm.inference.prompts import Prompts, words_of
@@ -47,23 +46,31 @@ from seqmlm.inference.tuning import fit_frozen, merge, tune
 from seqmlm.parsing import read_json
 from seqmlm.registry import DatasetEntry
 from seqmlm.tasks.assemble import Best
+from seqmlm.tasks.cases import (
+    Case,
+    CaseRows,
+    cases,
+    drawn,
+    groups_of,
+    outputs_of,
+    predicted,
+    prediction_rows,
+    truth_of,
+)
 from seqmlm.tasks.config import seconds
 from seqmlm.tasks.corpus import QUARANTINE, shown_name
 from seqmlm.tasks.labelled import (
-    FEW,
-    Case,
     Labelling,
     card_of,
-    cases,
     divided,
-    drawn,
-    groups_of,
     is_numeric,
     overlap,
     primary,
     read_examples,
-    truth_of,
+    resembling,
+    why_untested,
 )
+from seqmlm.tasks.launch import RUN_CONFIG
 from seqmlm.tasks.models import register_model, tokenizer_entry, track_model
 from seqmlm.tasks.observers import Recorder
 from seqmlm.tasks.predictions import write_predictions
@@ -73,6 +80,7 @@ from seqmlm.workspace import Workspace
 
 REQUEST, DONE = "finetune.yaml", "result.json"
 FINAL, BEST = "final.safetensors", "best.safetensors"
+NOTHING = Measure(float("nan"), float("nan"), float("nan"))
 RATES = {128: 1e-3, 256: 5e-4}
 """Peak learning rates by width; of wider encoders, and of adapters ten times that, `RATE`."""
 RATE = 5e-5
@@ -229,9 +237,13 @@ class _Run:
         parts = divided(read, self.session, config.seed)
         length, pool = min(self.session.card.max_length, 512), _pool(config, parts["train"])
         card = card_of(read["train"], parts["train"], asked, pool=pool, crf=config.crf, length=length)
-        if not config.allow_overlap and (shared := overlap(parts, self.session)):
-            few = self.private and shared < SMALLEST
-            told = "some" if few else f"{shared:,} of {len(parts['test']):,}"
+        shared = [] if config.allow_overlap else overlap(parts, self.session)
+        if shared and not read["test"] and not any(one.part == "test" for one in read["train"]):
+            self.problems.note("a record held out to test that training has, too, left out", len(shared))
+            parts["test"] = [one for one in parts["test"] if one not in set(shared)]
+        elif shared:
+            few = self.private and len(shared) < SMALLEST
+            told = "some" if few else f"{len(shared):,} of {len(parts['test']):,}"
             raise DataError(
                 f"{told} test examples are in training, or of a group that is",
                 remedy="take them out, or --set allow_overlap=true",
@@ -260,12 +272,32 @@ class _Run:
 
     @cached_property
     def held(self) -> dict[Part, list[Case]]:
-        """The cases that judge."""
-        both: tuple[Part, Part] = ("validation", "test")
-        return {part: self.cases(self.parts[part]) for part in both}
+        """The cases of each part."""
+        rivals = self.config.rivals == "on"
+        return {
+            part: cases(
+                *(self.session, self.card, own, self.problems, self.prompts),
+                units=rivals and part != "validation",
+            )
+            for part, own in self.parts.items()
+        }
 
-    def cases(self, found: Sequence[Example]) -> list[Case]:
-        return cases(self.session, self.card, found, self.problems, self.prompts)
+    def drawn(self, seed: int) -> list[Case]:
+        """What a training sees."""
+        return drawn(self.card, self.held["train"], self.config.shots, seed)
+
+    @cached_property
+    def files(self) -> list[str]:
+        """All files that are read."""
+        config = self.config
+        paths = (
+            *config.train,
+            *config.valid,
+            *config.test,
+            *(one.partition("=")[2] for one in config.classes),
+        )
+        read = self.session.domain.files(paths, format=config.format, options=config.options)
+        return [*read, *(one for one in (config.label_file, config.mask) if one)]
 
     # -- training ----------------------------------------------------------------------------------------
 
@@ -314,25 +346,29 @@ class _Run:
         error = None
         if self.processes.is_main:
             try:
-                self._begin()
+                self._begin(self.name)
             except StateError as raised:
                 error = raised
         self.processes.agree(error)
         return self.workspace.run_dir(self.name)
 
-    def _begin(self) -> None:
-        directory, values = self.workspace.run_dir(self.name), to_dict(self.config)
+    def _begin(self, name: str) -> None:
+        directory, values = self.workspace.run_dir(name), to_dict(self.config)
         file = directory / REQUEST
         now = {key: value for key, value in values.items() if key not in _FREE}
+        now["data"] = file_fingerprint(self.files)
+        if not file.exists() and any(
+            (directory / one).exists() for one in (LEDGER, RUN_CONFIG, "model", DONE)
+        ):
+            raise StateError(f"{name!r} is another run, no fine-tuning ({directory}): take another --name")
         if file.exists():
             if not self.config.resume:
                 raise StateError(
-                    f"run {self.name!r} exists ({directory}): go on with --resume, or take another --name"
+                    f"run {name!r} exists ({directory}): go on with --resume, or take another --name"
                 )
             before = yaml.safe_load(file.read_text())
-            if before != now:
-                changed = [key for key in now if before.get(key) != now[key]]
-                raise StateError(f"run {self.name!r} was started with other values of {', '.join(changed)}")
+            if changed := [key for key in now if before.get(key) != now[key]]:
+                raise StateError(f"run {name!r} was started with other values of {', '.join(changed)}")
         directory.mkdir(parents=True, exist_ok=True)
         replace_file(file, yaml.safe_dump(now, sort_keys=False).encode())
 
@@ -354,15 +390,16 @@ class _Run:
             "shots": config.shots,
             "seed": config.seed,
             "data": "data" if self.private else shown_name(config.train),
-            "training_examples": len(self.parts["train"]),
         }
+        examples = {"training_examples": len(self.parts["train"])}
+        params |= redact_small_counts(examples, self.private)
         tags = {"domain": self.session.card.domain, "task": "finetune"}
         if parent is not None and parent.run_id is not None:
             tags["mlflow.parentRunId"] = parent.run_id
         run = Tracker(self.workspace, warn=self.console.message).start(
             name,
             experiment=f"seqmlm-{self.session.card.domain}",
-            params=redact_small_counts(params, self.private),
+            params=params,
             tags=tags,
             resume=config.resume and (directory / LEDGER).exists(),
         )
@@ -383,10 +420,11 @@ class _Run:
         name = self.name if alone else f"{self.name}-seed{seed}"
         directory = self.workspace.run_dir(name)
         done = directory / DONE
+        if not alone and self.processes.is_main:
+            self._begin(name)
         if done.exists():
             return Trained(**read_json(done), directory=directory)
-        train = self.cases(drawn(self.parts["train"], self.config.shots, seed))
-        rows = self.new(seed)
+        train, rows = self.drawn(seed), self.new(seed)
         if self.config.tune == "none":
             self._fit_frozen(rows, train, seed)
             value = self._validate(rows).get(self.goal.metric)
@@ -414,7 +452,7 @@ class _Run:
         if self.prompts is not None:
             self.prompts.begin(made)
         tune(made, how or self.config.tune)
-        return made
+        return made.to(self.processes.device)
 
     def _loop(
         self, rows: LabelledRows, train: Sequence[Case], seed: int, directory: Path, run: TrackedRun | None
@@ -519,13 +557,15 @@ class _Run:
     ) -> tuple[dict[str, Any], list[Table]]:
         """Figures on the test data, beside the rivals'."""
         figures: dict[str, Any] = {"kind": self.card.kind, "primary": self.primary}
-        figures |= {"train": min(len(self.parts["train"]), self.config.shots or 10**9), "test": len(test)}
+        figures |= {"train": len(self.drawn(best.seed)), "test": len(test)}
+        if alike := resembling(self.parts, self.session):
+            figures["resembling"] = alike
         if not test:
             return figures, []
         said = predicted(labeller, test)
         worth = {"this model": self._worth(test, said)}
         if self.config.rivals == "on":
-            worth |= self._rivals(test)
+            worth |= self._rivals(test, said, best.seed, figures)
         figures |= {name: one.value for name, one in worth["this model"].items()}
         figures["intervals"] = {n: [one.low, one.high] for n, one in worth["this model"].items()}
         figures["rivals"] = {
@@ -534,7 +574,10 @@ class _Run:
             if who != "this model"
         }
         if len(found) > 1:
-            each = [self.measured(self._restored(one), test, draws=0)[self.primary].value for one in found]
+            each = [
+                self.measured(self._restored(one), test, draws=0).get(self.primary, NOTHING).value
+                for one in found
+            ]
             figures["seeds"] = {str(one.seed): value for one, value in zip(found, each, strict=True)}
             figures["mean"], figures["sd"] = float(np.mean(each)), float(np.std(each, ddof=1))
         names = [*dict.fromkeys(name for own in worth.values() for name in own)]
@@ -546,12 +589,17 @@ class _Run:
         self._write(test, said)
         return figures, [Table("Figures of the test data (95 % intervals)", columns, cells)]
 
-    def _rivals(self, test: Sequence[Case]) -> dict[str, dict[str, Measure]]:
-        """What needs no model, or no training of it, from the same examples."""
+    def _rivals(
+        self, test: Sequence[Case], ours: Any, seed: int, figures: dict[str, Any]
+    ) -> dict[str, dict[str, Measure]]:
+        """What needs no model, or no training of it, from the same examples.
+
+        The lower bound of the paired difference to the best of them goes to `figures`.
+        """
         from seqmlm.evaluation import rivals
 
         card, names = self.card, self.card.names
-        train = self.cases(drawn(self.parts["train"], self.config.shots, self.config.seed))
+        train = self.drawn(seed)
         told, truth = truth_of(card, train), truth_of(card, test)
         sizes = [len(one) for one in truth] if card.kind == "entities" else len(truth)
         said = {"most frequent": rivals.majority(card.kind, told, sizes, names=names)}
@@ -565,28 +613,37 @@ class _Run:
             if (found := rivals.placed(card.kind, of_train, told, of_test, names=names)) is not None:
                 said["unit at each place"] = found
         if self.config.tune != "none":
-            rows = self.new(self.config.seed, "none")
-            self._fit_frozen(rows, train, self.config.seed)
+            rows = self.new(seed, "none")
+            self._fit_frozen(rows, train, seed)
             said["frozen encoder"] = predicted(Labeller(rows, card), test)
-        return {who: self._worth(test, own) for who, own in said.items()}
+        worth, primary = {who: self._worth(test, own) for who, own in said.items()}, self.primary
+        ranked = sorted((own[primary].value, who) for who, own in worth.items() if primary in own)
+        if ranked and primary in self._worth(test, ours, draws=0):
+            groups = groups_of(card, test)
+            told = difference(
+                card.kind, primary, truth, ours, said[ranked[-1][1]], groups=groups, names=names
+            )
+            figures["lead"] = {"over": ranked[-1][1], **told._asdict()}
+        return worth
 
     def _sentence(self, figures: Mapping[str, Any], model: str) -> str:
         primary = figures["primary"]
         learnt = f"{number_of(figures['train'], 'example')} taught {model} {self.card.label!r}"
+        if not figures["test"]:
+            why = why_untested(self.parts)
+            return f"{learnt}; nothing was held out to test it ({why}): judge it with --test"
         if primary not in figures:
-            return (
-                f"{learnt}; nothing was held out to test it (fewer than {FEW} examples): judge it with --test"
-            )
+            return f"{learnt}; the test data have no {primary}, being all alike: give others with --test"
         low, high = figures["intervals"][primary]
-        beside = {who: own[primary] for who, own in figures["rivals"].items() if primary in own}
         told = f"{learnt}: {primary} {figures[primary]:.3f} ({low:.3f} to {high:.3f})"
-        if beside:
-            who, value = max(beside.items(), key=lambda one: one[1])
-            told += f", {who} {value:.3f}"
-            if figures[primary] <= value:
+        if lead := figures.get("lead"):
+            told += f", {lead['over']} {figures['rivals'][lead['over']][primary]:.3f}"
+            if lead["difference"] <= 0:
                 told += "; it is no better than that: give it more examples, or a model with more pretraining"
-            elif low <= value:
+            elif not lead["low"] > 0:
                 told += "; not clearly better"
+        if alike := figures.get("resembling"):
+            told += f"; {alike} of the test records resemble training ones"
         return f"{told}. Use it: seqmlm predict {self.name} FILE"
 
     def _write(self, test: Sequence[Case], said: Any) -> None:
@@ -604,9 +661,7 @@ class _Run:
         building, folder = directory / "model.tmp", directory / "model"
         shutil.rmtree(building, ignore_errors=True)
         sources = (*config.train, *(one.partition("=")[2] for one in config.classes))
-        read = session.domain.files(sources, format=config.format, options=config.options)
-        files = [*read, *(one for one in (config.label_file, config.mask) if one)]
-        fingerprint = combined(files=file_fingerprint(files), labels=to_dict(config.labelling))
+        fingerprint = combined(files=file_fingerprint(self.files), labels=to_dict(config.labelling))
         card = replace(
             session.card,
             head=labeller.card.to_dict(),
@@ -643,7 +698,7 @@ class _Run:
         Raises:
             StateError: it does not.
         """
-        some = (self.held["test"] or self.held["validation"] or self.cases(self.parts["train"][:8]))[:8]
+        some = (self.held["test"] or self.held["train"])[:8]
         model = model_folder.load(folder, domain=self.session.card.domain)
         again = Labeller.load(model, Conditionals(model.rows, device=labeller.ask.device))
         ours, theirs = (np.concatenate(list(outputs_of(one, some))) for one in (labeller, again))
@@ -674,54 +729,6 @@ class Trained:
         return {name: getattr(self, name) for name in ("seed", "value", "steps", "seconds")}
 
 
-class CaseRows:
-    """The windows of cases as packed rows, for `Loop`."""
-
-    def __init__(self, own: Sequence[Case]) -> None:
-        self._pieces = [(case, piece) for case in own for piece in case.pieces]
-        self.lengths = np.array([len(piece.encoding) for _, piece in self._pieces], dtype=np.int32)
-
-    def __getitem__(self, row: PackedRow) -> PackedBatch:
-        documents = []
-        for sample in row.samples:
-            case, piece = self._pieces[sample]
-            labels = piece.labels._replace(targets=case.targets[piece.numbers])
-            documents.append(labels.document(piece.encoding, sample))
-        return pack(documents)
-
-
-def outputs_of(labeller: Labeller, own: Sequence[Case]) -> Any:
-    """(N, K) outputs of each case."""
-    return labeller.outputs((one.pieces for one in own), [len(one.targets) for one in own])
-
-
-def predicted(labeller: Labeller, own: Sequence[Case]) -> Any:
-    """Predictions of cases, as `measures` takes them."""
-    each = list(outputs_of(labeller, own))
-    if labeller.card.kind == "entities":
-        return [labeller.chain(one) for one in each]
-    return labeller.probabilities(np.concatenate(each))
-
-
-def prediction_rows(card: HeadCard, own: Sequence[Case], said: Any) -> list[dict[str, Any]]:
-    """A row for each prediction of the test data: its record, group, truth and probabilities."""
-    truth = truth_of(card, own)
-    records = [one.record for one in own]
-    if card.kind == "tags":
-        records = [one.record for one in own for _ in range(len(one.targets))]
-    rows = []
-    for number, (record, group) in enumerate(zip(records, groups_of(card, own), strict=True)):
-        row: dict[str, Any] = {"id": record.id, "group": group, **time_of(record)}
-        if card.kind == "entities":
-            rows.append({**row, "truth": truth[number], "prediction": said[number]})
-        elif card.kind in ("class", "tags"):
-            of = dict(zip(card.names, said[number].tolist(), strict=True))
-            rows.append({**row, "truth": card.names[truth[number]], "p": of})
-        else:
-            rows.append({**row, "truth": truth[number].tolist(), "prediction": said[number].tolist()})
-    return rows
-
-
 def _open(config: FinetuneConfig) -> Session:
     """The model to start from.
 
@@ -731,6 +738,8 @@ def _open(config: FinetuneConfig) -> Session:
     session = Session.open(config.model, domain=config.domain, labels="any", precision=config.precision)
     if isinstance(session.model.rows, LinearRows):
         raise UsageError(f"{config.model} is a linear model, which has no hidden states to learn from")
+    if config.crf and config.tune == "none":
+        raise UsageError("a CRF is trained with the encoder, and --tune none trains nothing: leave one out")
     if session.card.head:
         raise UsageError(f"{config.model} is fine-tuned already: begin with the model it was made from")
     return session

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,14 @@ import numpy as np
 from seqmlm.data.examples import Example, Part, Spans, examples, label_source
 from seqmlm.data.files import stem_suffix
 from seqmlm.data.problems import Problems
-from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
 from seqmlm.data.splits import hash64
 from seqmlm.data.tags import scheme_of
 from seqmlm.engine.heads import Kind
-from seqmlm.engine.types import Encoding, Floats
+from seqmlm.engine.types import Floats
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.predictions import PRIMARY
-from seqmlm.inference.batches import batches, encoded
-from seqmlm.inference.labeller import HeadCard, Piece, Pool, paired, pieces, standardized, unit_bounds
-from seqmlm.inference.prompts import Prompts
+from seqmlm.inference.labeller import HeadCard, Pool, standardized
 from seqmlm.inference.session import Session
 
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
@@ -50,25 +46,6 @@ class Labelling:
     task: Kind | None = None
     format: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """An example as the model sees it.
-
-    Args:
-        record: without its sequence.
-        group: what it is resampled and divided with.
-        pieces: its windows.
-        targets: (N, K) of its labels (`seqmlm.engine.heads.Labels`); values in units of the card's scale.
-        units: what rivals see: the units of the record, or the text of each labelled part.
-    """
-
-    record: Record
-    group: str
-    pieces: list[Piece]
-    targets: Floats
-    units: list[str]
 
 
 def read_examples(
@@ -135,7 +112,8 @@ def _columns(session: Session, asked: Labelling, path: str) -> dict[str, Any]:
 def divided(read: Mapping[Part, Sequence[Example]], session: Session, seed: int) -> dict[Part, list[Example]]:
     """Examples by part: as the files or the data say, else whole groups by their hash; none twice.
 
-    Few examples all train, and nothing is held out.
+    Few examples all train, and nothing is held out. Where a field's records are in an order of time, the
+    latest groups are held out, as its trainings do.
     """
     found: dict[Part, list[Example]] = {part: list(read.get(part, ())) for part in PARTS}
     told, train = Counter(one.part for one in found["train"]), found["train"]
@@ -146,8 +124,8 @@ def divided(read: Mapping[Part, Sequence[Example]], session: Session, seed: int)
     shares: dict[Part, float] = {"test": 0.2, "validation": 0.1}
     for part, share in shares.items():
         if not found[part] and len(found["train"]) >= FEW:
-            keys = {one: hash64(group_of(session, one), seed) for one in found["train"]}
-            order = sorted(dict.fromkeys(keys.values()))
+            keys = {one: group_of(session, one) for one in found["train"]}
+            order = _order(session, keys, seed)
             held = set(order[: max(1, round(share * len(order)))] if len(order) > 1 else ())
             found[part] = [one for one, key in keys.items() if key in held]
             found["train"] = [one for one, key in keys.items() if key not in held]
@@ -159,22 +137,42 @@ def why_untested(parts: Mapping[Part, Sequence[Example]]) -> str:
     return f"fewer than {FEW} examples" if len(parts["train"]) < FEW else "all examples are of one document"
 
 
+def _order(session: Session, keys: Mapping[Example, str], seed: int) -> list[str]:
+    """Groups, those that are held out first: the latest, else by their hash."""
+    if session.domain.defaults.split == "chronological":
+        times: dict[str, Any] = {key: session.domain.order_key(one.record) for one, key in keys.items()}
+        if None not in times.values():
+            return sorted(times, key=times.__getitem__, reverse=True)
+    return sorted(dict.fromkeys(keys.values()), key=lambda key: hash64(key, seed))
+
+
 def group_of(session: Session, example: Example) -> str:
-    """What must stay together: patient, document, package; else equal sequences."""
-    return session.domain.split_key(example.record)
+    """What must stay together: patient, document, package; else equal sequences; pairs in any order."""
+    own = session.domain.split_key(example.record)
+    return own if example.second is None else min(own, session.domain.split_key(example.second))
 
 
-def overlap(parts: Mapping[Part, Sequence[Example]], session: Session) -> int:
-    """Test examples whose record, or what must stay with it, is in training, too."""
+def overlap(parts: Mapping[Part, Sequence[Example]], session: Session) -> list[Example]:
+    """Test examples whose record, or what must stay with it, trains or validates, too; pairs in any order."""
     domain = session.domain
 
-    def names(one: Example) -> set[tuple[str, str]]:
-        second = "" if one.second is None else domain.identity(one.second)
-        own = {("record", f"{domain.identity(one.record)}\0{second}")}
-        return own if one.second is not None else own | {("group", group_of(session, one))}
+    def names(one: Example) -> set[tuple[str, ...]]:
+        if one.second is not None:
+            return {tuple(sorted((domain.identity(one.record), domain.identity(one.second))))}
+        return {("record", domain.identity(one.record)), ("group", group_of(session, one))}
 
-    seen = {name for one in parts["train"] for name in names(one)}
-    return sum(bool(names(one) & seen) for one in parts["test"])
+    seen = {name for part in PARTS[:2] for one in parts[part] for name in names(one)}
+    return [one for one in parts["test"] if names(one) & seen]
+
+
+def resembling(parts: Mapping[Part, Sequence[Example]], session: Session) -> int:
+    """Test records that are in a cluster with a training record; 0 where a field has no clusters."""
+    try:
+        cluster = session.domain.clusters()
+    except UsageError:
+        return 0
+    seen = {cluster(one.record) for one in parts["train"]}
+    return sum(cluster(one.record) in seen for one in parts["test"])
 
 
 def card_of(
@@ -230,15 +228,12 @@ def _outputs(every: Sequence[Example], asked: Labelling) -> tuple[Kind, Sequence
     first = labels[0]
     if isinstance(first, Spans):
         given = [name for one in labels if isinstance(one, Spans) for name in one.labels]
-        names = sorted(set(given))
-        scheme = scheme_of(names)
-        sparse = any(map(_alone, every))
-        entities = asked.task == "entities" or (asked.task is None and (sparse or scheme in ("bio", "bioes")))
-        if entities and scheme is None:  # spans of entities alone: what is between them is outside
-            names = ["O", *(f"{at}-{name}" for name in names for at in "BI")]
-        if not entities:
-            _check_names(names, given)
-        return "entities" if entities else "tags", names
+        names, alone = sorted(set(given)), any(map(is_alone, every))
+        if asked.task == "entities" or (asked.task is None and (alone or scheme_of(names) is not None)):
+            kinds = names if alone else sorted({name.partition("-")[2] for name in names} - {""})
+            return "entities", ["O", *(f"{at}-{name}" for name in kinds for at in "BI")]
+        _check_names(names, given)
+        return "tags", names
     if asked.task in ("tags", "entities"):
         raise UsageError(f"--task {asked.task} needs a label for each unit, and a record has one")
     if isinstance(first, tuple) and first and isinstance(first[0], float):
@@ -252,7 +247,7 @@ def _outputs(every: Sequence[Example], asked: Labelling) -> tuple[Kind, Sequence
     return "class", sorted(set(given))
 
 
-def _alone(example: Example) -> bool:
+def is_alone(example: Example) -> bool:
     """Whether entities alone are labelled, not what is between them."""
     given = example.record.meta.get("spans")
     return isinstance(given, list) and (not given or isinstance(given[0], Mapping))
@@ -296,142 +291,3 @@ def is_numeric(train: Sequence[Example]) -> bool:
     except ValueError:
         return False
     return len(numbers) > _NUMBERS or (len(numbers) > 2 and any(one != int(one) for one in numbers))
-
-
-def cases(
-    session: Session,
-    card: HeadCard,
-    found: Sequence[Example],
-    problems: Problems,
-    prompts: Prompts | None = None,
-) -> list[Case]:
-    """Spell examples in tokens; those that cannot be go to `problems`."""
-    made: list[Case] = []
-    own = [replace(one.record) for one in found]  # a record may be in several pairs
-    example_of = {id(record): one for record, one in zip(own, found, strict=True)}
-    for some in batches(own):
-        for record, encoding in encoded(session.domain, session.tokenizer, some, problems):
-            example = example_of[id(record)]
-            try:
-                made.append(_case(session, card, example, encoding, problems, prompts))
-            except DataError as error:
-                problems.bad(
-                    DataError(error.reason, source=record.source, line=record.line, remedy=error.remedy),
-                    str(record.raw),
-                )
-    return made
-
-
-def has_types(session: Session) -> bool:
-    """Whether the model has segment ids."""
-    return int(getattr(session.model.rows.model.config, "type_vocab_size", 0) or 0) > 1
-
-
-def _case(
-    session: Session,
-    card: HeadCard,
-    example: Example,
-    encoding: Encoding,
-    problems: Problems,
-    prompts: Prompts | None,
-) -> Case:
-    record, space, text = example.record, session.tokenizer.space, str(example.record.raw)
-    bounds = None
-    targets: Floats
-    if isinstance(example.label, Spans):
-        spans = example.label
-        if not card.of_parts:
-            raise DataError("labels of parts, where others have one of the record", remedy="correct it")
-        if card.kind == "entities" and _alone(example):
-            spans = _dense(spans, unit_bounds(encoding))
-        where, kept = pieces(encoding, space, card, spans.bounds)
-        if not kept.all():
-            problems.note("a label of a place without a token, left out", int((~kept).sum()))
-        bounds = spans.bounds
-        targets = np.array([_number(card, name) for name in spans.labels], dtype=np.float32)[:, None]
-        shown = [text[start:end] for start, end in bounds.tolist()]
-    else:
-        if card.of_parts:
-            raise DataError("no labels of parts", remedy="give a label for each unit")
-        if example.second is not None:
-            other = session.tokenizer.encode(example.second.raw)
-            shown = _units(text, encoding) + [f"2:{one}" for one in _units(str(example.second.raw), other)]
-            encoding = paired(encoding, other, space, has_types(session), card.length)
-        else:
-            shown = _units(text, encoding)
-        where = pieces(encoding, space, card)[0] if prompts is None else prompts.pieces(record)
-        targets = _target(card, example.label)
-    group = group_of(session, example)
-    return Case(replace(record, raw=""), group, where, targets, shown)
-
-
-def _units(text: str, encoding: Encoding) -> list[str]:
-    if encoding.spans is None:
-        return []
-    return [text[start:end] for start, end in unit_bounds(encoding).tolist()]
-
-
-def _number(card: HeadCard, name: str) -> int:
-    try:
-        return card.names.index(name)
-    except ValueError:
-        raise DataError(
-            f"the label {name!r} is in no training example", remedy=f"known are {', '.join(card.names[:20])}"
-        ) from None
-
-
-def _target(card: HeadCard, label: Any) -> Floats:
-    """(1, K) what the head is to give for a record."""
-    if card.kind == "value":
-        values: Floats = (np.asarray(label) - np.array(card.center)) / np.array(card.scale)
-        return values[None].astype(np.float32)
-    if card.kind == "multilabel":
-        for name in label:
-            _number(card, name)
-        return np.array([[name in label for name in card.names]], dtype=np.float32)
-    return np.array([[_number(card, label)]], dtype=np.float32)
-
-
-def _dense(spans: Spans, units: Any) -> Spans:
-    """A tag for each unit, from the spans of entities alone."""
-    tags = ["O"] * len(units)
-    for (start, end), name in zip(spans.bounds.tolist(), spans.labels, strict=True):
-        inside = np.flatnonzero((units[:, 1] > start) & (units[:, 0] < end))
-        for number, unit in enumerate(inside.tolist()):
-            tags[unit] = f"{'I' if number else 'B'}-{name}"
-    return Spans(bounds=units, labels=tuple(tags))
-
-
-def truth_of(card: HeadCard, found: Sequence[Case]) -> Any:
-    """The true labels, as `seqmlm.evaluation.predictions.measures` takes them."""
-    if card.kind == "entities":
-        return [[card.names[int(one)] for one in case.targets[:, 0]] for case in found]
-    every = np.concatenate([case.targets for case in found])
-    if card.kind == "value":
-        return every * np.array(card.scale) + np.array(card.center)
-    return (every if card.kind == "multilabel" else every[:, 0]).astype(np.int64)
-
-
-def groups_of(card: HeadCard, found: Sequence[Case]) -> list[str]:
-    """The group of each item that `truth_of` gives."""
-    if card.kind == "tags":
-        return [case.group for case in found for _ in range(len(case.targets))]
-    return [case.group for case in found]
-
-
-def drawn(train: Sequence[Example], shots: int | None, seed: int) -> list[Example]:
-    """So many training examples, of each class alike where they are classes; all for None."""
-    if shots is None or shots >= len(train):
-        return list(train)
-    order = np.random.default_rng(seed).permutation(len(train))
-    queues: dict[Any, list[Example]] = {}
-    for one in (train[n] for n in order.tolist()):
-        queues.setdefault(one.label if isinstance(one.label, str) else None, []).append(one)
-    turns = [
-        one for own in zip(*(_padded(q, shots) for q in queues.values()), strict=True) for one in own if one
-    ]
-    return list(islice(turns, shots))
-
-
-def _padded(queue: list[Example], size: int) -> list[Example | None]:
-    return [*queue[:size], *([None] * (size - len(queue)))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from seqmlm.inference.labeller import HeadCard, Labeller, Piece, paired, pieces,
 from seqmlm.inference.prompts import Prompts
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
-from seqmlm.tasks.labelled import has_types
+from seqmlm.tasks.cases import has_types
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, read
 
 
@@ -146,15 +146,22 @@ class Predict(Task[PredictConfig, Record]):
 
     def figures(self, rows: Iterable[Row]) -> Figures:
         """How many were called what; of values their mean and range."""
-        counts, values = Counter[str](), []
+        counts, values, several = Counter[str](), [], []
         for row in rows:
             said = row["prediction"]
             if isinstance(said, float):
                 values.append(said)
+            elif isinstance(said, Mapping):
+                several.append(list(said.values()))
             elif isinstance(said, list):
                 counts.update(said)
             elif isinstance(said, str):
                 counts[said] += 1
+        if several:
+            means = np.mean(several, axis=0).tolist()
+            few = self.session.card.sensitive and len(several) < SMALLEST
+            told = {} if few else {"means": dict(zip(self.card.names, means, strict=True))}
+            return {"n": len(several), **told}
         if values:
             found: Figures = {"n": len(values), "mean": float(np.mean(values))}
             if self.session.card.sensitive:  # the least and the largest are each of one person
@@ -167,6 +174,8 @@ class Predict(Task[PredictConfig, Record]):
     def sentence(self, figures: Figures, items: int) -> str:
         shown = redacted_count(items) if self.session.card.sensitive else items
         told = f"{number_of(shown, 'record')}: {self.card.label}"
+        if "means" in figures:
+            return f"{told}; on average {', '.join(f'{n} {v:.4g}' for n, v in figures['means'].items())}"
         if "mean" in figures:
             told += f" {figures['mean']:.4g} on average"
             return told + (f" ({figures['min']:.4g} to {figures['max']:.4g})" if "min" in figures else "")

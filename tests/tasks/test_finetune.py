@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +23,14 @@ from transformers import (
     AutoTokenizer,
 )
 
+from seqmlm.data.tags import tagged
 from seqmlm.engine.types import Encoding
 from seqmlm.inference.labeller import HeadCard, pieces
 from seqmlm.tasks.observers import Recorder
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 Run = Callable[..., Any]
+BRIEF = ("--rivals", "off", "--set", "epochs=1")
 WORDS = ["the", "cat", "sees", "a", "dog", "and", "so", "no", "dogs", "bark", "loudly", "here"]
 
 
@@ -325,18 +328,7 @@ def test_records_that_are_in_training_do_not_test(
     train = jsonl(tmp_path / "t.jsonl", ROWS)
     unseen = [{"text": "so the dogs bark here and here and here", "y": "maybe"}]
     test = jsonl(tmp_path / "test.jsonl", [*ROWS[:3], {"text": "bark bark bark dogs dogs dogs", "y": "no"}])
-    asked = (
-        "finetune",
-        models["text"],
-        "--train",
-        train,
-        "--label",
-        "y",
-        "--rivals",
-        "off",
-        "--set",
-        "epochs=1",
-    )
+    asked = ("finetune", models["text"], "--train", train, "--label", "y", *BRIEF)
     done = seqmlm(*asked, "--test", test)
     assert done.code == 3
     assert "3 of 4 test examples are in training" in done.err
@@ -350,7 +342,7 @@ def test_models_are_used_for_what_they_are(
     models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
 ) -> None:
     path = jsonl(tmp_path / "t.jsonl", ROWS)
-    asked = ("--train", path, "--label", "y", "--rivals", "off", "--set", "epochs=1")
+    asked = ("--train", path, "--label", "y", *BRIEF)
     assert seqmlm("finetune", models["text"], *asked, "--name", "learnt").code == 0
     score, predict = seqmlm("score", "learnt", path), seqmlm("predict", models["text"], path)
     assert (score.code, predict.code) == (2, 2)
@@ -423,3 +415,144 @@ def test_a_prompt_begins_as_zero_shot_and_learns(
     seqmlm(*asked, *words, "--set", "epochs=2", "--name", "moved").ok()
     seqmlm(*asked, "--name", "none").refused(2, "--head prompt needs --set template")
     seqmlm(*asked, *words[:2], "--set", "words=[maybe=cat]", "--name", "none").refused(2, "the class 'maybe'")
+
+
+def conll(path: Path, scheme: str, n: int = 60) -> Path:
+    """Sentences in two columns; `dog` and what follows it, and `cat`, are entities."""
+    found = []
+    for words in sentences(n):
+        spans, at = [], 0
+        while at < len(words):
+            size = 2 if words[at] == "dog" and at + 1 < len(words) else 1
+            if words[at] in ("dog", "cat"):
+                spans.append((at, at + size, "PET"))
+            at += size
+        tags = tagged(spans, len(words), scheme)
+        found.append("\n".join(f"{word} {tag}" for word, tag in zip(words, tags, strict=True)))
+    path.write_text("\n\n".join(found) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("scheme", ["bio", "bioes", "io"])
+def test_tags_of_every_scheme_are_entities(
+    scheme: str, models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    path = conll(tmp_path / "t.conll", scheme)
+    asked = (
+        "finetune",
+        models["text"],
+        "--train",
+        path,
+        "--name",
+        "ner",
+        "--rivals",
+        "off",
+        "--set",
+        "epochs=2",
+    )
+    done = seqmlm(*asked, "--json").ok()
+    assert done.json["kind"] == "entities"
+    assert "f1" in done.json
+    names = json.loads((workspace / "runs/ner/model/seqmlm.json").read_text())["head"]["names"]
+    assert names == ["O", "B-PET", "I-PET"]
+
+
+@pytest.mark.parametrize("odd", ["\u2603", " "])
+def test_a_word_without_a_token_costs_itself(
+    odd: str, models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    """Unknown to a WordPiece, or blank: the sentence goes on."""
+    model = text_model(tmp_path / "wordpiece", wordpiece=True)
+    rows = []
+    for words in sentences(60):
+        text = f"{odd} {' '.join(words)}"
+        spans = [(0, len(odd), "X")]
+        for word in words:
+            start = spans[-1][1] + 1
+            spans.append((start, start + len(word), "Y" if word == "cat" else "N"))
+        rows.append({"text": text, "words": [odd, *words], "spans": [list(one[:2]) for one in spans]})
+        rows[-1]["t"] = [one[2] for one in spans]
+    path = jsonl(tmp_path / "t.jsonl", rows)
+    asked = ("--train", path, "--label", "t", "--option", "keep=words,spans,t", "--name", "tags", "--json")
+    done = seqmlm("finetune", model, *asked, "--set", "epochs=1", "--rivals", "off")
+    assert done.code == 0, done.err
+    assert done.json["accuracy"] > 0
+
+
+def test_what_is_another_run_is_not_written_over(
+    models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    path = jsonl(tmp_path / "t.jsonl", ROWS)
+    folder = workspace / "runs" / "english"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("domain: text\n")
+    asked = ("finetune", models["text"], "--train", path, "--label", "y", *BRIEF)
+    for more in ((), ("--resume",)):
+        seqmlm(*asked, "--name", "english", *more).refused(4, "is another run")
+    assert [one.name for one in folder.iterdir()] == ["config.yaml"]
+    seqmlm(*asked, "--name", "z", "--seeds", "2").ok()
+    shutil.rmtree(workspace / "runs" / "z")
+    seqmlm(*asked, "--name", "z", "--seeds", "2").refused(4, "z-seed0")
+    seqmlm(*asked, "--name", "one").ok()
+    jsonl(path, ROWS[:-1])
+    seqmlm(*asked, "--name", "one", "--resume").refused(4, "other values of data")
+
+
+def test_what_decides_when_to_stop_does_not_test(
+    models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    train, held = jsonl(tmp_path / "t.jsonl", ROWS[:40]), jsonl(tmp_path / "v.jsonl", ROWS[40:])
+    asked = ("finetune", models["text"], "--train", train, "--label", "y", "--rivals", "off")
+    done = seqmlm(*asked, "--valid", held, "--test", held)
+    done.refused(3, "20 of 20 test examples")
+    pairs = [{**row, "other": ROWS[n - 1]["text"]} for n, row in enumerate(ROWS)]
+    turned = [{**row, "text": row["other"], "other": row["text"]} for row in pairs[:2]]
+    train, test = jsonl(tmp_path / "p.jsonl", pairs), jsonl(tmp_path / "q.jsonl", turned)
+    asked = ("finetune", models["text"], "--train", train, "--test", test, "--label", "y", "--pair", "other")
+    seqmlm(*asked, "--rivals", "off").refused(3, "2 of 2 test examples")
+
+
+def test_measures_that_cannot_be_had_end_nothing(
+    models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    rows = [{**row, "v": 0.0 if n > 3 else n + 0.5} for n, row in enumerate(ROWS)]
+    path = jsonl(tmp_path / "t.jsonl", rows)
+    asked = (
+        "finetune",
+        models["text"],
+        "--train",
+        path,
+        "--label",
+        "v",
+        "--task",
+        "value",
+        "--name",
+        "zeros",
+    )
+    done = seqmlm(*asked, "--set", "epochs=1").ok()
+    assert "spearman" in done.out
+    few = ("finetune", models["text"], "--train", jsonl(path, ROWS), "--label", "y", "--shots", "1")
+    seqmlm(*few, "--name", "few", "--set", "epochs=1").ok()
+
+
+def test_a_fine_tuned_model_is_no_beginning_of_a_training(
+    models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    path = jsonl(tmp_path / "t.jsonl", ROWS)
+    asked = ("finetune", models["text"], "--train", path, "--label", "y", *BRIEF)
+    seqmlm(*asked, "--name", "learnt").ok()
+    done = seqmlm(
+        "train", "--domain", "text", path, "--init", "learnt", "--max-steps", "1", "--name", "again"
+    )
+    done.refused(2, "was fine-tuned")
+
+
+def test_what_stands_in_two_documents_does_not_test(
+    models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    rows = [{**row, "doc": f"d{n // 6}"} for n, row in enumerate(ROWS)]
+    rows += [{**ROWS[0], "doc": f"d{n}"} for n in range(10)]
+    path = jsonl(tmp_path / "t.jsonl", rows)
+    asked = ("finetune", models["text"], "--train", path, "--label", "y", "--option", "document_field=doc")
+    done = seqmlm(*asked, "--name", "docs", *BRIEF, "--json").ok()
+    assert done.json["notes"]["a record held out to test that training has, too, left out"] == 2

@@ -1,0 +1,247 @@
+"""Labelled records as the model sees them, and its predictions of them.
+
+A case is an example in tokens: where its labels are read, and what the head is to give there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
+from typing import Any
+
+import numpy as np
+
+from seqmlm.data.examples import Example, Spans
+from seqmlm.data.labels import time_of
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.data.tags import entities, scheme_of, tagged
+from seqmlm.engine.packing import PackedBatch, PackedRow, pack
+from seqmlm.engine.types import Encoding, Floats
+from seqmlm.errors import DataError
+from seqmlm.inference.batches import batches, encoded
+from seqmlm.inference.labeller import HeadCard, Labeller, Piece, paired, pieces, unit_bounds
+from seqmlm.inference.prompts import Prompts
+from seqmlm.inference.session import Session
+from seqmlm.tasks.labelled import group_of, is_alone
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """An example as the model sees it.
+
+    Args:
+        record: without its sequence.
+        group: what it is resampled and divided with.
+        pieces: its windows.
+        targets: (N, K) of its labels (`seqmlm.engine.heads.Labels`); values in units of the card's scale.
+        units: what rivals see: of the record, or the text of each labelled part; nothing without rivals.
+    """
+
+    record: Record
+    group: str
+    pieces: list[Piece]
+    targets: Floats
+    units: list[str]
+
+
+def cases(
+    session: Session,
+    card: HeadCard,
+    found: Sequence[Example],
+    problems: Problems,
+    prompts: Prompts | None = None,
+    *,
+    units: bool = True,
+) -> list[Case]:
+    """Spell examples in tokens; those that cannot be go to `problems`.
+
+    Args:
+        units: whether rivals will see them.
+    """
+    made: list[Case] = []
+    own = [replace(one.record) for one in found]  # a record may be in several pairs
+    example_of = {id(record): one for record, one in zip(own, found, strict=True)}
+    for some in batches(own):
+        for record, encoding in encoded(session.domain, session.tokenizer, some, problems):
+            example = example_of[id(record)]
+            try:
+                case = _case(session, card, example, encoding, problems, prompts)
+                made.append(case if units else replace(case, units=[]))
+            except DataError as error:
+                problems.bad(
+                    DataError(error.reason, source=record.source, line=record.line, remedy=error.remedy),
+                    str(record.raw),
+                )
+    return made
+
+
+def has_types(session: Session) -> bool:
+    """Whether the model has segment ids."""
+    return int(getattr(session.model.rows.model.config, "type_vocab_size", 0) or 0) > 1
+
+
+def _case(
+    session: Session,
+    card: HeadCard,
+    example: Example,
+    encoding: Encoding,
+    problems: Problems,
+    prompts: Prompts | None,
+) -> Case:
+    record, space, text = example.record, session.tokenizer.space, str(example.record.raw)
+    bounds = None
+    targets: Floats
+    if isinstance(example.label, Spans):
+        spans = example.label
+        if not card.of_parts:
+            raise DataError("labels of parts, where others have one of the record", remedy="correct it")
+        if card.kind == "entities":
+            alone = is_alone(example)
+            spans = _dense(spans, unit_bounds(encoding)) if alone else _in_bio(spans, problems)
+        where, kept = pieces(encoding, space, card, spans.bounds)
+        if not kept.all():
+            problems.note("a label of a place without a token, left out", int((~kept).sum()))
+            labels = tuple(name for name, has in zip(spans.labels, kept, strict=True) if has)
+            spans = Spans(bounds=spans.bounds[kept], labels=labels)
+            where, _ = pieces(encoding, space, card, spans.bounds)
+        if not where:
+            raise DataError("no label of a place with a token", remedy="correct it, or leave it out")
+        bounds = spans.bounds
+        targets = np.array([_number(card, name) for name in spans.labels], dtype=np.float32)[:, None]
+        shown = [text[start:end] for start, end in bounds.tolist()]
+    else:
+        if card.of_parts:
+            raise DataError("no labels of parts", remedy="give a label for each unit")
+        if example.second is not None:
+            other = session.tokenizer.encode(example.second.raw)
+            shown = _units(text, encoding) + [f"2:{one}" for one in _units(str(example.second.raw), other)]
+            encoding = paired(encoding, other, space, has_types(session), card.length)
+        else:
+            shown = _units(text, encoding)
+        where = pieces(encoding, space, card)[0] if prompts is None else prompts.pieces(record)
+        targets = _target(card, example.label)
+    group = group_of(session, example)
+    return Case(replace(record, raw=""), group, where, targets, shown)
+
+
+def _units(text: str, encoding: Encoding) -> list[str]:
+    if encoding.spans is None:
+        return []
+    return [text[start:end] for start, end in unit_bounds(encoding).tolist()]
+
+
+def _number(card: HeadCard, name: str) -> int:
+    try:
+        return card.names.index(name)
+    except ValueError:
+        raise DataError(
+            f"the label {name!r} is in no training example", remedy=f"known are {', '.join(card.names[:20])}"
+        ) from None
+
+
+def _target(card: HeadCard, label: Any) -> Floats:
+    """(1, K) what the head is to give for a record."""
+    if card.kind == "value":
+        values: Floats = (np.asarray(label) - np.array(card.center)) / np.array(card.scale)
+        return values[None].astype(np.float32)
+    if card.kind == "multilabel":
+        for name in label:
+            _number(card, name)
+        return np.array([[name in label for name in card.names]], dtype=np.float32)
+    return np.array([[_number(card, label)]], dtype=np.float32)
+
+
+def _dense(spans: Spans, units: Any) -> Spans:
+    """A tag for each unit, from the spans of entities alone."""
+    tags = ["O"] * len(units)
+    for (start, end), name in zip(spans.bounds.tolist(), spans.labels, strict=True):
+        inside = np.flatnonzero((units[:, 1] > start) & (units[:, 0] < end))
+        for number, unit in enumerate(inside.tolist()):
+            tags[unit] = f"{'I' if number else 'B'}-{name}"
+    return Spans(bounds=units, labels=tuple(tags))
+
+
+def _in_bio(spans: Spans, problems: Problems) -> Spans:
+    """Tags of any scheme as B-, I- and O; entities that begin with I- are counted."""
+    found, repaired = entities(spans.labels, scheme=scheme_of(spans.labels) or "bio")
+    problems.note("an entity whose tags do not follow from each other, repaired", repaired)
+    return Spans(bounds=spans.bounds, labels=tuple(tagged(found, len(spans.labels), "bio")))
+
+
+def truth_of(card: HeadCard, found: Sequence[Case]) -> Any:
+    """The true labels, as `seqmlm.evaluation.predictions.measures` takes them."""
+    if card.kind == "entities":
+        return [[card.names[int(one)] for one in case.targets[:, 0]] for case in found]
+    every = np.concatenate([case.targets for case in found])
+    if card.kind == "value":
+        return every * np.array(card.scale) + np.array(card.center)
+    return (every if card.kind == "multilabel" else every[:, 0]).astype(np.int64)
+
+
+def groups_of(card: HeadCard, found: Sequence[Case]) -> list[str]:
+    """The group of each item that `truth_of` gives."""
+    if card.kind == "tags":
+        return [case.group for case in found for _ in range(len(case.targets))]
+    return [case.group for case in found]
+
+
+class CaseRows:
+    """The windows of cases as packed rows, for `Loop`."""
+
+    def __init__(self, own: Sequence[Case]) -> None:
+        self._pieces = [(case, piece) for case in own for piece in case.pieces]
+        self.lengths = np.array([len(piece.encoding) for _, piece in self._pieces], dtype=np.int32)
+
+    def __getitem__(self, row: PackedRow) -> PackedBatch:
+        documents = []
+        for sample in row.samples:
+            case, piece = self._pieces[sample]
+            labels = piece.labels._replace(targets=case.targets[piece.numbers])
+            documents.append(labels.document(piece.encoding, sample))
+        return pack(documents)
+
+
+def outputs_of(labeller: Labeller, own: Sequence[Case]) -> Iterator[Floats]:
+    """(N, K) outputs of each case."""
+    return labeller.outputs((one.pieces for one in own), [len(one.targets) for one in own])
+
+
+def predicted(labeller: Labeller, own: Sequence[Case]) -> Any:
+    """Predictions of cases, as `measures` takes them."""
+    each = list(outputs_of(labeller, own))
+    if labeller.card.kind == "entities":
+        return [labeller.chain(one) for one in each]
+    return labeller.probabilities(np.concatenate(each))
+
+
+def prediction_rows(card: HeadCard, own: Sequence[Case], said: Any) -> list[dict[str, Any]]:
+    """A row for each prediction of the test data: its record, group, truth and probabilities."""
+    truth = truth_of(card, own)
+    records = [one.record for one in own]
+    if card.kind == "tags":
+        records = [one.record for one in own for _ in range(len(one.targets))]
+    rows = []
+    for number, (record, group) in enumerate(zip(records, groups_of(card, own), strict=True)):
+        row: dict[str, Any] = {"id": record.id, "group": group, **time_of(record)}
+        if card.kind == "entities":
+            rows.append({**row, "truth": truth[number], "prediction": said[number]})
+        elif card.kind in ("class", "tags"):
+            of = dict(zip(card.names, said[number].tolist(), strict=True))
+            rows.append({**row, "truth": card.names[truth[number]], "p": of})
+        else:
+            rows.append({**row, "truth": truth[number].tolist(), "prediction": said[number].tolist()})
+    return rows
+
+
+def drawn(card: HeadCard, train: Sequence[Case], shots: int | None, seed: int) -> list[Case]:
+    """So many training cases, of each class alike where they are classes; all for None."""
+    if shots is None or shots >= len(train):
+        return list(train)
+    queues: dict[float, list[Case]] = {}
+    for number in np.random.default_rng(seed).permutation(len(train)).tolist():
+        name = float(train[number].targets[0, 0]) if card.kind == "class" else 0.0
+        queues.setdefault(name, []).append(train[number])
+    turns = (one for own in zip_longest(*queues.values()) for one in own if one is not None)
+    return list(islice(turns, shots))
