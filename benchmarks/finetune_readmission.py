@@ -5,10 +5,11 @@ all rivals on the same folds, AUROC, differences by paired bootstrap over patien
 
     last stays        the column number_inpatient alone
     codes             logistic regression on diagnoses and drugs
-    boosting          gradient boosting on all columns of the encounter
+    boosting          gradient boosting on all columns of the encounter, as strong as training patients choose
     boosting + seen   and how many encounters of the patient came before: what is cheap in a history
     model             `tiny`, pretrained on the training patients (the path of `train`, no labels), fine-tuned
                       on histories up to the encounter; the mean of two, each taught by a half of the patients
+    both, mean        the sum of boosting's logit and the model's (in standard deviations)
     boosting + model  boosting with the model's logit as a column; of training encounters it is that of the
                       model that was not taught with their patients
 
@@ -51,6 +52,7 @@ NO_COLUMNS = ("encounter_id", "patient_nbr", "readmitted", "label", "time")
 NAMES = ("false", "true")
 PAIRS = (
     ("model", "boosting"),
+    ("both, mean", "boosting"),
     ("boosting + model", "boosting"),
     ("boosting + model", "boosting + seen"),
     ("model", "codes"),
@@ -100,9 +102,10 @@ def taught(out: Path, name: str, model: str, files: Sequence[str], tests: Sequen
         rivals="off",
         resume=True,
     )
-    told = Finetune.launch("finetune", config, stdout=None, progress=SilentConsole(), as_json=True)
-    if told.stopped is not None:
-        raise SystemExit(128 + told.stopped)
+    if not (out / "runs" / name / "model" / "seqmlm.json").exists():
+        told = Finetune.launch("finetune", config, stdout=None, progress=SilentConsole(), as_json=True)
+        if told.stopped is not None:
+            raise SystemExit(128 + told.stopped)
     rows = pq.read_table(out / "runs" / name / "predictions.parquet").to_pylist()
     return {(row["id"], row["prediction_time"]): row["p"]["true"] for row in rows}
 
@@ -122,10 +125,13 @@ def logits(out: Path, work: Path, name: str, parts: Mapping[str, Rows], minutes:
         flags = {"data": data, "model": {"size": "tiny"}, "train": train}
         pretrain(TrainRequest(domain="ehr", name=name, resume="auto", flags=flags), SilentConsole())
     found: dict[Key, list[float]] = {}
-    for number, file in enumerate(files):
+    for number, (file, half) in enumerate(zip(files, halves, strict=True)):
         others = [one for one in files if one != file]
-        for at, p in taught(out, f"{name}-{number}", name, others, [file, test], told).items():
-            found.setdefault(at, []).append(float(np.log(p) - np.log1p(-p)))
+        p = taught(out, f"{name}-{number}", name, others, [file, test], told)
+        values = {at: float(np.log(one) - np.log1p(-one)) for at, one in p.items()}
+        own = [values[key(row)] for row in judged(half)]  # both models on one scale: that of strangers
+        for at, value in values.items():
+            found.setdefault(at, []).append((value - float(np.mean(own))) / float(np.std(own)))
     return {at: float(np.mean(own)) for at, own in found.items()}
 
 
@@ -184,6 +190,8 @@ def measured(rows: Rows, out: Path, name: str, fold: int, minutes: float) -> dic
     scores["boosting + seen"] = timed("boosting + seen", lambda: boosted([*own, "seen"], {}))
     found = timed("model", lambda: logits(out, out / f"{name}-fold{fold}", f"{name}-{fold}", parts, minutes))
     scores["model"] = [found[key(row)] for row in test]
+    p = np.array(scores["boosting"])
+    scores["both, mean"] = [*(np.log(p / (1 - p)) + np.array(scores["model"]))]
     scores["boosting + model"] = timed("boosting + model", lambda: boosted(own, found))
     result = {
         "truth": [NAMES.index(row["label"]) for row in test],
