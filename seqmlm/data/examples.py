@@ -48,11 +48,15 @@ class Spans:
     Args:
         bounds: (S, 2) start and end in characters of `str(record.raw)`, half open, ascending; none overlap.
         labels: (S,) one of each span.
+        alone: entities are given, and what is between them is outside; else that has no label.
     """
 
     bounds: NDArray[np.int32]
     labels: tuple[str, ...]
+    alone: bool = False
 
+
+NO_ENTITIES = Spans(np.zeros((0, 2), np.int32), (), alone=True)
 
 Label = str | tuple[str, ...] | tuple[float, ...] | Spans
 """One class, those of several that are true (perhaps none), numbers, or labels of spans."""
@@ -432,7 +436,8 @@ def _of_spans(values: Sequence[Any], raw: str, at: _Place) -> Spans:
         raise DataError("a span that is not within its record", **at, remedy=remedy)
     if any(one[1] > other[0] for one, other in pairwise(found)):
         raise DataError("spans that overlap", **at, remedy="keep one label for each place")
-    return _spans([(start, end) for start, end, _ in found], [label for *_, label in found])
+    bounds = [(start, end) for start, end, _ in found]
+    return replace(_spans(bounds, [label for *_, label in found]), alone=True)
 
 
 def _of_words(values: Sequence[Any], words: Sequence[Any], at: _Place) -> Spans:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.data.examples import Example, Spans
+from seqmlm.data.examples import NO_ENTITIES, Example, Spans
 from seqmlm.data.labels import time_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -93,6 +93,8 @@ def _case(
     record, space, text = example.record, session.tokenizer.space, str(example.record.raw)
     bounds = None
     targets: Floats
+    if card.kind == "entities" and example.label == ():  # an empty list, where others are of spans
+        example = replace(example, label=NO_ENTITIES)
     if isinstance(example.label, Spans):
         spans = example.label
         if not card.of_parts:

@@ -751,7 +751,7 @@ def _pool(config: FinetuneConfig, train: Sequence[Example]) -> Pool:
     Raises:
         UsageError: special tokens are no tokens of a part.
     """
-    of_parts = bool(train) and isinstance(train[0].label, Spans)
+    of_parts = any(isinstance(one.label, Spans) for one in train)
     if of_parts and config.head == "all":
         raise UsageError("--head all is over a record with its special tokens; of parts take start or mean")
     return config.head or ("start" if of_parts else "mean")

@@ -225,7 +225,7 @@ def _values(found: Sequence[Example]) -> Floats:
 def _outputs(every: Sequence[Example], asked: Labelling) -> tuple[Kind, Sequence[str]]:
     """What kind of labels there are, and the names of what is predicted."""
     labels = [one.label for one in every]
-    first = labels[0]
+    first = next((one for one in labels if isinstance(one, Spans)), labels[0])
     if isinstance(first, Spans):
         given = [name for one in labels if isinstance(one, Spans) for name in one.labels]
         names, alone = sorted(set(given)), any(map(is_alone, every))
@@ -249,8 +249,7 @@ def _outputs(every: Sequence[Example], asked: Labelling) -> tuple[Kind, Sequence
 
 def is_alone(example: Example) -> bool:
     """Whether entities alone are labelled, not what is between them."""
-    given = example.record.meta.get("spans")
-    return isinstance(given, list) and (not given or isinstance(given[0], Mapping))
+    return isinstance(example.label, Spans) and example.label.alone
 
 
 def _check_names(names: Sequence[str], labels: Sequence[str]) -> None:
