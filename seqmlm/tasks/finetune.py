@@ -57,6 +57,7 @@ from seqmlm.tasks.cases import (
     prediction_rows,
     truth_of,
 )
+from seqmlm.tasks.columns import of_text
 from seqmlm.tasks.config import seconds
 from seqmlm.tasks.corpus import QUARANTINE, shown_name
 from seqmlm.tasks.labelled import (
@@ -67,6 +68,7 @@ from seqmlm.tasks.labelled import (
     overlap,
     primary,
     read_examples,
+    reading_of,
     resembling,
     why_untested,
 )
@@ -665,6 +667,7 @@ class _Run:
         card = replace(
             session.card,
             head=labeller.card.to_dict(),
+            reading=of_text(reading_of(session, config.labelling, sources[0])),
             files={},
             parent=config.model,
             run_name=self.name,

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from seqmlm.data.examples import Example, Part, Spans, examples, label_source
-from seqmlm.data.files import stem_suffix
 from seqmlm.data.problems import Problems
-from seqmlm.data.rows import read_rows
+from seqmlm.data.record import Record
 from seqmlm.data.splits import hash64
 from seqmlm.data.tags import scheme_of
 from seqmlm.engine.heads import Kind
@@ -22,6 +21,7 @@ from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.predictions import PRIMARY
 from seqmlm.inference.labeller import HeadCard, Pool, standardized
 from seqmlm.inference.session import Session
+from seqmlm.tasks.columns import reading
 
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 MOST_CLASSES = 2000
@@ -29,8 +29,6 @@ FEW = 40
 """Labelled records from which on a fifth is held out to test, and a tenth of the rest to validate."""
 RARE = 0.2
 """Share of training examples below which a class of two is rare."""
-_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
-_BESIDE = ("set", "split", "validation")
 _NUMBERS = 20  # different numbers from which on they are values, not classes
 
 
@@ -68,11 +66,17 @@ def read_examples(
         pair=asked.pair,
         until=session.domain.until,
     )
-    files = [*paths, *of_class]
+    if files := [*paths, *of_class]:
+        yield from examples(_records(session, asked, files, problems), problems, source)
+
+
+def _records(
+    session: Session, asked: Labelling, files: Sequence[str], problems: Problems
+) -> Iterator[Record]:
+    """Records of all files, in each of which the sequence may stand elsewhere."""
     for path in files:
-        options = {**_columns(session, asked, path), **asked.options}
-        reader = session.reader([path], format=asked.format, options=options)
-        yield from examples(reader(problems), problems, source)
+        options = reading_of(session, asked, path)
+        yield from session.reader([path], format=asked.format, options=options)(problems)
 
 
 def _class_file(text: str) -> tuple[str, str]:
@@ -82,31 +86,17 @@ def _class_file(text: str) -> tuple[str, str]:
     return path, name
 
 
-def _columns(session: Session, asked: Labelling, path: str) -> dict[str, Any]:
-    """What the reader of a table is told: the columns to keep, and which one holds the sequence."""
-    if path == "-" or not Path(path).is_file() or stem_suffix(path) not in _TABLES:
-        return {}
-    chosen = session.domain.all_formats.get(asked.format or "") or session.domain.format_of(path)
-    if chosen is None or "keep" not in chosen.options():
-        return {}
-    _, first = next(read_rows(path), (0, {}))
-    wanted = (*asked.labels, *((asked.pair,) if asked.pair else ()))
-    if missing := [one for one in wanted if one not in first]:
-        raise DataError(
-            f"no column {missing[0]!r}",
-            source=path,
-            line=1,
-            remedy=f"there are: {', '.join(map(str, first))}",
-        )
-    keep = [*wanted, *(one for one in first if one.lower() in (*_BESIDE, "spans", "tags"))]
-    found: dict[str, Any] = {"keep": tuple(dict.fromkeys(keep))}
-    for option, usual in (("column", "text"), ("field", "text")):
-        left = [
-            one for one in first if one not in keep and one.lower() != "id" and isinstance(first[one], str)
-        ]
-        if option in chosen.options() and usual not in first and "sequence" not in first and len(left) == 1:
-            found[option] = left[0]
-    return found
+def reading_of(session: Session, asked: Labelling, path: str) -> dict[str, Any]:
+    """Options for the readers of a path of labelled data; see `seqmlm.tasks.columns.reading`."""
+    wanted = () if asked.label_file else (*asked.labels, *((asked.pair,) if asked.pair else ()))
+    return reading(
+        session.domain,
+        path,
+        wanted,
+        format=asked.format,
+        options=asked.options,
+        sensitive=session.card.sensitive,
+    )
 
 
 def divided(read: Mapping[Part, Sequence[Example]], session: Session, seed: int) -> dict[Part, list[Example]]:

@@ -286,7 +286,7 @@ ROWS = [
     for n, words in enumerate(sentences(60))
 ]
 BAD: dict[str, tuple[list[dict[str, Any]], tuple[str, ...], int, str]] = {
-    "no such column": (ROWS, ("--label", "z"), 3, "no column 'z'"),
+    "no such column": (ROWS, ("--label", "z"), 3, "t.jsonl:1: field 'z': no label"),
     "a label is missing": ([*ROWS[:5], {**ROWS[5], "y": None}], ("--label", "y"), 3, "t.jsonl:6"),
     "one class": ([{**row, "y": "a"} for row in ROWS], ("--label", "y"), 3, "one class only: 'a'"),
     "a class of one": (

@@ -12,6 +12,7 @@ from text_models import text_model
 from seqmlm.data.examples import Example
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.errors import DataError
 from seqmlm.inference.session import Session
 from seqmlm.tasks.cases import cases
 from seqmlm.tasks.labelled import Labelling, card_of, divided, read_examples, why_untested
@@ -47,3 +48,79 @@ def test_what_is_between_spans_is_outside_in_every_column(
     assert (card.kind, card.names) == ("entities", ("O", "B-ANIMAL", "I-ANIMAL"))
     tags = [one.targets[:, 0].tolist() for one in cases(session, card, found, Problems())]
     assert tags == [[0, 0, 0], [0, 1, 0]]
+
+
+HEADED = "review;sentiment;Split\nle caf\u00e9 dort;oui;test\nle chat dort;non;train\n"
+LINES = '{"review": "a dog", "sentiment": "yes"}\n{"review": "a cat", "sentiment": "no", "split": "test"}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "format", "options", "parts"),
+    [
+        ("t.csv", HEADED, None, {"delimiter": ";"}, ["test", "train"]),
+        ("t.csv", HEADED, None, {"delimiter": ";", "encoding": "latin-1"}, ["test", "train"]),
+        ("t.data", HEADED, "csv", {"delimiter": ";", "keep": "Split"}, ["test", "train"]),
+        ("t.csv", HEADED.replace(";", ","), None, {}, ["test", "train"]),
+        ("t.tsv", HEADED.replace(";", "\t"), None, {}, ["test", "train"]),
+        ("folder/t.jsonl", LINES, None, {}, [None, "test"]),
+        ("t.jsonl", LINES, None, {}, [None, "test"]),
+    ],
+)
+def test_labels_stand_in_columns_of_every_table(
+    name: str,
+    text: str,
+    format: str | None,
+    options: dict[str, Any],
+    parts: list[Any],
+    session: Session,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding=options.get("encoding", "utf-8"))
+    asked = Labelling(labels=("sentiment",), format=format, options=options)
+    given = path.parent if "/" in name else path
+    found = list(read_examples(session, asked, [str(given)], Problems()))
+    assert [one.part for one in found] == parts
+    assert len({one.label for one in found}) == 2
+    assert all(str(one.record.raw) in text for one in found)
+
+
+def test_a_header_without_the_label_is_shown_unless_it_may_be_data(
+    session: Session, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text("text,y\na dog,yes\n")
+    asked = Labelling(labels=("z",))
+    with pytest.raises(DataError, match=r"no column 'z'.*there are: text, y"):
+        list(read_examples(session, asked, [str(tmp_path / "t.csv")], Problems()))
+    model = text_model(tmp_path_factory.mktemp("people"), sensitive=True)
+    with pytest.raises(DataError, match=r"no column 'z' \(correct its name\)"):
+        list(read_examples(Session.open(str(model)), asked, [str(tmp_path / "t.csv")], Problems()))
+
+
+def test_a_file_of_labels_is_about_all_files(session: Session, tmp_path: Path) -> None:
+    files = [jsonl(tmp_path / f"{n}.jsonl", {"text": f"a dog {n}", "id": f"r{n}"}) for n in range(2)]
+    labels = jsonl(tmp_path / "l.jsonl", {"id": "r0", "y": "p"}, {"id": "r1", "y": "q"})
+    problems = Problems()
+    asked = Labelling(label_file=labels, labels=("y",))
+    assert [one.label for one in read_examples(session, asked, files, problems)] == ["p", "q"]
+    assert not problems.counts
+    pairs = jsonl(tmp_path / "pairs.jsonl", {"id": "r0", "other": "r1", "y": "p"})
+    (one,) = read_examples(session, Labelling(label_file=pairs, labels=("y",), pair="other"), files, problems)
+    assert one.second is not None
+    assert (one.record.id, one.second.id) == ("r0", "r1")
+
+
+def test_a_model_finds_its_text_where_training_did(workspace: Path, tmp_path: Path, seqmlm: Any) -> None:
+    rows = "".join(f"{'good dog' if n % 2 else 'bad cat'} {n};{'yes' if n % 2 else 'no'}\n" for n in range(8))
+    path = tmp_path / "reviews.csv"
+    path.write_text(f"review;sentiment\n{rows}")
+    model = text_model(tmp_path / "model")
+    asked = ("finetune", model, "--train", path, "--label", "sentiment", "--name", "rev", "--tune", "none")
+    seqmlm(*asked, "--option", "delimiter=;").ok()
+    seqmlm("predict", "rev", path, "--out", tmp_path / "p.jsonl").ok()
+    assert len((tmp_path / "p.jsonl").read_text().splitlines()) == 8
+    lines = jsonl(tmp_path / "new.jsonl", {"review": "good dog"}, {"review": "bad cat"})
+    seqmlm("predict", "rev", lines).ok()
+    path.write_text("body,x\na dog,1\n")
+    seqmlm("predict", "rev", path, "--option", "column=body", "--option", "delimiter=,").ok()

@@ -1,0 +1,121 @@
+"""What readers of labelled data are told: the columns to keep beside the sequence, and which one holds it.
+
+A table is looked at before it is read, for `text,label` and `review,sentiment` say alike what they are. JSON
+lines need not have the same keys everywhere: their first line decides nothing but where the sequence is.
+"""
+
+from __future__ import annotations
+
+import csv
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from seqmlm.data.files import MAX_BYTES, expand, is_reference
+from seqmlm.data.lines import lines
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.huggingface import by_split, is_table, numbered_rows
+from seqmlm.data.readers.tables import json_object, names_of, table_rows
+from seqmlm.domains.base import Domain, Format
+from seqmlm.errors import DataError
+
+OF_TEXT = (
+    *("column", "field", "text", "id_column", "id_field", "document_column", "document_field"),
+    *("delimiter", "header", "encoding", "language"),
+)
+"""Options of readers that decide what a record's sequence and name are: a model is asked with the same."""
+_BESIDE = ("set", "split", "validation", "spans", "tags")
+_HOLDERS = ("column", "field")  # of the sequence, in tables and in JSON lines
+_JSON = (".jsonl", ".ndjson", ".json")
+
+
+def reading(
+    domain: Domain,
+    path: str,
+    wanted: Sequence[str],
+    *,
+    format: str | None,
+    options: Mapping[str, Any],
+    sensitive: bool,
+) -> dict[str, Any]:
+    """Options for the readers of a path.
+
+    Args:
+        path: a file, a folder, of which the first file that is data stands for all, a data set or "-".
+        wanted: columns that there must be, as far as can be seen.
+        format: of its files; None is told by their names.
+        options: what a person gave, which goes before.
+        sensitive: show no names of columns: without a header they are values.
+
+    Raises:
+        DataError: no such column; nothing that can be read.
+    """
+    found = _table(domain, path, format)
+    if found is None:
+        return dict(options)
+    file, chosen = found
+    json = bool(set(_JSON) & set(chosen.suffixes)) and not is_reference(file)
+    row = _row(file, chosen, options)
+    absent = next((one for one in wanted if one not in row), None)
+    if row and not json and absent is not None:
+        there = "" if sensitive else f"; there are: {', '.join(map(str, row))}"
+        raise DataError(f"no column {absent!r}", source=file, line=1, remedy=f"correct its name{there}")
+    further = (*(one for one in row if str(one).lower() in _BESIDE), *(_BESIDE if json else ()))
+    keep = tuple(dict.fromkeys((*names_of(options.get("keep", ())), *wanted, *further)))
+    return {**_holder(chosen, row, keep), **options, "keep": keep}
+
+
+def _table(domain: Domain, path: str, format: str | None) -> tuple[str, Format] | None:
+    """The first file of a path whose reader can keep columns, and its format."""
+    formats = domain.all_formats
+    named = formats.get(format or "")
+    folder = path != "-" and not is_reference(path) and Path(path).is_dir()
+    whole = named or domain.format_of(path)
+    files = expand([path]) if folder and (whole is None or whole.folder is None) else [path]
+    for file in files:
+        chosen = named or domain.format_of(file) or next(iter(formats.values()))
+        inside = file != path and named is None
+        if "keep" in chosen.options() and (not inside or domain.in_folders(chosen)):
+            return file, chosen
+    return None
+
+
+def _row(path: str, chosen: Format, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first row of a table; nothing of standard input, which cannot be read twice."""
+    known, encoding = chosen.options(), str(options.get("encoding", "utf-8"))
+    if path == "-":
+        return {}
+    if is_table(path):
+        source = path if path.lower().endswith(".parquet") else by_split(path)[0][0]
+        return next((row for _, row in numbered_rows(source, Problems())), {})
+    if "header" not in known:
+        texts = lines(path, Problems("skip"), encoding=encoding)
+        return next((row for _, text in texts if (row := json_object(text)) is not None), {})
+    style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    if "delimiter" in known:
+        style = {"delimiter": options.get("delimiter", ",")}
+    rows = table_rows(path, Problems("skip"), style, MAX_BYTES, encoding=encoding)
+    first = next((fields for _, fields in rows), [])
+    names = first if options.get("header", True) else [str(n) for n in range(1, len(first) + 1)]
+    second = next((fields for _, fields in rows), first)
+    return dict(zip(names, second, strict=False)) if len(second) >= len(names) else dict.fromkeys(names, "")
+
+
+def _holder(chosen: Format, row: Mapping[str, Any], keep: Sequence[str]) -> dict[str, str]:
+    """Which column holds the sequence, where it is not called as usual and only one can be it."""
+    option = next((one for one in _HOLDERS if one in chosen.options()), None)
+    if option is None:
+        return {}
+    usual = inspect.signature(chosen.read).parameters[option].default or "text"
+    texts = [one for one, value in row.items() if isinstance(value, str) and one not in keep]
+    named = [one for one in texts if one in ("text", "sequence")]
+    left = named or [one for one in texts if one.lower() != "id"]
+    return {option: left[0]} if usual not in row and len(left) == 1 else {}
+
+
+def of_text(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a training's options its model is asked with, too, in whatever format."""
+    found = {name: value for name, value in options.items() if name in OF_TEXT}
+    holder = next((found[one] for one in _HOLDERS if one in found), None)
+    return found if holder is None else {**dict.fromkeys(_HOLDERS, holder), **found}
