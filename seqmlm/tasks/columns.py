@@ -27,6 +27,7 @@ OF_TEXT = (
 """Options of readers that decide what a record's sequence and name are: a model is asked with the same."""
 _BESIDE = ("set", "split", "validation", "spans", "tags")
 _HOLDERS = ("column", "field")  # of the sequence, in tables and in JSON lines
+_USUAL = ("text", "sequence")
 _JSON = (".jsonl", ".ndjson", ".json")
 
 
@@ -109,7 +110,7 @@ def _holder(chosen: Format, row: Mapping[str, Any], keep: Sequence[str]) -> dict
         return {}
     usual = inspect.signature(chosen.read).parameters[option].default or "text"
     texts = [one for one, value in row.items() if isinstance(value, str) and one not in keep]
-    named = [one for one in texts if one in ("text", "sequence")]
+    named = [one for one in texts if one in _USUAL]
     left = named or [one for one in texts if one.lower() != "id"]
     return {option: left[0]} if usual not in row and len(left) == 1 else {}
 

@@ -64,6 +64,7 @@ def read_examples(
         mask=asked.mask,
         classes=of_class,
         pair=asked.pair,
+        raw=lambda text, fields: session.domain.of_text(text, {**asked.options, **fields}),
         until=session.domain.until,
     )
     if files := [*paths, *of_class]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from seqmlm.data.examples import examples, label_source
 from seqmlm.data.labels import at_moments, read_moments, time_of
 from seqmlm.data.privacy import SMALLEST, redacted_count, redacted_counts
 from seqmlm.data.problems import Problems
@@ -31,7 +32,8 @@ class PredictConfig(TaskConfig):
 
     Args:
         level: of entities: entity (a row for each that is found) or unit (a row for each unit, with its tag).
-        labels: a table with subject_id and prediction_time: predict at these times, from what was known then.
+        labels: a table of what to predict. Of subjects, subject_id and prediction_time: from what was known
+            then. Of pairs, the ids of both records, the second one in the column that --pair named.
     """
 
     shown = ("level", *TaskConfig.shown)
@@ -63,15 +65,17 @@ class Predict(Task[PredictConfig, Record]):
 
     def records(self, problems: Problems) -> Iterable[Record]:
         """What is read, with the other sequence of pairs."""
-        return read(
-            self.session, self.config, problems, {"keep": (self.card.pair,)} if self.card.pair else {}
-        )
+        beside = self.card.pair is not None and self.config.labels is None
+        return read(self.session, self.config, problems, {"keep": (self.card.pair,)} if beside else {})
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterable[Record]:
-        """The records, each as it was known at its times where a table names these."""
+        """The records, each as it was known at its times, or with its others, where a table names these."""
         if self.config.labels is None:
             return records
-        file = str(self.config.labels)
+        file, pair = str(self.config.labels), self.card.pair
+        if pair is not None:
+            pairs = examples(records, problems, label_source(columns=(pair,), labels=file, pair=pair))
+            return (replace(one.record, meta={**one.record.meta, pair: one.second}) for one in pairs)
         moments = read_moments(read_rows(file, problems), file, problems)
         asked = at_moments(records, moments, file, self.session.domain.until, problems)
         return (record for record, _ in asked)
@@ -87,9 +91,7 @@ class Predict(Task[PredictConfig, Record]):
                 words = record.meta.get("spans") if "words" in record.meta else None
                 own = unit_bounds(encoding) if words is None else np.array([w for w in words if w], np.int32)
             elif card.pair is not None:
-                if not (second := record.meta.get(card.pair)):
-                    raise DataError("a pair with an empty side", field=card.pair, remedy="fill it in")
-                other = tokenizer.encode(second)
+                other = tokenizer.encode(self._second(record, card.pair))
                 encoding = paired(encoding, other, tokenizer.space, has_types(self.session), card.length)
             where = pieces(encoding, tokenizer.space, card, own)[0]
             if self.prompts is not None:
@@ -101,9 +103,21 @@ class Predict(Task[PredictConfig, Record]):
             told = self.labeller.probabilities(outputs)
             yield [self._row(record, told[0])] if own is None else self._parts(record, own, outputs, told)
 
+    def _second(self, record: Record, pair: str) -> Any:
+        """The other sequence of a pair."""
+        second = record.meta.get(pair)
+        if isinstance(second, Record):
+            return second.raw
+        if not second:
+            remedy = "fill it in; pairs of ids stand in a table: --set labels=FILE"
+            raise DataError("a pair with an empty side", field=pair, remedy=remedy)
+        return self.session.domain.of_text(str(second), {**self.config.options, **record.meta})
+
     def _row(self, record: Record, told: Any) -> Row:
         names, values = self.card.names, [round(float(one), 6) for one in told]
         of, where = dict(zip(names, values, strict=True)), {**place(record), **time_of(record)}
+        if isinstance(second := record.meta.get(self.card.pair or ""), Record):
+            where["second"] = second.id
         if self.card.kind == "value":
             return {**where, "prediction": values[0] if len(values) == 1 else of}
         if self.card.kind == "multilabel":

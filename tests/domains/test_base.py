@@ -226,6 +226,9 @@ def test_texts_of_a_table_get_the_form_of_their_field() -> None:
     found = plugins.domain("code").of_text("x = 1", {"language": "go"})
     assert (found, found.language) == ("x = 1", "go")
     assert type(plugins.domain("code").of_text("x = 1", {"other": 1})) is str
+    assert plugins.domain("protein").of_text("mk v-*", {}) == "MKV"
+    assert plugins.domain("dna").of_text("ac gu\n", {}) == "acgt"
+    assert plugins.domain("dna").of_text("pqr", {}) == "pqr"
 
 
 @pytest.mark.parametrize(

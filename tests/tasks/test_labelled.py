@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from text_models import text_model
+from tiny_models import random_model, saved
 
 from seqmlm.data.examples import Example
 from seqmlm.data.problems import Problems
@@ -16,6 +17,7 @@ from seqmlm.errors import DataError
 from seqmlm.inference.session import Session
 from seqmlm.tasks.cases import cases
 from seqmlm.tasks.labelled import Labelling, card_of, divided, read_examples, why_untested
+from seqmlm.tokenizers.residue import ResidueTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +126,26 @@ def test_a_model_finds_its_text_where_training_did(workspace: Path, tmp_path: Pa
     seqmlm("predict", "rev", lines).ok()
     path.write_text("body,x\na dog,1\n")
     seqmlm("predict", "rev", path, "--option", "column=body", "--option", "delimiter=,").ok()
+
+
+def test_pairs_are_spelled_as_their_field_is_and_predicted_by_columns_and_ids(
+    workspace: Path, tmp_path: Path, seqmlm: Any
+) -> None:
+    model = saved(random_model("protein", ResidueTokenizer(), spread=4), tmp_path / "model")
+    path, fasta, table = (tmp_path / name for name in ("t.csv", "s.fasta", "p.csv"))
+    rows = "".join(f"mkv{'a' * n},mlr{'v' * n},{'yn'[n % 2]}\n" for n in range(1, 9))
+    path.write_text(f"sequence,other,y\n{rows}")
+    asked = ("finetune", model, "--pair", "other", "--label", "y", "--tune", "none")
+    seqmlm(*asked, "--train", path, "--name", "columns").ok()
+    fasta.write_text("".join(f">r{n}\nMKV{'A' * n}\n>s{n}\nMLR{'V' * n}\n" for n in range(1, 9)))
+    table.write_text("one,other,y\n" + "".join(f"r{n},s{n},{'yn'[n % 2]}\n" for n in range(1, 9)))
+    seqmlm(*asked, "--train", fasta, "--label-file", table, "--name", "ids").ok()
+    found = []
+    for name, *more in (("columns", path), ("ids", path), ("ids", fasta, "--set", f"labels={table}")):
+        seqmlm("predict", name, *more, "--out", tmp_path / "out.jsonl").ok()
+        found.append([json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()])
+        (tmp_path / "out.jsonl").unlink()
+    assert [(row["id"], row["second"]) for row in found[2]] == [(f"r{n}", f"s{n}") for n in range(1, 9)]
+    for one, *others in zip(*found, strict=True):
+        assert all(other["p"] == pytest.approx(one["p"], abs=1e-5) for other in others)
+    seqmlm("predict", "ids", fasta).refused(3, "pairs of ids stand in a table: --set labels=FILE")

@@ -17,7 +17,7 @@ from seqmlm.domains.dna.bed import read_bed
 from seqmlm.domains.dna.fastq import read_fastq
 from seqmlm.domains.dna.genbank import read_embl, read_genbank, read_rna_families
 from seqmlm.domains.dna.levels import BaseLevel, RecordLevel, WindowLevel
-from seqmlm.domains.dna.nucleotides import BLOCK, CONTEXT, Contig, own, read_genome
+from seqmlm.domains.dna.nucleotides import BLOCK, CONTEXT, Contig, own, read_genome, spelled
 from seqmlm.domains.samples import Sample, overlap
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
@@ -79,6 +79,11 @@ class DNADomain(Domain):
     @property
     def levels(self) -> tuple[Level, ...]:
         return WindowLevel(), BaseLevel(), RecordLevel()
+
+    def of_text(self, text: str, fields: Mapping[str, Any]) -> str:
+        """Bases; a text with foreign letters stays, to be refused where it is used."""
+        plain = spelled(text.encode("utf-8"), Problems("skip"))
+        return text if plain is None else plain.decode()
 
     def pictures(self, level: Level) -> Sequence[Picture]:
         """Scores along the contigs: a picture of single bases would be a page long for every record."""

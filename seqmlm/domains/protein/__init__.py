@@ -31,10 +31,14 @@ if TYPE_CHECKING:
 _NO_RESIDUE = str.maketrans("", "", " \t\r\n-.")
 
 
+def _residues(text: str) -> str:
+    """A sequence spelled as a FASTA record is: upper case, without space, gaps and end."""
+    return text.translate(_NO_RESIDUE).removesuffix("*").upper()
+
+
 def _protein(record: Record, problems: Problems) -> Iterator[Record]:
-    """A record of a table's cell, spelled as a FASTA record is: upper case, without space, gaps and end."""
-    raw = record.raw.translate(_NO_RESIDUE).removesuffix("*").upper()
-    if raw:
+    """The record of a table's cell."""
+    if raw := _residues(record.raw):
         yield replace(record, raw=raw)
     else:
         problems.note("a row of gaps only, left out")
@@ -78,6 +82,9 @@ class ProteinDomain(Domain):
     @property
     def levels(self) -> tuple[Level, ...]:
         return ProteinLevel(), ResidueLevel(self.unit)
+
+    def of_text(self, text: str, fields: Mapping[str, Any]) -> str:
+        return _residues(text)
 
     def pictures(self, level: Level) -> Sequence[Picture]:
         """Residues on colours, and surprisal along the chain."""
