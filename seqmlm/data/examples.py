@@ -88,7 +88,6 @@ class LabelSource:
     letters: bool = False
     labels: str | None = None
     mask: str | None = None
-    id_column: str | None = None
     classes: Mapping[Path, str] = field(default_factory=dict)
     pair: str | None = None
     raw: Callable[[str, Mapping[str, Any]], Any] = lambda text, fields: text
@@ -107,7 +106,6 @@ def label_source(
     letters: bool = False,
     labels: str | None = None,
     mask: str | None = None,
-    id_column: str | None = None,
     classes: Mapping[str, str] | None = None,
     pair: str | None = None,
     raw: Callable[[str, Mapping[str, Any]], Any] = lambda text, fields: text,
@@ -122,10 +120,10 @@ def label_source(
             false and true) in the first record name the classes that are true; others are numbers.
         numeric: what stands there are numbers.
         letters: a text has one letter for each character of the record.
-        labels: a file of labels: a table with ids (JSON lines, CSV, TSV, Parquet), or FASTA with one letter
-            for each character of the record of that id, or of its document where a record is part of one.
+        labels: a file of labels: a table (JSON lines, CSV, TSV, Parquet) with ids in "id", else in its first
+            column; or FASTA with one letter for each character of the record of that id, or of its document
+            where a record is part of one.
         mask: FASTA beside `labels`, of 0 (no label there) and 1.
-        id_column: of a table of labels; None takes "id", else the first.
         classes: file or folder to the class of all records in it.
         pair: column of the other sequence of a pair; of a table of labels, column of its id.
         raw: what a field makes of the text of that sequence and the record's other columns.
@@ -140,16 +138,15 @@ def label_source(
     if classes and (columns or labels):
         raise UsageError("the class of a whole file leaves no room for other labels; give one of both")
     if mask is not None and (labels is None or table):
-        raise UsageError("a mask belongs to labels in FASTA; name those with --labels")
+        raise UsageError("a mask belongs to labels in FASTA; name those with --label-file")
     if columns and labels is not None and not table:
-        raise UsageError("labels in FASTA have no columns; leave --label or --labels out")
+        raise UsageError("labels in FASTA have no columns; leave --label or --label-file out")
     return LabelSource(
         columns=tuple(columns),
         numeric=numeric,
         letters=letters,
         labels=labels,
         mask=mask,
-        id_column=id_column,
         classes={Path(path): name for path, name in (classes or {}).items()},
         pair=pair,
         raw=raw,
@@ -252,8 +249,7 @@ class _Reading:
         for line, row in read_rows(file, self._problems):
             if not ids:
                 usual = next((one for one in ("id", SUBJECT) if one in row), next(iter(row), "id"))
-                first = self._source.id_column or usual
-                ids = [first, *([self._source.pair] if self._source.pair else [])]
+                ids = [usual, *([self._source.pair] if self._source.pair else [])]
                 beside = (*ids, *_PARTS, TIME)
                 left = tuple(name for name in row if name not in beside and name.lower() not in beside)
                 self._columns = self._columns or (left if len(left) == 1 else ())
@@ -263,7 +259,8 @@ class _Reading:
                 yield tuple(str(row[name]) for name in ids), line, row
             else:
                 reason = "no such column" if absent else "no one column of labels"
-                remedy = f"name it with {'--id' if absent in ids else '--label'}{there}"
+                option = "--pair" if absent is not None and absent in ids[1:] else "--label"
+                remedy = f"name it with {option}{there}" if absent not in ids[:1] else "give each row an id"
                 self._problems.bad(
                     DataError(reason, source=file, line=line, field=absent, remedy=remedy), str(row)
                 )

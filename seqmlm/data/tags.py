@@ -23,7 +23,6 @@ def entities(
     tags: Sequence[str],
     *,
     scheme: Scheme = "bio",
-    strict: bool = False,
     source: str | None = None,
     line: int | None = None,
 ) -> tuple[list[Entity], int]:
@@ -34,11 +33,10 @@ def entities(
     Args:
         tags: one a word; "O" is no entity.
         scheme: what they are meant to be.
-        strict: refuse tags that do not follow.
         source, line: of the sentence, for messages.
 
     Raises:
-        DataError: a tag that is none of a scheme; one that does not follow, where strict.
+        DataError: a tag that is none of a scheme.
 
     >>> entities(["B-PER", "I-PER", "O", "I-LOC"])
     ([(0, 2, 'PER'), (3, 4, 'LOC')], 1)
@@ -51,26 +49,13 @@ def entities(
         if not goes_on:
             if before in ("B", "I"):
                 found.append((first, n, inside))
-            if scheme == "bioes" and before in ("B", "I"):
-                repaired += _odd(n, strict, source, line)
-            elif scheme != "io" and letter in ("I", "E"):
-                repaired += _odd(n + 1, strict, source, line)
+            if (scheme == "bioes" and before in ("B", "I")) or (scheme != "io" and letter in ("I", "E")):
+                repaired += 1
             first = n
         if letter in ("E", "S"):
             found.append((first, n + 1, kind))
         before, inside = letter, kind
     return found, repaired
-
-
-def _odd(n: int, strict: bool, source: str | None, line: int | None) -> int:
-    if strict:
-        raise DataError(
-            "tags that do not follow from each other",
-            source=source,
-            line=line,
-            remedy=f"tag {n} of the sentence: begin or end its entity, or leave --strict out",
-        )
-    return 1
 
 
 def _parted(tag: str, source: str | None, line: int | None) -> tuple[str, str]:

@@ -77,7 +77,7 @@ class Prompts:
             )
 
 
-def words_of(texts: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+def words_of(texts: Sequence[str], names: Sequence[str], sensitive: bool = False) -> tuple[str, ...]:
     """The word of each class, of texts CLASS=WORD.
 
     Raises:
@@ -85,5 +85,6 @@ def words_of(texts: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
     """
     given = dict(text.partition("=")[::2] for text in texts)
     if unknown := sorted(given.keys() - set(names)):
-        raise UsageError(f"a word for the class {unknown[0]!r}, and the classes are {', '.join(names)}")
+        there = "there is no such class" if sensitive else f"the classes are {', '.join(names)}"
+        raise UsageError(f"a word for the class {unknown[0]!r}, and {there}")
     return tuple(given[name] for name in names if name in given)

@@ -111,7 +111,7 @@ def _case(
         if not where:
             raise DataError("no label of a place with a token", remedy="correct it, or leave it out")
         bounds = spans.bounds
-        targets = np.array([_number(card, name) for name in spans.labels], dtype=np.float32)[:, None]
+        targets = _numbers(card, spans.labels, problems.sensitive)[:, None]
         shown = [text[start:end] for start, end in bounds.tolist()]
     else:
         if card.of_parts:
@@ -123,7 +123,7 @@ def _case(
         else:
             shown = _units(text, encoding)
         where = pieces(encoding, space, card)[0] if prompts is None else prompts.pieces(record)
-        targets = _target(card, example.label)
+        targets = _target(card, example.label, problems.sensitive)
     group = group_of(session, example)
     return Case(replace(record, raw=""), group, where, targets, shown)
 
@@ -134,25 +134,25 @@ def _units(text: str, encoding: Encoding) -> list[str]:
     return [text[start:end] for start, end in unit_bounds(encoding).tolist()]
 
 
-def _number(card: HeadCard, name: str) -> int:
-    try:
-        return card.names.index(name)
-    except ValueError:
-        raise DataError(
-            f"the label {name!r} is in no training example", remedy=f"known are {', '.join(card.names[:20])}"
-        ) from None
+def _numbers(card: HeadCard, labels: Sequence[str], sensitive: bool) -> Floats:
+    """(N,) the outputs that labels are."""
+    if (unknown := next((name for name in labels if name not in card.names), None)) is not None:
+        if sensitive:
+            raise DataError("a label that is in no training example", remedy="correct it, or leave it out")
+        remedy = f"known are {', '.join(card.names[:20])}"
+        raise DataError(f"the label {unknown!r} is in no training example", remedy=remedy)
+    return np.array([card.names.index(name) for name in labels], dtype=np.float32)
 
 
-def _target(card: HeadCard, label: Any) -> Floats:
+def _target(card: HeadCard, label: Any, sensitive: bool) -> Floats:
     """(1, K) what the head is to give for a record."""
     if card.kind == "value":
         values: Floats = (np.asarray(label) - np.array(card.center)) / np.array(card.scale)
         return values[None].astype(np.float32)
     if card.kind == "multilabel":
-        for name in label:
-            _number(card, name)
+        _numbers(card, label, sensitive)
         return np.array([[name in label for name in card.names]], dtype=np.float32)
-    return np.array([[_number(card, label)]], dtype=np.float32)
+    return _numbers(card, [label], sensitive)[None]
 
 
 def _dense(spans: Spans, units: Any) -> Spans:

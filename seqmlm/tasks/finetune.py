@@ -64,6 +64,7 @@ from seqmlm.tasks.labelled import (
     Labelling,
     card_of,
     divided,
+    doubt,
     is_numeric,
     overlap,
     primary,
@@ -238,7 +239,15 @@ class _Run:
             read = self._files(given, replace(asked, task="value"), True)
         parts = divided(read, self.session, config.seed)
         length, pool = min(self.session.card.max_length, 512), _pool(config, parts["train"])
-        card = card_of(read["train"], parts["train"], asked, pool=pool, crf=config.crf, length=length)
+        card = card_of(
+            read["train"],
+            parts["train"],
+            asked,
+            pool=pool,
+            crf=config.crf,
+            length=length,
+            sensitive=self.private,
+        )
         shared = [] if config.allow_overlap else overlap(parts, self.session)
         if shared and not read["test"] and not any(one.part == "test" for one in read["train"]):
             self.problems.note("a record held out to test that training has, too, left out", len(shared))
@@ -254,7 +263,9 @@ class _Run:
             return parts, card
         if card.kind != "class":
             raise UsageError("--head prompt has a word for each class, and predicts classes")
-        return parts, replace(card, template=config.template, words=words_of(config.words, card.names))
+        return parts, replace(
+            card, template=config.template, words=words_of(config.words, card.names, self.private)
+        )
 
     @cached_property
     def prompts(self) -> Prompts | None:
@@ -631,6 +642,8 @@ class _Run:
     def _sentence(self, figures: Mapping[str, Any], model: str) -> str:
         primary = figures["primary"]
         learnt = f"{number_of(figures['train'], 'example')} taught {model} {self.card.label!r}"
+        if told := doubt(self.card, self.config.task):
+            learnt += f" ({told})"
         if not figures["test"]:
             why = why_untested(self.parts)
             return f"{learnt}; nothing was held out to test it ({why}): judge it with --test"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,10 @@ FEW = 40
 """Labelled records from which on a fifth is held out to test, and a tenth of the rest to validate."""
 RARE = 0.2
 """Share of training examples below which a class of two is rare."""
+ODD = 0.02
+"""Share of labels that may be no numbers where the others are."""
+AGAIN = 3
+"""Examples of a whole number, on average, from which on numbers are codes of classes."""
 _NUMBERS = 20  # different numbers from which on they are values, not classes
 
 
@@ -174,6 +179,7 @@ def card_of(
     pool: Pool,
     crf: bool,
     length: int,
+    sensitive: bool = False,
 ) -> HeadCard:
     """What is to be predicted, from labels.
 
@@ -181,6 +187,7 @@ def card_of(
         every: all examples of the training files, what is held out of them, too.
         train: what is trained on, by which values are scaled.
         pool, crf, length: see `HeadCard`.
+        sensitive: name no labels in messages.
 
     Raises:
         DataError: labels that nothing can be learnt from.
@@ -188,7 +195,7 @@ def card_of(
     """
     if not train:
         raise DataError("no example to train on", remedy="give records with labels")
-    kind, names = _outputs(every, asked)
+    kind, names = _outputs(every, asked, sensitive)
     center, scale = standardized(_values(train)) if kind == "value" else ((), ())
     if crf and kind != "entities":
         raise UsageError("a CRF joins the tags of entities; other labels do not depend on each other")
@@ -213,7 +220,7 @@ def _values(found: Sequence[Example]) -> Floats:
     return np.array(values, dtype=np.float32)
 
 
-def _outputs(every: Sequence[Example], asked: Labelling) -> tuple[Kind, Sequence[str]]:
+def _outputs(every: Sequence[Example], asked: Labelling, sensitive: bool) -> tuple[Kind, Sequence[str]]:
     """What kind of labels there are, and the names of what is predicted."""
     labels = [one.label for one in every]
     first = next((one for one in labels if isinstance(one, Spans)), labels[0])
@@ -223,7 +230,7 @@ def _outputs(every: Sequence[Example], asked: Labelling) -> tuple[Kind, Sequence
         if asked.task == "entities" or (asked.task is None and (alone or scheme_of(names) is not None)):
             kinds = names if alone else sorted({name.partition("-")[2] for name in names} - {""})
             return "entities", ["O", *(f"{at}-{name}" for name in kinds for at in "BI")]
-        _check_names(names, given)
+        _check_names(names, given, sensitive)
         return "tags", names
     if asked.task in ("tags", "entities"):
         raise UsageError(f"--task {asked.task} needs a label for each unit, and a record has one")
@@ -234,7 +241,7 @@ def _outputs(every: Sequence[Example], asked: Labelling) -> tuple[Kind, Sequence
         known = {str(name) for one in labels if isinstance(one, tuple) for name in one}
         return "multilabel", asked.labels if len(asked.labels) > 1 else sorted(known)
     given = [str(one) for one in labels]
-    _check_names(sorted(set(given)), given)
+    _check_names(sorted(set(given)), given, sensitive)
     return "class", sorted(set(given))
 
 
@@ -243,10 +250,11 @@ def is_alone(example: Example) -> bool:
     return isinstance(example.label, Spans) and example.label.alone
 
 
-def _check_names(names: Sequence[str], labels: Sequence[str]) -> None:
+def _check_names(names: Sequence[str], labels: Sequence[str], sensitive: bool) -> None:
     counts = Counter(labels)
     if len(names) == 1:
-        raise DataError(f"one class only: {names[0]!r}", remedy="give examples of another one")
+        which = "" if sensitive else f": {names[0]!r}"
+        raise DataError(f"one class only{which}", remedy="give examples of another one")
     if len(names) == len(labels) > _NUMBERS:
         raise DataError(
             "as many classes as examples: this column names the records", remedy="name another with --label"
@@ -256,8 +264,9 @@ def _check_names(names: Sequence[str], labels: Sequence[str]) -> None:
             f"{len(names):,} classes, more than {MOST_CLASSES:,}", remedy="is it a number: --task value"
         )
     if rare := [name for name in names if counts[name] == 1]:
+        which = "" if sensitive else f": {rare[0]!r}"
         raise DataError(
-            f"a class of one example: {rare[0]!r}",
+            f"a class of one example{which}",
             remedy="give it more, or leave it out: it could not be tested",
         )
 
@@ -274,10 +283,31 @@ def primary(card: HeadCard, parts: Mapping[Part, Sequence[Example]]) -> str:
 
 
 def is_numeric(train: Sequence[Example]) -> bool:
-    """Whether classes are numbers, and so many or so fine that they are meant as values."""
-    texts = {one.label for one in train if isinstance(one.label, str)}
-    try:
-        numbers = {float(one) for one in texts}
-    except ValueError:
+    """Whether classes are numbers, and so many or so fine that they are meant as values.
+
+    Some may be missing (`ODD`). Whole numbers that come again and again (`AGAIN`) are codes of classes.
+    """
+    texts = [one.label for one in train if isinstance(one.label, str)]
+    numbers = [number for number in map(_number, texts) if number is not None]
+    if not numbers or len(texts) - len(numbers) > ODD * len(texts):
         return False
-    return len(numbers) > _NUMBERS or (len(numbers) > 2 and any(one != int(one) for one in numbers))
+    different = set(numbers)
+    if any(one != int(one) for one in different):
+        return len(different) > 2
+    return len(different) > _NUMBERS and len(numbers) < AGAIN * len(different)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def doubt(card: HeadCard, task: Kind | None) -> str:
+    """How labels that are numbers were read where nobody said it, and how to have it otherwise; or nothing."""
+    if task is None and card.kind == "value" and len(card.names) == 1:
+        return "read as values: --task class for classes"
+    codes = card.kind == "class" and len(card.names) > 2 and None not in map(_number, card.names)
+    return "read as classes: --task value for values" if task is None and codes else ""

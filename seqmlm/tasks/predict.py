@@ -145,7 +145,7 @@ class Predict(Task[PredictConfig, Record]):
                     "prediction": kind,
                     "probability": min(sure[first:end]),
                 }
-                for first, end, kind in entities(tags, strict=False)[0]
+                for first, end, kind in entities(tags)[0]
             ]
         return [
             {

@@ -175,7 +175,7 @@ RECORDS = [record({}, "MKV", "a"), record({}, "LLL", "b"), record({}, "W", "c")]
     [
         ("l.csv", "id,set,y\na,train,p\nc,test,q\nz,test,q\n", {}),
         ("l.tsv", "name\ty\tz\na\tp\t1\nc\tq\t1\nz\tq\t1\n", {"columns": ["y"]}),
-        ("l.jsonl", '{"y": "p", "n": "a"}\n{"y": "q", "n": "c"}\n{"y": "q", "n": "z"}\n', {"id_column": "n"}),
+        ("l.jsonl", '{"n": "a", "y": "p"}\n{"n": "c", "y": "q"}\n{"n": "z", "y": "q"}\n', {}),
     ],
 )
 def test_a_table_of_labels(name: str, text: str, options: dict[str, Any], tmp_path: Path) -> None:
@@ -204,8 +204,8 @@ def test_a_table_of_labels(name: str, text: str, options: dict[str, Any], tmp_pa
         ),
         (
             "name,y\na,p\n",
-            {"id_column": "nam", "columns": ["y"]},
-            "field 'nam': no such column .name it with --id",
+            {"pair": "other", "columns": ["y"]},
+            "field 'other': no such column .name it with --pair",
         ),
         ("id,y\nz,p\n", {}, "none of its ids is that of a record .compare them: 'z' there, 'a' here"),
         ("id,y\n", {}, "l.csv: no labels"),
@@ -222,7 +222,7 @@ def test_a_bad_table_of_labels(text: str, options: dict[str, Any], message: str,
 def test_sensitive_labels_are_not_shown(text: str, tmp_path: Path) -> None:
     path = written(tmp_path / "l.csv", text)
     with pytest.raises(DataError) as caught:
-        read(RECORDS, Problems(sensitive=True), labels=str(path), id_column="id")
+        read(RECORDS, Problems(sensitive=True), labels=str(path))
     assert "secret" not in str(caught.value)
 
 

@@ -30,10 +30,10 @@ def test_entities_survive_their_tags_and_tags_each_other(sentence: tuple[list[En
     schemes: tuple[Scheme, ...] = ("bio", "bioes")
     for scheme in schemes:
         tags = tagged(found, n, scheme)
-        assert entities(tags, scheme=scheme, strict=True) == (found, 0)
+        assert entities(tags, scheme=scheme) == (found, 0)
         assert [(first, end + 1, kind) for kind, first, end in get_entities(tags)] == found
     flat = tagged(found, n, "io")
-    joined, _ = entities(flat, scheme="io", strict=True)
+    joined, _ = entities(flat, scheme="io")
     assert tagged(joined, n, "io") == flat
     assert {at for first, end, _ in joined for at in range(first, end)} == {
         at for first, end, _ in found for at in range(first, end)
@@ -49,22 +49,16 @@ def test_wrong_tags_are_read_as_seqeval_reads_them(tags: list[str]) -> None:
 
 
 @given(st.lists(st.sampled_from(["O", "B-LOC", "I-LOC", "I-PER"])))
-def test_repairs_are_counted_and_refused(tags: list[str]) -> None:
+def test_repairs_are_counted(tags: list[str]) -> None:
     found, repaired = entities(tags)
     changed = [one for one, other in zip(tagged(found, len(tags), "bio"), tags, strict=True) if one != other]
     assert repaired == len(changed)
-    if repaired:
-        with pytest.raises(DataError, match=r"a\.txt:3: tags that do not follow") as told:
-            entities(tags, strict=True, source="a.txt", line=3)
-        assert told.value.remedy
 
 
-def test_the_place_of_what_does_not_follow_is_told() -> None:
-    with pytest.raises(DataError, match="tag 3 of the sentence"):
-        entities(["B-X", "O", "I-X"], strict=True)
-    with pytest.raises(DataError, match="tag 2 of the sentence"):
-        entities(["B-X", "I-X"], strict=True, scheme="bioes")
-    assert entities(["I-X", "I-X"], strict=True, scheme="io") == ([(0, 2, "X")], 0)
+def test_what_does_not_follow_is_counted_by_its_scheme() -> None:
+    assert entities(["B-X", "O", "I-X"]) == ([(0, 1, "X"), (2, 3, "X")], 1)
+    assert entities(["B-X", "I-X"], scheme="bioes") == ([(0, 2, "X")], 1)
+    assert entities(["I-X", "I-X"], scheme="io") == ([(0, 2, "X")], 0)
 
 
 @pytest.mark.parametrize("tag", ["NOUN", "B", "B-", "X-LOC", "o"])
@@ -96,4 +90,4 @@ def test_the_scheme_of_a_data_set(tags: list[str], scheme: Scheme | None) -> Non
 
 
 def test_bilou_is_bioes_in_other_letters() -> None:
-    assert entities(["B-X", "L-X", "U-Y"], scheme="bioes", strict=True)[0] == [(0, 2, "X"), (2, 3, "Y")]
+    assert entities(["B-X", "L-X", "U-Y"], scheme="bioes") == ([(0, 2, "X"), (2, 3, "Y")], 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 from seqmlm.inference.session import Session
 from seqmlm.tasks.cases import cases
-from seqmlm.tasks.labelled import Labelling, card_of, divided, read_examples, why_untested
+from seqmlm.tasks.labelled import Labelling, card_of, divided, doubt, is_numeric, read_examples, why_untested
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 
@@ -149,3 +150,66 @@ def test_pairs_are_spelled_as_their_field_is_and_predicted_by_columns_and_ids(
     for one, *others in zip(*found, strict=True):
         assert all(other["p"] == pytest.approx(one["p"], abs=1e-5) for other in others)
     seqmlm("predict", "ids", fasta).refused(3, "pairs of ids stand in a table: --set labels=FILE")
+
+
+def classes(*labels: str) -> list[Example]:
+    return [
+        Example(record=Record(id=str(n), raw=f"cat {n}", source="a", line=n), label=label)
+        for n, label in enumerate(labels)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "numeric"),
+    [
+        ([f"{n}.5" for n in range(60)], True),
+        ([*(f"{n}.5" for n in range(60)), "NA"], True),
+        ([*(f"{n}.5" for n in range(60)), "NA", "low"], False),
+        ([str(n) for n in range(60)], True),
+        ([str(n) for n in range(30) for _ in range(10)], False),
+        ([str(n) for n in range(20)], False),
+        (["0.0", "1.0", "nan"], False),
+        (["a", "b"], False),
+        ([], False),
+    ],
+)
+def test_numbers_are_values_unless_they_are_codes(labels: list[str], numeric: bool) -> None:
+    assert is_numeric(classes(*labels)) is numeric
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "said"),
+    [
+        ([1.5, 2.5], None, "read as values: --task class for classes"),
+        ([1.5, 2.5], "value", ""),
+        (["1", "2", "3"] * 2, None, "read as classes: --task value for values"),
+        (["1", "2", "3"] * 2, "class", ""),
+        (["0", "1"] * 2, None, ""),
+        (["1", "2", "x"] * 2, None, ""),
+    ],
+)
+def test_it_is_said_how_numbers_were_read(values: list[Any], task: Any, said: str) -> None:
+    found = [
+        replace(one, label=(one.label,) if isinstance(one.label, float) else one.label)
+        for one in classes(*values)
+    ]
+    card = card_of(found, found, Labelling(labels=("y",), task=task), pool="mean", crf=False, length=32)
+    assert doubt(card, task) == said
+
+
+@pytest.mark.parametrize("labels", [["HIV"] * 3, ["HIV", "a", "a"]])
+def test_no_label_is_named_where_data_are_sensitive(labels: list[str]) -> None:
+    found, asked = classes(*labels), Labelling(labels=("y",))
+    for sensitive in (False, True):
+        with pytest.raises(DataError, match="class") as told:
+            card_of(found, found, asked, pool="mean", crf=False, length=32, sensitive=sensitive)
+        assert ("HIV" in str(told.value)) is not sensitive
+
+
+def test_no_unknown_label_is_named_where_data_are_sensitive(session: Session) -> None:
+    found, asked = classes("a", "b", "a", "b"), Labelling(labels=("y",))
+    card = card_of(found, found, asked, pool="mean", crf=False, length=32)
+    for sensitive in (False, True):
+        with pytest.raises(DataError, match="in no training example") as told:
+            cases(session, card, classes("HIV"), Problems(sensitive=sensitive))
+        assert ("HIV" in str(told.value)) is not sensitive
