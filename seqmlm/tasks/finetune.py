@@ -61,6 +61,7 @@ from seqmlm.tasks.columns import of_text
 from seqmlm.tasks.config import seconds
 from seqmlm.tasks.corpus import QUARANTINE, shown_name
 from seqmlm.tasks.labelled import (
+    MANY,
     Labelling,
     card_of,
     divided,
@@ -238,6 +239,8 @@ class _Run:
         if config.task is None and not numeric and is_numeric(read["train"]):
             read = self._files(given, replace(asked, task="value"), True)
         parts = divided(read, self.session, config.seed)
+        if config.shots is not None and config.shots < MANY and not config.valid:
+            parts["validation"] = []  # whoever has so few labels has none to validate with
         length, pool = min(self.session.card.max_length, 512), _pool(config, parts["train"])
         card = card_of(
             read["train"],

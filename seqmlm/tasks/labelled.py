@@ -27,7 +27,9 @@ from seqmlm.tasks.columns import reading
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 MOST_CLASSES = 2000
 FEW = 40
-"""Labelled records from which on a fifth is held out to test, and a tenth of the rest to validate."""
+"""Labelled records from which on a fifth is held out to test."""
+MANY = 200
+"""Those from which on a tenth is held out to validate: by fewer, chance would say when to stop."""
 RARE = 0.2
 """Share of training examples below which a class of two is rare."""
 ODD = 0.02
@@ -117,9 +119,9 @@ def divided(read: Mapping[Part, Sequence[Example]], session: Session, seed: int)
         found["train"] = [one for one in train if one.part in (None, "train")]
         for part in PARTS[1:]:
             found[part] += [one for one in train if one.part == part]
-    shares: dict[Part, float] = {"test": 0.2, "validation": 0.1}
-    for part, share in shares.items():
-        if not found[part] and len(found["train"]) >= FEW:
+    shares: dict[Part, tuple[float, int]] = {"test": (0.2, FEW), "validation": (0.1, MANY)}
+    for part, (share, least) in shares.items():
+        if not found[part] and len(found["train"]) >= least:
             keys = {one: group_of(session, one) for one in found["train"]}
             order = _order(session, keys, seed)
             held = set(order[: max(1, round(share * len(order)))] if len(order) > 1 else ())
@@ -306,7 +308,7 @@ def _number(text: str) -> float | None:
 
 
 def doubt(card: HeadCard, task: Kind | None) -> str:
-    """How labels that are numbers were read where nobody said it, and how to have it otherwise; or nothing."""
+    """How labels that are numbers were read where nobody said it, and how to change that."""
     if task is None and card.kind == "value" and len(card.names) == 1:
         return "read as values: --task class for classes"
     codes = card.kind == "class" and len(card.names) > 2 and None not in map(_number, card.names)
