@@ -25,7 +25,7 @@ from safetensors.torch import load, save
 from seqmlm.config import to_dict
 from seqmlm.data.examples import Example, Part, Spans
 from seqmlm.data.prepare import combined, file_fingerprint
-from seqmlm.data.privacy import SMALLEST, redact_small_counts
+from seqmlm.data.privacy import SMALLEST, redact_small_counts, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
@@ -322,6 +322,8 @@ class _Run:
         seeds = range(config.seed, config.seed + config.seeds)
         with owner_only(self.private):
             directory = self._directory()
+            if self.processes.is_main:
+                self.console.message(self._beginning())
             if not self.processes.is_main:  # it trains, and leaves the rest to the main process
                 signals = [self._trained(seed, None).signal for seed in seeds]
                 return self._summary({}, [], "", next(filter(None, signals), None))
@@ -341,6 +343,14 @@ class _Run:
         figures = redact_small_counts(figures, self.private)
         answer = self._sentence(figures, f"{self.name}:{entry.version}")
         return self._summary(figures, tables, answer, None)
+
+    def _beginning(self) -> str:
+        """What is learnt from how much, before it takes time."""
+        counts: dict[str, int] = {part: len(own) for part, own in self.parts.items()}
+        shown = redacted_counts(counts) if self.private else counts
+        many = f"{len(self.card.names):,} {'values' if self.card.kind == 'value' else 'classes'}"
+        told = f"{self.card.kind}: {many}; {shown['train']} examples to train on"
+        return f"{told}, {shown['validation']} to validate, {shown['test']} to test"
 
     def _summary(self, figures: Mapping[str, Any], tables: Any, answer: str, stopped: int | None) -> Summary:
         counts = {part: len(own) for part, own in self.parts.items()}
