@@ -63,6 +63,7 @@ from seqmlm.tasks.corpus import QUARANTINE, shown_name
 from seqmlm.tasks.labelled import (
     MANY,
     Labelling,
+    as_values,
     card_of,
     divided,
     doubt,
@@ -237,7 +238,7 @@ class _Run:
         numeric = config.task == "value"
         read = self._files(given, asked, numeric)
         if config.task is None and not numeric and is_numeric(read["train"]):
-            read = self._files(given, replace(asked, task="value"), True)
+            read = {part: as_values(own, self.problems) for part, own in read.items()}
         parts = divided(read, self.session, config.seed)
         if config.shots is not None and config.shots < MANY and not config.valid:
             parts["validation"] = []  # whoever has so few labels has none to validate with

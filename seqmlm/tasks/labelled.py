@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +305,21 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
+
+
+def as_values(found: Sequence[Example], problems: Problems) -> list[Example]:
+    """Examples with the numbers that their labels are; `problems` receives others."""
+    made = []
+    for one in found:
+        number = _number(one.label) if isinstance(one.label, str) else None
+        if number is not None:
+            made.append(replace(one, label=(number,)))
+            continue
+        remedy = "correct it, or predict it as a class: --task class"
+        record = one.record
+        error = DataError("a label that is no number", source=record.source, line=record.line, remedy=remedy)
+        problems.bad(error, str(record.raw))
+    return made
 
 
 def doubt(card: HeadCard, task: Kind | None) -> str:

@@ -17,7 +17,16 @@ from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 from seqmlm.inference.session import Session
 from seqmlm.tasks.cases import cases
-from seqmlm.tasks.labelled import Labelling, card_of, divided, doubt, is_numeric, read_examples, why_untested
+from seqmlm.tasks.labelled import (
+    Labelling,
+    as_values,
+    card_of,
+    divided,
+    doubt,
+    is_numeric,
+    read_examples,
+    why_untested,
+)
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 
@@ -213,3 +222,11 @@ def test_no_unknown_label_is_named_where_data_are_sensitive(session: Session) ->
         with pytest.raises(DataError, match="in no training example") as told:
             cases(session, card, classes("HIV"), Problems(sensitive=sensitive))
         assert ("HIV" in str(told.value)) is not sensitive
+
+
+def test_a_label_that_is_no_number_is_one_bad_record() -> None:
+    problems = Problems("skip")
+    assert [one.label for one in as_values(classes("1.5", "NA", "2"), problems)] == [(1.5,), (2.0,)]
+    assert problems.bad_count == 1
+    with pytest.raises(DataError, match="a:1: a label that is no number"):
+        as_values(classes("1.5", "NA"), Problems())
