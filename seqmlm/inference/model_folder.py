@@ -387,7 +387,9 @@ def load(
         raise UsageError(f"{reference} is a {card.domain} model; it cannot be used with --domain {domain}")
     name = card.domain if card is not None else domain
     if name is None:
-        raise UsageError(f"{reference} has no {CARD}: say what its sequences are with --domain")
+        raise UsageError(
+            f"{reference} has no {CARD}: say what its sequences are with --domain, or --set domain=NAME"
+        )
     found = plugins.domain(name) if card is None else _named(reference, plugins.domain, name)
     tokenizer = _tokenizer(reference)
     rows = linear.load(reference, tokenizer.space)

@@ -7,6 +7,7 @@ has; killed at any step, `--resume` reaches the same model.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import time
@@ -498,7 +499,12 @@ class _Run:
         )
         observer = None
         if run is not None:
-            observer = Recorder(run, self.console, lambda one: max(one.step, epochs * each))
+            limit = math.inf if self.config.max_time is None else seconds(self.config.max_time)
+            observer = Recorder(
+                run,
+                self.console,
+                lambda one: max(one.step, min(epochs * each, one.step * limit / max(one.seconds, 1e-9))),
+            )
         loop = Loop(
             rows,
             dataset,
@@ -664,10 +670,14 @@ class _Run:
         if primary not in figures:
             return f"{learnt}; the test data have no {primary}, being all alike: give others with --test"
         low, high = figures["intervals"][primary]
-        told = f"{learnt}: {primary} {figures[primary]:.3f} ({low:.3f} to {high:.3f})"
+        told = (
+            f"{learnt}: {primary} {figures[primary]:.3f} ({low:.3f} to {high:.3f}), {figures['test']} tested"
+        )
         if lead := figures.get("lead"):
             told += f", {lead['over']} {figures['rivals'][lead['over']][primary]:.3f}"
-            if lead["difference"] <= 0:
+            if lead["difference"] == 0:
+                told += "; no better than that"
+            elif lead["difference"] < 0:
                 told += "; it is no better than that: give it more examples, or a model with more pretraining"
             elif not lead["low"] > 0:
                 told += "; not clearly better"

@@ -63,6 +63,8 @@ def read_examples(
         DataError: a file that cannot be read.
     """
     of_class = dict(_class_file(one) for one in asked.classes)
+    if len(of_class) < len(asked.classes):
+        raise UsageError("--class names a file twice: the records of a file are of one class")
     source = label_source(
         columns=asked.labels,
         numeric=numeric,
@@ -122,7 +124,7 @@ def divided(read: Mapping[Part, Sequence[Example]], session: Session, seed: int)
     shares: dict[Part, tuple[float, int]] = {"test": (0.2, FEW), "validation": (0.1, MANY)}
     for part, (share, least) in shares.items():
         if not found[part] and len(found["train"]) >= least:
-            keys = {one: group_of(session, one) for one in found["train"]}
+            keys = _together(session, found["train"])
             order = _order(session, keys, seed)
             held = set(order[: max(1, round(share * len(order)))] if len(order) > 1 else ())
             found[part] = [one for one, key in keys.items() if key in held]
@@ -142,6 +144,22 @@ def _order(session: Session, keys: Mapping[Example, str], seed: int) -> list[str
         if None not in times.values():
             return sorted(times, key=times.__getitem__, reverse=True)
     return sorted(dict.fromkeys(keys.values()), key=lambda key: hash64(key, seed))
+
+
+def _together(session: Session, found: Sequence[Example]) -> dict[Example, str]:
+    """Examples by what keeps them on one side: their group, and that of any equal record."""
+    names = {one: (f"g{group_of(session, one)}", f"i{session.domain.identity(one.record)}") for one in found}
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while (above := parent.setdefault(name, name)) != name:
+            parent[name] = parent[above]
+            name = above
+        return name
+
+    for group, identity in names.values():
+        parent[root(identity)] = root(group)
+    return {one: root(group) for one, (group, _) in names.items()}
 
 
 def group_of(session: Session, example: Example) -> str:

@@ -200,7 +200,9 @@ class Predict(Task[PredictConfig, Record]):
             for name, count in [*figures["predicted"].items()][:5]
             if isinstance(count, int)
         ]
-        return f"{told} {', '.join(shares) or 'nothing found'}"
+        hidden = any(isinstance(count, str) for count in figures["predicted"].values())
+        nothing = "counts below 11 are not shown" if hidden else "nothing found"
+        return f"{told} {', '.join(shares) or nothing}"
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if predicted := figures.get("predicted"):

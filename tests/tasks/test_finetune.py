@@ -547,12 +547,17 @@ def test_a_fine_tuned_model_is_no_beginning_of_a_training(
     done.refused(2, "was fine-tuned")
 
 
-def test_what_stands_in_two_documents_does_not_test(
+def test_what_stands_in_two_documents_keeps_them_together(
     models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
 ) -> None:
     rows = [{**row, "doc": f"d{n // 6}"} for n, row in enumerate(ROWS)]
-    rows += [{**ROWS[0], "doc": f"d{n}"} for n in range(10)]
+    rows += [{**ROWS[0], "doc": f"d{n}"} for n in range(3)]
     path = jsonl(tmp_path / "t.jsonl", rows)
     asked = ("finetune", models["text"], "--train", path, "--label", "y", "--option", "document_field=doc")
     done = seqmlm(*asked, "--name", "docs", *BRIEF, "--json").ok()
-    assert done.json["notes"]["a record held out to test that training has, too, left out"] > 0
+    assert done.json["notes"] == {}
+    table = pq.read_table(workspace / "runs/docs/predictions.parquet").to_pylist()
+    together = {f"d{n}" for n in range(3)}
+    assert len(together & {row["group"] for row in table}) in (0, 3)
+    assert len(table) == done.json["test"]
+    seqmlm(*asked[:2], "--class", f"a={path}", "--class", f"b={path}").refused(2, "names a file twice")
