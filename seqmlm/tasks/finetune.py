@@ -38,7 +38,7 @@ from seqmlm.engine.optimizer import module_tensors, restore_module
 from seqmlm.engine.packing import RowPlanner
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.errors import DataError, StateError, UsageError, number_of
-from seqmlm.evaluation.predictions import Measure, difference, measures, temperature
+from seqmlm.evaluation.predictions import Measure, temperature
 from seqmlm.inference import model_folder
 from seqmlm.inference.labeller import HeadCard, Labeller, Pool
 from seqmlm.inference.prompts import Prompts, words_of
@@ -52,7 +52,6 @@ from seqmlm.tasks.cases import (
     CaseRows,
     cases,
     drawn,
-    groups_of,
     outputs_of,
     predicted,
     prediction_rows,
@@ -81,12 +80,12 @@ from seqmlm.tasks.models import register_model, tokenizer_entry, track_model
 from seqmlm.tasks.observers import Recorder
 from seqmlm.tasks.predictions import write_predictions
 from seqmlm.tasks.task import CommandConfig, Summary, Table
+from seqmlm.tasks.verdict import NOTHING, figures_of, of_rivals, verdict, worth
 from seqmlm.tracking import LEDGER, TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
 REQUEST, DONE = "finetune.yaml", "result.json"
 FINAL, BEST = "final.safetensors", "best.safetensors"
-NOTHING = Measure(float("nan"), float("nan"), float("nan"))
 RATES = {128: 1e-3, 256: 5e-4}
 """Peak learning rates by width; of wider encoders, and of adapters ten times that, `RATE`."""
 RATE = 5e-5
@@ -324,11 +323,10 @@ class _Run:
         seeds = range(config.seed, config.seed + config.seeds)
         with owner_only(self.private):
             directory = self._directory()
-            if self.processes.is_main:
-                self.console.message(self._beginning())
             if not self.processes.is_main:  # it trains, and leaves the rest to the main process
                 signals = [self._trained(seed, None).signal for seed in seeds]
                 return self._summary({}, [], "", next(filter(None, signals), None))
+            self.console.message(self._beginning())
             with self._tracked(self.name) as run:
                 found = [self._trained(seed, run) for seed in seeds]
                 stopped = next((one.signal for one in found if one.signal is not None), None)
@@ -553,24 +551,14 @@ class _Run:
     def _validate(self, rows: LabelledRows) -> dict[str, float]:
         if not self.held["validation"]:
             return {}
-        found = self.measured(Labeller(rows, self.card), self.held["validation"], draws=0)
+        found = self.measured(Labeller(rows, self.card), self.held["validation"])
         return {f"valid/{name}": one.value for name, one in found.items()}
 
     # -- figures -----------------------------------------------------------------------------------------
 
-    def measured(self, labeller: Labeller, own: Sequence[Case], *, draws: int = 1000) -> dict[str, Measure]:
-        """What a model's predictions of some cases are worth."""
-        return self._worth(own, predicted(labeller, own), draws=draws)
-
-    def _worth(self, own: Sequence[Case], said: Any, *, draws: int = 1000) -> dict[str, Measure]:
-        return measures(
-            self.card.kind,
-            truth_of(self.card, own),
-            said,
-            groups=groups_of(self.card, own),
-            names=self.card.names,
-            draws=draws,
-        )
+    def measured(self, labeller: Labeller, own: Sequence[Case]) -> dict[str, Measure]:
+        """What a model's predictions of some cases are worth, without intervals."""
+        return worth(self.card, own, predicted(labeller, own), draws=0)
 
     def _restored(self, best: Trained) -> Labeller:
         """The model that is kept: adapters merged, temperature set."""
@@ -589,106 +577,38 @@ class _Run:
         self, labeller: Labeller, test: Sequence[Case], found: Sequence[Trained], best: Trained
     ) -> tuple[dict[str, Any], list[Table]]:
         """Figures on the test data, beside the rivals'."""
+        train = self.drawn(best.seed)
         figures: dict[str, Any] = {"kind": self.card.kind, "primary": self.primary}
-        figures |= {"train": len(self.drawn(best.seed)), "test": len(test)}
+        figures |= {"train": len(train), "test": len(test)}
         if alike := resembling(self.parts, self.session):
             figures["resembling"] = alike
         if not test:
             return figures, []
         said = predicted(labeller, test)
-        worth = {"this model": self._worth(test, said)}
-        if self.config.rivals == "on":
-            worth |= self._rivals(test, said, best.seed, figures)
-        figures |= {name: one.value for name, one in worth["this model"].items()}
-        figures["intervals"] = {n: [one.low, one.high] for n, one in worth["this model"].items()}
-        figures["rivals"] = {
-            who: {name: one.value for name, one in own.items()}
-            for who, own in worth.items()
-            if who != "this model"
-        }
+        others = of_rivals(self.card, train, test) if self.config.rivals == "on" else {}
+        if self.config.rivals == "on" and self.config.tune != "none":
+            rows = self.new(best.seed, "none")
+            self._fit_frozen(rows, train, best.seed)
+            others["frozen encoder"] = predicted(Labeller(rows, self.card), test)
+        own, table = figures_of(self.card, self.primary, test, said, others)
+        figures |= own
         if len(found) > 1:
-            each = [
-                self.measured(self._restored(one), test, draws=0).get(self.primary, NOTHING).value
-                for one in found
-            ]
+            again = (self.measured(self._restored(one), test) for one in found)
+            each = [one.get(self.primary, NOTHING).value for one in again]
             figures["seeds"] = {str(one.seed): value for one, value in zip(found, each, strict=True)}
             figures["mean"], figures["sd"] = float(np.mean(each)), float(np.std(each, ddof=1))
-        names = [*dict.fromkeys(name for own in worth.values() for name in own)]
-        cells = [
-            (who, *(_shown(own.get(name)) for name in names if not name.startswith("f1_")))
-            for who, own in worth.items()
-        ]
-        columns = ["", *(name for name in names if not name.startswith("f1_"))]
-        self._write(test, said)
-        return figures, [Table("Figures of the test data (95 % intervals)", columns, cells)]
-
-    def _rivals(
-        self, test: Sequence[Case], ours: Any, seed: int, figures: dict[str, Any]
-    ) -> dict[str, dict[str, Measure]]:
-        """What needs no model, or no training of it, from the same examples.
-
-        The lower bound of the paired difference to the best of them goes to `figures`.
-        """
-        from seqmlm.evaluation import rivals
-
-        card, names = self.card, self.card.names
-        train = self.drawn(seed)
-        told, truth = truth_of(card, train), truth_of(card, test)
-        sizes = [len(one) for one in truth] if card.kind == "entities" else len(truth)
-        said = {"most frequent": rivals.majority(card.kind, told, sizes, names=names)}
-        of_train, of_test = ([one.units for one in own] for own in (train, test))
-        if card.of_parts:
-            lists = told if card.kind == "entities" else [one.targets[:, 0].astype(int) for one in train]
-            found = rivals.windowed(card.kind, of_train, lists, of_test, names=names)
-            said["neighbouring units"] = found if card.kind == "entities" else np.concatenate(found)
-        elif any(of_train):
-            said["bags of units"] = rivals.bag(card.kind, of_train, told, of_test, names=names)
-            if (found := rivals.placed(card.kind, of_train, told, of_test, names=names)) is not None:
-                said["unit at each place"] = found
-        if self.config.tune != "none":
-            rows = self.new(seed, "none")
-            self._fit_frozen(rows, train, seed)
-            said["frozen encoder"] = predicted(Labeller(rows, card), test)
-        worth, primary = {who: self._worth(test, own) for who, own in said.items()}, self.primary
-        ranked = sorted((own[primary].value, who) for who, own in worth.items() if primary in own)
-        if ranked and primary in self._worth(test, ours, draws=0):
-            groups = groups_of(card, test)
-            told = difference(
-                card.kind, primary, truth, ours, said[ranked[-1][1]], groups=groups, names=names
-            )
-            figures["lead"] = {"over": ranked[-1][1], **told._asdict()}
-        return worth
+        kept = prediction_rows(self.card, test, said)
+        write_predictions(self.workspace.run_dir(self.name), kept, kind=self.card.kind, names=self.card.names)
+        return figures, [table]
 
     def _sentence(self, figures: Mapping[str, Any], model: str) -> str:
-        primary = figures["primary"]
         learnt = f"{number_of(figures['train'], 'example')} taught {model} {self.card.label!r}"
-        if told := doubt(self.card, self.config.task):
-            learnt += f" ({told})"
+        if read_as := doubt(self.card, self.config.task):
+            learnt += f" ({read_as})"
         if not figures["test"]:
             why = why_untested(self.parts)
             return f"{learnt}; nothing was held out to test it ({why}): judge it with --test"
-        if primary not in figures:
-            return f"{learnt}; the test data have no {primary}, being all alike: give others with --test"
-        low, high = figures["intervals"][primary]
-        told = (
-            f"{learnt}: {primary} {figures[primary]:.3f} ({low:.3f} to {high:.3f}), {figures['test']} tested"
-        )
-        if lead := figures.get("lead"):
-            told += f", {lead['over']} {figures['rivals'][lead['over']][primary]:.3f}"
-            if lead["difference"] == 0:
-                told += "; no better than that"
-            elif lead["difference"] < 0:
-                told += "; it is no better than that: give it more examples, or a model with more pretraining"
-            elif not lead["low"] > 0:
-                told += "; not clearly better"
-        if alike := figures.get("resembling"):
-            told += f"; {alike} of the test records resemble training ones"
-        return f"{told}. Use it: seqmlm predict {self.name} FILE"
-
-    def _write(self, test: Sequence[Case], said: Any) -> None:
-        """Keep the predictions of the test data in the run's folder."""
-        rows, folder = prediction_rows(self.card, test, said), self.workspace.run_dir(self.name)
-        write_predictions(folder, rows, kind=self.card.kind, names=self.card.names)
+        return f"{learnt}: {verdict(figures, self.primary)}. Use it: seqmlm predict {self.name} FILE"
 
     # -- the model ---------------------------------------------------------------------------------------
 
@@ -799,9 +719,3 @@ def _pool(config: FinetuneConfig, train: Sequence[Example]) -> Pool:
 
 def _flat(figures: Mapping[str, Any]) -> dict[str, float]:
     return {f"test/{k}": float(v) for k, v in figures.items() if isinstance(v, float)}
-
-
-def _shown(one: Measure | None) -> str | None:
-    if one is None:
-        return None
-    return f"{one.value:.3f}" if np.isnan(one.low) else f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})"
