@@ -28,7 +28,7 @@ from seqmlm.engine.windows import central_windows, join, windows
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference.model_folder import HEAD, LoadedModel
 
-Pool = Literal["start", "mean", "all", "prompt"]
+Pool = Literal["start", "mean", "prompt"]
 TOKEN_TYPES = "token_type_ids"
 
 
@@ -40,8 +40,8 @@ class HeadCard:
         kind: what is predicted.
         label: what people call it: the column it was learnt from.
         names: of the classes, tags or values, in the order of the outputs.
-        pool: "start", the states of a record's start token, or of the first token of a part; "mean" over its
-            tokens; "all", the mean over a record's special tokens, too, as transformers has it.
+        pool: "start", the state of a record's start token, or of the first token of a part; "mean" over all
+            tokens of a record, special ones too, as transformers has it, or of a part; "prompt", the gap's.
         crf: see `HeadConfig`.
         temperature: that logits are divided by (Guo et al. 2017).
         center, scale: of each value; outputs are in units of `scale` from `center`.
@@ -153,10 +153,7 @@ def _of_record(encoding: Encoding, space: TokenSpace, card: HeadCard) -> list[Pi
     parts = windows(encoding, space, card.length)
     found = []
     for part in parts:
-        units = np.flatnonzero(part.groups >= 0)
-        if card.pool == "all":
-            units = np.arange(len(part))
-        asked = np.zeros(1, dtype=np.int64) if card.pool == "start" or not len(units) else units
+        asked = np.arange(1 if card.pool == "start" else len(part))
         weights = np.full(len(asked), 1.0 / len(asked) / len(parts), dtype=np.float32)
         found.append(Piece(part, Labels(asked, asked == asked[0], weights), np.zeros(1, dtype=np.int64)))
     return found

@@ -30,7 +30,7 @@ PROBLEMS = MappingProxyType(
         "value": "regression",
     }
 )
-POOLING = MappingProxyType({"start": "cls", "all": "mean"})
+POOLING = MappingProxyType({"start": "cls", "mean": "mean"})
 """What transformers calls our ways of reading a record."""
 
 
@@ -88,8 +88,5 @@ def _obstacle(model: LoadedModel, card: HeadCard, architecture: str) -> str | No
             "which was not trained (a ModernBERT can be exported, and tags of any architecture)"
         )
     if card.pool not in POOLING:
-        return (
-            "transformers' mean is over special tokens, too, and this one is over the others: fine-tune with "
-            "--head all or --head start to export it"
-        )
+        return "it reads the gap of a prompt, and transformers' class has none"
     return None

@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -31,7 +31,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.durable import move_into_place, owner_only, replace_file
-from seqmlm.engine.heads import Kind, LabelledRows
+from seqmlm.engine.heads import LabelledRows
 from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.loop import Goal, Loop, LoopResult
 from seqmlm.engine.optimizer import module_tensors, restore_module
@@ -96,23 +96,15 @@ STEPS = 400
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneConfig(CommandConfig):
+class FinetuneConfig(Labelling, CommandConfig):
     """What `seqmlm finetune` can be told.
 
     Args:
         train: PATH: labelled data to train on: files, folders or Hugging Face data sets; repeatable.
         valid: PATH: data that decide when to stop; default: held out of training.
         test: PATH: data that the figures are of; default: held out of training.
-        labels: COLUMN: of the label; several for several classes or values. Default: tags, spans, or TARGET
-            of FASTA headers.
-        label_file: labels in a file of their own: a table with ids, or FASTA with a letter for each unit.
-        mask: FASTA of 0 and 1 beside --label-file; 0 is no label there.
-        classes: NAME=FILE: all records of a file are of this class; repeatable.
-        pair: COLUMN: of the other sequence, where a label is of two.
-        task: class, multilabel, value, tags (of each unit) or entities (BIO tags, spans). Default: by labels.
-        head: what is read of a record: start (its first token), mean (over its tokens) or all (the mean over
-            special tokens, too, as transformers has it); of a labelled part its first token or the mean;
-            prompt: the gap of a template, where a word stands for each class.
+        head: what is read of a record, or of a labelled part: start (its first token) or mean (over its
+            tokens); prompt: the gap of a template, where a word stands for each class.
         template: of a prompt: text with a gap and {text}, as in zeroshot.
         words: CLASS=WORD: what stands in the gap for a class; a list.
         crf: entities as one chain of tags (a linear-chain CRF), not one by one.
@@ -140,12 +132,6 @@ class FinetuneConfig(CommandConfig):
     train: tuple[str, ...] = ()
     valid: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    label_file: str | None = None
-    mask: str | None = None
-    classes: tuple[str, ...] = ()
-    pair: str | None = None
-    task: Kind | None = None
     head: Pool | None = None
     template: str = ""
     words: tuple[str, ...] = ()
@@ -173,12 +159,6 @@ class FinetuneConfig(CommandConfig):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be at least 1, not {value}")
-
-    @property
-    def labelling(self) -> Labelling:
-        """Where the labels are."""
-        own = ("labels", "label_file", "mask", "classes", "pair", "task", "format", "options")
-        return Labelling(**{name: getattr(self, name) for name in own})
 
 
 class Finetune:
@@ -229,7 +209,7 @@ class _Run:
     # -- data --------------------------------------------------------------------------------------------
 
     def _read(self) -> tuple[dict[Part, list[Example]], HeadCard]:
-        config, asked = self.config, self.config.labelling
+        config = asked = self.config
         given: dict[Part, Sequence[str]] = {
             "train": config.train,
             "validation": config.valid,
@@ -298,6 +278,11 @@ class _Run:
             )
             for part, own in self.parts.items()
         }
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """Where they are, as plain values."""
+        return {one.name: to_dict(getattr(self.config, one.name)) for one in fields(Labelling)}
 
     def drawn(self, seed: int) -> list[Case]:
         """What a training sees."""
@@ -620,11 +605,11 @@ class _Run:
         building, folder = directory / "model.tmp", directory / "model"
         shutil.rmtree(building, ignore_errors=True)
         sources = (*config.train, *(one.partition("=")[2] for one in config.classes))
-        fingerprint = combined(files=file_fingerprint(self.files), labels=to_dict(config.labelling))
+        fingerprint = combined(files=file_fingerprint(self.files), labels=self.labels)
         card = replace(
             session.card,
             head=labeller.card.to_dict(),
-            reading=of_text(reading_of(session, config.labelling, sources[0])),
+            reading=of_text(reading_of(session, config, sources[0])),
             files={},
             parent=config.model,
             run_name=self.name,
@@ -706,14 +691,8 @@ def _open(config: FinetuneConfig) -> Session:
 
 
 def _pool(config: FinetuneConfig, train: Sequence[Example]) -> Pool:
-    """What is read where nobody says: of a part its first token, of a record the mean.
-
-    Raises:
-        UsageError: special tokens are no tokens of a part.
-    """
+    """What is read where nobody says: of a part its first token, of a record the mean."""
     of_parts = any(isinstance(one.label, Spans) for one in train)
-    if of_parts and config.head == "all":
-        raise UsageError("--head all is over a record with its special tokens; of parts take start or mean")
     return config.head or ("start" if of_parts else "mean")
 
 

@@ -41,7 +41,17 @@ _NUMBERS = 20  # different numbers from which on they are values, not classes
 
 @dataclass(frozen=True, kw_only=True)
 class Labelling:
-    """Where labels are, as a person says it; the fields are options of `seqmlm finetune`."""
+    """Where labels are, as a person says it.
+
+    Args:
+        labels: COLUMN: of the label; several for several classes or values. Default: tags, spans, or TARGET
+            of FASTA headers.
+        label_file: labels in a file of their own: a table with ids, or FASTA with a letter for each unit.
+        mask: FASTA of 0 and 1 beside --label-file; 0 is no label there.
+        classes: NAME=FILE: all records of a file are of this class; repeatable.
+        pair: COLUMN: of the other sequence, where a label is of two.
+        task: class, multilabel, value, tags (of each unit) or entities (BIO tags, spans). Default: by labels.
+    """
 
     labels: tuple[str, ...] = ()
     label_file: str | None = None
