@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torchcrf import CRF
 from transformers import ModernBertForSequenceClassification, ModernBertForTokenClassification
 
 from seqmlm.engine.heads import Crf, HeadConfig, LabelledRows, Labels, best_path, freeze_all_but_last
@@ -148,6 +150,37 @@ def test_a_chain_counts_all_of_its_paths() -> None:
     inputs = [scores, *crf.parameters()]
     for ours, theirs in zip(*(torch.autograd.grad(one, inputs) for one in (loss, expected)), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_packed_chains_are_the_padded_ones_of_pytorch_crf(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    classes, lengths = int(rng.integers(2, 9)), rng.integers(1, 20, 6).tolist()
+    torch.manual_seed(seed)
+    ours, theirs = Crf(classes), CRF(classes)
+    same = [
+        (ours.begin, theirs.start_transitions),
+        (ours.transitions, theirs.transitions),
+        (ours.end, theirs.end_transitions),
+    ]
+    for own, other in same:
+        torch.nn.init.normal_(own)
+        other.data.copy_(own)
+    packed = torch.randn(sum(lengths), classes, requires_grad=True)
+    told = torch.randint(0, classes, (sum(lengths),))
+    padded, tags, inside = (
+        pad_sequence([*torch.split(one, lengths)]) for one in (packed, told, torch.ones_like(told).bool())
+    )
+    loss, expected = ours(packed, told, lengths), -theirs(padded, tags, inside, reduction="sum")
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
+    own_inputs, other_inputs = zip((packed, packed), *same, strict=True)
+    for own, other in zip(
+        torch.autograd.grad(loss, own_inputs), torch.autograd.grad(expected, other_inputs), strict=True
+    ):
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-5)
+    steps, begin, end = (one.detach().numpy() for one in (ours.transitions, ours.begin, ours.end))
+    paths = [best_path(one.detach().numpy(), steps, begin, end) for one in torch.split(packed, lengths)]
+    assert [one.tolist() for one in paths] == theirs.decode(padded.detach(), inside)
 
 
 def test_a_forbidden_step_is_in_no_path() -> None:
