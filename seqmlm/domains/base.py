@@ -17,6 +17,7 @@ import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,8 @@ DATASET = "huggingface"
 
 _BESIDE = (TRUTH, "README.md", "README", "README.txt", "LICENSE")
 
+_TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+
 # (path, problems, **options) -> records; streams, and hands what it cannot read to `problems`.
 Reader = Callable[..., Iterator[Record]]
 
@@ -74,10 +77,32 @@ class Format:
     in_folders: bool = True
     scoring: Mapping[str, Any] = field(default_factory=dict)
 
-    def options(self) -> tuple[str, ...]:
-        """Names of the options the reader takes."""
+    def options(self) -> Mapping[str, str]:
+        """The options the reader takes: name to type, as the reader writes it."""
         parameters = inspect.signature(self.read).parameters.values()
-        return tuple(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
+        asked = [one for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
+        return {one.name: str(getattr(one.annotation, "__name__", one.annotation)) for one in asked}
+
+    def known(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of some options that the reader takes, of the types it wants.
+
+        Raises:
+            UsageError: one that is no number, or neither true nor false, where the reader wants that.
+        """
+        types = self.options()
+        return {name: _typed(name, types[name], value) for name, value in options.items() if name in types}
+
+
+def _typed(name: str, wanted: str, value: Any) -> Any:
+    kind = wanted.removesuffix(" | None")
+    if value is None or kind not in _TYPES or (kind == "bool" and isinstance(value, bool)):
+        return value
+    if kind == "int" and str(value).isdecimal():
+        return int(value)
+    if kind == "float" and not isinstance(value, bool):
+        with suppress(TypeError, ValueError):
+            return float(value)
+    raise UsageError(f"the option {name} takes {_TYPES[kind]}, not {value!r}")
 
 
 def plural(unit: str) -> str:
@@ -255,7 +280,7 @@ class Domain(ABC):
         return self._stream(paths, problems, format, options, scoring)
 
     def check_request(self, format: str | None, options: Mapping[str, Any]) -> None:
-        """Refuse an unknown format, and options that none of the formats takes, before anything is read."""
+        """Refuse an unknown format, and options that no format takes, or of another type."""
         formats = self.all_formats
         if format is not None and format not in formats:
             raise UsageError(f"domain {self.name} has no format {format!r}{nearest(format, formats)}")
@@ -268,6 +293,8 @@ class Domain(ABC):
                     f"{what} takes the option {name!r}{nearest(name, known)}; "
                     f"'seqmlm data formats --domain {self.name}' explains them"
                 )
+        for one in asked:
+            one.known(options)
 
     def _stream(
         self,
@@ -286,7 +313,7 @@ class Domain(ABC):
                     problems.note("a file of another kind in the folder, left out", source=str(path))
                 continue
             chosen = chosen or next(iter(self.formats.values()))
-            known = {k: v for k, v in options.items() if k in chosen.options()}
+            known = chosen.known(options)
             if scoring and not from_folder:
                 known = {**chosen.scoring, **known}
             if chosen is self.dataset and (is_reference(path) or Path(path).is_dir()):
@@ -346,8 +373,7 @@ class Domain(ABC):
             if is_reference(path):
                 found += decides(path)
             elif str(path) != "-" and Path(path).is_dir() and chosen is not None and chosen.files is not None:
-                known = {key: value for key, value in options.items() if key in chosen.options()}
-                found += map(str, chosen.files(Path(path), **known))
+                found += map(str, chosen.files(Path(path), **chosen.known(options)))
             else:
                 found += expand([path])
         return found + [v for v in options.values() if isinstance(v, str) and Path(v).is_file()]

@@ -377,7 +377,8 @@ class _Run:
                 raise StateError(
                     f"run {name!r} exists ({directory}): go on with --resume, or take another --name"
                 )
-            before = yaml.safe_load(file.read_text())
+            # What a setting of a later version is by default, the run was begun with.
+            before = to_dict(FinetuneConfig(model="")) | yaml.safe_load(file.read_text())
             if changed := [key for key in now if before.get(key) != now[key]]:
                 raise StateError(f"run {name!r} was started with other values of {', '.join(changed)}")
         directory.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ def read_words(path, problems, *, upper: bool = False) -> Iterator[Record]:
         yield Record(id=word, raw=word.upper() if upper else word, source=str(path), line=line)
 
 
-def read_pairs(path, problems, *, limit: int = 9) -> Iterator[Record]:
+def read_pairs(path, problems, *, limit: int = 9, share: float | None = None) -> Iterator[Record]:
     yield Record(id="pairs", raw=f"limit {limit}", source=str(path), line=1)
 
 
@@ -76,6 +76,22 @@ def test_standard_input_is_the_first_format(monkeypatch: pytest.MonkeyPatch):
 
 def test_each_reader_gets_the_options_it_knows(folder: Path):
     assert raws(Visits(), [folder], upper=True, limit=3) == ["BEE", "limit 3"]
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"limit": "x"}, "limit takes a whole number, not 'x'"),
+        ({"limit": "-1"}, "limit takes a whole number"),
+        ({"limit": True}, "limit takes a whole number"),
+        ({"share": "half"}, "share takes a number"),
+        ({"upper": "yes"}, "upper takes true or false"),
+    ],
+)
+def test_an_option_of_another_type_is_refused_before_anything_is_read(option, said, folder: Path):
+    with pytest.raises(UsageError, match=said):
+        Visits().read([folder / "missing"], Problems(), **option)
+    assert raws(Visits(), [folder / "inner" / "a.pairs"], limit="12", share="0.5") == ["limit 12"]
 
 
 def test_mistakes_are_named_before_anything_is_read(folder: Path):

@@ -487,6 +487,11 @@ def test_what_is_another_run_is_not_written_over(
     shutil.rmtree(workspace / "runs" / "z")
     seqmlm(*asked, "--name", "z", "--seeds", "2").refused(4, "z-seed0")
     seqmlm(*asked, "--name", "one").ok()
+    begun = workspace / "runs" / "one" / "finetune.yaml"
+    begun.write_text(begun.read_text().replace("patience: 4\n", ""))  # before that could be said
+    seqmlm(*asked, "--name", "one", "--resume").ok()
+    begun.write_text(begun.read_text().replace("patience: 4\n", ""))
+    seqmlm(*asked, "--name", "one", "--resume", "--set", "patience=5").refused(4, "other values of patience")
     jsonl(path, ROWS[:-1])
     seqmlm(*asked, "--name", "one", "--resume").refused(4, "other values of data")
 
