@@ -1,7 +1,8 @@
 """What do labels teach, beside what is cheaper? Real sets of labels, every rival from the same examples.
 
     sst2_few     20 labels at a time; sst2_frozen: all labels, the head alone
-    wnut, wnut_crf   entities; upos: parts of speech; stsb: similarity of two sentences
+    wnut, wnut_crf   entities; upos: parts of speech
+    stsb, stsb_bi    similarity of two sentences, read as one or embedded apart
     ss           secondary structure of residues (Q3); gb1: fitness of variants
     promoters    E. coli, negatives of like GC content; splice, enhancers
     hdfs         sessions of logs, official division
@@ -115,18 +116,21 @@ def upos(data: Path, work: Path, quick: bool) -> Task:
     return Task("text", {**config, "allow_overlap": True, "epochs": 0.3 if quick else 2.0})
 
 
-def stsb(data: Path, work: Path, quick: bool) -> Task:
-    paths = []
-    for part in ("train", "dev", "test"):
-        rows = csv.reader(opened(data / f"text/stsb/en-{part}.csv.gz").splitlines())
-        lines = [json.dumps({"text": a, "other": b, "score": float(c)}) for a, b, c in rows]
-        paths.append((written(work / f"stsb.{part}.jsonl", "\n".join(lines) + "\n"),))
-    config = dict(zip(("train", "valid", "test"), paths, strict=True))
-    return Task(
-        "text",
-        {**config, "labels": ("score",), "pair": "other", "task": "value", "allow_overlap": True}
-        | {"epochs": 1.0 if quick else 3.0},
-    )
+def stsb(pairing: str) -> Make:
+    def make(data: Path, work: Path, quick: bool) -> Task:
+        paths = []
+        for part in ("train", "dev", "test"):
+            rows = csv.reader(opened(data / f"text/stsb/en-{part}.csv.gz").splitlines())
+            lines = [json.dumps({"text": a, "other": b, "score": float(c)}) for a, b, c in rows]
+            paths.append((written(work / f"stsb.{part}.jsonl", "\n".join(lines) + "\n"),))
+        config = dict(zip(("train", "valid", "test"), paths, strict=True))
+        return Task(
+            "text",
+            {**config, "labels": ("score",), "pair": "other", "pairing": pairing, "task": "value"}
+            | {"allow_overlap": True, "epochs": 1.0 if quick else 3.0},
+        )
+
+    return make
 
 
 def structure(data: Path, work: Path, quick: bool) -> Task:
@@ -215,7 +219,8 @@ ARMS: dict[str, Make] = {
     "wnut": wnut(crf=False),
     "wnut_crf": wnut(crf=True),
     "upos": upos,
-    "stsb": stsb,
+    "stsb": stsb("concat"),
+    "stsb_bi": stsb("bi"),
     "ss": structure,
     "gb1": gb1,
     "promoters": promoters,

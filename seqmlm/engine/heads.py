@@ -65,12 +65,15 @@ class HeadConfig:
         kind: one of several classes, some of them, numbers; a class of each unit, or entities among units.
         outputs: K, classes or numbers.
         crf: entities are one chain of classes, not each unit alone.
+        pairs: what is read belongs to two sequences, embedded apart: of labels 2n and 2n + 1 (as above, each
+            with half of the weight and all targets) one is predicted, from their states u and v.
         dropout: of the pooled states, in [0, 1).
     """
 
     kind: Kind
     outputs: int
     crf: bool = False
+    pairs: bool = False
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
@@ -96,7 +99,8 @@ class LabelledRows(nn.Module):
         self.rows, self.config = rows, config
         self._between = HEADS[rows.model.config.model_type].between
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(int(rows.model.config.hidden_size), config.outputs)
+        width = int(rows.model.config.hidden_size)
+        self.classifier = nn.Linear(4 * width if config.pairs else width, config.outputs)
         nn.init.normal_(self.classifier.weight, std=0.02)
         nn.init.zeros_(self.classifier.bias)
         self.crf = Crf(config.outputs) if config.crf else None
@@ -121,6 +125,8 @@ class LabelledRows(nn.Module):
         targets = batch.targets[first, 1:]
         scores = self.scores(self.rows(batch, output="hidden"), first, batch.weights)
         weights = batch.weights.new_zeros(len(targets)).index_add_(0, first.cumsum(0) - 1, batch.weights)
+        if self.config.pairs:
+            targets, weights = targets[::2], weights[::2] + weights[1::2]
         if self.crf is not None:
             document = torch.searchsorted(batch.cu_seq_lens[1:].long(), batch.asked[first], right=True)
             joint: Tensor = self.crf(scores, targets[:, 0].long(), torch.bincount(document).tolist())
@@ -139,7 +145,10 @@ class LabelledRows(nn.Module):
         return out.float()
 
     def pooled(self, hidden: Tensor, first: Tensor, weights: Tensor) -> Tensor:
-        """(N, H) what the classes are read from; arguments as of `scores`."""
+        """(N, H) what the classes are read from; arguments as of `scores`.
+
+        Of pairs (N / 2, 4 H): u, v, |u - v| and u v (Reimers and Gurevych 2019).
+        """
         label = first.cumsum(0) - 1
         count = int(first.sum())
         sums = weights.new_zeros(count).index_add_(0, label, weights)
@@ -148,7 +157,10 @@ class LabelledRows(nn.Module):
             0, label, hidden * shares.to(hidden.dtype)
         )
         out: Tensor = self.between()(pooled)
-        return out
+        if not self.config.pairs:
+            return out
+        u, v = out[::2], out[1::2]
+        return torch.cat([u, v, (u - v).abs(), u * v], 1)
 
 
 class Crf(nn.Module):

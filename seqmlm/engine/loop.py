@@ -461,7 +461,7 @@ class GradientStep:
 
     def _halve(self, micros: list[PackedBatch], largest: int, failure: str | None) -> None:
         before = min(self.micro_tokens or largest, largest)
-        if self._processes.largest([max(len(micro.lengths) for micro in micros)])[0] == 1:
+        if self._processes.largest([max(len(split(micro, 1)) for micro in micros)])[0] == 1:
             raise TrainingError(
                 f"out of memory with single documents of up to {largest} tokens ({failure}); "
                 "use a smaller max_length or model, and resume from the last checkpoint"

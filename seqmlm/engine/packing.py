@@ -366,16 +366,17 @@ def _join_channels(channels: Sequence[Mapping[str, Floats]]) -> dict[str, Tensor
 def split(batch: PackedBatch, max_tokens: int) -> list[PackedBatch]:
     """Split a batch at document boundaries into batches of at most `max_tokens` tokens, in order.
 
-    A document longer than `max_tokens` is a batch of its own.
+    Neighbouring documents of one sample stay together; what is longer than `max_tokens` is a batch alone.
     """
-    parts, first, start = [], 0, 0
-    while first < len(batch.lengths):
-        last, stop = first + 1, start + batch.lengths[first]
-        while last < len(batch.lengths) and stop + batch.lengths[last] - start <= max_tokens:
-            stop, last = stop + batch.lengths[last], last + 1
-        parts.append(_slice(batch, first, last, start, stop))
-        first, start = last, stop
-    return parts
+    samples, bounds = batch.samples.tolist(), [*accumulate(batch.lengths, initial=0)]
+    ends = [n for n in range(1, len(samples)) if samples[n] != samples[n - 1] or samples[n] < 0]
+    parts, first, last = [], 0, 0
+    for end in [*ends, len(samples)]:
+        if last > first and bounds[end] - bounds[first] > max_tokens:
+            parts.append(_slice(batch, first, last, bounds[first], bounds[last]))
+            first = last
+        last = end
+    return [*parts, _slice(batch, first, last, bounds[first], bounds[last])]
 
 
 def _slice(batch: PackedBatch, first: int, last: int, start: int, stop: int) -> PackedBatch:

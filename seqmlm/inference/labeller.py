@@ -29,6 +29,7 @@ from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference.model_folder import HEAD, LoadedModel
 
 Pool = Literal["start", "mean", "prompt"]
+Pairing = Literal["concat", "bi"]
 TOKEN_TYPES = "token_type_ids"
 
 
@@ -46,6 +47,7 @@ class HeadCard:
         temperature: that logits are divided by (Guo et al. 2017).
         center, scale: of each value; outputs are in units of `scale` from `center`.
         pair: column of the other sequence, where pairs are predicted.
+        pairing: concat, both in one sequence; bi, each embedded alone.
         length: of the longest window.
         template, words: of a prompt (`seqmlm.inference.prompts`), a word for each class.
     """
@@ -59,6 +61,7 @@ class HeadCard:
     center: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
     pair: str | None = None
+    pairing: Pairing = "concat"
     length: int = 512
     template: str = ""
     words: tuple[str, ...] = ()
@@ -71,7 +74,8 @@ class HeadCard:
     @property
     def config(self) -> HeadConfig:
         """Of the head itself."""
-        return HeadConfig(kind=self.kind, outputs=len(self.names), crf=self.crf)
+        pairs = self.pairing == "bi"
+        return HeadConfig(kind=self.kind, outputs=len(self.names), crf=self.crf, pairs=pairs)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for the card."""
@@ -184,16 +188,37 @@ def _of_parts(
     return found
 
 
-def paired(first: Encoding, second: Encoding, space: TokenSpace, types: bool, length: int) -> Encoding:
-    """Two sequences as one: start, the first, end, the second, end (Devlin et al. 2019).
+def pieces_of_pair(
+    first: Encoding, second: Encoding, space: TokenSpace, card: HeadCard, types: bool
+) -> list[Piece]:
+    """Where the label of two sequences is read: in both as one, or in the windows of the one, then the other.
 
     Args:
         types: whether the model has segment ids.
-        length: of the longest.
 
     Raises:
-        DataError: they are longer together.
+        DataError: as one they are longer than the model reads.
     """
+    if card.pairing == "concat":
+        return _of_record(_paired(first, second, space, types, card.length), space, card)
+    found = []
+    for own in (first, second):
+        for number, piece in enumerate(_of_record(own, space, card)):
+            labels = piece.labels  # further windows go on with what the first one began
+            labels = labels._replace(
+                first=labels.first & (number == 0), weights=labels.weights * np.float32(0.5)
+            )
+            found.append(piece._replace(labels=labels))
+    return found
+
+
+def at_once(own: Sequence[Piece], card: HeadCard) -> list[Sequence[Piece]]:
+    """Pieces by what the head reads at once: each alone, but all of a pair that is embedded apart."""
+    return [own] if card.pairing == "bi" else [[one] for one in own]
+
+
+def _paired(first: Encoding, second: Encoding, space: TokenSpace, types: bool, length: int) -> Encoding:
+    """Two sequences as one: start, the first, end, the second, end (Devlin et al. 2019)."""
     both = join([first, second], space, len(first) + len(second))[0]
     if len(both) > length:
         raise DataError(
@@ -263,21 +288,23 @@ class Labeller:
         for own, count in zip(listed, counts, strict=True):
             total: Floats | None = None
             weight = np.zeros((count, 1), dtype=np.float32)
-            for piece in own:
-                share = np.float32(1.0 if self.card.of_parts else 1.0 / len(own))
-                found = self._through(read, next(states)[:, 0], piece.labels)
+            for some in at_once(own, self.card):
+                share = np.float32(1.0 if self.card.of_parts else len(some) / len(own))
+                found = self._through(read, [next(states)[:, 0] for _ in some], [one.labels for one in some])
                 total = np.zeros((count, found.shape[1]), dtype=np.float32) if total is None else total
-                total[piece.numbers] += share * found
-                weight[piece.numbers] += share
+                total[some[0].numbers] += share * found
+                weight[some[0].numbers] += share
             if total is None:
                 yield np.full((count, len(self.card.names)), np.nan, dtype=np.float32)
             else:
                 yield np.where(weight > 0, total, np.float32(np.nan))
 
-    def _through(self, read: Callable[..., Tensor], hidden: Floats, labels: Labels) -> Floats:
-        given = (np.ascontiguousarray(hidden), labels.first, labels.weights)
+    def _through(
+        self, read: Callable[..., Tensor], hidden: Sequence[Floats], labels: Sequence[Labels]
+    ) -> Floats:
+        given = (hidden, [one.first for one in labels], [one.weights for one in labels])
         with evaluating(self.rows):
-            found = read(*(torch.from_numpy(one).to(self.ask.device) for one in given))
+            found = read(*(torch.from_numpy(np.concatenate(one)).to(self.ask.device) for one in given))
         values: Floats = found.float().cpu().numpy()
         return values
 

@@ -77,6 +77,8 @@ def _obstacle(model: LoadedModel, card: HeadCard, architecture: str) -> str | No
     """Why transformers' class would compute other numbers; None where it would not."""
     if card.crf:
         return "its tags are one chain (a CRF), and transformers' class has none"
+    if card.pairing == "bi":
+        return "it embeds both sequences of a pair apart, and transformers' class reads them as one"
     if model.card.channels:
         inputs = ", ".join(sorted(model.card.channels))
         return f"it reads further inputs of each token ({inputs}), and transformers' class has none"

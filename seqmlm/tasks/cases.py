@@ -21,7 +21,7 @@ from seqmlm.engine.packing import PackedBatch, PackedRow, pack
 from seqmlm.engine.types import Encoding, Floats
 from seqmlm.errors import DataError
 from seqmlm.inference.batches import batches, encoded
-from seqmlm.inference.labeller import HeadCard, Labeller, Piece, paired, pieces, unit_bounds
+from seqmlm.inference.labeller import HeadCard, Labeller, Piece, at_once, pieces, pieces_of_pair, unit_bounds
 from seqmlm.inference.prompts import Prompts
 from seqmlm.inference.session import Session
 from seqmlm.tasks.labelled import group_of, is_alone
@@ -119,10 +119,10 @@ def _case(
         if example.second is not None:
             other = session.tokenizer.encode(example.second.raw)
             shown = _units(text, encoding) + [f"2:{one}" for one in _units(str(example.second.raw), other)]
-            encoding = paired(encoding, other, space, has_types(session), card.length)
+            where = pieces_of_pair(encoding, other, space, card, has_types(session))
         else:
             shown = _units(text, encoding)
-        where = pieces(encoding, space, card)[0] if prompts is None else prompts.pieces(record)
+            where = pieces(encoding, space, card)[0] if prompts is None else prompts.pieces(record)
         targets = _target(card, example.label, problems.sensitive)
     group = group_of(session, example)
     return Case(replace(record, raw=""), group, where, targets, shown)
@@ -192,16 +192,18 @@ def groups_of(card: HeadCard, found: Sequence[Case]) -> list[str]:
 class CaseRows:
     """The windows of cases as packed rows, for `Loop`."""
 
-    def __init__(self, own: Sequence[Case]) -> None:
-        self._pieces = [(case, piece) for case in own for piece in case.pieces]
-        self.lengths = np.array([len(piece.encoding) for _, piece in self._pieces], dtype=np.int32)
+    def __init__(self, own: Sequence[Case], card: HeadCard) -> None:
+        self._pieces = [(case, some) for case in own for some in at_once(case.pieces, card)]
+        lengths = [sum(len(piece.encoding) for piece in some) for _, some in self._pieces]
+        self.lengths = np.array(lengths, dtype=np.int32)
 
     def __getitem__(self, row: PackedRow) -> PackedBatch:
         documents = []
         for sample in row.samples:
-            case, piece = self._pieces[sample]
-            labels = piece.labels._replace(targets=case.targets[piece.numbers])
-            documents.append(labels.document(piece.encoding, sample))
+            case, some = self._pieces[sample]
+            for piece in some:
+                labels = piece.labels._replace(targets=case.targets[piece.numbers])
+                documents.append(labels.document(piece.encoding, sample))
         return pack(documents)
 
 

@@ -155,6 +155,10 @@ class FinetuneConfig(Labelling, CommandConfig):
             raise UsageError(
                 "name labelled data: --train reviews.csv --label sentiment, or --class NAME=FILE"
             )
+        if self.pair is None and self.pairing == "bi":
+            raise UsageError("pairing=bi embeds two sequences: name the column of the other one with --pair")
+        if self.pair is not None and self.head == "prompt":
+            raise UsageError("--head prompt reads one sequence: leave it or --pair out")
         for name in ("seeds", "shots", "patience", "tokens_per_step"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -395,6 +399,7 @@ class _Run:
             "classes": len(card.names),
             "tune": config.tune,
             "pool": card.pool,
+            "pairing": card.pairing,
             "crf": card.crf,
             "epochs": config.epochs,
             "learning_rate": config.learning_rate or self.rate,
@@ -469,7 +474,7 @@ class _Run:
     def _loop(
         self, rows: LabelledRows, train: Sequence[Case], seed: int, directory: Path, run: TrackedRun | None
     ) -> Trained:
-        dataset = CaseRows(train)
+        dataset = CaseRows(train, self.card)
         planner = RowPlanner(dataset.lengths, tokens_per_row=self._row(dataset.lengths), seed=seed)
         each = max(1, round(planner.tokens_per_epoch / planner.tokens_per_row / self.processes.world))
         epochs = self.config.epochs or float(np.clip(np.ceil(STEPS / each), 3, 60))

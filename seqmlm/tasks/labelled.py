@@ -20,7 +20,7 @@ from seqmlm.engine.heads import Kind
 from seqmlm.engine.types import Floats
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.predictions import PRIMARY
-from seqmlm.inference.labeller import HeadCard, Pool, standardized
+from seqmlm.inference.labeller import HeadCard, Pairing, Pool, standardized
 from seqmlm.inference.session import Session
 from seqmlm.tasks.columns import reading
 
@@ -50,6 +50,7 @@ class Labelling:
         mask: FASTA of 0 and 1 beside --label-file; 0 is no label there.
         classes: NAME=FILE: all records of a file are of this class; repeatable.
         pair: COLUMN: of the other sequence, where a label is of two.
+        pairing: how two are read: concat, as one sequence, or bi, each embedded alone.
         task: class, multilabel, value, tags (of each unit) or entities (BIO tags, spans). Default: by labels.
     """
 
@@ -58,6 +59,7 @@ class Labelling:
     mask: str | None = None
     classes: tuple[str, ...] = ()
     pair: str | None = None
+    pairing: Pairing = "concat"
     task: Kind | None = None
     format: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -227,6 +229,8 @@ def card_of(
         raise DataError("no example to train on", remedy="give records with labels")
     kind, names = _outputs(every, asked, sensitive)
     center, scale = standardized(_values(train)) if kind == "value" else ((), ())
+    if asked.pair is not None and kind in ("tags", "entities"):
+        raise UsageError("--pair is for one label of two sequences, and these are labels of parts")
     if crf and kind != "entities":
         raise UsageError("a CRF joins the tags of entities; other labels do not depend on each other")
     return HeadCard(
@@ -238,6 +242,7 @@ def card_of(
         center=center,
         scale=scale,
         pair=asked.pair,
+        pairing=asked.pairing,
         length=length,
     )
 

@@ -18,7 +18,7 @@ from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
 from seqmlm.data.tags import entities
 from seqmlm.errors import DataError, number_of
-from seqmlm.inference.labeller import HeadCard, Labeller, Piece, paired, pieces, unit_bounds
+from seqmlm.inference.labeller import HeadCard, Labeller, Piece, pieces, pieces_of_pair, unit_bounds
 from seqmlm.inference.prompts import Prompts
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
@@ -90,12 +90,13 @@ class Predict(Task[PredictConfig, Record]):
             if card.of_parts:
                 words = record.meta.get("spans") if "words" in record.meta else None
                 own = unit_bounds(encoding) if words is None else np.array([w for w in words if w], np.int32)
-            elif card.pair is not None:
+            if card.pair is not None:
                 other = tokenizer.encode(self._second(record, card.pair))
-                encoding = paired(encoding, other, tokenizer.space, has_types(self.session), card.length)
-            where = pieces(encoding, tokenizer.space, card, own)[0]
-            if self.prompts is not None:
+                where = pieces_of_pair(encoding, other, tokenizer.space, card, has_types(self.session))
+            elif self.prompts is not None:
                 where = self.prompts.pieces(record)
+            else:
+                where = pieces(encoding, tokenizer.space, card, own)[0]
             found.append(where)
             bounds.append(own)
         counts = [1 if own is None else len(own) for own in bounds]

@@ -100,6 +100,39 @@ def test_the_loss_of_a_row_is_that_of_its_parts(kind: str) -> None:
     torch.testing.assert_close(rows(batch), parts.sum(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["class", "value"])
+def test_of_a_pair_both_are_embedded_apart(kind: str) -> None:
+    """The windows of a sequence are read as one; each of four encodings is a window, the first two of one."""
+    rows = labelled(kind=kind, outputs=1 if kind == "value" else 3, pairs=True)
+    rng = np.random.default_rng(3)
+    documents, states = [], []
+    for number, encoding in enumerate(encodings()):
+        asked = np.arange(len(encoding))
+        first = (asked == 0) & (number in (0, 2, 3))
+        share = np.full(len(asked), (0.25, 0.25, 0.5, 0.5)[number] / len(asked))
+        documents.append(Labels(asked, first, share, np.array([[2.0]])).document(encoding, 0))
+        states.append(rows.rows(pack(documents[-1:]), output="hidden").mean(0))
+    documents, states = documents[:3], [(states[0] + states[1]) / 2, states[2]]
+    u, v = (rows.between()(one) for one in states)
+    scores = rows.classifier(torch.cat([u, v, abs(u - v), u * v]))[None]
+    wanted = torch.tensor([2])
+    expected = (
+        (scores[0, 0] - 2) ** 2 if kind == "value" else torch.nn.functional.cross_entropy(scores, wanted)
+    )
+    batch = pack(documents)
+    torch.testing.assert_close(rows(batch), expected, rtol=1e-4, atol=1e-4)
+    other = [
+        Labels(
+            np.array([0]), np.array([True]), np.array([0.5]), np.array([[float(rng.integers(2))]])
+        ).document(encoding, 1)
+        for encoding in encodings()[:2]
+    ]
+    both = pack([*documents, *other])
+    parts = torch.stack([rows(part) for part in split(both, 10)])
+    assert len(parts) == 2
+    torch.testing.assert_close(rows(both), parts.sum(), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", encoders.ARCHITECTURES)
 @pytest.mark.parametrize("crf", [False, True])
 def test_all_that_is_trained_has_a_gradient(name: str, crf: bool) -> None:

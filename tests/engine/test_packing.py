@@ -93,6 +93,18 @@ def test_types_and_shapes():
 
 
 @given(documents=document_lists(), max_tokens=st.integers(1, 30))
+def test_what_belongs_to_one_sample_is_not_split(documents, max_tokens):
+    documents = [dataclasses.replace(one, sample=number // 2) for number, one in enumerate(documents)]
+    parts = split(pack(documents), max_tokens)
+    assert [n for part in parts for n in part.lengths] == [len(one.ids) for one in documents]
+    own = [set(part.samples.tolist()) for part in parts]
+    assert sum(map(len, own)) == len(set().union(*own))
+    assert all(
+        part.tokens <= max_tokens or len(samples) == 1 for part, samples in zip(parts, own, strict=True)
+    )
+
+
+@given(documents=document_lists(), max_tokens=st.integers(1, 30))
 def test_split_equals_packing_the_parts(documents, max_tokens):
     first = 0
     for part in split(pack(documents), max_tokens):

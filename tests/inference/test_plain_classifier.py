@@ -27,7 +27,7 @@ from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import UsageError
 from seqmlm.inference import model_folder
-from seqmlm.inference.labeller import HeadCard, Labeller, paired, pieces
+from seqmlm.inference.labeller import HeadCard, Labeller, pieces, pieces_of_pair
 from seqmlm.tasks.models import export_model
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
@@ -138,10 +138,11 @@ def test_a_pair_is_one_sequence_to_transformers_too(tmp_path: Path) -> None:
     model = model_folder.load(folder)
     space, texts = model.tokenizer.space, ("the cat sees", "a dog barks")
     first, second = (model.tokenizer.encode(one) for one in texts)
-    both = paired(first, second, space, False, 32)
+    read = pieces_of_pair(first, second, space, card, types=False)
+    [both] = [one.encoding for one in read]
     assert AutoTokenizer.from_pretrained(tmp_path / "out")(*texts)["input_ids"] == both.ids.tolist()
     labeller = Labeller.load(model, Conditionals(model.rows))
-    [said] = labeller.outputs([pieces(both, space, card)[0]], [1])
+    [said] = labeller.outputs([read], [1])
     found = logits(AutoModelForSequenceClassification, tmp_path / "out", both)
     np.testing.assert_allclose(found, said[0], rtol=1e-5, atol=1e-5)
 
@@ -150,6 +151,7 @@ def test_a_pair_is_one_sequence_to_transformers_too(tmp_path: Path) -> None:
     ("architecture", "settings", "told"),
     [
         ("modernbert", {"pool": "prompt"}, "the gap of a prompt"),
+        ("modernbert", {"pair": "other", "pairing": "bi"}, "both sequences of a pair apart"),
         ("bert", {"pool": "start"}, "bert has a further layer before the classes"),
         ("roberta", {"pool": "mean"}, "roberta has a further layer"),
         ("modernbert", {"kind": "tags", "pool": "mean"}, "from the mean over its tokens"),

@@ -25,7 +25,7 @@ from transformers import (
 
 from seqmlm.data.tags import tagged
 from seqmlm.engine.types import Encoding
-from seqmlm.inference.labeller import HeadCard, pieces
+from seqmlm.inference.labeller import HeadCard, at_once, pieces, pieces_of_pair
 from seqmlm.tasks.observers import Recorder
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
@@ -64,7 +64,7 @@ def spans_of(words: list[str]) -> list[dict[str, Any]]:
 def labelled(kind: str, folder: Path) -> list[object]:
     """Files with labels of a kind that follow from the words, and the arguments that name them."""
     told = sentences(200)
-    if kind == "pair":
+    if kind in ("pair", "bi"):
         told = [words[:4] for words in told]
     if kind == "tags":
         letters = ["".join("AGVL"[k] for k in np.random.default_rng(n).integers(0, 4, 12)) for n in range(80)]
@@ -89,6 +89,8 @@ def labelled(kind: str, folder: Path) -> list[object]:
         }.items():
             (folder / f"{name}.txt").write_text("".join(" ".join(one) + "\n" for one in own))
         return ["--class", f"yes={folder / 'yes.txt'}", "--class", f"no={folder / 'no.txt'}"]
+    if kind == "bi":
+        return [*labelled("pair", folder), "--set", "pairing=bi"]
     values: dict[str, Callable[[list[str]], dict[str, Any]]] = {
         "class": lambda words: {"y": "yes" if "cat" in words else "no"},
         "value": lambda words: {"y": 0.5 + sum(len(word) for word in words)},
@@ -110,7 +112,8 @@ PRIMARY = {"value": "spearman", "multilabel": "micro_f1", "entities": "f1"}
     [
         *(("class", how) for how in ("all", "last:1", "lora:2", "none")),
         *((kind, "all") for kind in ("files", "pair", "value", "multilabel", "tags", "entities")),
-        *((kind, "none") for kind in ("value", "multilabel", "tags")),
+        *((kind, "none") for kind in ("value", "multilabel", "tags", "bi")),
+        ("bi", "lora:2"),
     ],
 )
 def test_labels_are_learnt_judged_kept_and_predicted(
@@ -145,7 +148,7 @@ def test_labels_are_learnt_judged_kept_and_predicted(
     again = seqmlm("predict", "learnt", source, "--out", tmp_path / "p.jsonl")
     assert again.code == 0, again.err
     rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
-    if kind in ("class", "pair") and tune == "all":
+    if kind in ("class", "pair", "bi"):
         of = {row["id"]: row["p"]["yes"] for row in rows}
         assert all(one["p"]["yes"] == pytest.approx(of[one["id"]], abs=1e-4) for one in table)
     if kind == "tags":
@@ -223,18 +226,21 @@ def test_of_a_rare_class_the_ranking_decides(
     )
 
 
-@pytest.mark.parametrize("step", [1, 3, 6])
-@pytest.mark.parametrize("tune", ["all", "lora:2"])
+@pytest.mark.parametrize(
+    ("kind", "tune", "step"),
+    [*(("class", tune, step) for tune in ("all", "lora:2") for step in (1, 3, 6)), ("bi", "all", 3)],
+)
 def test_killed_at_any_step_and_resumed_it_reaches_the_same_weights(
-    step: int,
+    kind: str,
     tune: str,
+    step: int,
     models: dict[str, Path],
     workspace: Path,
     tmp_path: Path,
     seqmlm: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = ("finetune", models["text"], *labelled("class", tmp_path), "--tune", tune, "--rivals", "off")
+    asked = ("finetune", models["text"], *labelled(kind, tmp_path), "--tune", tune, "--rivals", "off")
     asked = (*asked, "--set", "epochs=2", "--set", "tokens_per_step=200")
     assert seqmlm(*asked, "--name", "whole").code == 0
     on_step = Recorder.on_step
@@ -299,6 +305,8 @@ BAD: dict[str, tuple[list[dict[str, Any]], tuple[str, ...], int, str]] = {
     "rank 0": (ROWS, ("--label", "y", "--tune", "lora:0"), 2, "lora:R with a number above 0"),
     "too many layers": (ROWS, ("--label", "y", "--tune", "last:9"), 2, "takes 1 to 2"),
     "a CRF of classes": (ROWS, ("--label", "y", "--set", "crf=true"), 2, "CRF joins the tags"),
+    "a pair of one": (ROWS, ("--label", "y", "--set", "pairing=bi"), 2, "the other one with --pair"),
+    "a prompt of two": (ROWS, ("--label", "y", "--pair", "n", "--head", "prompt"), 2, "one sequence"),
     "nothing": (ROWS, ("--label", "y", "--shots", "0"), 2, "shots must be at least 1"),
 }
 
@@ -372,6 +380,20 @@ def test_every_label_is_read_once_at_the_tokens_it_overlaps(pool: Any, length: i
         naive = [one for one in spans[1:-1].tolist() if one[1] > start and one[0] < end]
         assert read[number] == (naive[:1] if pool == "start" else naive) or length == 8
     assert len(read) == len(bounds)
+
+
+def test_both_of_a_pair_are_read_once_in_windows_of_their_own() -> None:
+    card = HeadCard(kind="class", label="y", names=("a", "b"), pair="other", pairing="bi", length=8)
+    tokenizer = ResidueTokenizer()
+    first, second = (tokenizer.encode(text) for text in ("MKTAYIAKQRQISFVK", "GAVL"))
+    found = pieces_of_pair(first, second, tokenizer.space, card, types=True)
+    assert max(len(one.encoding) for one in found) <= 8
+    begins = [number for number, one in enumerate(found) if one.labels.first.any()]
+    assert begins == [0, len(found) - 1]
+    for side, own in ((first, found[:-1]), (second, found[-1:])):
+        assert set(side.ids.tolist()) == {token for one in own for token in one.encoding.ids.tolist()}
+        assert sum(one.labels.weights.sum() for one in own) == pytest.approx(0.5)
+    assert at_once(found, card) == [found]
 
 
 def test_a_prompt_begins_as_zero_shot_and_learns(
