@@ -1,8 +1,7 @@
 """What predictions are worth: measures of each task with intervals over its natural unit, paired differences.
 
-A measure is read from how often each group (sentence, chain, patient, session) is taken. Most are functions
-of sums, which are added up within groups once, so that a draw costs one product; those of ranks (AUROC,
-AUPRC, Spearman) go through all items again and have fewer draws.
+A measure is read from how often each item counts: once, or as often as a resample of whole groups (sentence,
+chain, patient, session) has it. Those of ranks (AUROC, AUPRC, Spearman) have fewer draws.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from seqmlm.evaluation.intervals import bootstrap_weights, summarized
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 Reader = Callable[[Doubles], float]
-"""How often each group is taken (G,) -> the measure; NaN where it is not defined."""
+"""How often each item counts (N,) -> the measure; NaN where it is not defined."""
 
 PRIMARY = MappingProxyType(
     {"class": "accuracy", "multilabel": "micro_f1", "value": "spearman", "tags": "accuracy", "entities": "f1"}
@@ -84,12 +83,12 @@ def measures(
     >>> found["accuracy"].value, found["auroc"].value, found["accuracy"].high
     (0.75, 1.0, 1.0)
     """
-    place, size = _places(groups)
-    readers = _readers(task, truth, predicted, place, names)
-    values = {name: read(np.ones(size)) for name, read in readers.items()}
+    readers = _readers(task, truth, predicted, names, len(np.asarray(groups)))
+    values = {name: read(np.ones(len(truth))) for name, read in readers.items()}
     drawn: dict[str, list[float]] = {name: [] for name, value in values.items() if not np.isnan(value)}
-    weights = bootstrap_weights(np.arange(size), draws, seed)
-    for draw in range(draws if size > 1 else 0):
+    several = len(np.unique(groups)) > 1
+    weights = bootstrap_weights(groups, draws, seed)
+    for draw in range(draws if several else 0):
         taken = weights(draw)
         for name, own in drawn.items():
             if draw < RANKED_DRAWS or name not in RANKED:
@@ -122,10 +121,9 @@ def difference(
     Raises:
         UsageError: as `measures`; a measure that these predictions do not have.
     """
-    place, size = _places(groups)
-    # Groups 0 to G - 1 are the first predictions, G to 2 G - 1 the second: one reader serves every mixture.
-    both = np.concatenate([place, place + size])
-    readers = _readers(task, _stacked(truth, truth), _stacked(first, second), both, names)
+    # Both predictions of the same items, one after the other: one reader serves every mixture of them.
+    both = (_twice(truth, truth), _twice(first, second))
+    readers = _readers(task, *both, names, 2 * len(np.asarray(groups)))
     read = readers.get(metric)
     if read is None:
         raise UsageError(f"no measure {metric!r} of these predictions: one of {', '.join(readers)}")
@@ -133,23 +131,22 @@ def difference(
     def between(one: Doubles, other: Doubles) -> float:
         return read(np.concatenate([one, other])) - read(np.concatenate([other, one]))
 
-    ones, none = np.ones(size), np.zeros(size)
+    ones, none = np.ones(len(truth)), np.zeros(len(truth))
     value = between(ones, none)
     if np.isnan(value):
         raise UsageError(f"{metric} is not defined for these predictions")
-    weights = bootstrap_weights(np.arange(size), draws, seed)
-    drawn = np.array([between(weights(draw), none) for draw in range(draws if size > 1 else 0)])
+    units, place = np.unique(np.asarray(groups), return_inverse=True)
+    weights = bootstrap_weights(place, draws, seed)
+    drawn = np.array([between(weights(draw), none) for draw in range(draws if len(units) > 1 else 0)])
     random = np.random.default_rng(seed)
-    kept = (random.integers(2, size=size).astype(np.float64) for _ in range(draws))
+    kept = (random.integers(2, size=len(units)).astype(np.float64)[place] for _ in range(draws))
     swapped = np.array([between(one, 1 - one) for one in kept])
     found = summarized(value, drawn)
     side = min(int(np.sum(drawn <= 0)), int(np.sum(drawn >= 0)))
     # What is equal but for the order of a sum counts as equal.
     extreme = int(np.sum(np.abs(swapped) >= abs(value) - 1e-12))
     return Difference(
-        value,
-        found.low,
-        found.high,
+        *(value, found.low, found.high),
         min(1.0, 2 * (1 + side) / (1 + found.draws)),
         (1 + extreme) / (1 + int(np.sum(~np.isnan(swapped)))),
     )
@@ -176,17 +173,12 @@ def temperature(logits: Doubles, truth: ArrayLike) -> float:
     return float(np.exp(minimize_scalar(loss, bounds=np.log([least, 20.0]), method="bounded").x))
 
 
-def _places(groups: ArrayLike) -> tuple[Longs, int]:
-    """The number of each item's group (N,), and how many groups there are."""
-    found, place = np.unique(np.asarray(groups), return_inverse=True)
-    return place.astype(np.int64), len(found)
-
-
-def _stacked(one: Any, other: Any) -> Any:
+def _twice(one: Any, other: Any) -> Any:
     return [*one, *other] if isinstance(one, list) else np.concatenate([one, other])
 
 
-def _readers(task: str, truth: Any, predicted: Any, place: Longs, names: Sequence[str]) -> dict[str, Reader]:
+def _readers(task: str, truth: Any, predicted: Any, names: Sequence[str], n: int) -> dict[str, Reader]:
+    """The measures of a task's predictions for `n` items."""
     if task not in READERS:
         raise UsageError(f"no task {task!r}: one of {', '.join(READERS)}")
     if task != "entities":
@@ -196,79 +188,70 @@ def _readers(task: str, truth: Any, predicted: Any, place: Longs, names: Sequenc
             raise UsageError(f"{width} columns of predictions for {len(names)} names")
         if not (np.isfinite(truth).all() and np.isfinite(predicted).all()):
             raise UsageError("a truth or a prediction is not a finite number")
-    if not len(truth) == len(predicted) == len(place):
-        raise UsageError(f"{len(predicted)} predictions and {len(place)} groups for {len(truth)} items")
-    return READERS[task](truth, predicted, place)
+    if not len(truth) == len(predicted) == n:
+        raise UsageError(f"{len(predicted)} predictions and {n} groups for {len(truth)} items")
+    return READERS[task](truth, predicted)
 
 
-def _class(truth: Longs, predicted: Doubles, place: Longs) -> dict[str, Reader]:
-    from scipy import sparse
-
+def _class(truth: Longs, predicted: Doubles) -> dict[str, Reader]:
     n, width = predicted.shape
     top, confidence = predicted.argmax(axis=1), predicted.max(axis=1)
+    right = (top == truth).astype(np.float64)
     bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
-    gaps = _one_hot(bins, BINS).multiply((confidence - (top == truth))[:, None])
     # sum of (p - y)^2 = sum of p^2 - 2 p[truth] + 1
     brier = np.sum(predicted**2, axis=1) - 2 * predicted[np.arange(n), truth] + 1
-    counts = _counts(place, _one_hot(truth, width), _one_hot(top, width))
-    errors = _sums(place, sparse.hstack([gaps, brier[:, None], np.ones((n, 1))]))
     found = {1} if width == 2 else set(range(width))
-    curves = _curves(place, [(truth == one, predicted[:, one]) for one in sorted(found)])
+    curves = _curves([(truth == one, predicted[:, one]) for one in sorted(found)])
     if width > 2:
         curves.pop("auprc", None)
+
+    def counts(taken: Doubles) -> Doubles:
+        """Rightly said, said and true, by class: (3, K)."""
+        each = ((truth, taken * right), (top, taken), (truth, taken))
+        return np.array([np.bincount(one, weights, width) for one, weights in each])
+
+    def ece(taken: Doubles) -> float:
+        gaps = np.bincount(bins, taken * (confidence - right), BINS)
+        return float(np.abs(gaps).sum() / taken.sum())
+
     return {
-        "accuracy": lambda taken: float(_share(counts(taken)[0].sum(), counts(taken)[2].sum())),
+        "accuracy": lambda taken: float(taken @ right / taken.sum()),
         "macro_f1": lambda taken: _mean(_f1(*counts(taken))),
         "mcc": lambda taken: _mcc(*counts(taken)),
-        "brier": lambda taken: float(_share(*errors(taken)[BINS:])),
-        "ece": lambda taken: float(_share(np.abs(errors(taken)[:BINS]).sum(), errors(taken)[-1])),
+        "brier": lambda taken: float(taken @ brier / taken.sum()),
+        "ece": ece,
         **curves,
     }
 
 
-def _multilabel(truth: Longs, predicted: Doubles, place: Longs) -> dict[str, Reader]:
-    from scipy import sparse
-
-    counts = _counts(place, sparse.csr_array(truth), sparse.csr_array(predicted >= 0.5, dtype=np.float64))
+def _multilabel(truth: Longs, predicted: Doubles) -> dict[str, Reader]:
+    true, said = truth == 1, predicted >= 0.5
+    each = [one.astype(np.float64) for one in (true & said, said, true)]
     return {
-        "micro_f1": lambda taken: float(_f1(*counts(taken).sum(axis=1))),
-        "macro_f1": lambda taken: _mean(_f1(*counts(taken))),
-        **_curves(place, zip(truth.T == 1, predicted.T, strict=True)),
+        "micro_f1": lambda taken: float(_f1(*((taken @ one).sum() for one in each))),
+        "macro_f1": lambda taken: _mean(_f1(*(taken @ one for one in each))),
+        **_curves(zip(true.T, predicted.T, strict=True)),
     }
 
 
-def _value(truth: Doubles, predicted: Doubles, place: Longs) -> dict[str, Reader]:
-    truth, predicted = truth.reshape(len(place), -1).astype(np.float64), predicted.reshape(len(place), -1)
-    x, y, error = truth - truth.mean(axis=0), predicted - predicted.mean(axis=0), predicted - truth
-    sums = _sums(place, np.hstack([x, y, x * x, y * y, x * y, error**2, np.ones_like(x)]))
-    ranks = [(_ranks(one), _ranks(other)) for one, other in zip(truth.T, predicted.T, strict=True)]
+def _value(truth: Doubles, predicted: Doubles) -> dict[str, Reader]:
+    from scipy.stats import rankdata
 
-    def moments(taken: Doubles) -> Doubles:
-        """Variances of truth and prediction, covariance, mean squared error: (4, K)."""
-        *found, n = sums(taken).reshape(7, -1)
-        x, y, xx, yy, xy, squared = np.array(found) / n
-        spreads = [np.where(v > 1e-12 * s, v, 0.0) for v, s in ((xx - x * x, xx), (yy - y * y, yy))]
-        return np.array([*spreads, xy - x * y, squared])
+    columns = [np.reshape(one, (len(truth), -1)).astype(np.float64) for one in (truth, predicted)]
 
-    def pearson(taken: Doubles) -> float:
-        one, other, common, _ = moments(taken)
-        return _mean(_share(common, np.sqrt(one * other)))
-
-    def spearman(taken: Doubles) -> float:
-        own = taken[place]
-        centred = [[r - own @ r / own.sum() for r in (one(own), other(own))] for one, other in ranks]
-        return _mean([_share(own @ (a * b), np.sqrt((own @ (a * a)) * (own @ (b * b)))) for a, b in centred])
+    def reader(measure: Callable[[Doubles, Doubles], Doubles]) -> Reader:
+        """Mean over columns of a measure of true and predicted values (N, K)."""
+        return lambda taken: _mean(measure(*(np.repeat(one, taken.astype(int), axis=0) for one in columns)))
 
     return {
-        "spearman": spearman,
-        "pearson": pearson,
-        "rmse": lambda taken: _mean(np.sqrt(moments(taken)[3])),
-        "r2": lambda taken: _mean(1 - _share(moments(taken)[3], moments(taken)[0])),
+        "spearman": reader(lambda x, y: _correlation(rankdata(x, axis=0), rankdata(y, axis=0))),
+        "pearson": reader(_correlation),
+        "rmse": reader(lambda x, y: np.sqrt(np.mean((x - y) ** 2, axis=0))),
+        "r2": reader(lambda x, y: 1 - _share(np.mean((x - y) ** 2, axis=0), _centred(x).var(axis=0))),
     }
 
 
-def _entities(truth: Any, predicted: Any, place: Longs) -> dict[str, Reader]:
-    from scipy import sparse
+def _entities(truth: Any, predicted: Any) -> dict[str, Reader]:
     from seqeval.scheme import IOB2, Entities
 
     sentences = [
@@ -276,74 +259,48 @@ def _entities(truth: Any, predicted: Any, place: Longs) -> dict[str, Reader]:
         for tags in (truth, predicted)
     ]
     types = sorted({tag for side in sentences for own in side for tag, _, _ in own})
-    parts = [np.zeros((len(place), len(types))) for _ in range(3)]
+    found = np.zeros((len(truth), 3, len(types)))  # rightly said, said and true
     for row, (true, said) in enumerate(zip(*sentences, strict=True)):
-        for part, own in zip(parts, (true & said, said, true), strict=True):
+        for part, own in enumerate((true & said, said, true)):
             for tag, _, _ in own:
-                part[row, types.index(tag)] += 1
-    sums = _sums(place, sparse.csr_array(np.hstack(parts)))
-
-    def counts(taken: Doubles) -> Doubles:
-        return sums(taken).reshape(3, -1)
+                found[row, part, types.index(tag)] += 1
+    total = found.sum(axis=2)
 
     def of_type(number: int) -> Reader:
-        return lambda taken: float(_f1(*counts(taken)[:, number]))
+        return lambda taken: float(_f1(*(taken @ found[:, :, number])))
 
     return {
-        "f1": lambda taken: float(_f1(*counts(taken).sum(axis=1))),
-        "precision": lambda taken: float(_share(*counts(taken).sum(axis=1)[:2])),
-        "recall": lambda taken: float(_share(*counts(taken).sum(axis=1)[::2])),
+        "f1": lambda taken: float(_f1(*(taken @ total))),
+        "precision": lambda taken: float(_share(*(taken @ total)[:2])),
+        "recall": lambda taken: float(_share(*(taken @ total)[::2])),
         **{f"f1_{tag}": of_type(number) for number, tag in enumerate(types)},
     }
 
 
-READERS: Mapping[str, Callable[[Any, Any, Longs], dict[str, Reader]]] = MappingProxyType(
+READERS: Mapping[str, Callable[[Any, Any], dict[str, Reader]]] = MappingProxyType(
     {"class": _class, "tags": _class, "multilabel": _multilabel, "value": _value, "entities": _entities}
 )
 
 
-def _sums(place: Longs, columns: Any) -> Callable[[Doubles], Doubles]:
-    """Sums of columns (N, S), dense or sparse, over the items that are taken: (G,) -> (S,)."""
-    from scipy import sparse
-
-    of_group = (sparse.csr_array(columns).T @ _one_hot(place, int(place.max()) + 1)).tocsr()
-    return lambda taken: np.asarray(of_group @ taken)
-
-
-def _counts(place: Longs, truth: Any, said: Any) -> Callable[[Doubles], Doubles]:
-    """Rightly said, said and true, by class (3, K), from sparse (N, K) of 0 and 1."""
-    from scipy import sparse
-
-    sums = _sums(place, sparse.hstack([truth.multiply(said), said, truth]))
-    return lambda taken: sums(taken).reshape(3, -1)
-
-
-def _one_hot(numbers: Longs, width: int) -> Any:
-    from scipy import sparse
-
-    n = len(numbers)
-    return sparse.csr_array((np.ones(n), (np.arange(n), numbers)), shape=(n, width))
-
-
-def _curves(place: Longs, columns: Iterable[tuple[Any, Any]]) -> dict[str, Reader]:
+def _curves(columns: Iterable[tuple[Any, Any]]) -> dict[str, Reader]:
     """Mean AUROC and average precision over pairs of truth (N,) and score (N,) that have both values."""
     curves = [Detection(truth, score).curve for truth, score in columns if 0 < truth.sum() < len(truth)]
+    return {
+        "auroc": lambda taken: _mean([curve(taken).auroc for curve in curves]),
+        "auprc": lambda taken: _mean([curve(taken).average_precision for curve in curves]),
+    }
 
-    def mean(measure: str) -> Reader:
-        return lambda taken: _mean([getattr(curve(taken[place]), measure) for curve in curves])
 
-    return {"auroc": mean("auroc"), "auprc": mean("average_precision")}
+def _centred(values: Doubles) -> Doubles:
+    """Columns (N, K) around their means; of what is constant exactly 0."""
+    apart = values - values[:1]
+    return np.asarray(apart - apart.mean(axis=0))
 
 
-def _ranks(values: Doubles) -> Callable[[Doubles], Doubles]:
-    """Average ranks (N,), but for a constant, of items that occur so often (N,)."""
-    distinct, place = np.unique(values, return_inverse=True)
-
-    def ranks(often: Doubles) -> Doubles:
-        counts = np.bincount(place, weights=often, minlength=len(distinct))
-        return np.asarray((np.cumsum(counts) - counts / 2)[place])
-
-    return ranks
+def _correlation(one: Doubles, other: Doubles) -> Doubles:
+    """Pearson's, of columns (N, K)."""
+    x, y = _centred(one), _centred(other)
+    return _share(np.sum(x * y, axis=0), np.sqrt(np.sum(x * x, axis=0) * np.sum(y * y, axis=0)))
 
 
 def _share(part: ArrayLike, whole: ArrayLike) -> Doubles:
