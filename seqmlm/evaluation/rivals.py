@@ -6,21 +6,23 @@ and wider windows are read. Classes are numbers of `names`; predictions have the
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from seqmlm.data.tags import entities, tagged
 
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 Examples = Sequence[Sequence[str]]
 
 MOST_UNITS = 300_000
-BATCH = 1_000
 BEYOND = "\n"
 """A unit that stands beyond the ends of an example."""
 
@@ -119,15 +121,13 @@ def windowed(
     windows = _Windows([train[one] for one in chosen])
     labels = np.concatenate([np.asarray(truth[one], dtype=np.int64) for one in chosen])
     features = windows.of([train[one] for one in chosen])[labels >= 0]
-    read = _classifier(LogisticRegression(max_iter=40), features, labels[labels >= 0])
-    found: list[Doubles] = []
-    for at in range(0, len(test), BATCH):
-        some = test[at : at + BATCH]
-        p = read(windows.of(some), len(names))
-        found += np.split(p, np.cumsum([len(one) for one in some])[:-1])
+    model = LogisticRegression(max_iter=40)
+    p = _probabilities(model, features, labels[labels >= 0], windows.of(test), len(names))
+    found = np.split(p, np.cumsum([len(one) for one in test])[:-1])
     if task == "tags":
         return found
-    return [_repaired([names[tag] for tag in p.argmax(axis=1)]) for p in found]
+    said = [[names[tag] for tag in one.argmax(axis=1)] for one in found]
+    return [tagged(entities(tags)[0], len(tags), "bio") for tags in said]
 
 
 def boosted(
@@ -151,9 +151,7 @@ def boosted(
     Returns:
         As `bag`.
     """
-    filled = [name for name in train if any(value not in (None, "") for value in train[name])]
-    columns = [_column(train[name], test[name]) for name in filled]
-
+    columns = [_column(own, test[name]) for name, own in train.items() if any(map(_filled, own))]
     tables = [np.column_stack(part) for part in zip(*columns, strict=True)]
     return _predicted(task, _trees, tables[0], truth, tables[1], names)
 
@@ -207,8 +205,10 @@ def _linear(task: str, truth: Any) -> Any:
 
     strengths = [0.1, 1.0, 10.0]
     if task == "value":
-        return _chosen(task, truth, Ridge(), {"alpha": strengths})
-    return _chosen(task, truth, LogisticRegression(solver="newton-cg", max_iter=100), {"C": strengths})
+        return cross_validated(task, truth, Ridge(), {"alpha": strengths})
+    return cross_validated(
+        task, truth, LogisticRegression(solver="newton-cg", max_iter=100), {"C": strengths}
+    )
 
 
 def _trees(task: str, truth: Any) -> Any:
@@ -218,11 +218,11 @@ def _trees(task: str, truth: Any) -> Any:
     kind = HistGradientBoostingRegressor if task == "value" else HistGradientBoostingClassifier
     sizes = [{"learning_rate": [rate], "max_leaf_nodes": [leaves]} for rate, leaves in ((0.1, 31), (0.05, 8))]
     model = kind(categorical_features=None, early_stopping=False, random_state=0)
-    return _chosen(task, truth, model, sizes, None if task == "value" else "neg_log_loss")
+    return cross_validated(task, truth, model, sizes, None if task == "value" else "neg_log_loss")
 
 
-def _chosen(task: str, truth: Any, model: Any, grid: Any, scoring: str | None = None) -> Any:
-    """What 3-fold cross-validation chooses; the model itself, where a class has too few examples for it."""
+def cross_validated(task: str, truth: Any, model: Any, grid: Any, scoring: str | None = None) -> Any:
+    """A model that 3-fold cross-validation sets; as it is, where a class has too few examples for that."""
     from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 
     if task == "value":
@@ -239,59 +239,49 @@ def _predicted(
     """Predictions (M, ...) of an estimator for each column of the truth (N, ...)."""
     truth = np.asarray(truth)
     if task == "class":
-        return _classifier(make(task, truth), train, truth)(test, len(names))
+        return _probabilities(make(task, truth), train, truth, test, len(names))
     columns = truth.reshape(len(truth), -1).T
     if task == "multilabel":
-        found = [_classifier(make(task, one), train, one)(test, 2)[:, 1] for one in columns]
+        found = [_probabilities(make(task, one), train, one, test, 2)[:, 1] for one in columns]
     else:
         found = [make(task, one).fit(train, one).predict(test) for one in columns]
     return np.column_stack(found).reshape(-1, *truth.shape[1:])
 
 
-def _classifier(model: Any, train: Any, truth: Longs) -> Callable[[Any, int], Doubles]:
-    """Fit; probabilities (M, K) of features and K. One class alone is certain."""
+def _probabilities(model: Any, train: Any, truth: Longs, test: Any, width: int) -> Doubles:
+    """(M, K) of K classes, by a classifier that is fitted first. One class alone is certain."""
+    from sklearn.dummy import DummyClassifier
     from sklearn.exceptions import ConvergenceWarning
 
-    classes = np.unique(truth)
-    if len(classes) > 1:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(train, truth)
-
-    def read(test: Any, width: int) -> Doubles:
-        p = np.zeros((test.shape[0], width))
-        p[:, classes] = model.predict_proba(test) if len(classes) > 1 and len(p) else 1.0
-        return p
-
-    return read
+    model = model if len(np.unique(truth)) > 1 else DummyClassifier()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(train, truth)
+    p = np.zeros((test.shape[0], width))
+    p[:, model.classes_] = model.predict_proba(test)
+    return p
 
 
 def _letters(examples: Examples) -> bool:
     return all(len(unit) == 1 for units in examples for unit in units)
 
 
-def _column(train: Sequence[Any], test: Sequence[Any]) -> tuple[Doubles, Doubles]:
+def _filled(value: Any) -> bool:
+    return value not in (None, "")
+
+
+def _number(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _column(train: Sequence[Any], test: Sequence[Any]) -> list[list[float]]:
     """Training's and test's values as numbers, NaN where missing."""
-
-    def number(value: Any) -> float:
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            return float("nan")
-
-    known = [value for value in train if value not in (None, "")]
-    if any(np.isnan(number(value)) for value in known):
-        common = Counter(str(value) for value in known).most_common()
-        ranks = {value: float(rank) for rank, (value, _) in enumerate(common)}
-        first, second = ([ranks.get(str(value), np.nan) for value in part] for part in (train, test))
-    else:
-        first, second = ([number(value) for value in part] for part in (train, test))
-    return np.array(first), np.array(second)
-
-
-def _repaired(tags: Iterable[str]) -> list[str]:
-    found: list[str] = []
-    for tag in tags:
-        inside = tag.startswith("I-") and not (found and found[-1][0] in "BI" and found[-1][2:] == tag[2:])
-        found.append(f"B-{tag[2:]}" if inside else tag)
-    return found
+    often = Counter(str(value) for value in train if _filled(value)).most_common()
+    ranks = {value: float(rank) for rank, (value, _) in enumerate(often)}
+    if any(math.isnan(_number(value)) for value in ranks):
+        return [[ranks.get(str(value), math.nan) for value in part] for part in (train, test)]
+    return [[_number(value) for value in part] for part in (train, test)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,9 @@ import torch
 
 from seqmlm.engine.backbones import HEADS
 from seqmlm.engine.heads import LabelledRows, freeze_all_but_last
-from seqmlm.engine.types import Floats
+from seqmlm.engine.types import Floats, Longs
 from seqmlm.errors import UsageError
+from seqmlm.evaluation.rivals import Doubles, cross_validated
 from seqmlm.inference.labeller import HeadCard
 
 
@@ -27,10 +27,9 @@ def tune(rows: LabelledRows, how: str) -> None:
         UsageError: something else, or what the model does not have.
     """
     kind, _, number = how.partition(":")
-    if kind == "all" and not number:
-        return
-    if kind == "none" and not number:
+    if how == "none":
         rows.rows.requires_grad_(False)
+    if how in ("all", "none"):
         return
     if kind not in ("last", "lora") or not number.isdecimal() or int(number) < 1:
         raise UsageError(f"--tune takes all, none, last:K or lora:R with a number above 0, not {how!r}")
@@ -42,11 +41,8 @@ def tune(rows: LabelledRows, how: str) -> None:
 
     model: Any = rows.rows.model
     stack = f"{model.base_model_prefix}.{HEADS[model.config.model_type].layers}"
-    targets = [
-        f"{stack}.{name}"
-        for name, one in model.get_submodule(stack).named_modules()
-        if isinstance(one, nn.Linear)
-    ]
+    layers = model.get_submodule(stack).named_modules()
+    targets = [f"{stack}.{name}" for name, one in layers if isinstance(one, nn.Linear)]
     rank = int(number)
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets), model)
     rows.between().requires_grad_(True)
@@ -87,36 +83,33 @@ def fit_frozen(rows: LabelledRows, card: HeadCard, features: Floats, targets: Fl
         fitted = RidgeCV(alphas=np.logspace(-1, 4, 11)).fit(inputs, told)
         weight, bias = np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)
     elif card.kind == "multilabel":
-        for column in range(len(card.names)):
-            if 0 < told[:, column].sum() < len(told):
-                (weight[column],), (bias[column],) = _logistic(inputs, told[:, column])
-            else:
-                bias[column] = 10.0 if told[0, column] else -10.0
+        for number, column in enumerate(told.T):
+            classes, weights, biases = _logistic(inputs, column)
+            weight[number] = weights[-1]
+            bias[number] = biases[-1] if len(classes) > 1 else 10.0 if classes[0] else -10.0
     else:
-        classes = np.unique(told[:, 0]).astype(int)
+        classes, weights, biases = _logistic(inputs, told[:, 0])
         bias[:] = -1e4
-        coefficients, intercepts = _logistic(inputs, told[:, 0]) if len(classes) > 1 else ((), ())
-        if len(classes) == 1:
-            bias[classes] = 0.0
-        elif len(classes) == 2:  # the second against the first
-            weight[classes[1]], bias[classes] = coefficients[0], (0.0, intercepts[0])
-        else:
-            weight[classes], bias[classes] = coefficients, intercepts
+        weight[classes], bias[classes] = weights, biases
     scaled = weight / scaler.scale_
     with torch.no_grad():
         rows.classifier.weight.copy_(torch.from_numpy(scaled))
         rows.classifier.bias.copy_(torch.from_numpy(bias - scaled @ scaler.mean_))
 
 
-def _logistic(inputs: Floats, told: Floats) -> tuple[Sequence[Any], Sequence[float]]:
-    """Coefficients (K, H) and intercepts (K,), one of each for two classes."""
+def _logistic(inputs: Floats, told: Floats) -> tuple[Longs, Doubles, Doubles]:
+    """Classes that occur (K,), their weights (K, H) and biases (K,); of two, the first one's are 0."""
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GridSearchCV
 
-    model = LogisticRegression(max_iter=1000)
-    if np.unique(told, return_counts=True)[1].min() >= 3 and len(told) <= 20_000:
-        search = GridSearchCV(model, {"C": [0.001, 0.01, 0.1, 1.0]}, cv=3).fit(inputs, told)
-        model = search.best_estimator_
-    else:
-        model = LogisticRegression(max_iter=1000, C=0.1).fit(inputs, told)
-    return model.coef_, model.intercept_
+    classes = np.unique(told).astype(np.int64)
+    if len(classes) == 1:
+        return classes, np.zeros((1, inputs.shape[1])), np.zeros(1)
+    model = LogisticRegression(max_iter=1000, C=0.1)
+    if len(told) <= 20_000:
+        model = cross_validated("class", told, model, {"C": [0.001, 0.01, 0.1, 1.0]})
+    fitted = model.fit(inputs, told)
+    fitted = getattr(fitted, "best_estimator_", fitted)
+    weights, biases = fitted.coef_, fitted.intercept_
+    if len(classes) == 2:
+        weights, biases = np.vstack([0 * weights, weights]), np.append(0.0, biases)
+    return classes, weights, biases

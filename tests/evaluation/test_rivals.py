@@ -115,11 +115,6 @@ def test_windows_read_suffix_and_shape_of_new_words() -> None:
     assert score("entities", true, found, ["N", "V"], "f1") > 0.97
 
 
-def test_an_inside_tag_that_continues_nothing_begins() -> None:
-    tags = ["I-a", "I-a", "O", "I-a", "I-b", "B-b", "I-b"]
-    assert rivals._repaired(tags) == ["B-a", "I-a", "O", "B-a", "B-b", "B-b", "I-b"]
-
-
 def test_windows_train_on_some_of_many_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """The draw is the seed's: same predictions with the same one, others with another."""
     monkeypatch.setattr(rivals, "MOST_UNITS", 300)
