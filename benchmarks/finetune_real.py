@@ -201,7 +201,7 @@ def yeast(data: Path, work: Path, quick: bool) -> Task:
     labels = written(work / "yeast.csv", "\n".join(rows) + "\n")
     config = {"train": (sequences,), "label_file": labels, "pair": "other", "labels": ("label",)}
     corpus = data / "protein/flip_secondary_structure/sequences.fasta.gz"
-    return Task("protein", {**config, "allow_overlap": True}, [corpus])
+    return Task("protein", {**config, "pairing": "bi", "allow_overlap": True}, [corpus])
 
 
 def cosqa(data: Path, work: Path, quick: bool) -> Task:
