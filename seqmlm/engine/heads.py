@@ -66,7 +66,8 @@ class HeadConfig:
         outputs: K, classes or numbers.
         crf: entities are one chain of classes, not each unit alone.
         pairs: what is read belongs to two sequences, embedded apart: of labels 2n and 2n + 1 (as above, each
-            with half of the weight and all targets) one is predicted, from their states u and v.
+            with half of the weight and all targets) one is predicted, from their states u and v: from u, v,
+            |u - v| and u v, but values from their cosine (Reimers and Gurevych 2019).
         dropout: of the pooled states, in [0, 1).
     """
 
@@ -75,6 +76,11 @@ class HeadConfig:
     crf: bool = False
     pairs: bool = False
     dropout: float = 0.1
+
+    @property
+    def cosine(self) -> bool:
+        """Whether outputs are a function of one number, the cosine of two states."""
+        return self.pairs and self.kind == "value"
 
     def __post_init__(self) -> None:
         if self.outputs < 1:
@@ -98,9 +104,9 @@ class LabelledRows(nn.Module):
         super().__init__()
         self.rows, self.config = rows, config
         self._between = HEADS[rows.model.config.model_type].between
-        self.dropout = nn.Dropout(config.dropout)
-        width = int(rows.model.config.hidden_size)
-        self.classifier = nn.Linear(4 * width if config.pairs else width, config.outputs)
+        self.dropout = nn.Dropout(0.0 if config.cosine else config.dropout)
+        width = 1 if config.cosine else int(rows.model.config.hidden_size) * (4 if config.pairs else 1)
+        self.classifier = nn.Linear(width, config.outputs)
         nn.init.normal_(self.classifier.weight, std=0.02)
         nn.init.zeros_(self.classifier.bias)
         self.crf = Crf(config.outputs) if config.crf else None
@@ -145,10 +151,7 @@ class LabelledRows(nn.Module):
         return out.float()
 
     def pooled(self, hidden: Tensor, first: Tensor, weights: Tensor) -> Tensor:
-        """(N, H) what the classes are read from; arguments as of `scores`.
-
-        Of pairs (N / 2, 4 H): u, v, |u - v| and u v (Reimers and Gurevych 2019).
-        """
+        """(N, H) what the classes are read from, of pairs (N / 2, 4 H or 1); arguments as of `scores`."""
         label = first.cumsum(0) - 1
         count = int(first.sum())
         sums = weights.new_zeros(count).index_add_(0, label, weights)
@@ -160,6 +163,8 @@ class LabelledRows(nn.Module):
         if not self.config.pairs:
             return out
         u, v = out[::2], out[1::2]
+        if self.config.cosine:
+            return F.cosine_similarity(u.float(), v.float())[:, None]
         return torch.cat([u, v, (u - v).abs(), u * v], 1)
 
 

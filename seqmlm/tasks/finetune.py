@@ -442,8 +442,9 @@ class _Run:
         if done.exists():
             return Trained(**read_json(done), directory=directory)
         train, rows = self.drawn(seed), self.new(seed)
-        if self.config.tune == "none":
+        if self.config.tune == "none" or rows.config.cosine:  # else its scale would take all of the steps
             self._fit_frozen(rows, train, seed)
+        if self.config.tune == "none":
             value = self._validate(rows).get(self.goal.metric)
             found = Trained(seed=seed, value=value, steps=0, seconds=0.0, directory=directory)
             self._keep(rows, directory)

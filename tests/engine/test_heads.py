@@ -114,7 +114,11 @@ def test_of_a_pair_both_are_embedded_apart(kind: str) -> None:
         states.append(rows.rows(pack(documents[-1:]), output="hidden").mean(0))
     documents, states = documents[:3], [(states[0] + states[1]) / 2, states[2]]
     u, v = (rows.between()(one) for one in states)
-    scores = rows.classifier(torch.cat([u, v, abs(u - v), u * v]))[None]
+    if kind == "value":
+        read = (u @ v / u.norm() / v.norm())[None]
+    else:
+        read = torch.cat([u, v, abs(u - v), u * v])
+    scores = rows.classifier(read)[None]
     wanted = torch.tensor([2])
     expected = (
         (scores[0, 0] - 2) ** 2 if kind == "value" else torch.nn.functional.cross_entropy(scores, wanted)

@@ -64,7 +64,7 @@ def spans_of(words: list[str]) -> list[dict[str, Any]]:
 def labelled(kind: str, folder: Path) -> list[object]:
     """Files with labels of a kind that follow from the words, and the arguments that name them."""
     told = sentences(200)
-    if kind in ("pair", "bi"):
+    if kind in ("pair", "bi", "cosine"):
         told = [words[:4] for words in told]
     if kind == "tags":
         letters = ["".join("AGVL"[k] for k in np.random.default_rng(n).integers(0, 4, 12)) for n in range(80)]
@@ -96,15 +96,20 @@ def labelled(kind: str, folder: Path) -> list[object]:
         "value": lambda words: {"y": 0.5 + sum(len(word) for word in words)},
         "multilabel": lambda words: {name: int(name in words) for name in ("cat", "dog", "no")},
         "entities": lambda words: {"spans": spans_of(words)},
+        "cosine": lambda words: {"other": words[0], "y": 0.5 + sum(len(word) for word in words)},
         "pair": lambda words: {"other": " ".join(reversed(words)), "y": "yes" if "cat" in words else "no"},
     }
     path = jsonl(folder / "t.jsonl", [{"text": " ".join(one), **values[kind](one)} for one in told])
     labels = {"multilabel": ["--label", "cat", "--label", "dog", "--label", "no"], "entities": []}
-    further = ["--pair", "other"] if kind == "pair" else ["--set", "crf=true"] if kind == "entities" else []
-    return ["--train", path, *labels.get(kind, ["--label", "y"]), *further]
+    further = {
+        "pair": ["--pair", "other"],
+        "cosine": ["--pair", "other", "--set", "pairing=bi"],
+        "entities": ["--set", "crf=true"],
+    }
+    return ["--train", path, *labels.get(kind, ["--label", "y"]), *further.get(kind, [])]
 
 
-PRIMARY = {"value": "spearman", "multilabel": "micro_f1", "entities": "f1"}
+PRIMARY = {"value": "spearman", "cosine": "spearman", "multilabel": "micro_f1", "entities": "f1"}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +118,7 @@ PRIMARY = {"value": "spearman", "multilabel": "micro_f1", "entities": "f1"}
         *(("class", how) for how in ("all", "last:1", "lora:2", "none")),
         *((kind, "all") for kind in ("files", "pair", "value", "multilabel", "tags", "entities")),
         *((kind, "none") for kind in ("value", "multilabel", "tags", "bi")),
-        ("bi", "lora:2"),
+        *(("bi", "lora:2"), ("cosine", "all")),
     ],
 )
 def test_labels_are_learnt_judged_kept_and_predicted(
@@ -228,7 +233,11 @@ def test_of_a_rare_class_the_ranking_decides(
 
 @pytest.mark.parametrize(
     ("kind", "tune", "step"),
-    [*(("class", tune, step) for tune in ("all", "lora:2") for step in (1, 3, 6)), ("bi", "all", 3)],
+    [
+        *(("class", tune, step) for tune in ("all", "lora:2") for step in (1, 3, 6)),
+        ("bi", "all", 3),
+        ("cosine", "all", 3),
+    ],
 )
 def test_killed_at_any_step_and_resumed_it_reaches_the_same_weights(
     kind: str,
