@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 from seqmlm.data.files import MAX_BYTES, source_of, too_long
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.errors import DataError
+
+_SEQUENCE = re.compile(r"[A-Za-z*.-]+\s*")
+_LOOKED_AT = 20  # lines by which FASTA is told from text
 
 
 def read_txt(
@@ -24,13 +29,13 @@ def read_txt(
 
     Args:
         path: the file.
-        problems: receives lines that cannot be read.
+        problems: receives lines that cannot be read, and a file that is FASTA.
         paragraphs: a record is a run of lines up to a blank one (its line ends stay in `raw`), not a line.
         encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
         max_bytes: longest line or paragraph.
     """
     source, name = source_of(path), Path(path).name
-    numbered = lines(source, problems, max_bytes=max_bytes, encoding=str(encoding))
+    numbered = _texts(lines(source, problems, max_bytes=max_bytes, encoding=str(encoding)), source, problems)
     if not paragraphs:
         for number, text in numbered:
             if text and not text.isspace():
@@ -42,6 +47,19 @@ def read_txt(
             yield Record(id=f"{name}:{number}", raw=raw, source=source, line=number)
         else:
             problems.bad(too_long(source, number, max_bytes, "paragraph"))
+
+
+def _texts(numbered: Iterator[tuple[int, str]], source: str, problems: Problems) -> Iterator[tuple[int, str]]:
+    """The lines, but none of FASTA: its headers and the pieces of its sequences are no texts."""
+    head = list(islice(numbered, 1))
+    if head and head[0][1].startswith(">"):
+        head += islice(numbered, _LOOKED_AT)
+        others = [text for _, text in head if text.strip() and not text.startswith(">")]
+        if others and all(map(_SEQUENCE.fullmatch, others)):
+            remedy = "use a model of proteins or of DNA, or write a text a line without headers"
+            problems.bad(DataError("FASTA where text was expected", source=source, line=1, remedy=remedy))
+            return
+    yield from chain(head, numbered)
 
 
 def runs(

@@ -166,9 +166,9 @@ def read_conll(
         max_bytes: longest line or sentence.
 
     Raises:
-        UsageError: a column that is no number from 1.
+        UsageError: a column of the number 0.
     """
-    if any(n is not None and (not isinstance(n, int) or n < 1) for n in (word, tag)):
+    if 0 in (word, tag):
         raise UsageError("options word and tag: give the number of a column, counted from 1")
     numbered = lines(source_of(path), problems, max_bytes=max_bytes)
     held = list(islice(numbered, _LOOKED_AT))

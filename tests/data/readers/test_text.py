@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -76,3 +77,20 @@ def test_texts_and_tables_in_another_encoding(name: str, content: str, tmp_path:
     path.write_bytes(content.encode("cp437"))
     [record] = TEXT.read([path], Problems(), encoding=437)  # as --option reads a number
     assert record.raw == "fünf Äpfel"
+
+
+@pytest.mark.parametrize("options", [{}, {"paragraphs": True}])
+def test_fasta_is_no_text(options: dict[str, Any], tmp_path: Path) -> None:
+    fasta = written(tmp_path / "p.fasta", ">sp|P1|A of a cell\nMKTAYIAKQR\nQISFVK*\n\n>sp|P2\nacgt-acgt\n")
+    assert refused(read_txt, fasta, "FASTA where text was expected", [], line=1, **options).bad_count == 1
+    for text in (">> no, he said\nAnd left\n", ">quoted\n> words\n", "A\n>b\n"):
+        found = list(read_txt(written(tmp_path / "t.txt", text), Problems()))
+        assert [one.raw for one in found] == text.split("\n")[:-1]
+
+
+@pytest.mark.parametrize(
+    "name", ["protein/deeploc/deeploc_our_val_set.fasta.gz", "dna/genomes/lambda_phage.fa.gz"]
+)
+def test_real_fasta_is_no_text(name: str, real_data: Path) -> None:
+    with pytest.raises(DataError, match="FASTA where text was expected"):
+        next(read_txt(real_data / name, Problems()))

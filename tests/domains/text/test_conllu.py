@@ -161,8 +161,8 @@ def test_a_line_without_a_tag_costs_its_sentence(line: str, message: str, place:
 
 def test_options_of_columns_and_limits(tmp_path: Path) -> None:
     path = written(tmp_path / "a.conll", "a\tO\n" * 50 + "\nb\tO\n")
-    for tag in (0, "ner"):
-        with pytest.raises(UsageError, match="counted from 1"):
+    for tag, message in ((0, "counted from 1"), ("ner", "a whole number")):
+        with pytest.raises(UsageError, match=message):
             list(TEXT.read([path], Problems(), tag=tag))
     refused(read_conll, path, "sentence longer than", ["b"], line=1, max_bytes=100)
 
