@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -22,6 +23,7 @@ from seqmlm.data.files import stem_suffix
 from seqmlm.data.labels import SUBJECT, TIME, VALUE, at_moments, read_moments
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
+from seqmlm.data.readers.features import FEATURES, Stretch, labelled
 from seqmlm.data.readers.huggingface import SPLITS
 from seqmlm.data.record import Record
 from seqmlm.data.rows import FieldRow, read_rows
@@ -81,48 +83,20 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSource:
-    """Where the labels of records are; `label_source` makes it, and says what each of these is."""
-
-    columns: tuple[str, ...] = ()
-    numeric: bool = False
-    letters: bool = False
-    labels: str | None = None
-    mask: str | None = None
-    classes: Mapping[Path, str] = field(default_factory=dict)
-    pair: str | None = None
-    raw: Callable[[str, Mapping[str, Any]], Any] = lambda text, fields: text
-    until: Callable[[Any, float], Any] | None = None
-
-    @property
-    def table(self) -> bool:
-        """Whether the file of labels is a table."""
-        return self.labels is not None and stem_suffix(self.labels) in _TABLES
-
-
-def label_source(
-    *,
-    columns: Sequence[str] = (),
-    numeric: bool = False,
-    letters: bool = False,
-    labels: str | None = None,
-    mask: str | None = None,
-    classes: Mapping[str, str] | None = None,
-    pair: str | None = None,
-    raw: Callable[[str, Mapping[str, Any]], Any] = lambda text, fields: text,
-    until: Callable[[Any, float], Any] | None = None,
-) -> LabelSource:
-    """Say where labels are.
+    """Where the labels of records are.
 
     Args:
         columns: names in `record.meta`, or of KEY=VALUE in a FASTA header; none takes `tags` beside words,
             else `spans`, else TARGET. A text or a number is one class; a list of texts several classes, or,
             beside words, one each; a list of {start, end, label} spans. Several columns that hold 0 and 1 (or
-            false and true) in the first record name the classes that are true; others are numbers.
+            false and true) in the first record name the classes that are true; others are numbers. Of
+            features, the labels that count.
         numeric: what stands there are numbers.
         letters: a text has one letter for each character of the record.
+        dense: features label each character, "none" between them; else they are entities.
         labels: a file of labels: a table (JSON lines, CSV, TSV, Parquet) with ids in "id", else in its first
-            column; or FASTA with one letter for each character of the record of that id, or of its document
-            where a record is part of one.
+            column; FASTA with one letter for each character of the record of that id, or of its document
+            where a record is part of one; or features (BED, GFF3) of that record or document.
         mask: FASTA beside `labels`, of 0 (no label there) and 1.
         classes: file or folder to the class of all records in it.
         pair: column of the other sequence of a pair; of a table of labels, column of its id.
@@ -134,24 +108,36 @@ def label_source(
     Raises:
         UsageError: sources that exclude each other.
     """
-    table = labels is not None and stem_suffix(labels) in _TABLES
-    if classes and (columns or labels):
-        raise UsageError("the class of a whole file leaves no room for other labels; give one of both")
-    if mask is not None and (labels is None or table):
-        raise UsageError("a mask belongs to labels in FASTA; name those with --label-file")
-    if columns and labels is not None and not table:
-        raise UsageError("labels in FASTA have no columns; leave --label or --label-file out")
-    return LabelSource(
-        columns=tuple(columns),
-        numeric=numeric,
-        letters=letters,
-        labels=labels,
-        mask=mask,
-        classes={Path(path): name for path, name in (classes or {}).items()},
-        pair=pair,
-        raw=raw,
-        until=until,
-    )
+
+    columns: Sequence[str] = ()
+    numeric: bool = False
+    letters: bool = False
+    dense: bool = False
+    labels: str | None = None
+    mask: str | None = None
+    classes: Mapping[str, str] = field(default_factory=dict)
+    pair: str | None = None
+    raw: Callable[[str, Mapping[str, Any]], Any] = lambda text, fields: text
+    until: Callable[[Any, float], Any] | None = None
+
+    def __post_init__(self) -> None:
+        fasta = self.labels is not None and not self.table and not self.features
+        if self.classes and (self.columns or self.labels):
+            raise UsageError("the class of a whole file leaves no room for other labels; give one of both")
+        if self.mask is not None and not fasta:
+            raise UsageError("a mask belongs to labels in FASTA; name those with --label-file")
+        if self.columns and fasta:
+            raise UsageError("labels in FASTA have no columns; leave --label or --label-file out")
+
+    @property
+    def table(self) -> bool:
+        """Whether the file of labels is a table."""
+        return self.labels is not None and stem_suffix(self.labels) in _TABLES
+
+    @property
+    def features(self) -> bool:
+        """Whether the file of labels is one of features."""
+        return self.labels is not None and stem_suffix(self.labels) in FEATURES
 
 
 def examples(records: Iterable[Record], problems: Problems, source: LabelSource) -> Iterator[Example]:
@@ -176,8 +162,8 @@ def examples(records: Iterable[Record], problems: Problems, source: LabelSource)
             yield example
 
 
-_About = FieldRow | Record | None
-"""What a file of labels says about a record: a row with its line, or letters."""
+_About = FieldRow | Record | list[Stretch] | None
+"""What a file of labels says about a record: a row with its line, letters, or features."""
 
 
 class _Reading:
@@ -185,7 +171,8 @@ class _Reading:
 
     def __init__(self, source: LabelSource, problems: Problems) -> None:
         self._source, self._problems = source, problems
-        self._columns = source.columns
+        self._columns = tuple(source.columns)
+        self._classes = {Path(path): name for path, name in source.classes.items()}
         self._flags: bool | None = None  # whether several columns hold 0 and 1 alone
         self._masks = {} if source.mask is None else _by_id(source.mask, problems)
 
@@ -196,7 +183,9 @@ class _Reading:
             yield from ((record, None, None) for record in records)
             return
         known: dict[str, Any] = {}
-        if not self._source.table:
+        if self._source.features:
+            known = dict(labelled(file, problems, self._columns))
+        elif not self._source.table:
             known = dict(_by_id(file, problems))
         elif self._timed(file):
             times = read_moments((row[1:] for row in self._rows(file)), file, problems)
@@ -278,6 +267,8 @@ class _Reading:
         label: Label
         if isinstance(about, Record):
             fields, label = {**fields, **_headed(about)}, self._lettered(record, about)
+        elif isinstance(about, list):
+            label = self._featured(record, about)
         elif about is not None:
             at, fields = {"source": str(self._source.labels), "line": about[0]}, {**fields, **about[1]}
             label = self._label(record, fields, at)
@@ -290,11 +281,11 @@ class _Reading:
 
     def _class(self, record: Record) -> str:
         path = Path(record.source)
-        found = next((one for one in (path, *path.parents) if one in self._source.classes), None)
+        found = next((self._classes[one] for one in (path, *path.parents) if one in self._classes), None)
         if found is None:
             remedy = "give it one with --class NAME=FILE"
             raise DataError("a file without a class", source=record.source, remedy=remedy)
-        return self._source.classes[found]
+        return found
 
     def _part(self, fields: Mapping[str, Any], at: _Place) -> Part | None:
         said = {
@@ -371,6 +362,26 @@ class _Reading:
                 )
             mask = mask[whole]
         return _of_letters(letters.raw[whole], mask, str(record.raw), at)
+
+    def _featured(self, record: Record, features: list[Stretch]) -> Spans:
+        """Labels of the record, or of its part of a contig, from `start` on, perhaps on the other strand."""
+        begin, n = int(record.meta.get("start", 0)), len(str(record.raw))
+        if "start" not in record.meta and features[-1].end > n:
+            remedy = f"a feature ends at {features[-1].end} of {n}: are they of another sequence?"
+            raise DataError("features behind its end", source=record.source, line=record.line, remedy=remedy)
+        first = bisect_right(features, begin, key=lambda one: one.end)
+        last = bisect_left(features, begin + n, key=lambda one: one.start)
+        own = [
+            (max(start - begin, 0), min(end - begin, n), label) for start, end, label in features[first:last]
+        ]
+        if record.meta.get("strand") == "-":
+            own = [(n - end, n - start, label) for start, end, label in reversed(own)]
+        if not self._source.dense:
+            return replace(_spans([one[:2] for one in own], [one[2] for one in own]), alone=True)
+        labels = ["none"] * n
+        for start, end, label in own:
+            labels[start:end] = [label] * (end - start)
+        return _spans([(k, k + 1) for k in range(n)], labels)
 
 
 def _by_id(file: str, problems: Problems) -> dict[str, Record]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.data.examples import Example, Part, Spans, examples, label_source
+from seqmlm.data.examples import Example, LabelSource, Part, Spans, examples
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import hash64
@@ -44,9 +44,10 @@ class Labelling:
     """Where labels are, as a person says it.
 
     Args:
-        labels: COLUMN: of the label; several for several classes or values. Default: tags, spans, or TARGET
-            of FASTA headers.
-        label_file: labels in a file of their own: a table with ids, or FASTA with a letter for each unit.
+        labels: COLUMN: of the label; several for several classes or values; of features, the labels that
+            count. Default: tags, spans, or TARGET of FASTA headers.
+        label_file: labels in a file of their own: a table with ids, FASTA with a letter for each unit, or
+            features (BED, GFF3).
         mask: FASTA of 0 and 1 beside --label-file; 0 is no label there.
         classes: NAME=FILE: all records of a file are of this class; repeatable.
         pair: COLUMN: of the other sequence, where a label is of two.
@@ -77,10 +78,11 @@ def read_examples(
     of_class = dict(_class_file(one) for one in asked.classes)
     if len(of_class) < len(asked.classes):
         raise UsageError("--class names a file twice: the records of a file are of one class")
-    source = label_source(
+    source = LabelSource(
         columns=asked.labels,
         numeric=numeric,
         letters=asked.task in ("tags", "entities"),
+        dense=asked.task == "tags",
         labels=asked.label_file,
         mask=asked.mask,
         classes=of_class,

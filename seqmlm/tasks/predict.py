@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from seqmlm.data.examples import examples, label_source
+from seqmlm.data.examples import LabelSource, examples
 from seqmlm.data.labels import at_moments, read_moments, time_of
 from seqmlm.data.privacy import SMALLEST, redacted_count, redacted_counts
 from seqmlm.data.problems import Problems
@@ -74,7 +74,7 @@ class Predict(Task[PredictConfig, Record]):
             return records
         file, pair = str(self.config.labels), self.card.pair
         if pair is not None:
-            pairs = examples(records, problems, label_source(columns=(pair,), labels=file, pair=pair))
+            pairs = examples(records, problems, LabelSource(columns=(pair,), labels=file, pair=pair))
             return (replace(one.record, meta={**one.record.meta, pair: one.second}) for one in pairs)
         moments = read_moments(read_rows(file, problems), file, problems)
         asked = at_moments(records, moments, file, self.session.domain.until, problems)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from written import written
 
-from seqmlm.data.examples import Example, Spans, examples, label_source
+from seqmlm.data.examples import Example, LabelSource, Spans, examples
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
 from seqmlm.data.readers.tables import read_csv, read_jsonl
@@ -33,7 +33,7 @@ def plain(label: Any) -> Any:
 
 
 def read(records: Sequence[Record], problems: Problems | None = None, **options: Any) -> list[Example]:
-    return list(examples(records, problems or Problems(), label_source(**options)))
+    return list(examples(records, problems or Problems(), LabelSource(**options)))
 
 
 @pytest.mark.parametrize(
@@ -289,13 +289,13 @@ def test_bad_letters(
 )
 def test_sources_that_exclude_each_other(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        label_source(**options)
+        LabelSource(**options)
 
 
 def test_secondary_structure_of_flip(real_data: Path) -> None:
     folder = real_data / "protein" / "flip_secondary_structure"
     files = {"labels": folder / "sampled.fasta.gz", "mask": folder / "mask.fasta.gz"}
-    source = label_source(**{name: str(path) for name, path in files.items()})
+    source = LabelSource(**{name: str(path) for name, path in files.items()})
     problems = Problems()
     records = read_fasta(folder / "sequences.fasta.gz", problems)
     found = list(examples(records, problems, source))

@@ -9,7 +9,7 @@ import pytest
 from written import written
 
 from seqmlm import plugins
-from seqmlm.data.examples import examples, label_source
+from seqmlm.data.examples import LabelSource, examples
 from seqmlm.data.problems import Problems
 from seqmlm.domains.protein import PROTEIN
 from seqmlm.errors import DataError
@@ -62,7 +62,7 @@ def test_a_table_without_the_column_says_which_there_are(tmp_path: Path) -> None
 def test_the_tables_of_flip(real_data: Path) -> None:
     path, problems = real_data / "protein" / "flip_gb1" / "sampled.csv.gz", Problems()
     records = PROTEIN.read([path], problems, keep="target, set,validation")
-    found = list(examples(records, problems, label_source(columns=["target"], numeric=True)))
+    found = list(examples(records, problems, LabelSource(columns=["target"], numeric=True)))
     assert problems.counts == {}
     assert Counter(one.part for one in found) == {"train": 6289, "test": 1745, "validation": 699}
     assert (found[0].label, found[1].label) == ((1.0,), (1.4459050863,))

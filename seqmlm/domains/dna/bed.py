@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.files import COMPRESSED, source_of
-from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
+from seqmlm.data.readers.features import Feature, bed_features
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.genes import Genes, genes_of, known_as
 from seqmlm.domains.dna.nucleotides import BLOCK, GENES, LONGEST_GAP, Contig
 from seqmlm.errors import DataError, UsageError
 
 _OTHER_STRAND = bytes.maketrans(b"ACGTUacgtuRYKMBVDHrykmbvdh", b"TGCAAtgcaaYRMKVBHDyrmkvbhd")
-_HEADINGS = ("#", "track", "browser")
 _STRETCH = 1 << 20
 
 
@@ -52,15 +50,8 @@ def read_bed(
     if genome is None:
         raise UsageError("a BED file names windows of a genome: add --option genome=FILE.fasta")
     with indexed(genome) as fasta:
-        for number, text in lines(source, problems):
-            if text.startswith(("##fileformat=VCF", "#CHROM\t")):
-                reason = "a VCF file where BED windows were expected"
-                remedy = "BED lines are contig, start, end; turn variants into windows around them"
-                problems.bad(DataError(reason, source=source, line=number, remedy=remedy), text[:1000])
-                return
-            if not text.strip() or text.startswith(_HEADINGS):
-                continue
-            window = _window(text, source, number, fasta, problems)
+        for number, feature in bed_features(source, problems):
+            window = _window(feature, source, number, fasta, problems)
             if window is not None:
                 name = window.name or window.place
                 cutter = Contig(name, source=source, line=number, problems=problems, block=block, max_n=max_n)
@@ -68,9 +59,6 @@ def read_bed(
                 for letters in _letters(fasta, window):
                     yield from (window.record(one, near) for one in cutter.add(letters))
                 yield from (window.record(one, near) for one in cutter.finish())
-
-
-_PLACE = re.compile(r"\s*\d{1,18}\s*")  # Python refuses to read numbers of thousands of digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,33 +98,27 @@ def _letters(fasta: Any, window: _Window) -> Iterator[bytes]:
         yield found[::-1].translate(_OTHER_STRAND) if window.reverse else found
 
 
-def _window(text: str, source: str, line: int, fasta: Any, problems: Problems) -> _Window | None:
+def _window(one: Feature, source: str, line: int, fasta: Any, problems: Problems) -> _Window | None:
     """What a line says, or None for a bad one."""
 
     def bad(reason: str, remedy: str) -> None:
-        problems.bad(DataError(reason, source=source, line=line, remedy=remedy), text[:1000])
-
-    fields = text.split("\t") if "\t" in text else text.split()
-    if len(fields) < 3 or not all(_PLACE.fullmatch(field) for field in fields[1:3]):
-        bad(
-            "not a BED window: contig, start and end are wanted, the last two whole numbers",
-            "check that this is BED, not VCF or GFF",
+        problems.bad(
+            DataError(reason, source=source, line=line, remedy=remedy), "\t".join(one.columns)[:1000]
         )
-        return None
-    start, end = int(fields[1]), int(fields[2])
-    contig = known_as(fields[0], fasta)
+
+    contig = known_as(one.contig, fasta)
     if contig is None:
         bad("a contig that the genome does not have", "give the genome that the windows were made for")
         return None
     size = len(fasta[contig])
-    if start >= end or start >= size:
+    if one.start >= one.end or one.start >= size:
         bad("an empty window, or one behind the end of its contig", "BED counts from 0, end excluded")
         return None
-    if end > size:
+    if one.end > size:
         problems.note("a window clipped at the end of its contig")
-    reverse = len(fields) > 5 and fields[5].strip() == "-"
-    name = fields[3] if len(fields) > 3 and fields[3] not in ("", ".") else ""
-    return _Window(contig, start, min(end, size), reverse, name)
+    _, _, _, name, _, strand, *_ = [*one.columns, *[""] * 6]
+    reverse = strand.strip() == "-"
+    return _Window(contig, one.start, min(one.end, size), reverse, "" if name == "." else name)
 
 
 @contextmanager

@@ -1,14 +1,12 @@
 """Genes along contigs: of the feature tables of GenBank and EMBL entries, and of GFF3 files beside a genome.
 
 Only names and places are kept, of genes and of what is named after one (a coding sequence, a tRNA): a tenth
-of a percent of the size of a genome. GFF3 is a table, and is read here: of its lines no more is wanted than
-four columns and a name. The format is that of the Sequence Ontology's specification, version 1.26.
+of a percent of the size of a genome.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
@@ -16,8 +14,8 @@ from itertools import accumulate
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
+from seqmlm.data.readers.features import GFF_COLUMNS, Feature, gff_features
 from seqmlm.errors import DataError
 
 MOST_GENES = 1_000_000
@@ -26,8 +24,6 @@ MOST_GENES = 1_000_000
 _PRODUCTS = ("CDS", "tRNA", "rRNA", "tmRNA", "ncRNA")
 _MITOCHONDRION = ("M", "MT", "chrM", "chrMT")
 _PREFIXES = ("gene-", "gene:", "Gene:")
-_PLACE = re.compile(r"\d{1,18}")  # Python refuses to read numbers of thousands of digits
-_REMEDY = "name a GFF3 file, plain or packed as .gz: columns divided by tabs, the last one ID=x;Name=y"
 
 
 class Gene(NamedTuple):
@@ -121,20 +117,11 @@ def _read(path: str, *facts: int) -> Mapping[str, Genes]:
     """The genes of a GFF3 file by contig; equal facts are the same file."""
     found: dict[str, set[Gene]] = {}
     count = 0
-    for number, text in lines(path, Problems("raise")):
-        if text.startswith(("##FASTA", ">")):
-            break
-        if not text.strip() or text.startswith("#"):
-            continue
-        columns = text.split("\t")
-        if len(columns) != 9:
-            raise _bad("not a line of nine columns", path, number)
-        if not is_gene(columns[2]):
-            continue
-        gene = _gene(columns, path, number)
+    for number, one in gff_features(path, Problems("raise")):
+        gene = _gene(one, path, number) if is_gene(one.columns[2]) else None
         if gene is None:
             continue
-        found.setdefault(unquote(columns[0]), set()).add(gene)
+        found.setdefault(one.contig, set()).add(gene)
         count += 1
         if count > MOST_GENES:
             raise DataError(
@@ -146,17 +133,11 @@ def _read(path: str, *facts: int) -> Mapping[str, Genes]:
     return {contig: Genes(genes) for contig, genes in found.items()}
 
 
-def _gene(columns: list[str], path: str, number: int) -> Gene | None:
+def _gene(one: Feature, path: str, number: int) -> Gene | None:
     """What a line says; None where it names no gene."""
-    kind, first, last, attributes = columns[2], columns[3], columns[4], columns[8]
-    if not (_PLACE.fullmatch(first) and _PLACE.fullmatch(last) and 1 <= int(first) <= int(last)):
-        raise _bad("a start and an end that are no places of a contig", path, number)
-    pairs = [part.partition("=") for part in attributes.split(";") if part.strip()]
+    pairs = [part.partition("=") for part in one.columns[8].split(";") if part.strip()]
     if not all(equals for _, equals, _ in pairs):
-        raise _bad("attributes that are not NAME=VALUE (is it GTF?)", path, number)
-    name = name_of(kind, {key.strip(): unquote(value.strip()) for key, _, value in pairs})
-    return None if name is None else Gene(int(first) - 1, int(last), name)
-
-
-def _bad(reason: str, path: str, number: int) -> DataError:
-    return DataError(reason, source=path, line=number, remedy=_REMEDY)
+        reason = "attributes that are not NAME=VALUE (is it GTF?)"
+        raise DataError(reason, source=path, line=number, remedy=GFF_COLUMNS)
+    name = name_of(one.columns[2], {key.strip(): unquote(value.strip()) for key, _, value in pairs})
+    return None if name is None else Gene(one.start, one.end, name)

@@ -159,8 +159,8 @@ def test_a_table_of_genes_is_read_once_and_again_when_it_changes(
     table.write_text(gff("gene 1 2 ID=a"))
     genome.write_text("".join(f">c{n}\nACGT\n" for n in range(5)) + ">c\nACGT\n")
     read: list[str] = []
-    lines = genes.lines
-    monkeypatch.setattr(genes, "lines", lambda path, told: read.append(path) or lines(path, told))
+    features = genes.gff_features
+    monkeypatch.setattr(genes, "gff_features", lambda path, told: read.append(path) or features(path, told))
 
     def names() -> list[str]:
         return [one.name for one in list(read_genome(genome, Problems(), genes=str(table)))[-1].meta["genes"]]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from written import refused, written
 
-from seqmlm.data.examples import Spans, examples, label_source
+from seqmlm.data.examples import LabelSource, Spans, examples
 from seqmlm.data.problems import Problems
 from seqmlm.data.tags import entities, scheme_of
 from seqmlm.domains.text import TEXT
@@ -106,7 +106,7 @@ def test_words_and_tags(tmp_path: Path) -> None:
     assert first.meta == {"words": ["EU", "rejects"], "tags": ["B-ORG", "O"], "spans": [(0, 2), (3, 10)]}
     assert (second.raw, second.line, second.document) == ("# #tag Brexit", 7, "a.bio:5")
     assert second.meta["tags"] == ["O", "O", "B-MISC"]
-    (example,) = examples([first], Problems(), label_source())
+    (example,) = examples([first], Problems(), LabelSource())
     assert isinstance(example.label, Spans)
     assert (example.label.bounds.tolist(), example.label.labels) == ([[0, 2], [3, 10]], ("B-ORG", "O"))
 

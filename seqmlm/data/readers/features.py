@@ -1,0 +1,130 @@
+"""Features of sequences, BED and GFF3: lines that each name a stretch of a contig and what it is.
+
+GFF3 is a table, and is read here: of its lines no more is wanted than places, a type and names. The format is
+that of the Sequence Ontology's specification, version 1.26.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from seqmlm.data.files import stem_suffix
+from seqmlm.data.lines import lines
+from seqmlm.data.problems import Problems
+from seqmlm.errors import DataError
+
+FEATURES = (".bed", ".gff", ".gff3")
+GFF_COLUMNS = "name a GFF3 file, plain or packed as .gz: columns divided by tabs, the last one ID=x;Name=y"
+
+_HEADINGS = ("#", "track", "browser")
+_PLACE = re.compile(r"\s*\d{1,18}\s*")  # Python refuses to read numbers of thousands of digits
+
+
+class Feature(NamedTuple):
+    """A line about bases start to end (0-based, half open) of a contig."""
+
+    contig: str
+    start: int
+    end: int
+    columns: list[str]
+
+
+class Stretch(NamedTuple):
+    """Bases start to end (0-based, half open) that have a label."""
+
+    start: int
+    end: int
+    label: str
+
+
+def bed_features(source: str, problems: Problems) -> Iterator[tuple[int, Feature]]:
+    """Yield (line, feature) of BED: 0-based, half open; `problems` receives other lines, and a VCF."""
+    for number, text in lines(source, problems):
+        if text.startswith(("##fileformat=VCF", "#CHROM\t")):
+            reason = "a VCF file where BED windows were expected"
+            remedy = "BED lines are contig, start, end; turn variants into windows around them"
+            problems.bad(DataError(reason, source=source, line=number, remedy=remedy), text[:1000])
+            return
+        if not text.strip() or text.startswith(_HEADINGS):
+            continue
+        columns = text.split("\t") if "\t" in text else text.split()
+        if len(columns) < 3 or not all(map(_PLACE.fullmatch, columns[1:3])):
+            reason = "not a BED window: contig, start and end are wanted, the last two whole numbers"
+            remedy = "check that this is BED, not VCF or GFF"
+            problems.bad(DataError(reason, source=source, line=number, remedy=remedy), text[:1000])
+        else:
+            yield number, Feature(columns[0], int(columns[1]), int(columns[2]), columns)
+
+
+def gff_features(source: str, problems: Problems) -> Iterator[tuple[int, Feature]]:
+    """Yield (line, feature) of GFF3, whose places are 1-based and closed; `problems` receives other lines."""
+    for number, text in lines(source, problems):
+        if text.startswith(("##FASTA", ">")):
+            return
+        if not text.strip() or text.startswith("#"):
+            continue
+        columns = text.split("\t")
+        reason = "" if len(columns) == 9 else "not a line of nine columns"
+        if not reason and not (
+            all(map(_PLACE.fullmatch, columns[3:5])) and 1 <= int(columns[3]) <= int(columns[4])
+        ):
+            reason = "a start and an end that are no places of a contig"
+        if reason:
+            problems.bad(DataError(reason, source=source, line=number, remedy=GFF_COLUMNS), text[:1000])
+        else:
+            yield number, Feature(unquote(columns[0]), int(columns[3]) - 1, int(columns[4]), columns)
+
+
+def labelled(source: str, problems: Problems, kinds: Sequence[str] = ()) -> dict[str, list[Stretch]]:
+    """The labels of stretches of each contig, by place; none overlap.
+
+    A label is the name of a feature in BED, column 4, and its type in GFF3, column 3. Features of a label
+    that overlap, as the coding parts of two transcripts do, are one stretch.
+
+    Args:
+        source: the file (also .gz, .zst).
+        problems: receives lines that are no features, features without a label, and those that overlap one
+            of another label; told of those of other kinds.
+        kinds: labels that count; none for all.
+
+    Raises:
+        DataError: no feature is left.
+    """
+    read, column = (bed_features, 3) if stem_suffix(source) == ".bed" else (gff_features, 2)
+    found: dict[str, list[tuple[int, int, int, str]]] = {}
+    others = Counter[str]()
+    for line, one in read(source, problems):
+        label = one.columns[column].strip() if len(one.columns) > column else ""
+        reason = "a feature without a label" if label in ("", ".") else ""
+        if reason or one.start >= one.end:
+            remedy = f"give it a name in column {column + 1}, and an end behind its start"
+            reason = reason or "an empty feature"
+            problems.bad(DataError(reason, source=source, line=line, remedy=remedy), one.contig)
+        elif kinds and label not in kinds:
+            others[label] += 1
+        else:
+            found.setdefault(one.contig, []).append((one.start, one.end, line, label))
+    if not found:
+        there = ", ".join(name for name, _ in others.most_common(20))
+        remedy = f"the labels there are: {there}" if there else "give lines that name places"
+        raise DataError("no features to label with", source=source, remedy=remedy)
+    problems.note("a feature of another kind, left out", others.total(), source=source)
+    return {contig: _apart(own, source, problems) for contig, own in found.items()}
+
+
+def _apart(found: Iterable[tuple[int, int, int, str]], source: str, problems: Problems) -> list[Stretch]:
+    kept: list[Stretch] = []
+    for start, end, line, label in sorted(found):
+        if not kept or kept[-1].end <= start:
+            kept.append(Stretch(start, end, label))
+        elif kept[-1].label == label:
+            kept[-1] = kept[-1]._replace(end=max(end, kept[-1].end))
+        else:
+            reason = f"a feature, {label}, that overlaps one of another label, {kept[-1].label}"
+            remedy = "name the labels that count with --label"
+            problems.bad(DataError(reason, source=source, line=line, remedy=remedy))
+    return kept

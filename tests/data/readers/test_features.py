@@ -1,0 +1,95 @@
+"""Features of BED and GFF3 as labels of bases."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from written import written
+
+from seqmlm.data.examples import Example, LabelSource, Spans, examples
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.dna import DNA
+from seqmlm.errors import DataError, UsageError
+
+BED = "# made\ntrack name=x\nc\t2\t4\texon\t0\t+\nc\t6\t7\ttRNA\nd\t0\t9\texon\n"
+GFF = "##gff-version 3\nc\tx\texon\t3\t4\t.\t+\t.\tID=a\nc\tx\ttRNA\t7\t7\t.\t+\t.\tID=b\n"
+
+
+def record(raw: str = "ACGTACGTAC", **meta: Any) -> Record:
+    document = "c" if meta else None
+    return Record(id="c" if not meta else "c:1", raw=raw, source="g.fa", line=1, meta=meta, document=document)
+
+
+def read(path: Path, *records: Record, problems: Problems | None = None, **options: Any) -> list[Example]:
+    return list(examples(records, problems or Problems(), LabelSource(labels=str(path), **options)))
+
+
+def plain(example: Example) -> list[tuple[int, int, str]]:
+    assert isinstance(example.label, Spans)
+    bounds = example.label.bounds.tolist()
+    return [(*at, name) for at, name in zip(bounds, example.label.labels, strict=True)]
+
+
+@pytest.mark.parametrize(("name", "text"), [("f.bed", BED), ("f.gff", GFF), ("f.gff3", f"{GFF}>c\n")])
+def test_features_are_entities_of_their_part_of_a_sequence(name: str, text: str, tmp_path: Path) -> None:
+    problems, path = Problems(), written(tmp_path / name, text)
+    other = record("ACGT", start=3, strand="-")
+    whole, part, back = read(path, record(), record("GTAC", start=3), other, problems=problems)
+    assert plain(whole) == [(2, 4, "exon"), (6, 7, "tRNA")]
+    assert plain(part) == [(0, 1, "exon"), (3, 4, "tRNA")]
+    assert plain(back) == [(0, 1, "tRNA"), (3, 4, "exon")]
+    assert all(one.label.alone for one in (whole, part, back))  # type: ignore[union-attr]
+    assert problems.counts == ({"a label of no record": 1} if name == "f.bed" else {})
+    (chosen,) = read(path, record(), columns=["tRNA"], dense=True)
+    assert [label for *_, label in plain(chosen)] == ["none"] * 6 + ["tRNA"] + ["none"] * 3
+    assert [at for at, *_ in plain(chosen)] == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "message"),
+    [
+        ("f.bed", BED + "c\t3\t5\tgene\n", {}, "f.bed:6: a feature, gene, that overlaps one"),
+        ("f.bed", "c\t1\t2\n", {}, "f.bed:1: a feature without a label .*column 4"),
+        ("f.bed", "c\t2\t2\ta\n", {}, "f.bed:1: an empty feature"),
+        ("f.bed", "c\tone\t2\ta\n", {}, "f.bed:1: not a BED window"),
+        ("f.gff", GFF + "c\tx\texon\t0\t4\t.\t+\t.\tID=a\n", {}, "f.gff:4: a start and an end that are no"),
+        ("f.gff", GFF, {"columns": ["gene"]}, "no features to label with .*exon, tRNA"),
+        ("f.bed", "c\t2\t11\texon\n", {}, "g.fa:1: features behind its end"),
+        ("f.bed", "chr1\t2\t4\texon\n", {}, "none of its ids is that of a record .*'chr1' there, 'c' here"),
+    ],
+)  # fmt: skip
+def test_features_that_cannot_label(
+    name: str, text: str, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=message):
+        read(written(tmp_path / name, text), record(), **options)
+    with pytest.raises(UsageError, match="a mask belongs to labels in FASTA"):
+        LabelSource(labels=name, mask="m.fasta")
+
+
+def test_features_of_a_label_that_overlap_are_one(tmp_path: Path) -> None:
+    text = "c\t0\t4\ta\nc\t2\t3\ta\nc\t3\t6\ta\nc\t6\t8\ta\n"
+    (one,) = read(written(tmp_path / "f.bed", text), record())
+    assert plain(one) == [(0, 6, "a"), (6, 8, "a")]
+
+
+def test_coding_bases_of_arabidopsis_in_blocks(real_data: Path) -> None:
+    genome, table = (real_data / f"dna/genomes_1pct/A.thaliana.{end}.gz" for end in ("fa", "gff"))
+    coding = {one.document: np.zeros(400_000, bool) for one in DNA.read([genome], Problems())}
+    for line in gzip.decompress(table.read_bytes()).decode().splitlines():
+        name, _, kind, start, end, *_ = line.split("\t")
+        if kind == "CDS":
+            coding[name][int(start) - 1 : int(end)] = True
+    source = LabelSource(labels=str(table), columns=["CDS"], dense=True)
+    made = list(examples(DNA.read([genome], Problems(), scoring=True), Problems(), source))
+    assert len(made) > 70
+    for one in made:
+        assert isinstance(one.label, Spans)
+        first = one.record.meta.get("start", 0)
+        true = coding[one.record.document][first : first + len(one.record.raw)]
+        assert [label == "CDS" for label in one.label.labels] == true.tolist()
