@@ -86,11 +86,11 @@ class LabelSource:
     """Where the labels of records are.
 
     Args:
-        columns: names in `record.meta`, or of KEY=VALUE in a FASTA header; none takes `tags` beside words,
-            else `spans`, else TARGET. A text or a number is one class; a list of texts several classes, or,
-            beside words, one each; a list of {start, end, label} spans. Several columns that hold 0 and 1 (or
-            false and true) in the first record name the classes that are true; others are numbers. Of
-            features, the labels that count.
+        columns: names in `record.meta`, of KEY=VALUE in a FASTA header, or numbers of its words; none takes
+            `tags` beside words, else `spans`, else TARGET. A text or a number is one class; a list of texts
+            several classes, or, beside words, one each; a list of {start, end, label} spans. Several columns
+            that hold 0 and 1 (or false and true) in the first record name the classes that are true; others
+            are numbers. Of features, the labels that count.
         numeric: what stands there are numbers.
         letters: a text has one letter for each character of the record.
         dense: features label each character, "none" between them; else they are entities.
@@ -306,7 +306,9 @@ class _Reading:
             return self._several(fields, at)
         name = next(iter(self._columns), None) or next((one for one in _DEFAULTS if one in fields), None)
         if name is None or (name == "spans" and "words" in fields):
-            raise DataError("no label", **at, remedy="name its column with --label")
+            second = "" if self._problems.sensitive else fields.get("2", "")
+            which = f"; --label 2 is the second word of the header, {second!r}" if second else ""
+            raise DataError("no label", **at, remedy=f"name its column with --label{which}")
         value, here = fields.get(name), {**at, "field": name}
         if isinstance(value, list | tuple):
             return self._listed(value, record, fields, here)
@@ -364,7 +366,7 @@ class _Reading:
         return _of_letters(letters.raw[whole], mask, str(record.raw), at)
 
     def _featured(self, record: Record, features: list[Stretch]) -> Spans:
-        """Labels of the record, or of its part of a contig, from `start` on, perhaps on the other strand."""
+        """Labels of the record, or of its part of a document from `start` on, perhaps its other strand."""
         begin, n = int(record.meta.get("start", 0)), len(str(record.raw))
         if "start" not in record.meta and features[-1].end > n:
             remedy = f"a feature ends at {features[-1].end} of {n}: are they of another sequence?"
@@ -399,9 +401,11 @@ def _put(found: dict[str, Any], name: str, value: Any, file: str, line: int, pro
 
 
 def _headed(record: Record) -> dict[str, str]:
-    """KEY=VALUE pairs of a FASTA header, as FLIP and biotrainer write them."""
-    _, *parts = _KEY.split(str(record.meta.get("description", "")))
-    return {key: value.strip() for key, value in zip(parts[::2], parts[1::2], strict=True)}
+    """What a FASTA header has: KEY=VALUE pairs, as FLIP and biotrainer do, and its words by number."""
+    text = str(record.meta.get("description", ""))
+    _, *parts = _KEY.split(text)
+    words = {str(number): word for number, word in enumerate(text.split(), 2)}  # the first is the id
+    return words | {key: value.strip() for key, value in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def _text(value: Any, at: _Place, problem: tuple[str, str] = ("no label", _NAME_IT)) -> str:

@@ -56,12 +56,15 @@ def reading(
     if found is None:
         return dict(options)
     file, chosen = found
-    json = bool(set(_JSON) & set(chosen.suffixes)) and not is_reference(file)
+    logs = "label_field" in chosen.options()  # whose records have one label, and no columns beside it
+    json = bool(set(_JSON) & set(chosen.suffixes)) and not logs and not is_reference(file)
     row = _row(file, chosen, options)
     absent = next((one for one in wanted if one not in row), None)
     if row and not json and absent is not None:
         there = "" if sensitive else f"; there are: {', '.join(map(str, row))}"
         raise DataError(f"no column {absent!r}", source=file, line=1, remedy=f"correct its name{there}")
+    if logs:
+        return {**dict(zip(("label_field",), wanted, strict=False)), **options}
     further = (*(one for one in row if str(one).lower() in _BESIDE), *(_BESIDE if json else ()))
     keep = tuple(dict.fromkeys((*names_of(options.get("keep", ())), *wanted, *further)))
     return {**_holder(chosen, row, keep), **options, "keep": keep}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,9 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
 from seqmlm.data.readers.tables import read_csv, read_jsonl
 from seqmlm.data.record import Record
+from seqmlm.domains.logs import LOGS
 from seqmlm.errors import DataError, UsageError
+from seqmlm.tasks.columns import reading
 
 WORDS = {"words": ["a", "b", "c"], "spans": [(0, 3), (0, 3), None]}
 LETTERS = [(n, n + 1, letter) for n, letter in enumerate("HHHHHCEEE")]
@@ -58,6 +61,7 @@ def read(records: Sequence[Record], problems: Problems | None = None, **options:
         ({"spans": []}, {}, []),
         ({"y": [[2, 5, "red"]]}, {"columns": ["y"]}, [(2, 5, "red")]),
         ({"description": "of a cell TARGET=Cell membrane SET=train"}, {}, "Cell membrane"),
+        ({"description": "Cell.membrane-M test"}, {"columns": ["2"]}, "Cell.membrane-M"),
         ({"description": "TARGET=3 OTHER=4"}, {"columns": ["OTHER"], "numeric": True}, (4.0,)),
     ],
 )  # fmt: skip
@@ -72,6 +76,7 @@ def test_a_label_is_read(meta: Mapping[str, Any], options: dict[str, Any], label
     [
         ({}, {}, "r.csv:7: no label .*--label"),
         ({**WORDS}, {}, "no label .*--label"),
+        ({"description": "Nucleus-U test"}, {}, "no label .*--label 2 is the second word .*'Nucleus-U'"),
         ({"y": None}, {"columns": ["y"]}, "r.csv:7: field 'y': no label"),
         ({}, {"columns": ["y"]}, "field 'y': no label"),
         ({"y": " "}, {"columns": ["y"]}, "no label"),
@@ -290,6 +295,26 @@ def test_bad_letters(
 def test_sources_that_exclude_each_other(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         LabelSource(**options)
+
+
+def test_places_of_deeploc(real_data: Path) -> None:
+    records = read_fasta(real_data / "protein/deeploc/deeploc_test_set.fasta.gz", Problems())
+    counts = Counter(one.label for one in examples(records, Problems(), LabelSource(columns=["2"])))
+    assert (len(counts), counts.total(), counts["Plastid-U"]) == (22, 2768, 53)
+
+
+def test_sessions_of_hdfs_with_a_label_of_another_name(real_data: Path, tmp_path: Path) -> None:
+    text = gzip.decompress((real_data / "logs/hdfs_100k/session_test.jsonl.gz").read_bytes()).decode()
+    path = written(tmp_path / "s.jsonl", text.replace('"label":', '"fault":'))
+
+    def options(name: str) -> dict[str, Any]:
+        return reading(LOGS, str(path), (name,), format=None, options={}, sensitive=False)
+
+    records = LOGS.read([path], Problems(), **options("fault"))
+    found = Counter(one.label for one in examples(records, Problems(), LabelSource(columns=["fault"])))
+    assert found == {"0": 1588 - 57, "1": 57}
+    with pytest.raises(DataError, match=r"no column 'label' .*there are: session, fault, templates"):
+        options("label")
 
 
 def test_secondary_structure_of_flip(real_data: Path) -> None:

@@ -1,4 +1,4 @@
-"""Features of sequences, BED and GFF3: lines that each name a stretch of a contig and what it is.
+"""Features of sequences, BED and GFF3: lines that each name a stretch of a sequence and what it is.
 
 GFF3 is a table, and is read here: of its lines no more is wanted than places, a type and names. The format is
 that of the Sequence Ontology's specification, version 1.26.
@@ -25,9 +25,9 @@ _PLACE = re.compile(r"\s*\d{1,18}\s*")  # Python refuses to read numbers of thou
 
 
 class Feature(NamedTuple):
-    """A line about bases start to end (0-based, half open) of a contig."""
+    """A line about bases start to end (0-based, half open) of a sequence."""
 
-    contig: str
+    name: str
     start: int
     end: int
     columns: list[str]
@@ -46,14 +46,14 @@ def bed_features(source: str, problems: Problems) -> Iterator[tuple[int, Feature
     for number, text in lines(source, problems):
         if text.startswith(("##fileformat=VCF", "#CHROM\t")):
             reason = "a VCF file where BED windows were expected"
-            remedy = "BED lines are contig, start, end; turn variants into windows around them"
+            remedy = "BED lines are name, start, end; turn its places into windows around them"
             problems.bad(DataError(reason, source=source, line=number, remedy=remedy), text[:1000])
             return
         if not text.strip() or text.startswith(_HEADINGS):
             continue
         columns = text.split("\t") if "\t" in text else text.split()
         if len(columns) < 3 or not all(map(_PLACE.fullmatch, columns[1:3])):
-            reason = "not a BED window: contig, start and end are wanted, the last two whole numbers"
+            reason = "not a BED window: name, start and end are wanted, the last two whole numbers"
             remedy = "check that this is BED, not VCF or GFF"
             problems.bad(DataError(reason, source=source, line=number, remedy=remedy), text[:1000])
         else:
@@ -72,7 +72,7 @@ def gff_features(source: str, problems: Problems) -> Iterator[tuple[int, Feature
         if not reason and not (
             all(map(_PLACE.fullmatch, columns[3:5])) and 1 <= int(columns[3]) <= int(columns[4])
         ):
-            reason = "a start and an end that are no places of a contig"
+            reason = "a start and an end that are no places of a sequence"
         if reason:
             problems.bad(DataError(reason, source=source, line=number, remedy=GFF_COLUMNS), text[:1000])
         else:
@@ -80,7 +80,7 @@ def gff_features(source: str, problems: Problems) -> Iterator[tuple[int, Feature
 
 
 def labelled(source: str, problems: Problems, kinds: Sequence[str] = ()) -> dict[str, list[Stretch]]:
-    """The labels of stretches of each contig, by place; none overlap.
+    """The labels of stretches of each sequence, by place; none overlap.
 
     A label is the name of a feature in BED, column 4, and its type in GFF3, column 3. Features of a label
     that overlap, as the coding parts of two transcripts do, are one stretch.
@@ -103,17 +103,17 @@ def labelled(source: str, problems: Problems, kinds: Sequence[str] = ()) -> dict
         if reason or one.start >= one.end:
             remedy = f"give it a name in column {column + 1}, and an end behind its start"
             reason = reason or "an empty feature"
-            problems.bad(DataError(reason, source=source, line=line, remedy=remedy), one.contig)
+            problems.bad(DataError(reason, source=source, line=line, remedy=remedy), one.name)
         elif kinds and label not in kinds:
             others[label] += 1
         else:
-            found.setdefault(one.contig, []).append((one.start, one.end, line, label))
+            found.setdefault(one.name, []).append((one.start, one.end, line, label))
     if not found:
         there = ", ".join(name for name, _ in others.most_common(20))
         remedy = f"the labels there are: {there}" if there else "give lines that name places"
         raise DataError("no features to label with", source=source, remedy=remedy)
     problems.note("a feature of another kind, left out", others.total(), source=source)
-    return {contig: _apart(own, source, problems) for contig, own in found.items()}
+    return {name: _apart(own, source, problems) for name, own in found.items()}
 
 
 def _apart(found: Iterable[tuple[int, int, int, str]], source: str, problems: Problems) -> list[Stretch]:

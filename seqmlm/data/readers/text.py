@@ -56,7 +56,7 @@ def _texts(numbered: Iterator[tuple[int, str]], source: str, problems: Problems)
         head += islice(numbered, _LOOKED_AT)
         others = [text for _, text in head if text.strip() and not text.startswith(">")]
         if others and all(map(_SEQUENCE.fullmatch, others)):
-            remedy = "use a model of proteins or of DNA, or write a text a line without headers"
+            remedy = "use a model of such sequences, or write one a line without headers"
             problems.bad(DataError("FASTA where text was expected", source=source, line=1, remedy=remedy))
             return
     yield from chain(head, numbered)

@@ -106,7 +106,7 @@ def _window(one: Feature, source: str, line: int, fasta: Any, problems: Problems
             DataError(reason, source=source, line=line, remedy=remedy), "\t".join(one.columns)[:1000]
         )
 
-    contig = known_as(one.contig, fasta)
+    contig = known_as(one.name, fasta)
     if contig is None:
         bad("a contig that the genome does not have", "give the genome that the windows were made for")
         return None

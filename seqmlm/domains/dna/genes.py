@@ -121,7 +121,7 @@ def _read(path: str, *facts: int) -> Mapping[str, Genes]:
         gene = _gene(one, path, number) if is_gene(one.columns[2]) else None
         if gene is None:
             continue
-        found.setdefault(one.contig, set()).add(gene)
+        found.setdefault(one.name, set()).add(gene)
         count += 1
         if count > MOST_GENES:
             raise DataError(

@@ -230,6 +230,8 @@ class Reading:
         place = f"{self._name}:{line}"
         if session is not None and session in self._labels:
             meta["label"] = self._labels[session]
+        if "label" in meta and self._asked.fields.label is not None:
+            meta[self._asked.fields.label] = meta["label"]
         if session is not None and self._problems.sensitive:
             session = f"{hash64(session) & (1 << 64) - 1:016x}"  # an id may be a person's
         return Record(
