@@ -305,7 +305,7 @@ STAND_APART = {
     "tasks.finalize": "what follows the last step of a training, a chapter",
     "tasks.labels": "who has which label, before anything is measured",
     "tasks.score_versions": "versions of a followed model: aliases that move, and a shadow beside",
-    "tasks.verdict": "what a fine-tuning is worth, a chapter: figures, rivals, and what is said of them",
+    "tasks.teaching": "one training of a fine-tuning, a chapter: the loop, apart from the run and its files",
     "tokenizers.kmer_block": "one vocabulary",
     "tokenizers.log_fields": "what a line that is fields says, apart from lines of words",
     "tokenizers.lexers.*": "one language, or one parser",

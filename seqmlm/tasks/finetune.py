@@ -1,13 +1,11 @@
 """`seqmlm finetune`: what a small labelled set teaches an encoder, as a number beside cheap rivals.
 
-One loop trains everything: a fine-tuning is `Loop` with another objective. Its run folder has what `train`'s
-has; killed at any step, `--resume` reaches the same model.
+Its run folder has what `train`'s has; killed at any step, `--resume` reaches the same model.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 import time
@@ -19,108 +17,57 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 import numpy as np
-import torch
 import yaml
-from safetensors.torch import load, save
 
 from seqmlm.config import to_dict
-from seqmlm.data.examples import Example, Part, Spans
 from seqmlm.data.prepare import combined, file_fingerprint
-from seqmlm.data.privacy import SMALLEST, redact_small_counts, redacted_counts
+from seqmlm.data.privacy import redact_small_counts, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.durable import move_into_place, owner_only, replace_file
-from seqmlm.engine.heads import LabelledRows
 from seqmlm.engine.linear import LinearRows
-from seqmlm.engine.loop import Goal, Loop, LoopResult
-from seqmlm.engine.optimizer import module_tensors, restore_module
-from seqmlm.engine.packing import RowPlanner
-from seqmlm.engine.schedule import LoopConfig
-from seqmlm.errors import DataError, StateError, UsageError, number_of
-from seqmlm.evaluation.predictions import Measure, temperature
+from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.inference import model_folder
-from seqmlm.inference.labeller import HeadCard, Labeller, Pool
-from seqmlm.inference.prompts import Prompts, words_of
+from seqmlm.inference.labeller import Labeller
 from seqmlm.inference.session import Session
-from seqmlm.inference.tuning import fit_frozen, merge, tune
 from seqmlm.parsing import read_json
-from seqmlm.registry import DatasetEntry
-from seqmlm.tasks.assemble import Best
-from seqmlm.tasks.cases import (
-    Case,
-    CaseRows,
-    cases,
-    drawn,
-    outputs_of,
-    predicted,
-    prediction_rows,
-    truth_of,
-)
+from seqmlm.registry import DatasetEntry, ModelEntry
+from seqmlm.tasks.cases import outputs_of, predicted, prediction_rows
 from seqmlm.tasks.columns import of_text
-from seqmlm.tasks.config import seconds
 from seqmlm.tasks.corpus import QUARANTINE, shown_name
 from seqmlm.tasks.labelled import (
-    MANY,
     Labelling,
-    as_values,
-    card_of,
-    divided,
+    Lesson,
     doubt,
-    is_numeric,
-    overlap,
     primary,
-    read_examples,
+    read_parts,
     reading_of,
     resembling,
     why_untested,
 )
 from seqmlm.tasks.launch import RUN_CONFIG
 from seqmlm.tasks.models import register_model, tokenizer_entry, track_model
-from seqmlm.tasks.observers import Recorder
 from seqmlm.tasks.predictions import write_predictions
 from seqmlm.tasks.task import CommandConfig, Summary, Table
-from seqmlm.tasks.verdict import NOTHING, figures_of, of_rivals, verdict, worth
+from seqmlm.tasks.teaching import Teacher, Teaching, Trained
+from seqmlm.tasks.verdict import NOTHING, figures_of, of_rivals, verdict
 from seqmlm.tracking import LEDGER, TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
 REQUEST, DONE = "finetune.yaml", "result.json"
-FINAL, BEST = "final.safetensors", "best.safetensors"
-RATES = {128: 1e-3, 256: 5e-4}
-"""Peak learning rates by width; of wider encoders, and of adapters ten times that, `RATE`."""
-RATE = 5e-5
 _FREE = ("resume", "name", "max_time", "rivals")
 """What a resumed run may change."""
-STEPS = 400
-"""About so many steps at least, where epochs are not given: a small set is read more often."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneConfig(Labelling, CommandConfig):
+class FinetuneConfig(Lesson, Teaching, CommandConfig):
     """What `seqmlm finetune` can be told.
 
     Args:
-        train: PATH: labelled data to train on: files, folders or Hugging Face data sets; repeatable.
-        valid: PATH: data that decide when to stop; default: held out of training.
-        test: PATH: data that the figures are of; default: held out of training.
-        head: what is read of a record, or of a labelled part: start (its first token) or mean (over its
-            tokens); prompt: the gap of a template, where a word stands for each class.
-        template: of a prompt: text with a gap and {text}, as in zeroshot.
-        words: CLASS=WORD: what stands in the gap for a class; a list.
-        crf: entities as one chain of tags (a linear-chain CRF), not one by one.
-        tune: what of the encoder is trained: all, last:K layers, lora:R (adapters of rank R), none.
         seeds: so many trainings; the best by validation is kept.
-        shots: train on so many examples only, drawn anew for each seed.
         rivals: on compares with the most frequent class, a linear model over units and the frozen encoder.
         name: of the run, its folder and the model. Default: MODEL-LABEL.
-        epochs: passes over the training data; default: by their size.
-        max_time: end each training within this time: 90s, 10m, 2h.
-        learning_rate: peak; default: by the width of the encoder.
-        tokens_per_step: of one optimizer step; default: by the size of the data.
-        patience: evaluations without a better result that end a training.
-        allow_overlap: test on records that are in training, too.
-        seed: of the first training, and of what is held out.
-        resume: go on with an interrupted run of this --name.
     """
 
     shown = (
@@ -129,26 +76,9 @@ class FinetuneConfig(Labelling, CommandConfig):
     )
     metavar = ""
 
-    train: tuple[str, ...] = ()
-    valid: tuple[str, ...] = ()
-    test: tuple[str, ...] = ()
-    head: Pool | None = None
-    template: str = ""
-    words: tuple[str, ...] = ()
-    crf: bool = False
-    tune: str = "all"
     seeds: int = 1
-    shots: int | None = None
     rivals: Literal["on", "off"] = "on"
     name: str | None = None
-    epochs: float | None = None
-    max_time: str | None = None
-    learning_rate: float | None = None
-    tokens_per_step: int | None = None
-    patience: int = 4
-    allow_overlap: bool = False
-    resume: bool = False
-    seed: int = 0
 
     def check(self) -> None:
         if not self.train and not self.classes:
@@ -206,132 +136,62 @@ class _Run:
         self.name = config.name or re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model}-{label}")[:100]
         aside = self.workspace.run_dir(self.name) / QUARANTINE
         self.problems = Problems(config.on_error, quarantine=aside, sensitive=self.private)
-        self.parts, self.card = self._read()
+        self.parts, self.card = read_parts(self.session, config, self.problems)
         self.primary = primary(self.card, self.parts)
-        self.goal = Goal(f"valid/{self.primary}", more=True)
-
-    # -- data --------------------------------------------------------------------------------------------
-
-    def _read(self) -> tuple[dict[Part, list[Example]], HeadCard]:
-        config = asked = self.config
-        given: dict[Part, Sequence[str]] = {
-            "train": config.train,
-            "validation": config.valid,
-            "test": config.test,
-        }
-        numeric = config.task == "value"
-        read = self._files(given, asked, numeric)
-        if config.task is None and not numeric and is_numeric(read["train"]):
-            read = {part: as_values(own, self.problems) for part, own in read.items()}
-        parts = divided(read, self.session, config.seed)
-        if config.shots is not None and config.shots < MANY and not config.valid:
-            parts["validation"] = []  # whoever has so few labels has none to validate with
-        length, pool = min(self.session.card.max_length, 512), _pool(config, parts["train"])
-        card = card_of(
-            read["train"],
-            parts["train"],
-            asked,
-            pool=pool,
-            crf=config.crf,
-            length=length,
-            sensitive=self.private,
-        )
-        shared = [] if config.allow_overlap else overlap(parts, self.session)
-        if shared and not read["test"] and not any(one.part == "test" for one in read["train"]):
-            self.problems.note("a record held out to test that training has, too, left out", len(shared))
-            parts["test"] = [one for one in parts["test"] if one not in set(shared)]
-        elif shared:
-            few = self.private and len(shared) < SMALLEST
-            told = "some" if few else f"{len(shared):,} of {len(parts['test']):,}"
-            raise DataError(
-                f"{told} test examples are in training, or of a group that is",
-                remedy="take them out, or --set allow_overlap=true",
-            )
-        if config.head != "prompt":
-            return parts, card
-        if card.kind != "class":
-            raise UsageError("--head prompt has a word for each class, and predicts classes")
-        return parts, replace(
-            card, template=config.template, words=words_of(config.words, card.names, self.private)
-        )
 
     @cached_property
-    def prompts(self) -> Prompts | None:
-        """What puts records into a template, where the head is a prompt."""
-        return Prompts(self.session, self.card) if self.card.pool == "prompt" else None
+    def teacher(self) -> Teacher:
+        """What trains; it has the examples in tokens."""
+        return Teacher(
+            *(self.session, self.config, self.card, self.parts, self.problems),
+            metric=self.primary,
+            rivals=self.config.rivals == "on",
+            processes=self.processes,
+        )
 
-    def _files(
-        self, given: Mapping[Part, Sequence[str]], asked: Labelling, numeric: bool
-    ) -> dict[Part, list[Example]]:
-        found: dict[Part, list[Example]] = {}
-        for part, paths in given.items():
-            own = asked if part == "train" else replace(asked, classes=())
-            found[part] = list(read_examples(self.session, own, paths, self.problems, numeric=numeric))
-        if not any(found.values()):
-            raise self.problems.nothing()
-        return found
-
-    @cached_property
-    def held(self) -> dict[Part, list[Case]]:
-        """The cases of each part."""
-        rivals = self.config.rivals == "on"
-        return {
-            part: cases(
-                *(self.session, self.card, own, self.problems, self.prompts),
-                units=rivals and part != "validation",
-            )
-            for part, own in self.parts.items()
-        }
+    def folder(self, seed: int) -> Path:
+        """Of one training: the run's own, where there are no others."""
+        return self.workspace.run_dir(self.name if self.config.seeds == 1 else f"{self.name}-seed{seed}")
 
     @property
     def labels(self) -> dict[str, Any]:
         """Where they are, as plain values."""
         return {one.name: to_dict(getattr(self.config, one.name)) for one in fields(Labelling)}
 
-    def drawn(self, seed: int) -> list[Case]:
-        """What a training sees."""
-        return drawn(self.card, self.held["train"], self.config.shots, seed)
-
     @cached_property
     def files(self) -> list[str]:
         """All files that are read."""
         config = self.config
-        paths = (
-            *config.train,
-            *config.valid,
-            *config.test,
-            *(one.partition("=")[2] for one in config.classes),
-        )
+        of_class = (one.partition("=")[2] for one in config.classes)
+        paths = (*config.train, *config.valid, *config.test, *of_class)
         read = self.session.domain.files(paths, format=config.format, options=config.options)
         return [*read, *(one for one in (config.label_file, config.mask) if one)]
 
-    # -- training ----------------------------------------------------------------------------------------
-
     def summary(self) -> Summary:
-        config, held = self.config, self.held
+        """Train, judge, register."""
+        config, teacher = self.config, self.teacher
         seeds = range(config.seed, config.seed + config.seeds)
         with owner_only(self.private):
             directory = self._directory()
             if not self.processes.is_main:  # it trains, and leaves the rest to the main process
                 signals = [self._trained(seed, None).signal for seed in seeds]
-                return self._summary({}, [], "", next(filter(None, signals), None))
+                return self._summary(stopped=next(filter(None, signals), None))
             self.console.message(self._beginning())
             with self._tracked(self.name) as run:
                 found = [self._trained(seed, run) for seed in seeds]
-                stopped = next((one.signal for one in found if one.signal is not None), None)
-                if stopped is not None:
+                if stopped := next(filter(None, (one.signal for one in found)), None):
                     run.end("KILLED")
                     self.console.message(f"stopped and saved; continue with --name {self.name} --resume")
-                    return self._summary({}, [], "", stopped)
+                    return self._summary(stopped=stopped)
                 best = max(found, key=lambda one: -np.inf if one.value is None else one.value)
-                labeller = self._restored(best)
-                figures, tables = self._judged(labeller, held["test"], found, best)
+                labeller = teacher.restored(best.seed, self.folder(best.seed))
+                figures, tables = self._judged(labeller, found, best)
                 entry = self._registered(directory, labeller, figures, run)
                 run.log_metrics(best.steps, _flat(figures))
                 track_model(run, entry, _flat(figures))
         figures = redact_small_counts(figures, self.private)
         answer = self._sentence(figures, f"{self.name}:{entry.version}")
-        return self._summary(figures, tables, answer, None)
+        return self._summary(figures=figures, tables=tables, answer=answer)
 
     def _beginning(self) -> str:
         """What is learnt from how much, before it takes time."""
@@ -341,20 +201,14 @@ class _Run:
         told = f"{self.card.kind}: {many}; {shown['train']} examples to train on"
         return f"{told}, {shown['validation']} to validate, {shown['test']} to test"
 
-    def _summary(self, figures: Mapping[str, Any], tables: Any, answer: str, stopped: int | None) -> Summary:
-        counts = {part: len(own) for part, own in self.parts.items()}
-        return Summary(
-            task="finetune",
-            **redact_small_counts(
-                {"items": sum(counts.values()), "bad": self.problems.bad_count}, self.private
-            ),
-            notes=redact_small_counts(self.problems.counts, self.private),
-            figures=figures,
-            tables=tables,
-            answer=answer,
-            stopped=stopped,
-            seconds=time.monotonic() - self.began,
-        )
+    def _summary(self, **found: Any) -> Summary:
+        counts = {
+            "items": sum(map(len, self.parts.values())),
+            "bad": self.problems.bad_count,
+            "notes": self.problems.counts,
+        }
+        spent = time.monotonic() - self.began
+        return Summary(task="finetune", **redact_small_counts(counts, self.private), **found, seconds=spent)
 
     def _directory(self) -> Path:
         """The run's folder, with the request; a name that is taken is refused without `resume`."""
@@ -372,9 +226,8 @@ class _Run:
         file = directory / REQUEST
         now = {key: value for key, value in values.items() if key not in _FREE}
         now["data"] = file_fingerprint(self.files)
-        if not file.exists() and any(
-            (directory / one).exists() for one in (LEDGER, RUN_CONFIG, "model", DONE)
-        ):
+        others = (LEDGER, RUN_CONFIG, "model", DONE)
+        if not file.exists() and any((directory / one).exists() for one in others):
             raise StateError(f"{name!r} is another run, no fine-tuning ({directory}): take another --name")
         if file.exists():
             if not self.config.resume:
@@ -389,209 +242,77 @@ class _Run:
         replace_file(file, yaml.safe_dump(now, sort_keys=False).encode())
 
     def _tracked(self, name: str, parent: TrackedRun | None = None) -> TrackedRun:
-        config, card = self.config, self.card
-        directory = self.workspace.run_dir(name)
+        config, card, domain = self.config, self.card, self.session.card.domain
+        own = ("tune", "epochs", "seeds", "shots", "seed")
         params = {
-            "domain": self.session.card.domain,
+            "domain": domain,
             "init": config.model,
-            "kind": card.kind,
-            "label": card.label,
+            **{name: getattr(card, name) for name in ("kind", "label", "pool", "pairing", "crf")},
             "classes": len(card.names),
-            "tune": config.tune,
-            "pool": card.pool,
-            "pairing": card.pairing,
-            "crf": card.crf,
-            "epochs": config.epochs,
-            "learning_rate": config.learning_rate or self.rate,
-            "seeds": config.seeds,
-            "shots": config.shots,
-            "seed": config.seed,
+            **{name: getattr(config, name) for name in own},
+            "learning_rate": self.teacher.rate,
             "data": "data" if self.private else shown_name(config.train),
+            **redact_small_counts({"training_examples": len(self.parts["train"])}, self.private),
         }
-        examples = {"training_examples": len(self.parts["train"])}
-        params |= redact_small_counts(examples, self.private)
-        tags = {"domain": self.session.card.domain, "task": "finetune"}
+        tags = {"domain": domain, "task": "finetune"}
         if parent is not None and parent.run_id is not None:
             tags["mlflow.parentRunId"] = parent.run_id
         run = Tracker(self.workspace, warn=self.console.message).start(
             name,
-            experiment=f"seqmlm-{self.session.card.domain}",
+            experiment=f"seqmlm-{domain}",
             params=params,
             tags=tags,
-            resume=config.resume and (directory / LEDGER).exists(),
+            resume=config.resume and (self.workspace.run_dir(name) / LEDGER).exists(),
         )
         if self.session.entry is not None:
             run.uses(self.session.entry.name, self.session.entry.version)
         return run
 
-    @property
-    def rate(self) -> float:
-        """The peak learning rate where none is given."""
-        width = int(self.session.model.rows.model.config.hidden_size)
-        rate = next((own for most, own in RATES.items() if width <= most), RATE)
-        return 10 * rate if self.config.tune.startswith("lora") and rate == RATE else rate
-
     def _trained(self, seed: int, run: TrackedRun | None) -> Trained:
-        """One training; its weights lie in its folder."""
-        alone = self.config.seeds == 1
-        name = self.name if alone else f"{self.name}-seed{seed}"
-        directory = self.workspace.run_dir(name)
-        done = directory / DONE
+        """One training; a child of the run, where there are several. What is done is not done again."""
+        folder, alone = self.folder(seed), self.config.seeds == 1
         if not alone and self.processes.is_main:
-            self._begin(name)
+            self._begin(folder.name)
+        done = folder / DONE
         if done.exists():
-            return Trained(**read_json(done), directory=directory)
-        train, rows = self.drawn(seed), self.new(seed)
-        if self.config.tune == "none" or rows.config.cosine:  # else its scale would take all of the steps
-            self._fit_frozen(rows, train, seed)
-        if self.config.tune == "none":
-            value = self._validate(rows).get(self.goal.metric)
-            found = Trained(seed=seed, value=value, steps=0, seconds=0.0, directory=directory)
-            self._keep(rows, directory)
-        else:
-            with nullcontext(run) if alone or run is None else self._tracked(name, run) as own:
-                found = self._loop(rows, train, seed, directory, own)
+            return Trained(**read_json(done))
+        child = not alone and run is not None and self.config.tune != "none"
+        with self._tracked(folder.name, run) if child else nullcontext(run) as own:
+            found = self.teacher.train(seed, folder, own, self.console)
         if found.signal is None and self.processes.is_main:
-            replace_file(done, json.dumps(found.to_dict()).encode())
+            replace_file(done, json.dumps(found._asdict()).encode())
         return found
 
-    def _fit_frozen(self, rows: LabelledRows, train: Sequence[Case], seed: int) -> None:
-        asked = [one.pieces for one in train], [len(one.targets) for one in train]
-        features = np.concatenate(list(Labeller(rows, self.card).features(*asked)))
-        targets = np.concatenate([one.targets for one in train])
-        fit_frozen(rows, self.card, features, targets, seed)
-
-    def new(self, seed: int, how: str | None = None) -> LabelledRows:
-        """The model before its first step, with what is not trained frozen."""
-        torch.manual_seed(seed)
-        model = model_folder.load(self.session.model.path, domain=self.session.card.domain, head="optional")
-        rows: Any = model.rows
-        made = LabelledRows(rows, self.card.config)
-        if self.prompts is not None:
-            self.prompts.begin(made)
-        tune(made, how or self.config.tune)
-        return made.to(self.processes.device)
-
-    def _loop(
-        self, rows: LabelledRows, train: Sequence[Case], seed: int, directory: Path, run: TrackedRun | None
-    ) -> Trained:
-        dataset = CaseRows(train, self.card)
-        planner = RowPlanner(dataset.lengths, tokens_per_row=self._row(dataset.lengths), seed=seed)
-        each = max(1, round(planner.tokens_per_epoch / planner.tokens_per_row / self.processes.world))
-        epochs = self.config.epochs or float(np.clip(np.ceil(STEPS / each), 3, 60))
-        validated = len(self.held["validation"]) > 0
-        evaluator = Best(
-            self._validate,
-            directory / BEST,
-            self.goal,
-            resume=self.config.resume,
-            writes=self.processes.is_main,
-        )
-        observer = None
-        if run is not None:
-            limit = math.inf if self.config.max_time is None else seconds(self.config.max_time)
-            observer = Recorder(
-                run,
-                self.console,
-                lambda one: max(one.step, min(epochs * each, one.step * limit / max(one.seconds, 1e-9))),
-            )
-        loop = Loop(
-            rows,
-            dataset,
-            planner,
-            LoopConfig(
-                epochs=epochs,
-                max_seconds=None if self.config.max_time is None else seconds(self.config.max_time),
-                learning_rate=self.config.learning_rate or self.rate,
-                schedule="linear",
-                rows_per_batch=self.processes.world,
-                # Of few data an epoch is a few steps, in which nothing is learnt yet.
-                evaluate_every=max(1, each // 2, round(epochs * each / 20)) if validated else None,
-                patience=self.config.patience if validated else None,
-                precision=self.config.precision,
-                seed=seed,
-            ),
-            directory=directory / "checkpoints",
-            observer=observer,
-            evaluate=evaluator if validated else None,
-            goal=self.goal if validated else None,
-        )
-        outcome: LoopResult = loop.run(resume=self.config.resume)
-        if outcome.signal is None:
-            if validated:
-                evaluator.restore(rows)
-            self._keep(rows, directory)
-        return Trained(
-            seed=seed,
-            value=evaluator.value,
-            steps=outcome.steps,
-            seconds=outcome.seconds,
-            signal=outcome.signal,
-            directory=directory,
-        )
-
-    def _keep(self, rows: LabelledRows, directory: Path) -> None:
-        if self.processes.is_main:
-            directory.mkdir(parents=True, exist_ok=True)
-            replace_file(directory / FINAL, save(module_tensors(rows)))
-
-    def _row(self, lengths: Any) -> int:
-        """Tokens of a process's row; of a step a thirtieth of the data, between 512 and 4,096."""
-        asked = self.config.tokens_per_step or int(np.clip(lengths.sum() / 30, 512, 4096))
-        return max(asked // self.processes.world, int(lengths.max()))
-
-    def _validate(self, rows: LabelledRows) -> dict[str, float]:
-        if not self.held["validation"]:
-            return {}
-        found = self.measured(Labeller(rows, self.card), self.held["validation"])
-        return {f"valid/{name}": one.value for name, one in found.items()}
-
-    # -- figures -----------------------------------------------------------------------------------------
-
-    def measured(self, labeller: Labeller, own: Sequence[Case]) -> dict[str, Measure]:
-        """What a model's predictions of some cases are worth, without intervals."""
-        return worth(self.card, own, predicted(labeller, own), draws=0)
-
-    def _restored(self, best: Trained) -> Labeller:
-        """The model that is kept: adapters merged, temperature set."""
-        rows = self.new(best.seed)
-        restore_module(rows, load((best.directory / FINAL).read_bytes()))
-        merge(rows)
-        labeller = Labeller(rows, self.card)
-        validation = self.held["validation"]
-        if self.card.kind in ("class", "tags") and validation:
-            logits = np.concatenate(list(outputs_of(labeller, validation)))
-            warmth = temperature(logits, truth_of(self.card, validation))
-            labeller = Labeller(rows, replace(self.card, temperature=warmth), labeller.ask)
-        return labeller
-
     def _judged(
-        self, labeller: Labeller, test: Sequence[Case], found: Sequence[Trained], best: Trained
+        self, labeller: Labeller, found: Sequence[Trained], best: Trained
     ) -> tuple[dict[str, Any], list[Table]]:
         """Figures on the test data, beside the rivals'."""
-        train = self.drawn(best.seed)
-        figures: dict[str, Any] = {"kind": self.card.kind, "primary": self.primary}
-        figures |= {"train": len(train), "test": len(test)}
+        card, teacher, test = self.card, self.teacher, self.teacher.held["test"]
+        train = teacher.examples(best.seed)
+        figures = {"kind": card.kind, "primary": self.primary, "train": len(train), "test": len(test)}
         if alike := resembling(self.parts, self.session):
             figures["resembling"] = alike
         if not test:
             return figures, []
         said = predicted(labeller, test)
-        others = of_rivals(self.card, train, test) if self.config.rivals == "on" else {}
+        others = of_rivals(card, train, test) if self.config.rivals == "on" else {}
         if self.config.rivals == "on" and self.config.tune != "none":
-            rows = self.new(best.seed, "none")
-            self._fit_frozen(rows, train, best.seed)
-            others["frozen encoder"] = predicted(Labeller(rows, self.card), test)
-        own, table = figures_of(self.card, self.primary, test, said, others)
+            others["frozen encoder"] = predicted(Labeller(teacher.frozen(best.seed), card), test)
+        own, table = figures_of(card, self.primary, test, said, others)
         figures |= own
         if len(found) > 1:
-            again = (self.measured(self._restored(one), test) for one in found)
-            each = [one.get(self.primary, NOTHING).value for one in again]
+            each = [self._measured(one.seed) for one in found]
             figures["seeds"] = {str(one.seed): value for one, value in zip(found, each, strict=True)}
             figures["mean"], figures["sd"] = float(np.mean(each)), float(np.std(each, ddof=1))
-        kept = prediction_rows(self.card, test, said)
-        write_predictions(self.workspace.run_dir(self.name), kept, kind=self.card.kind, names=self.card.names)
+        kept = prediction_rows(card, test, said)
+        write_predictions(self.workspace.run_dir(self.name), kept, kind=card.kind, names=card.names)
         return figures, [table]
+
+    def _measured(self, seed: int) -> float:
+        """What decides, of one training on the test data."""
+        labeller = self.teacher.restored(seed, self.folder(seed))
+        found = self.teacher.measured(labeller, self.teacher.held["test"])
+        return found.get(self.primary, NOTHING).value
 
     def _sentence(self, figures: Mapping[str, Any], model: str) -> str:
         learnt = f"{number_of(figures['train'], 'example')} taught {model} {self.card.label!r}"
@@ -602,11 +323,9 @@ class _Run:
             return f"{learnt}; nothing was held out to test it ({why}): judge it with --test"
         return f"{learnt}: {verdict(figures, self.primary)}. Use it: seqmlm predict {self.name} FILE"
 
-    # -- the model ---------------------------------------------------------------------------------------
-
     def _registered(
         self, directory: Path, labeller: Labeller, figures: Mapping[str, Any], run: TrackedRun
-    ) -> Any:
+    ) -> ModelEntry:
         """Write the model's folder, load it again, compare, register."""
         session, config = self.session, self.config
         building, folder = directory / "model.tmp", directory / "model"
@@ -650,7 +369,7 @@ class _Run:
         Raises:
             StateError: it does not.
         """
-        some = (self.held["test"] or self.held["train"])[:8]
+        some = (self.teacher.held["test"] or self.teacher.held["train"])[:8]
         model = model_folder.load(folder, domain=self.session.card.domain)
         again = Labeller.load(model, Conditionals(model.rows, device=labeller.ask.device))
         ours, theirs = (np.concatenate(list(outputs_of(one, some))) for one in (labeller, again))
@@ -658,27 +377,6 @@ class _Run:
             raise StateError(
                 f"{folder} does not predict what was trained ({np.abs(ours - theirs).max():.3g} off)"
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """One training of several.
-
-    Args:
-        value: of its validation, None without.
-        signal: that stopped it.
-    """
-
-    seed: int
-    value: float | None
-    steps: int
-    seconds: float
-    directory: Path
-    signal: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """What is kept of it."""
-        return {name: getattr(self, name) for name in ("seed", "value", "steps", "seconds")}
 
 
 def _open(config: FinetuneConfig) -> Session:
@@ -695,12 +393,6 @@ def _open(config: FinetuneConfig) -> Session:
     if session.card.head:
         raise UsageError(f"{config.model} is fine-tuned already: begin with the model it was made from")
     return session
-
-
-def _pool(config: FinetuneConfig, train: Sequence[Example]) -> Pool:
-    """What is read where nobody says: of a part its first token, of a record the mean."""
-    of_parts = any(isinstance(one.label, Spans) for one in train)
-    return config.head or ("start" if of_parts else "mean")
 
 
 def _flat(figures: Mapping[str, Any]) -> dict[str, float]:

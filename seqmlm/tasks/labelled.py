@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from seqmlm.data.examples import Example, LabelSource, Part, Spans, examples
+from seqmlm.data.privacy import SMALLEST
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import hash64
@@ -21,9 +22,11 @@ from seqmlm.engine.types import Floats
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.predictions import PRIMARY
 from seqmlm.inference.labeller import HeadCard, Pairing, Pool, standardized
+from seqmlm.inference.prompts import words_of
 from seqmlm.inference.session import Session
 from seqmlm.tasks.columns import reading
 
+Parts = dict[Part, list[Example]]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 MOST_CLASSES = 2000
 FEW = 40
@@ -66,8 +69,73 @@ class Labelling:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lesson(Labelling):
+    """What is to be learnt, and from which examples.
+
+    Args:
+        train: PATH: labelled data to train on: files, folders or Hugging Face data sets; repeatable.
+        valid: PATH: data that decide when to stop; default: held out of training.
+        test: PATH: data that the figures are of; default: held out of training.
+        shots: train on so many examples only, drawn anew for each seed.
+        allow_overlap: test on records that are in training, too.
+        seed: of the first training, and of what is held out.
+        head: what is read of a record, or of a labelled part: start (its first token) or mean (over its
+            tokens); prompt: the gap of a template, where a word stands for each class.
+        template: of a prompt: text with a gap and {text}, as in zeroshot.
+        words: CLASS=WORD: what stands in the gap for a class; a list.
+        crf: entities as one chain of tags (a linear-chain CRF), not one by one.
+    """
+
+    train: tuple[str, ...] = ()
+    valid: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    shots: int | None = None
+    allow_overlap: bool = False
+    seed: int = 0
+    head: Pool | None = None
+    template: str = ""
+    words: tuple[str, ...] = ()
+    crf: bool = False
+
+
+def read_parts(session: Session, asked: Lesson, problems: Problems) -> tuple[Parts, HeadCard]:
+    """Read what is labelled, divide it, and say what is to be predicted.
+
+    Raises:
+        UsageError: labels that exclude each other, or a task that they cannot be of.
+        DataError: what cannot be read or learnt from; test data that training has, too.
+    """
+    files: dict[Part, Sequence[str]] = {"train": asked.train, "validation": asked.valid, "test": asked.test}
+    read: Parts = {}
+    for part, paths in files.items():
+        own = asked if part == "train" else replace(asked, classes=())
+        read[part] = list(read_examples(session, own, paths, problems))
+    if not any(read.values()):
+        raise problems.nothing()
+    if asked.task is None and is_numeric(read["train"]):
+        read = {part: as_values(own, problems) for part, own in read.items()}
+    parts = divided(read, session, asked.seed)
+    if asked.shots is not None and asked.shots < MANY and not asked.valid:
+        parts["validation"] = []  # whoever has so few labels has none to validate with
+    length, sensitive = min(session.card.max_length, 512), session.card.sensitive
+    card = card_of(read["train"], parts["train"], asked, length=length, sensitive=sensitive)
+    shared = [] if asked.allow_overlap else overlap(parts, session)
+    if shared and not read["test"] and not any(one.part == "test" for one in read["train"]):
+        problems.note("a record held out to test that training has, too, left out", len(shared))
+        parts["test"] = [one for one in parts["test"] if one not in set(shared)]
+    elif shared:
+        told = f"{len(shared):,} of {len(parts['test']):,}"
+        raise DataError(
+            f"{'some' if sensitive and len(shared) < SMALLEST else told} test examples are in training, or "
+            "of a group that is",
+            remedy="take them out, or --set allow_overlap=true",
+        )
+    return parts, card
+
+
 def read_examples(
-    session: Session, asked: Labelling, paths: Sequence[str], problems: Problems, *, numeric: bool = False
+    session: Session, asked: Labelling, paths: Sequence[str], problems: Problems
 ) -> Iterator[Example]:
     """The examples of some files.
 
@@ -80,7 +148,7 @@ def read_examples(
         raise UsageError("--class names a file twice: the records of a file are of one class")
     source = LabelSource(
         columns=asked.labels,
-        numeric=numeric,
+        numeric=asked.task == "value",
         letters=asked.task in ("tags", "entities"),
         dense=asked.task == "tags",
         labels=asked.label_file,
@@ -123,13 +191,13 @@ def reading_of(session: Session, asked: Labelling, path: str) -> dict[str, Any]:
     )
 
 
-def divided(read: Mapping[Part, Sequence[Example]], session: Session, seed: int) -> dict[Part, list[Example]]:
+def divided(read: Mapping[Part, Sequence[Example]], session: Session, seed: int) -> Parts:
     """Examples by part: as the files or the data say, else whole groups by their hash; none twice.
 
     Few examples all train, and nothing is held out. Where a field's records are in an order of time, the
     latest groups are held out, as its trainings do.
     """
-    found: dict[Part, list[Example]] = {part: list(read.get(part, ())) for part in PARTS}
+    found: Parts = {part: list(read.get(part, ())) for part in PARTS}
     told, train = Counter(one.part for one in found["train"]), found["train"]
     if told["test"] or told["validation"]:
         found["train"] = [one for one in train if one.part in (None, "train")]
@@ -208,11 +276,9 @@ def resembling(parts: Mapping[Part, Sequence[Example]], session: Session) -> int
 def card_of(
     every: Sequence[Example],
     train: Sequence[Example],
-    asked: Labelling,
+    asked: Lesson,
     *,
-    pool: Pool,
-    crf: bool,
-    length: int,
+    length: int = 512,
     sensitive: bool = False,
 ) -> HeadCard:
     """What is to be predicted, from labels.
@@ -220,7 +286,7 @@ def card_of(
     Args:
         every: all examples of the training files, what is held out of them, too.
         train: what is trained on, by which values are scaled.
-        pool, crf, length: see `HeadCard`.
+        length: of the longest window.
         sensitive: name no labels in messages.
 
     Raises:
@@ -231,21 +297,26 @@ def card_of(
         raise DataError("no example to train on", remedy="give records with labels")
     kind, names = _outputs(every, asked, sensitive)
     center, scale = standardized(_values(train)) if kind == "value" else ((), ())
-    if asked.pair is not None and kind in ("tags", "entities"):
+    of_parts = kind in ("tags", "entities")
+    if asked.pair is not None and of_parts:
         raise UsageError("--pair is for one label of two sequences, and these are labels of parts")
-    if crf and kind != "entities":
+    if asked.crf and kind != "entities":
         raise UsageError("a CRF joins the tags of entities; other labels do not depend on each other")
+    if asked.head == "prompt" and kind != "class":
+        raise UsageError("--head prompt has a word for each class, and predicts classes")
     return HeadCard(
         kind=kind,
         label=",".join(asked.labels) or Path(asked.label_file or "label").name,
         names=tuple(names),
-        pool=pool,
-        crf=crf,
+        pool=asked.head or ("start" if of_parts else "mean"),
+        crf=asked.crf,
         center=center,
         scale=scale,
         pair=asked.pair,
         pairing=asked.pairing,
         length=length,
+        template=asked.template if asked.head == "prompt" else "",
+        words=words_of(asked.words, names, sensitive) if asked.head == "prompt" else (),
     )
 
 

@@ -19,6 +19,7 @@ from seqmlm.inference.session import Session
 from seqmlm.tasks.cases import cases
 from seqmlm.tasks.labelled import (
     Labelling,
+    Lesson,
     as_values,
     card_of,
     divided,
@@ -54,9 +55,9 @@ def test_what_is_between_spans_is_outside_in_every_column(
     column: str, span: Any, session: Session, tmp_path: Path
 ) -> None:
     rows = [{"text": "a dog barks", column: []}, {"text": "the cat sees", column: [span]}]
-    asked = Labelling(labels=(column,))
+    asked = Lesson(labels=(column,))
     found = list(read_examples(session, asked, [jsonl(tmp_path / "t.jsonl", *rows)], Problems()))
-    card = card_of(found, found, asked, pool="start", crf=False, length=32)
+    card = card_of(found, found, asked)
     assert (card.kind, card.names) == ("entities", ("O", "B-ANIMAL", "I-ANIMAL"))
     tags = [one.targets[:, 0].tolist() for one in cases(session, card, found, Problems())]
     assert tags == [[0, 0, 0], [0, 1, 0]]
@@ -202,22 +203,22 @@ def test_it_is_said_how_numbers_were_read(values: list[Any], task: Any, said: st
         replace(one, label=(one.label,) if isinstance(one.label, float) else one.label)
         for one in classes(*values)
     ]
-    card = card_of(found, found, Labelling(labels=("y",), task=task), pool="mean", crf=False, length=32)
+    card = card_of(found, found, Lesson(labels=("y",), task=task))
     assert doubt(card, task) == said
 
 
 @pytest.mark.parametrize("labels", [["HIV"] * 3, ["HIV", "a", "a"]])
 def test_no_label_is_named_where_data_are_sensitive(labels: list[str]) -> None:
-    found, asked = classes(*labels), Labelling(labels=("y",))
+    found, asked = classes(*labels), Lesson(labels=("y",))
     for sensitive in (False, True):
         with pytest.raises(DataError, match="class") as told:
-            card_of(found, found, asked, pool="mean", crf=False, length=32, sensitive=sensitive)
+            card_of(found, found, asked, sensitive=sensitive)
         assert ("HIV" in str(told.value)) is not sensitive
 
 
 def test_no_unknown_label_is_named_where_data_are_sensitive(session: Session) -> None:
-    found, asked = classes("a", "b", "a", "b"), Labelling(labels=("y",))
-    card = card_of(found, found, asked, pool="mean", crf=False, length=32)
+    found = classes("a", "b", "a", "b")
+    card = card_of(found, found, Lesson(labels=("y",)))
     for sensitive in (False, True):
         with pytest.raises(DataError, match="in no training example") as told:
             cases(session, card, classes("HIV"), Problems(sensitive=sensitive))
