@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -17,11 +19,12 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
 from seqmlm.data.tags import entities
-from seqmlm.errors import DataError, number_of
+from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.inference.labeller import HeadCard, Labeller, Piece, pieces, pieces_of_pair, unit_bounds
 from seqmlm.inference.prompts import Prompts
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
+from seqmlm.rows.tracks import bedgraph, conll
 from seqmlm.tasks.cases import has_types
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, read
 
@@ -32,15 +35,21 @@ class PredictConfig(TaskConfig):
 
     Args:
         level: of entities: entity (a row for each that is found) or unit (a row for each unit, with its tag).
+        out: write the rows to this file: .jsonl, .csv, .tsv, .parquet; tags and entities also .conll, or
+            .bedgraph.
+        format_out: format of the rows, where the name of --out does not say it: jsonl, csv, tsv, parquet,
+            conll (units and tags) or bedgraph (a class along sequences).
+        positive: class of a bedgraph; default: the second of two, or the one that is not none.
         labels: a table of what to predict. Of subjects, subject_id and prediction_time: from what was known
             then. Of pairs, the ids of both records, the second one in the column that --pair named.
     """
 
-    shown = ("level", *TaskConfig.shown)
+    shown = ("level", "format_out", *TaskConfig.shown)
 
     inputs = ("labels",)
 
     level: Literal["entity", "unit"] = "entity"
+    positive: str | None = None
     labels: Path | None = None
 
 
@@ -56,12 +65,38 @@ class Predict(Task[PredictConfig, Record]):
 
     Config = PredictConfig
     learnt = True
+    formats = MappingProxyType({"conll": (".conll",), "bedgraph": (".bedgraph", ".bg")})
 
     def __init__(self, config: PredictConfig, session: Session) -> None:
         super().__init__(config, session)
         self.card = HeadCard.of(session.model)
         self.prompts = Prompts(session, self.card) if self.card.pool == "prompt" else None
         self.labeller = Labeller.load(session.model, session.conditionals())
+        self.units = config.level == "unit" or self.further_format is not None
+        if self.further_format is not None and not self.card.of_parts:
+            raise UsageError(f"{self.further_format} is of tags and entities; the model predicts of records")
+        self.classes = self._positive() if self.further_format == "bedgraph" else []
+
+    def _positive(self) -> list[str]:
+        """The outputs that a bedgraph adds up: of an entity its beginning and its inside.
+
+        Raises:
+            UsageError: no such class, or several that it could be.
+        """
+        entities = self.card.kind == "entities"
+        names = {name: name.partition("-")[2] if entities else name for name in self.card.names}
+        known = sorted({*names.values()} - {"", "none"})
+        usual = known[0] if len(known) == 1 else known[1] if len(known) == 2 and not entities else None
+        chosen = self.config.positive or usual
+        if chosen not in known:
+            raise UsageError(f"a bedgraph is of one class: --set positive=NAME, of {', '.join(known[:20])}")
+        return [name for name, kind in names.items() if kind == chosen]
+
+    def written(self, rows: Iterator[Row]) -> Iterable[str]:
+        """CoNLL or bedGraph."""
+        if self.further_format == "conll":
+            return conll(rows)
+        return bedgraph(rows, self.classes, self.classes[0].removeprefix("B-"))
 
     def records(self, problems: Problems) -> Iterable[Record]:
         """What is read, with the other sequence of pairs."""
@@ -102,7 +137,12 @@ class Predict(Task[PredictConfig, Record]):
         counts = [1 if own is None else len(own) for own in bounds]
         for record, own, outputs in zip(items, bounds, self.labeller.outputs(found, counts), strict=True):
             told = self.labeller.probabilities(outputs)
-            yield [self._row(record, told[0])] if own is None else self._parts(record, own, outputs, told)
+            if own is None:
+                yield [self._row(record, told[0])]
+            else:  # what is shown beside a record is another one's
+                first, stop = record.meta.get("own", (0, math.inf))
+                parts = self._parts(record, own, outputs, told)
+                yield [row for row in parts if first <= row["start"] < stop]
 
     def _second(self, record: Record, pair: str) -> Any:
         """The other sequence of a pair."""
@@ -127,22 +167,19 @@ class Predict(Task[PredictConfig, Record]):
         return {**where, "prediction": best, "probability": of[best], "p": of}
 
     def _parts(self, record: Record, bounds: Any, outputs: Any, told: Any) -> list[Row]:
-        text, names = str(record.raw), self.card.names
+        names = self.card.names
         kept = ~np.isnan(outputs[:, 0])
         bounds, told = bounds[kept], told[kept]
-        where = [{"start": a, "end": b, "unit": text[a:b]} for a, b in bounds.tolist()]
+        where = [self._place(record, a, b) for a, b in bounds.tolist()]
         if self.card.kind == "tags":
             tags = [names[one] for one in told.argmax(1)]
         else:
             tags = self.labeller.chain(outputs[kept])
         sure = [round(float(own[names.index(tag)]), 6) for own, tag in zip(told, tags, strict=True)]
-        if self.card.kind == "entities" and self.config.level == "entity":
+        if self.card.kind == "entities" and not self.units:
             return [
                 {
-                    **place(record),
-                    "start": where[first]["start"],
-                    "end": where[end - 1]["end"],
-                    "unit": text[where[first]["start"] : where[end - 1]["end"]],
+                    **self._place(record, where[first]["start"], where[end - 1]["end"]),
                     "prediction": kind,
                     "probability": min(sure[first:end]),
                 }
@@ -150,7 +187,6 @@ class Predict(Task[PredictConfig, Record]):
             ]
         return [
             {
-                **place(record),
                 **at,
                 "prediction": tag,
                 "probability": p,
@@ -158,6 +194,17 @@ class Predict(Task[PredictConfig, Record]):
             }
             for at, tag, p, own in zip(where, tags, sure, told, strict=True)
         ]
+
+    def _place(self, record: Record, start: int, end: int) -> Row:
+        """A part, and where it is in the document that the record was cut out of."""
+        found = {**place(record), "start": start, "end": end, "unit": str(record.raw)[start:end]}
+        if record.document is None or "start" not in record.meta:
+            return found
+        begin = int(record.meta["start"])
+        if record.meta.get("strand") == "-":
+            start, end = len(record.raw) - end, len(record.raw) - start
+        there = {"document": record.document, "document_start": begin + start, "document_end": begin + end}
+        return {**found, **there}
 
     def figures(self, rows: Iterable[Row]) -> Figures:
         """How many were called what; of values their mean and range."""

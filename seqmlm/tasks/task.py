@@ -158,6 +158,7 @@ class Task(ABC, Generic[ConfigT, Item]):
         learnt: it asks a fine-tuned model, and nothing else.
         trains: it makes a model; progress is then that of a training.
         own_format: rows are written in the field's own format (`written`), unless JSON is asked for.
+        formats: further formats that `written` writes, and the endings of their files.
 
     Raises:
         UsageError: what makes no sense for this model; before anything is read.
@@ -168,6 +169,7 @@ class Task(ABC, Generic[ConfigT, Item]):
     columns: ClassVar[Mapping[str, Kind]] = {}
     public: ClassVar[frozenset[str]] = frozenset()
     own_format: ClassVar[bool] = False
+    formats: ClassVar[Mapping[str, Sequence[str]]] = {}
     whole: ClassVar[bool] = False
     json_rows: ClassVar[bool] = False
     learnt: ClassVar[bool] = False
@@ -236,8 +238,16 @@ class Task(ABC, Generic[ConfigT, Item]):
         raise NotImplementedError
 
     def written(self, rows: Iterator[Row]) -> Iterable[str]:
-        """The text of a file in the field's own format; for tasks with `own_format`."""
+        """The text of a file in the field's own format, or in that of `formats` which is asked for."""
         raise NotImplementedError
+
+    @property
+    def further_format(self) -> str | None:
+        """Which of `formats` is asked for, by its name or that of the output."""
+        out, asked = self.config.out, self.config.format_out
+        suffix = "" if out is None else out.suffix.lower()
+        by_name = next((name for name, endings in self.formats.items() if suffix in endings), None)
+        return by_name if asked is None else asked if asked in self.formats else None
 
 
 def _is_cell(value: Any) -> bool:
@@ -390,7 +400,7 @@ _NO_REQUEST = {"model", "paths", "out", "on_error", "resume", "report", "tokens_
 def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_json: bool) -> Rows:
     """Where the rows go, and what decides them."""
     config, session = task.config, task.session
-    asked = format_of(config.out, config.format_out)
+    asked = "own" if task.further_format else format_of(config.out, config.format_out)
     lines = as_json or (config.out is not None and config.out.suffix.lower() == ".jsonl")
     own = task.own_format and config.format_out is None and not lines
     request = {key: value for key, value in asdict(config).items() if key not in _NO_REQUEST}
