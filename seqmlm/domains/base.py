@@ -30,7 +30,7 @@ from seqmlm.data.readers.huggingface import by_split, decides, is_saved, is_shar
 from seqmlm.data.readers.tables import Made, csv_records, tsv_records
 from seqmlm.data.record import Record
 from seqmlm.domains.holes import MASK, Prompt, frame, put, read_holes
-from seqmlm.domains.samples import TRUTH, Sample, overlap
+from seqmlm.domains.samples import LABELS, TRUTH, Sample, overlap
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.engine.units import EXACT, Mode
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 DATASET = "huggingface"
 """Name of the format of data sets, which every field has."""
 
-_BESIDE = (TRUTH, "README.md", "README", "README.txt", "LICENSE")
+_BESIDE = (TRUTH, LABELS, "README.md", "README", "README.txt", "LICENSE")
 
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 

@@ -28,6 +28,8 @@ class Sample:
 
 
 TRUTH = "truth.json"
+LABELS = "labels.json"
+"""Labels of the records, for a fine-tuning: an object a line, since a table in a folder may be data."""
 
 
 def write_sample(

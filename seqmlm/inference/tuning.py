@@ -77,6 +77,8 @@ def fit_frozen(rows: LabelledRows, card: HeadCard, features: Floats, targets: Fl
     if len(kept) > UNITS:
         kept = np.sort(np.random.default_rng(seed).choice(kept, UNITS, replace=False))
     scaler = StandardScaler().fit(features[kept])
+    # A dead feature has only rounding errors, which would be scaled up.
+    scaler.scale_[scaler.scale_ < 1e-6 * scaler.scale_.max()] = np.inf
     inputs, told = scaler.transform(features[kept]), targets[kept]
     weight, bias = np.zeros((len(card.names), features.shape[1])), np.zeros(len(card.names))
     if card.kind == "value":

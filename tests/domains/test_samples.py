@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from seqmlm import plugins
@@ -103,3 +104,48 @@ def test_the_folder_reads_back_as_the_records_drawn(name, tmp_path: Path):
 def test_an_empty_sample_is_refused(name, tmp_path: Path):
     with pytest.raises(UsageError, match="at least one"):
         plugins.domain(name).sample(tmp_path, n=0)
+
+
+def _numbers(folder: Path, truth: dict[str, Any]) -> dict[str, Any]:
+    """By the word that agrees with the subject: the root, or what is beside it where that is no verb."""
+    plural = {pair[1] for pair in truth["verb_forms"]}
+    texts = (folder / "text.txt").read_text().splitlines()
+    found = {}
+    for text, one in zip(texts, truth["sentences"], strict=True):
+        root = one["heads"].index(0) + 1
+        links = enumerate(zip(one["heads"], one["relations"], strict=True), start=1)
+        subject = next(n for n, link in links if link == (root, "nsubj"))
+        [verb] = [b for a, b, _ in one["agreement"] if a == subject and one["heads"][b - 1] in (0, root)]
+        word = text.split()[verb - 1].strip(".")
+        found[f"text.txt:{one['line']}"] = "plural" if word in plural else "singular"
+    return found
+
+
+def _faults(folder: Path, truth: dict[str, Any]) -> dict[str, Any]:
+    return {one["session"]: "no" if one["kind"] == "normal" else "yes" for one in truth["sessions"]}
+
+
+def _outcomes(folder: Path, truth: dict[str, Any]) -> dict[str, Any]:
+    caused = {edge["target"] for edge in truth["edges"] if edge["kind"] == "comorbidity"}
+    times = {row["subject_id"]: row["prediction_time"] for row in _labels(folder)}
+    events = pq.read_table(folder / "meds" / "data").to_pylist()
+    found: dict[str, bool] = {}
+    for subject, time in times.items():
+        first: dict[str, Any] = {}
+        for event in events:
+            if event["subject_id"] == subject and event["time"] is not None:
+                first.setdefault(event["code"], event["time"].isoformat())
+        found[str(subject)] = any(first.get(code, "") > time for code in caused)
+    return found
+
+
+def _labels(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "labels.json").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("name", "of"), [("text", _numbers), ("logs", _faults), ("ehr", _outcomes)])
+def test_labels_are_what_is_planted(name, of, tmp_path: Path):
+    sample = plugins.domain(name).sample(tmp_path, n=60, seed=3)
+    told = {str(next(iter(row.values()))): [*row.values()][-1] for row in _labels(tmp_path)}
+    assert told == of(tmp_path, json.loads(sample.truth.read_text()))
+    assert len(set(told.values())) == 2

@@ -41,7 +41,7 @@ class Formula(NamedTuple):
 
     def row(self) -> dict[str, str]:
         """As it stands in the file."""
-        return {"id": self.id, "code": self.text, "language": "python"}
+        return {"id": self.id, "code": self.text, "language": "python", "shape": self.shape}
 
     def truth(self) -> dict[str, Any]:
         """As it stands in `truth.json`."""

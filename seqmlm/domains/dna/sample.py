@@ -160,12 +160,9 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
             for start, end in contig.inserts
         ],
     }
-    apart = {rna.FILE: _fasta(genes)}
-    return write_sample(out, "dna.fasta", _fasta(contigs), truth | rna.truth(genes), apart)
-
-
-def _fasta(drawn: Sequence[Planted] | Sequence[rna.Gene]) -> list[str]:
-    return [line for one in drawn for line in (f">{one.id}", one.sequence)]
+    lines = [line for one in contigs for line in (f">{one.id}", one.sequence)]
+    apart = {rna.FILE: [line for one in genes for line in (f">{one.id} family={one.family}", one.sequence)]}
+    return write_sample(out, "dna.fasta", lines, truth | rna.truth(genes), apart)
 
 
 def _describe(name: str) -> dict[str, Any]:

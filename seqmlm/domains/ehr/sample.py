@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from seqmlm.data.labels import SUBJECT, TIME, VALUE
 from seqmlm.domains.ehr.readers.histories import BIRTH, iso
-from seqmlm.domains.samples import Sample, checked_count, write_truth
+from seqmlm.domains.samples import LABELS, Sample, checked_count, write_lines, write_truth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -415,10 +416,23 @@ _NAMES = {
 
 
 def write_files(out: Path, patients: Sequence[Patient], truth: dict[str, Any]) -> Sample:
-    """Write both folders and `truth.json`; the MEDS folder is the sample's data."""
+    """Write both folders, `labels.json` and `truth.json`; the MEDS folder is the sample's data."""
     _write_meds(out / MEDS, patients)
     _write_synthea(out / SYNTHEA, patients)
-    return Sample(files=(out / MEDS,), truth=write_truth(out, truth), apart=(out / SYNTHEA,))
+    write_lines(out / LABELS, (json.dumps(_outcome(patient)) for patient in patients))
+    return Sample(files=(out / MEDS,), truth=write_truth(out, truth), apart=(out / SYNTHEA, out / LABELS))
+
+
+def _outcome(patient: Patient) -> dict[str, Any]:
+    """A label in MEDS: whether after the visit in the middle a condition is new that others cause."""
+    middle = (len(patient.visits) - 1) // 2
+    now, later = (
+        {code for visit in visits for code in visit.codes}
+        for visits in (patient.visits[: middle + 1], patient.visits[middle + 1 :])
+    )
+    caused = {f"CONDITION//{cause.target}" for cause in CAUSES}
+    subject, time = patient.subject, iso(patient.visits[middle].time)
+    return {SUBJECT: subject, TIME: time, VALUE: bool(caused & later - now)}
 
 
 def _write_meds(folder: Path, patients: Sequence[Patient]) -> None:

@@ -7,6 +7,7 @@ Each breaks the machine's rules (or, if slow, its pauses), so a model that knows
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from seqmlm.domains.logs import jobs
-from seqmlm.domains.samples import Sample, checked_count, write_sample
+from seqmlm.domains.samples import LABELS, Sample, checked_count, write_sample
 
 START, END = "start", "end"
 
@@ -220,7 +221,7 @@ def truth(n: int, seed: int, requests: list[Request]) -> dict[str, Any]:
 
 
 def write(out: Path, n: int | None, seed: int) -> Sample:
-    """Write `service.log`, `jobs.trace` (`seqmlm.domains.logs.jobs`) and `truth.json` into `out`."""
+    """Write `service.log`, `labels.json`, `jobs.trace` (`seqmlm.domains.logs.jobs`) and `truth.json`."""
     count = checked_count(n, DEFAULT_COUNT)
     requests, lines = draw(count, seed)
     planted, written = jobs.draw(count, seed)
@@ -230,7 +231,8 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
         for one in written
     )
     known = truth(count, seed, requests) | jobs.truth(planted)
-    return write_sample(out, FILE, lines, known, {jobs.FILE: traced})
+    faults = ({"id": one.session, "fault": "no" if one.kind == "normal" else "yes"} for one in requests)
+    return write_sample(out, FILE, lines, known, {jobs.FILE: traced, LABELS: map(json.dumps, faults)})
 
 
 def _request(begin: float, rng: np.random.Generator) -> Request:

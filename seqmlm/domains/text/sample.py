@@ -9,6 +9,7 @@ earlier in a list are more frequent (weight 1 / rank).
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from seqmlm.domains.samples import Sample, checked_count, write_sample
+from seqmlm.domains.samples import LABELS, Sample, checked_count, write_sample
 
 NOUNS: dict[str, tuple[str, ...]] = {
     "person": ("teacher", "king", "farmer", "pilot", "girl", "doctor", "boy", "queen"),
@@ -277,7 +278,7 @@ def draw(n: int, seed: int) -> list[Sentence]:
 
 
 def write(out: Path, n: int | None, seed: int) -> Sample:
-    """Write `text.txt` (a sentence a line) and `truth.json` into `out`."""
+    """Write `text.txt` (a sentence a line), `labels.json` and `truth.json` into `out`."""
     count = checked_count(n, DEFAULT_COUNT)
     sentences = draw(count, seed)
     truth: dict[str, Any] = {
@@ -292,7 +293,19 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
         "sentences": [_describe(line, sentence) for line, sentence in enumerate(sentences, start=1)],
         "anomalies": [],
     }
-    return write_sample(out, "text.txt", (sentence.text for sentence in sentences), truth)
+    labels = (
+        json.dumps({"id": f"text.txt:{line}", "number": _number(sentence)})
+        for line, sentence in enumerate(sentences, start=1)
+    )
+    return write_sample(out, "text.txt", (sentence.text for sentence in sentences), truth, {LABELS: labels})
+
+
+def _number(sentence: Sentence) -> str:
+    """Of the subject of the whole sentence, which its verb tells."""
+    root = sentence.heads.index(0) + 1
+    verb = next(verb for _, verb, _ in sentence.agreement if root in (verb, sentence.heads[verb - 1]))
+    plurals = {one.plural for one in (*VERBS, COPULA)}
+    return "plural" if sentence.words[verb - 1] in plurals else "singular"
 
 
 def _describe(line: int, sentence: Sentence) -> dict[str, Any]:
