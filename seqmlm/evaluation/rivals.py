@@ -152,6 +152,8 @@ def boosted(
         As `bag`.
     """
     columns = [_column(own, test[name]) for name, own in train.items() if any(map(_filled, own))]
+    if not columns:
+        return np.asarray(majority(task, truth, len(next(iter(test.values()), ())), names=names))
     tables = [np.column_stack(part) for part in zip(*columns, strict=True)]
     return _predicted(task, _trees, tables[0], truth, tables[1], names)
 

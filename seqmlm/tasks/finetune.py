@@ -51,12 +51,12 @@ from seqmlm.tasks.models import register_model, tokenizer_entry, track_model
 from seqmlm.tasks.predictions import write_predictions
 from seqmlm.tasks.task import CommandConfig, Summary, Table
 from seqmlm.tasks.teaching import Teacher, Teaching, Trained
-from seqmlm.tasks.verdict import NOTHING, figures_of, of_rivals, verdict
+from seqmlm.tasks.verdict import NOTHING, Columns, figures_of, of_columns, of_rivals, verdict
 from seqmlm.tracking import LEDGER, TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
 REQUEST, DONE = "finetune.yaml", "result.json"
-_FREE = ("resume", "name", "max_time", "rivals")
+_FREE = ("resume", "name", "max_time", "rivals", "table")
 """What a resumed run may change."""
 
 
@@ -67,17 +67,20 @@ class FinetuneConfig(Lesson, Teaching, CommandConfig):
     Args:
         seeds: so many trainings; the best by validation is kept.
         rivals: on compares with the most frequent class, a linear model over units and the frozen encoder.
+        table: columns beside the sequences, by id, for a further rival: gradient boosting on them, and its
+            mean with the model; of classes and values.
         name: of the run, its folder and the model. Default: MODEL-LABEL.
     """
 
     shown = (
         *("train", "valid", "test", "labels", "label_file", "classes", "task", "pair", "head", "tune"),
-        *("seeds", "shots", "rivals", "name", "max_time", "resume", *CommandConfig.shown),
+        *("seeds", "shots", "rivals", "table", "name", "max_time", "resume", *CommandConfig.shown),
     )
     metavar = ""
 
     seeds: int = 1
     rivals: Literal["on", "off"] = "on"
+    table: Path | None = None
     name: str | None = None
 
     def check(self) -> None:
@@ -89,6 +92,8 @@ class FinetuneConfig(Lesson, Teaching, CommandConfig):
             raise UsageError("pairing=bi embeds two sequences: name the column of the other one with --pair")
         if self.pair is not None and self.head == "prompt":
             raise UsageError("--head prompt reads one sequence: leave it or --pair out")
+        if self.table is not None and self.rivals == "off":
+            raise UsageError("--table is for a rival, and --rivals off leaves rivals out: leave one out")
         for name in ("seeds", "shots", "patience", "tokens_per_step"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -138,6 +143,11 @@ class _Run:
         self.problems = Problems(config.on_error, quarantine=aside, sensitive=self.private)
         self.parts, self.card = read_parts(self.session, config, self.problems)
         self.primary = primary(self.card, self.parts)
+        self.columns = None
+        if config.table is not None and self.card.kind not in ("class", "value"):
+            raise UsageError(f"--table is for classes and values, and these labels are {self.card.kind}")
+        if config.table is not None:
+            self.columns = Columns(config.table, self.card, self.parts, self.problems)
 
     @cached_property
     def teacher(self) -> Teacher:
@@ -298,6 +308,8 @@ class _Run:
         others = of_rivals(card, train, test) if self.config.rivals == "on" else {}
         if self.config.rivals == "on" and self.config.tune != "none":
             others["frozen encoder"] = predicted(Labeller(teacher.frozen(best.seed), card), test)
+        if self.columns is not None:
+            others |= of_columns(card, self.columns, train, test, said)
         own, table = figures_of(card, self.primary, test, said, others)
         figures |= own
         if len(found) > 1:

@@ -6,19 +6,30 @@ difference to the best of them is above 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from seqmlm.data.examples import Label
+from seqmlm.data.labels import SUBJECT, TIME, read_moments
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.data.rows import read_rows
+from seqmlm.errors import DataError
 from seqmlm.evaluation import rivals
 from seqmlm.evaluation.predictions import Measure, difference, measures
 from seqmlm.inference.labeller import HeadCard
 from seqmlm.tasks.cases import Case, groups_of, truth_of
+from seqmlm.tasks.labelled import Parts
 from seqmlm.tasks.task import Table
 
 Predictions = Any
 """As `seqmlm.evaluation.predictions.measures` takes them."""
+COLUMNS, BOTH = "boosted columns", "model and columns"
 NOTHING = Measure(float("nan"), float("nan"), float("nan"))
 
 
@@ -46,6 +57,83 @@ def of_rivals(card: HeadCard, train: Sequence[Case], test: Sequence[Case]) -> di
     return said
 
 
+class Columns:
+    """Columns beside the sequences: the rows of a table, by the id of a record, or by it and a time.
+
+    Raises:
+        DataError: a table that cannot be read, that is about none of the examples, or only about their label.
+    """
+
+    def __init__(self, file: Path, card: HeadCard, parts: Parts, problems: Problems) -> None:
+        rows, source = list(read_rows(str(file), problems)), str(file)
+        names = dict.fromkeys(name for _, row in rows for name in row)
+        key = next((name for name in ("id", SUBJECT) if name in names), next(iter(names), "id"))
+        self.rows: dict[Any, Mapping[str, Any]] = {}
+        if {SUBJECT, TIME} <= names.keys():
+            for subject, own in read_moments(rows, source, problems).items():
+                self.rows |= {(subject, time): row for time, (_, row) in own.items()}
+        else:
+            for line, row in rows:
+                if self.rows.setdefault(str(row.get(key)), row) is not row:
+                    twice = DataError("an id that was there", source=source, line=line, remedy="keep one")
+                    problems.bad(twice, str(row))
+        told = [(one, self.row(one.record)) for part in ("train", "test") for one in parts[part]]
+        missing = sum(row is None for _, row in told)
+        if missing == len(told):
+            raise DataError("none of its ids is that of an example", source=source, remedy="compare them")
+        problems.note("an example without a row in --table: its columns are missing", missing, source=source)
+        labels = [(one.label, row) for one, row in told if row is not None]
+        self.names = [name for name in names if name not in (key, SUBJECT, TIME)]
+        for name in [name for name in self.names if _is_label(name, card, labels)]:
+            which = "a column" if problems.sensitive else f"the column {name!r}"
+            problems.note(f"{which} of --table is the label, left out", source=source)
+            self.names.remove(name)
+        if not self.names:
+            raise DataError("no column beside ids and labels", source=source, remedy="add some to learn from")
+
+    def row(self, record: Record) -> Mapping[str, Any] | None:
+        """What the table says of a record."""
+        if TIME in record.meta:
+            time = round(datetime.fromisoformat(record.meta[TIME]).timestamp(), 6)
+            if (found := self.rows.get((record.id, time))) is not None:
+                return found
+        return self.rows.get(record.id) or self.rows.get(record.document)
+
+    def of(self, own: Sequence[Case]) -> dict[str, list[Any]]:
+        """The values of each column; None where there are none."""
+        rows = [self.row(one.record) or {} for one in own]
+        return {name: [row.get(name) for row in rows] for name in self.names}
+
+
+def _is_label(name: str, card: HeadCard, told: Iterable[tuple[Label, Mapping[str, Any]]]) -> bool:
+    """Whether a column has the name of the label, or its values wherever it has any."""
+    pairs = [(row[name], label) for label, row in told if _filled(row.get(name))]
+    return name in card.label.split(",") or (bool(pairs) and all(_equal(*pair) for pair in pairs))
+
+
+def _filled(value: Any) -> bool:
+    return value not in (None, "") and value == value
+
+
+def _equal(value: Any, label: Label) -> bool:
+    """Whether a value is a label, or one of several numbers."""
+    if isinstance(label, tuple):
+        return any(_equal(value, str(one)) for one in label)
+    try:
+        return math.isclose(float(value), float(str(label)), rel_tol=1e-5)
+    except ValueError:
+        return str(value).strip().lower() == str(label).lower()
+
+
+def of_columns(
+    card: HeadCard, columns: Columns, train: Sequence[Case], test: Sequence[Case], ours: Predictions
+) -> dict[str, Predictions]:
+    """Predictions of gradient boosting on columns of a table, and of its mean with the model's."""
+    told = truth_of(card, train)
+    found = rivals.boosted(card.kind, columns.of(train), told, columns.of(test), names=card.names)
+    return {COLUMNS: found, BOTH: (found + ours) / 2}
+
+
 def figures_of(
     card: HeadCard, primary: str, test: Sequence[Case], ours: Predictions, others: Mapping[str, Predictions]
 ) -> tuple[dict[str, Any], Table]:
@@ -56,21 +144,35 @@ def figures_of(
         ours, others: predictions of the test cases, of the model and of rivals by name.
 
     Returns:
-        Measures by name, `intervals`, those of `rivals`, and the `lead` over the best of these; and a table.
+        Measures by name, `intervals`, those of `rivals`, the `lead` over the best of these, and, where there
+        are `of_columns`, differences `over_columns`; and a table.
     """
     own, beside = worth(card, test, ours), {who: worth(card, test, said) for who, said in others.items()}
     figures: dict[str, Any] = {name: one.value for name, one in own.items()}
     figures["intervals"] = {name: [one.low, one.high] for name, one in own.items()}
     figures["rivals"] = {who: {name: one.value for name, one in said.items()} for who, said in beside.items()}
-    ranked = sorted((said[primary].value, who) for who, said in beside.items() if primary in said)
+
+    def over(first: Predictions, second: Predictions) -> dict[str, float]:
+        truth, groups = truth_of(card, test), groups_of(card, test)
+        led = difference(card.kind, primary, truth, first, second, groups=groups, names=card.names)
+        return led._asdict()
+
+    ranked = [(said[primary].value, who) for who, said in beside.items() if primary in said and who != BOTH]
     if ranked and primary in own:
-        best, truth, groups = ranked[-1][1], truth_of(card, test), groups_of(card, test)
-        led = difference(card.kind, primary, truth, ours, others[best], groups=groups, names=card.names)
-        figures["lead"] = {"over": best, **led._asdict()}
+        best = max(ranked)[1]
+        figures["lead"] = {"over": best, **over(ours, others[best])}
+    if primary in own and primary in beside.get(COLUMNS, {}):
+        mixed = {"this model": ours, BOTH: others[BOTH]}
+        figures["over_columns"] = {who: over(said, others[COLUMNS]) for who, said in mixed.items()}
     every = {"this model": own, **beside}
     names = dict.fromkeys(name for said in every.values() for name in said)
     shown = [name for name in names if not name.startswith("f1_")]
-    cells = [(who, *(_shown(said.get(name)) for name in shown)) for who, said in every.items()]
+    cells = [[who, *(_shown(said.get(name)) for name in shown)] for who, said in every.items()]
+    if over_columns := figures.get("over_columns"):
+        shown.append(f"{primary} over columns")
+        for row in cells:
+            led = over_columns.get(row[0])
+            row.append(led and "{difference:+.3f} ({low:+.3f} to {high:+.3f})".format_map(led))
     return figures, Table("Figures of the test data (95 % intervals)", ["", *shown], cells)
 
 
@@ -88,6 +190,8 @@ def verdict(figures: Mapping[str, Any], primary: str) -> str:
             text += "; it is no better than that: give it more examples, or a model with more pretraining"
         elif not lead["low"] > 0:
             text += "; not clearly better"
+    if BOTH in figures["rivals"]:
+        text += f"; {BOTH} {figures['rivals'][BOTH][primary]:.3f}"
     if alike := figures.get("resembling"):
         text += f"; {alike} of the test records resemble training ones"
     return text

@@ -200,6 +200,49 @@ def test_transformers_predicts_what_seqmlm_predicts(
     np.testing.assert_allclose(found.softmax(-1).numpy(), told, atol=1e-5)
 
 
+def test_boosting_finds_what_only_a_table_knows(
+    models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    rng = np.random.default_rng(0)
+    words, sizes = sentences(200), rng.normal(size=200)
+    rows = [
+        {"id": f"r{n}", "text": " ".join(own), "y": "ab"[int(sizes[n] > 0)]} for n, own in enumerate(words)
+    ]
+    table = [
+        {"id": row["id"], "size": size, "y": "", "again": row["y"]}
+        for row, size in zip(rows, sizes, strict=True)
+    ]
+    asked = (
+        "finetune",
+        models["text"],
+        "--train",
+        jsonl(tmp_path / "t.jsonl", rows),
+        "--label",
+        "y",
+        "--json",
+    )
+    named = ("--table", jsonl(tmp_path / "c.jsonl", table[:-2]), "--tune", "none")
+    done = seqmlm(*asked, *named, "--name", "beside").ok().json
+    assert done["rivals"]["boosted columns"]["accuracy"] > 0.9 > done["accuracy"]
+    assert done["lead"]["over"] == "boosted columns"
+    assert done["over_columns"]["this model"]["high"] < 0 < done["rivals"]["model and columns"]["accuracy"]
+    assert {text: n for text, n in done["notes"].items() if "--table" in text} == {
+        "an example without a row in --table: its columns are missing": 2,
+        "the column 'y' of --table is the label, left out": 1,
+        "the column 'again' of --table is the label, left out": 1,
+    }
+    numbers = [{**row, "y": 2 * size} for row, size in zip(rows, sizes, strict=True)]
+    of_values = (*asked[:3], jsonl(tmp_path / "v.jsonl", numbers), *asked[4:])
+    done = seqmlm(*of_values, *named, "--name", "value").ok().json
+    assert done["rivals"]["boosted columns"]["spearman"] > 0.9 > done["over_columns"]["this model"]["low"]
+    copied = jsonl(tmp_path / "copy.jsonl", [{"id": row["id"], "copied": row["y"]} for row in numbers])
+    seqmlm(*of_values, "--table", copied).refused(3, "no column beside ids and labels")
+    seqmlm(*asked, *named, "--rivals", "off").refused(2, "leave one out")
+    strangers = jsonl(tmp_path / "c.jsonl", [{**row, "id": f"x{n}"} for n, row in enumerate(table)])
+    seqmlm(*asked, "--table", strangers).refused(3, "none of its ids")
+    seqmlm(*asked[:2], *labelled("entities", tmp_path), "--table", strangers).refused(2, "are entities")
+
+
 def test_a_model_that_has_learnt_nothing_says_so(
     models: dict[str, Path], workspace: Path, tmp_path: Path, seqmlm: Run
 ) -> None:

@@ -65,6 +65,20 @@ def learnt(folder: Path, *more: object) -> tuple[object, ...]:
     return ("finetune", folder / "cohort", *data, "--tune", "none", "--name", "learnt", *more)
 
 
+def test_columns_beside_histories_are_of_a_time(
+    folder: Path, workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    """Each row is found by subject and time: a number there says whether the patient had the code by then."""
+    asked = questions(histories(PEOPLE))
+    rows = [
+        (subject, time, str(n % 7 + 9 * (had == "true"))) for n, (subject, time, had, _) in enumerate(asked)
+    ]
+    table = written(tmp_path / "t.csv", rows, "subject_id,prediction_time,size")
+    done = seqmlm(*learnt(folder, "--table", table, "--json")).ok().json
+    assert done["rivals"]["boosted columns"]["auroc"] == 1
+    assert not [note for note in done["notes"] if "--table" in note]
+
+
 def test_predictions_see_nothing_later(folder: Path, workspace: Path, tmp_path: Path, seqmlm: Run) -> None:
     done = seqmlm(*learnt(folder, "--json")).ok()
     assert done.json["auroc"] > 0.7
