@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 def evaluate(
     scores: Annotated[
         list[str],
-        typer.Argument(metavar="SCORES...", help="Files written by seqmlm score: .jsonl, .csv or .parquet."),
+        typer.Argument(
+            metavar="SCORES...",
+            help="Files written by seqmlm score or seqmlm predict (.jsonl, .csv, .parquet), or the "
+            "predictions.parquet of a fine-tuning.",
+        ),
     ],
     labels: Annotated[
         str | None,
@@ -75,17 +79,30 @@ def evaluate(
     Reports AUROC, AUPRC, recall at false positive rates of 1e-2 and 1e-3; precision, recall and F1 of the
     alarm column (a threshold set without labels); and oracle F1 (the best threshold, chosen with the labels).
 
+    Of predictions it reports the figures of seqmlm finetune, with intervals over records or --group; the
+    truth is the column --label-field, else "truth" (which seqmlm predict --truth writes).
+
+    Example: seqmlm evaluate predictions.csv --label-field sentiment
+
     Example: seqmlm evaluate scores.jsonl --labels anomaly_label.csv --label-id BlockId --label-field Label
     --positive Anomaly --prevalence 0.029
     """
     given = locals()
-    from seqmlm.cli.output import print_json
+    from seqmlm.cli.output import print_json, print_table
     from seqmlm.tasks.evaluate import EvaluateConfig, evaluate_scores, write_report
+    from seqmlm.tasks.evaluate_predictions import are_predictions, evaluate_predictions
 
     options = {"label": "label_field", "id": "label_id"}
     options |= {name: name for name in ("score", "positive", "negative", "group")}
     columns = {name: given.pop(option) for name, option in options.items()}
     config = opt.configured(EvaluateConfig, given, paths=given.pop("scores"), columns=columns)
+    if are_predictions(config):
+        figures, (title, headings, cells) = evaluate_predictions(config)
+        if json_output:
+            print_json(figures)
+        else:
+            print_table(headings, cells, title=title)
+        return
     evaluated = evaluate_scores(config)
     result = evaluated.result
     if config.report is not None:

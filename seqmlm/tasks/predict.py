@@ -26,7 +26,10 @@ from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.rows.tracks import bedgraph, conll
 from seqmlm.tasks.cases import has_types
+from seqmlm.tasks.labelled import Labelling, reading_of
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, read
+
+TRUTH = "truth"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +43,18 @@ class PredictConfig(TaskConfig):
         format_out: format of the rows, where the name of --out does not say it: jsonl, csv, tsv, parquet,
             conll (units and tags) or bedgraph (a class along sequences).
         positive: class of a bedgraph; default: the second of two, or the one that is not none.
+        truth: COLUMN: of the true label of a record, which its row then has as `truth`.
         labels: a table of what to predict. Of subjects, subject_id and prediction_time: from what was known
             then. Of pairs, the ids of both records, the second one in the column that --pair named.
     """
 
-    shown = ("level", "format_out", *TaskConfig.shown)
+    shown = ("level", "truth", "format_out", *TaskConfig.shown)
 
     inputs = ("labels",)
 
     level: Literal["entity", "unit"] = "entity"
     positive: str | None = None
+    truth: str | None = None
     labels: Path | None = None
 
 
@@ -75,6 +80,8 @@ class Predict(Task[PredictConfig, Record]):
         self.units = config.level == "unit" or self.further_format is not None
         if self.further_format is not None and not self.card.of_parts:
             raise UsageError(f"{self.further_format} is of tags and entities; the model predicts of records")
+        if config.truth is not None and self.card.of_parts:
+            raise UsageError("--truth is of records; of units a fine-tuning's --test has figures")
         self.classes = self._positive() if self.further_format == "bedgraph" else []
 
     def _positive(self) -> list[str]:
@@ -99,12 +106,22 @@ class Predict(Task[PredictConfig, Record]):
         return bedgraph(rows, self.classes, self.classes[0].removeprefix("B-"))
 
     def records(self, problems: Problems) -> Iterable[Record]:
-        """What is read, with the other sequence of pairs."""
+        """What is read, with the other sequence of pairs and the truth."""
+        config, card = self.config, self.card
+        if config.truth is not None and config.labels is None:
+            own = (config.truth, *([card.pair] if card.pair else []))
+            for path in config.paths:
+                asked = Labelling(labels=own, format=config.format, options=config.options)
+                options = reading_of(self.session, asked, path)
+                yield from self.session.reader([path], format=config.format, options=options)(problems)
+            return
         beside = self.card.pair is not None and self.config.labels is None
-        return read(self.session, self.config, problems, {"keep": (self.card.pair,)} if beside else {})
+        yield from read(self.session, self.config, problems, {"keep": (self.card.pair,)} if beside else {})
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterable[Record]:
         """The records, each as it was known at its times, or with its others, where a table names these."""
+        if self.config.truth is not None:
+            return self._with_truth(records, problems)
         if self.config.labels is None:
             return records
         file, pair = str(self.config.labels), self.card.pair
@@ -114,6 +131,20 @@ class Predict(Task[PredictConfig, Record]):
         moments = read_moments(read_rows(file, problems), file, problems)
         asked = at_moments(records, moments, file, self.session.domain.until, problems)
         return (record for record, _ in asked)
+
+    def _with_truth(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+        """The records with their true labels, read as a fine-tuning reads them."""
+        config, pair = self.config, self.card.pair
+        source = LabelSource(
+            columns=(str(config.truth),),
+            numeric=self.card.kind == "value",
+            labels=None if config.labels is None else str(config.labels),
+            pair=None if config.labels is None else pair,
+            until=self.session.domain.until,
+        )
+        for one in examples(records, problems, source):
+            second = {} if one.second is None else {str(pair): one.second}
+            yield replace(one.record, meta={**one.record.meta, **second, TRUTH: one.label})
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """Rows of each record."""
@@ -157,6 +188,8 @@ class Predict(Task[PredictConfig, Record]):
     def _row(self, record: Record, told: Any) -> Row:
         names, values = self.card.names, [round(float(one), 6) for one in told]
         of, where = dict(zip(names, values, strict=True)), {**place(record), **time_of(record)}
+        if (truth := record.meta.get(TRUTH)) is not None and self.config.truth is not None:
+            where[TRUTH] = truth[0] if self.card.kind == "value" and len(truth) == 1 else truth
         if isinstance(second := record.meta.get(self.card.pair or ""), Record):
             where["second"] = second.id
         if self.card.kind == "value":

@@ -55,8 +55,19 @@ def write_predictions(
     pq.write_table(table, folder / PREDICTIONS)
 
 
+def is_stored(path: Path) -> bool:
+    """Whether a file is one that `write_predictions` kept."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return path.suffix == ".parquet" and _KEY in (pq.read_schema(path).metadata or {})
+    except (OSError, pa.ArrowException):
+        return False  # who reads it says what is wrong with it
+
+
 def read_predictions(folder: Path) -> Predictions:
-    """What `write_predictions` kept.
+    """What `write_predictions` kept in a folder, or in a file that was moved out of it.
 
     Raises:
         StateError: nothing, or what cannot be read.
@@ -64,7 +75,7 @@ def read_predictions(folder: Path) -> Predictions:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path = folder / PREDICTIONS
+    path = folder if folder.is_file() else folder / PREDICTIONS
     if not path.is_file():
         raise StateError(f"{folder} keeps no predictions: only a fine-tuning that had test data does")
     try:

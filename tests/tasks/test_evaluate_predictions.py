@@ -1,0 +1,95 @@
+"""Predictions that lie in files have the figures that the fine-tuning said of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from seqeval.metrics import f1_score
+from seqeval.scheme import IOB2
+from text_models import text_model
+
+Run = Callable[..., Any]
+WORDS = ["the", "cat", "sees", "a", "dog", "and", "so", "no", "dogs", "bark", "loudly", "here"]
+
+
+def sentences(n: int, seed: int = 0) -> list[list[str]]:
+    rng = np.random.default_rng(seed)
+    return [[WORDS[k] for k in rng.integers(0, len(WORDS), 12)] for _ in range(n)]
+
+
+def jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+LABELS: dict[str, Callable[[list[str]], Any]] = {
+    "class": lambda words: "yes" if words[0] < "d" else "no",
+    "value": lambda words: 0.5 + len("".join(words)),
+    "multilabel": lambda words: [one for one in ("cat", "dog") if one in words],
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_figures_are_those_of_the_fine_tuning(
+    kind: str, workspace: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    train, test = (
+        jsonl(tmp_path / f"{n}.jsonl", [{"text": " ".join(one), "y": LABELS[kind](one)} for one in told])
+        for n, told in enumerate((sentences(80), sentences(40, 1)))
+    )
+    asked = ("--train", train, "--test", test, "--label", "y", "--task", kind, "--name", "learnt")
+    told = seqmlm(
+        "finetune", text_model(tmp_path / "m"), *asked, "--tune", "none", "--rivals", "off", "--json"
+    ).ok()
+    kept = seqmlm("evaluate", workspace / "runs/learnt/predictions.parquet", "--json").ok().json
+    assert kept["intervals"] == told.json["intervals"]
+    assert kept["kind"] == kind
+    assert kept["items"] == 40
+    for name in ("p.jsonl", "p.csv", "p.parquet"):
+        seqmlm("predict", "learnt", test, "--truth", "y", "--out", tmp_path / name).ok()
+        found = seqmlm("evaluate", tmp_path / name, "--json", "--draws", 20).ok().json
+        for measure in told.json["intervals"]:
+            assert found[measure] == pytest.approx(told.json[measure], abs=1e-4), (name, measure)
+    shown = seqmlm("evaluate", tmp_path / "p.csv").ok().out.splitlines()
+    assert shown[0] == "measure\tvalue (95 %)"
+    assert {line.split("\t")[0] for line in shown[1:]} == set(told.json["intervals"])
+
+
+def test_entities_are_those_of_their_records(tmp_path: Path, seqmlm: Run) -> None:
+    rng = np.random.default_rng(0)
+    tags = ["O", "B-A", "I-A"]
+    truth, said = (
+        [["B-A" if n == 0 else tags[k] for n, k in enumerate(rng.integers(0, 3, 6))] for _ in range(30)]
+        for _ in range(2)
+    )
+    rows = [
+        {
+            "id": f"s{n}",
+            "start": k,
+            "end": k + 1,
+            "prediction": one,
+            "true": true,
+            "p": dict.fromkeys(tags, 0),
+        }
+        for n, own in enumerate(zip(truth, said, strict=True))
+        for k, (true, one) in enumerate(zip(*own, strict=True))
+    ]
+    path = jsonl(tmp_path / "p.jsonl", rows)
+    found = seqmlm("evaluate", path, "--label-field", "true", "--json", "--draws", 20).ok().json
+    assert (found["kind"], found["items"], found["groups"]) == ("entities", 30, 30)
+    assert found["f1"] == pytest.approx(f1_score(truth, said, mode="strict", scheme=IOB2))
+    seqmlm("evaluate", path).refused(3, "p.jsonl:1: field 'label': no such field")
+    seqmlm("evaluate", path, "--label-field", "true", "--prevalence", "0.1").refused(2, "is of scores")
+    jsonl(path, [{**row, "true": "B-B"} for row in rows])
+    seqmlm("evaluate", path, "--label-field", "true").refused(3, "p.jsonl:1: a truth that is no class")
+    jsonl(path, [{**row, "p": None} for row in rows])
+    seqmlm("evaluate", path, "--label-field", "true").refused(3, "predict with --level unit")
+    jsonl(path, [{"id": "a", "prediction": "yes", "truth": "1"}])
+    seqmlm("evaluate", path).refused(3, "predictions without numbers")
+    few = [{"id": str(n), "prediction": "a", "p": {"a": 1.0, "b": 0.0}, "truth": "a"} for n in range(5)]
+    seqmlm("evaluate", jsonl(path, few), "--sensitive").refused(3, "fewer than 11 groups")
