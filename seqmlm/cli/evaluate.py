@@ -88,7 +88,7 @@ def evaluate(
     --positive Anomaly --prevalence 0.029
     """
     given = locals()
-    from seqmlm.cli.output import print_json, print_table
+    from seqmlm.cli.output import number, print_json, print_table
     from seqmlm.tasks.evaluate import EvaluateConfig, evaluate_scores, write_report
     from seqmlm.tasks.evaluate_predictions import are_predictions, evaluate_predictions
 
@@ -97,11 +97,15 @@ def evaluate(
     columns = {name: given.pop(option) for name, option in options.items()}
     config = opt.configured(EvaluateConfig, given, paths=given.pop("scores"), columns=columns)
     if are_predictions(config):
-        figures, (title, headings, cells) = evaluate_predictions(config)
+        figures = evaluate_predictions(config)
         if json_output:
             print_json(figures)
         else:
-            print_table(headings, cells, title=title)
+            rows = [
+                (name, number(figures[name]), *map(number, of)) for name, of in figures["intervals"].items()
+            ]
+            title = f"{figures['items']} predictions, {figures['groups']} groups"
+            print_table(("measure", "value", "95 % low", "95 % high"), rows, title=title)
         return
     evaluated = evaluate_scores(config)
     result = evaluated.result

@@ -121,23 +121,20 @@ class LabelSource:
     until: Callable[[Any, float], Any] | None = None
 
     def __post_init__(self) -> None:
-        fasta = self.labels is not None and not self.table and not self.features
         if self.classes and (self.columns or self.labels):
             raise UsageError("the class of a whole file leaves no room for other labels; give one of both")
-        if self.mask is not None and not fasta:
+        if self.mask is not None and self.kind != "letters":
             raise UsageError("a mask belongs to labels in FASTA; name those with --label-file")
-        if self.columns and fasta:
+        if self.columns and self.kind == "letters":
             raise UsageError("labels in FASTA have no columns; leave --label or --label-file out")
 
     @property
-    def table(self) -> bool:
-        """Whether the file of labels is a table."""
-        return self.labels is not None and stem_suffix(self.labels) in _TABLES
-
-    @property
-    def features(self) -> bool:
-        """Whether the file of labels is one of features."""
-        return self.labels is not None and stem_suffix(self.labels) in FEATURES
+    def kind(self) -> Literal["table", "features", "letters"] | None:
+        """Of the file of labels."""
+        if self.labels is None:
+            return None
+        suffix = stem_suffix(self.labels)
+        return "table" if suffix in _TABLES else "features" if suffix in FEATURES else "letters"
 
 
 def examples(records: Iterable[Record], problems: Problems, source: LabelSource) -> Iterator[Example]:
@@ -183,22 +180,21 @@ class _Reading:
             yield from ((record, None, None) for record in records)
             return
         known: dict[str, Any] = {}
-        if self._source.features:
-            known = dict(labelled(file, problems, self._columns))
-        elif not self._source.table:
-            known = dict(_by_id(file, problems))
-        elif self._timed(file):
+        if self._source.kind == "features":
+            known |= labelled(file, problems, self._columns)
+        elif self._source.kind == "letters":
+            known |= _by_id(file, problems)
+        elif self._source.pair is not None:
+            yield from self._pairs(records, file)
+            return
+        elif self._timed(file) and self._source.until is not None:
             times = read_moments((row[1:] for row in self._rows(file)), file, problems)
-            assert self._source.until is not None
             found = at_moments(records, times, file, self._source.until, problems)
             yield from ((record, None, about) for record, about in found)
             return
-        elif self._source.pair is None:
+        else:
             for (name,), line, row in self._rows(file):
                 _put(known, name, (line, row), file, line, problems)
-        else:
-            yield from self._pairs(records, file)
-            return
         met, first = set(), None
         for record in records:
             first = first or record
@@ -219,7 +215,7 @@ class _Reading:
         found = self._source.until is not None and {SUBJECT, TIME} <= row.keys()
         if found and not self._columns and VALUE in row:
             self._columns = (VALUE,)
-        return found and self._source.pair is None
+        return found
 
     def _pairs(
         self, records: Iterable[Record], file: str
@@ -246,13 +242,12 @@ class _Reading:
             absent = next((name for name in (*ids, *self._columns) if name not in row), None)
             if absent is None and self._columns:
                 yield tuple(str(row[name]) for name in ids), line, row
-            else:
-                reason = "no such column" if absent else "no one column of labels"
-                option = "--pair" if absent is not None and absent in ids[1:] else "--label"
-                remedy = f"name it with {option}{there}" if absent not in ids[:1] else "give each row an id"
-                self._problems.bad(
-                    DataError(reason, source=file, line=line, field=absent, remedy=remedy), str(row)
-                )
+                continue
+            reason = "no such column" if absent else "no one column of labels"
+            option = "--pair" if absent is not None and absent in ids[1:] else "--label"
+            remedy = f"name it with {option}{there}" if absent not in ids[:1] else "give each row an id"
+            error = DataError(reason, source=file, line=line, field=absent, remedy=remedy)
+            self._problems.bad(error, str(row))
         if not ids:
             raise DataError("no labels", source=file, remedy="give an id and a label in each row")
 
@@ -359,9 +354,8 @@ class _Reading:
                 remedy = f"it has {len(mask)} letters for {len(letters.raw)} labels"
                 raise DataError("a mask of another length than its labels", **here, remedy=remedy)
             if set(mask) - {"0", "1"}:
-                raise DataError(
-                    "a mask of something other than 0 and 1", **here, remedy="0 is no label there"
-                )
+                reason = "a mask of something other than 0 and 1"
+                raise DataError(reason, **here, remedy="0 is no label there")
             mask = mask[whole]
         return _of_letters(letters.raw[whole], mask, str(record.raw), at)
 
@@ -373,17 +367,16 @@ class _Reading:
             raise DataError("features behind its end", source=record.source, line=record.line, remedy=remedy)
         first = bisect_right(features, begin, key=lambda one: one.end)
         last = bisect_left(features, begin + n, key=lambda one: one.start)
-        own = [
-            (max(start - begin, 0), min(end - begin, n), label) for start, end, label in features[first:last]
-        ]
+        part = features[first:last]
+        own = [(max(start - begin, 0), min(end - begin, n), label) for start, end, label in part]
         if record.meta.get("strand") == "-":
             own = [(n - end, n - start, label) for start, end, label in reversed(own)]
         if not self._source.dense:
-            return replace(_spans([one[:2] for one in own], [one[2] for one in own]), alone=True)
+            return _spans(own, alone=True)
         labels = ["none"] * n
         for start, end, label in own:
             labels[start:end] = [label] * (end - start)
-        return _spans([(k, k + 1) for k in range(n)], labels)
+        return _spans([(k, k + 1, label) for k, label in enumerate(labels)])
 
 
 def _by_id(file: str, problems: Problems) -> dict[str, Record]:
@@ -436,9 +429,8 @@ def _number(value: Any, at: _Place) -> float:
 def _of_spans(values: Sequence[Any], raw: str, at: _Place) -> Spans:
     found: list[tuple[int, int, str]] = []
     for one in values:
-        given: Any = (
-            [one.get(name) for name in ("start", "end", "label")] if isinstance(one, Mapping) else one
-        )
+        named = isinstance(one, Mapping)
+        given: Any = [one.get(name) for name in ("start", "end", "label")] if named else one
         if len(given) != 3 or any(not isinstance(n, int) or isinstance(n, bool) for n in given[:2]):
             raise DataError("a span without start, end and label", **at, remedy="start and end are numbers")
         found.append((given[0], given[1], _text(given[2], at)))
@@ -448,8 +440,7 @@ def _of_spans(values: Sequence[Any], raw: str, at: _Place) -> Spans:
         raise DataError("a span that is not within its record", **at, remedy=remedy)
     if any(one[1] > other[0] for one, other in pairwise(found)):
         raise DataError("spans that overlap", **at, remedy="keep one label for each place")
-    bounds = [(start, end) for start, end, _ in found]
-    return replace(_spans(bounds, [label for *_, label in found]), alone=True)
+    return _spans(found, alone=True)
 
 
 def _of_words(values: Sequence[Any], words: Sequence[Any], at: _Place) -> Spans:
@@ -460,7 +451,7 @@ def _of_words(values: Sequence[Any], words: Sequence[Any], at: _Place) -> Spans:
             found.setdefault(tuple(span), _text(value, at))  # a contraction has the label of its first word
     if not found:
         raise DataError("no label", **at, remedy=_NAME_IT)
-    return _spans(sorted(found), [found[span] for span in sorted(found)])
+    return _spans([(*span, found[span]) for span in sorted(found)])
 
 
 def _of_letters(letters: str, mask: str | None, raw: str, at: _Place) -> Spans:
@@ -468,7 +459,7 @@ def _of_letters(letters: str, mask: str | None, raw: str, at: _Place) -> Spans:
     kept = [n for n in range(len(raw)) if mask is None or mask[n] == "1"]
     if not kept:
         raise DataError("no label", **at, remedy="its mask hides all of them")
-    return _spans([(n, n + 1) for n in kept], [letters[n] for n in kept])
+    return _spans([(n, n + 1, letters[n]) for n in kept])
 
 
 def _agree(labels: int, units: int, name: str, at: _Place) -> None:
@@ -477,5 +468,6 @@ def _agree(labels: int, units: int, name: str, at: _Place) -> None:
         raise DataError(f"{more} labels than {name}", **at, remedy=f"{labels} labels for {units} {name}")
 
 
-def _spans(bounds: Sequence[tuple[int, int]], labels: Sequence[str]) -> Spans:
-    return Spans(bounds=np.array(bounds, np.int32).reshape(-1, 2), labels=tuple(labels))
+def _spans(found: Sequence[tuple[int, int, str]], *, alone: bool = False) -> Spans:
+    bounds = np.array([one[:2] for one in found], np.int32).reshape(-1, 2)
+    return Spans(bounds=bounds, labels=tuple(label for *_, label in found), alone=alone)

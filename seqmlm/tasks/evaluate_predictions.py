@@ -24,8 +24,6 @@ from seqmlm.streams.sinks import unescaped
 from seqmlm.tasks.evaluate import EvaluateConfig
 from seqmlm.tasks.predict import TRUTH
 from seqmlm.tasks.predictions import Predictions, is_stored, read_predictions
-from seqmlm.tasks.task import Table
-from seqmlm.tasks.verdict import shown
 
 _OF_SCORES = ("labels", "baseline", "prevalence", "report")
 
@@ -39,11 +37,11 @@ def are_predictions(config: EvaluateConfig) -> bool:
     return "prediction" in row and config.columns.score not in row
 
 
-def evaluate_predictions(config: EvaluateConfig) -> tuple[dict[str, Any], Table]:
-    """What predictions are worth: measures with 95 % intervals over records, or over the groups named.
+def evaluate_predictions(config: EvaluateConfig) -> dict[str, Any]:
+    """What predictions are worth, with 95 % intervals over records, or over the groups named.
 
     Returns:
-        `kind`, `primary`, counts, measures by name and their `intervals`; and a table of them.
+        `kind`, `primary`, counts, measures by name and their `intervals`.
 
     Raises:
         UsageError: settings that are of scores.
@@ -57,20 +55,15 @@ def evaluate_predictions(config: EvaluateConfig) -> tuple[dict[str, Any], Table]
     counts = {"items": len(found.ids), "groups": len(set(found.groups))}
     if config.sensitive and counts["groups"] < SMALLEST:
         raise DataError(f"fewer than {SMALLEST} groups of sensitive data", remedy="evaluate on more records")
-    own = measures(
-        *(found.kind, found.truth, found.predicted),
-        groups=found.groups,
-        names=found.names,
-        seed=config.seed,
-        draws=config.draws,
-    )
-    figures: dict[str, Any] = {"kind": found.kind, "primary": PRIMARY[found.kind]}
-    figures |= redact_small_counts(counts, config.sensitive)
-    figures |= {name: one.value for name, one in own.items()}
-    figures["intervals"] = {name: [one.low, one.high] for name, one in own.items()}
-    title = f"{figures['items']} predictions, {figures['groups']} groups"
-    cells = [(name, shown(one)) for name, one in own.items()]
-    return figures, Table(title, ["measure", "value (95 %)"], cells)
+    of: dict[str, Any] = {"groups": found.groups, "names": found.names}
+    own = measures(found.kind, found.truth, found.predicted, **of, seed=config.seed, draws=config.draws)
+    return {
+        "kind": found.kind,
+        "primary": PRIMARY[found.kind],
+        **redact_small_counts(counts, config.sensitive),
+        **{name: one.value for name, one in own.items()},
+        "intervals": {name: [one.low, one.high] for name, one in own.items()},
+    }
 
 
 def _read(config: EvaluateConfig) -> Predictions:
@@ -78,30 +71,27 @@ def _read(config: EvaluateConfig) -> Predictions:
     records = list(_records(config))
     if not records:
         raise DataError("no predictions", source=config.paths[0], remedy="write them with seqmlm predict")
-    kind, first = _kind(records[0]), records[0].meta
+    kind, rows, ids = _kind(records[0]), [one.meta for one in records], [one.id for one in records]
     # A truth may be written in all ways in which a label of training may.
     source = LabelSource(columns=(TRUTH,), numeric=kind == "value")
     labels: list[Any] = [one.label for one in examples(records, Problems(sensitive=config.sensitive), source)]
-    names, ids, said = tuple(first.get("p", ())), [one.id for one in records], [one.meta for one in records]
-    column = config.columns.group or ("group" if "group" in first else "id")
+    column = config.columns.group or ("group" if "group" in rows[0] else "id")
     groups = [str(required(one.meta, column, one.source, one.line)) for one in records]
     if kind == "value":
-        each = [one["prediction"] for one in said]
-        values = [list(one.values()) if isinstance(one, Mapping) else [one] for one in each]
-        truth, predicted = np.array(labels, np.float64), _numbers(values, config)
-        return Predictions(kind, (TRUTH,) * truth.shape[1], ids, groups, truth, predicted)
-    told = [(label,) if isinstance(label, str) else label for label in labels]
-    for record, own in zip(records, told, strict=True):
-        if unknown := [name for name in own if name not in names]:
-            reason = "a truth that is no class of these predictions"
-            which = "correct it" if config.sensitive else f"correct {unknown[0]!r}"
-            raise DataError(reason, source=record.source, line=record.line, remedy=which)
+        each = [row["prediction"] for row in rows]
+        values = _numbers([[*one.values()] if isinstance(one, Mapping) else [one] for one in each], config)
+        return Predictions(kind, (TRUTH,) * values.shape[1], ids, groups, np.array(labels, float), values)
+    names, told = tuple(rows[0]["p"]), [(one,) if isinstance(one, str) else one for one in labels]
+    if (unknown := next((n for n, own in enumerate(told) if not {*own} <= {*names}), None)) is not None:
+        at = records[unknown]
+        reason, remedy = "a truth that is no class of these predictions", f"known are {', '.join(names[:20])}"
+        raise DataError(reason, source=at.source, line=at.line, remedy=remedy)
     if kind == "entities":
         places = [[*own] for _, own in groupby(range(len(ids)), key=lambda n: (records[n].source, ids[n]))]
-        heads = [own[0] for own in places]
-        tags = ([[of[n] for n in own] for own in places] for of in (labels, [x["prediction"] for x in said]))
-        return Predictions(kind, names, [ids[n] for n in heads], [groups[n] for n in heads], *tags)
-    p = _numbers([[(one.get("p") or {}).get(name) for name in names] for one in said], config)
+        ids, groups = ([of[own[0]] for own in places] for of in (ids, groups))
+        tags = ([[of[n] for n in own] for own in places] for of in (labels, [x["prediction"] for x in rows]))
+        return Predictions(kind, names, ids, groups, *tags)
+    p = _numbers([[(row.get("p") or {}).get(name) for name in names] for row in rows], config)
     hot = np.array([[name in own for name in names] for own in told], np.int64)
     return Predictions(kind, names, ids, groups, hot if kind == "multilabel" else hot.argmax(axis=1), p)
 
@@ -110,25 +100,21 @@ def _numbers(rows: list[list[Any]], config: EvaluateConfig) -> Doubles:
     try:
         return np.array(rows, np.float64)
     except (TypeError, ValueError):
-        reason, remedy = (
-            "predictions without numbers",
-            "evaluate what seqmlm predict wrote",
-        )
-        raise DataError(reason, source=", ".join(config.paths), remedy=remedy) from None
+        source, remedy = ", ".join(config.paths), "evaluate what seqmlm predict wrote"
+        raise DataError("predictions without numbers", source=source, remedy=remedy) from None
 
 
 def _kind(record: Record) -> Kind:
     """Of what kind predictions are, by their first row."""
-    row = record.meta
-    parts, p = row.get("start") not in (None, ""), row.get("p")
-    if p is None and parts:
+    parts, p = record.meta.get("start") not in (None, ""), record.meta.get("p")
+    if not isinstance(p, Mapping):
+        if not parts:
+            return "value"
         remedy = "predict with --level unit: a row for each unit"
         raise DataError("entities alone", source=record.source, line=record.line, remedy=remedy)
-    if p is None:
-        return "value"
     if parts:
         return "entities" if scheme_of(p) is not None else "tags"
-    return "multilabel" if isinstance(row["prediction"], list) else "class"
+    return "multilabel" if isinstance(record.meta["prediction"], list) else "class"
 
 
 def _records(config: EvaluateConfig) -> Iterator[Record]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from seqmlm.data.examples import LabelSource, examples
+from seqmlm.data.examples import Example, LabelSource, examples
 from seqmlm.data.labels import at_moments, read_moments, time_of
 from seqmlm.data.privacy import SMALLEST, redacted_count, redacted_counts
 from seqmlm.data.problems import Problems
@@ -27,7 +27,7 @@ from seqmlm.rows.file import Row
 from seqmlm.rows.tracks import bedgraph, conll
 from seqmlm.tasks.cases import has_types
 from seqmlm.tasks.labelled import Labelling, reading_of
-from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, read
+from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place
 
 TRUTH = "truth"
 
@@ -106,45 +106,37 @@ class Predict(Task[PredictConfig, Record]):
         return bedgraph(rows, self.classes, self.classes[0].removeprefix("B-"))
 
     def records(self, problems: Problems) -> Iterable[Record]:
-        """What is read, with the other sequence of pairs and the truth."""
-        config, card = self.config, self.card
-        if config.truth is not None and config.labels is None:
-            own = (config.truth, *([card.pair] if card.pair else []))
-            for path in config.paths:
-                asked = Labelling(labels=own, format=config.format, options=config.options)
-                options = reading_of(self.session, asked, path)
-                yield from self.session.reader([path], format=config.format, options=options)(problems)
-            return
-        beside = self.card.pair is not None and self.config.labels is None
-        yield from read(self.session, self.config, problems, {"keep": (self.card.pair,)} if beside else {})
+        """What is read, with the columns of the other sequence of pairs and of the truth."""
+        config = self.config
+        own = tuple(one for one in (config.truth, self.card.pair) if one and config.labels is None)
+        for path in config.paths:
+            asked = Labelling(labels=own, format=config.format, options=config.options)
+            options = reading_of(self.session, asked, path) if own else config.options
+            yield from self.session.reader([path], format=config.format, options=options)(problems)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterable[Record]:
-        """The records, each as it was known at its times, or with its others, where a table names these."""
-        if self.config.truth is not None:
-            return self._with_truth(records, problems)
-        if self.config.labels is None:
-            return records
-        file, pair = str(self.config.labels), self.card.pair
-        if pair is not None:
-            pairs = examples(records, problems, LabelSource(columns=(pair,), labels=file, pair=pair))
-            return (replace(one.record, meta={**one.record.meta, pair: one.second}) for one in pairs)
-        moments = read_moments(read_rows(file, problems), file, problems)
-        asked = at_moments(records, moments, file, self.session.domain.until, problems)
-        return (record for record, _ in asked)
-
-    def _with_truth(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
-        """The records with their true labels, read as a fine-tuning reads them."""
+        """The records, each as it was known at its times, with its others and with its truth."""
         config, pair = self.config, self.card.pair
+        file, until = None if config.labels is None else str(config.labels), self.session.domain.until
+        if config.truth is None and file is None:
+            return records
+        if config.truth is None and pair is None:
+            moments = read_moments(read_rows(str(file), problems), str(file), problems)
+            return (record for record, _ in at_moments(records, moments, str(file), until, problems))
         source = LabelSource(
-            columns=(str(config.truth),),
-            numeric=self.card.kind == "value",
-            labels=None if config.labels is None else str(config.labels),
-            pair=None if config.labels is None else pair,
-            until=self.session.domain.until,
+            columns=(config.truth or str(pair),),
+            numeric=self.card.kind == "value" and config.truth is not None,
+            labels=file,
+            pair=None if file is None else pair,
+            until=until,
         )
-        for one in examples(records, problems, source):
-            second = {} if one.second is None else {str(pair): one.second}
-            yield replace(one.record, meta={**one.record.meta, **second, TRUTH: one.label})
+        return (self._with(one) for one in examples(records, problems, source))
+
+    def _with(self, one: Example) -> Record:
+        """A record with the other one of a pair, and its true label."""
+        more: dict[str, Any] = {} if one.second is None else {str(self.card.pair): one.second}
+        more |= {} if self.config.truth is None else {TRUTH: one.label}
+        return replace(one.record, meta={**one.record.meta, **more})
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """Rows of each record."""

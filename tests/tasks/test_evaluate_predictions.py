@@ -56,7 +56,7 @@ def test_figures_are_those_of_the_fine_tuning(
         for measure in told.json["intervals"]:
             assert found[measure] == pytest.approx(told.json[measure], abs=1e-4), (name, measure)
     shown = seqmlm("evaluate", tmp_path / "p.csv").ok().out.splitlines()
-    assert shown[0] == "measure\tvalue (95 %)"
+    assert shown[0] == "measure\tvalue\t95 % low\t95 % high"
     assert {line.split("\t")[0] for line in shown[1:]} == set(told.json["intervals"])
 
 
