@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqmlm.errors import DataError
-from seqmlm.evaluation.intervals import Difference, Rate, bootstrap_weights, exact_rate, summarized
+from seqmlm.evaluation.intervals import Difference, Rate, exact_rate, resampled
 
 Bools = NDArray[np.bool_]
 Doubles = NDArray[np.float64]
@@ -219,11 +219,11 @@ class Detection:
     ) -> dict[str, Difference]:
         """Each measure with a percentile interval over groups, as a difference from 0."""
 
-        def measured(weights: Doubles | None) -> dict[str, float]:
+        def measured(weights: Doubles) -> dict[str, float]:
             curve = self.curve(weights)
             return {name: measure(curve) for name, measure in measures.items()}
 
-        return _resampled(measured, groups, draws, seed)
+        return resampled(measured, groups, draws=draws, seed=seed)
 
 
 def confusion(labels: ArrayLike, alarms: ArrayLike) -> Confusion:
@@ -269,20 +269,11 @@ def compare(
     if not np.array_equal(first.labels, second.labels):
         raise DataError("two scores can be compared only on the same items with the same labels")
 
-    def measured(weights: Doubles | None) -> dict[str, float]:
+    def measured(weights: Doubles) -> dict[str, float]:
         one, other = first.curve(weights), second.curve(weights)
         return {name: measure(one) - measure(other) for name, measure in measures.items()}
 
-    return _resampled(measured, groups, draws, seed)
-
-
-def _resampled(
-    measured: Callable[[Doubles | None], dict[str, float]], groups: ArrayLike, draws: int, seed: int
-) -> dict[str, Difference]:
-    """What is measured with all items (weights None), with its percentiles over resamples of whole groups."""
-    weights = bootstrap_weights(groups, draws, seed)
-    drawn = [measured(weights(draw)) for draw in range(draws)]
-    return {n: summarized(value, np.array([one[n] for one in drawn])) for n, value in measured(None).items()}
+    return resampled(measured, groups, draws=draws, seed=seed)
 
 
 def f1_of_alarms(curve: Curve) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.evaluation.intervals import Difference, bootstrap_weights, summarized
+from seqmlm.evaluation.intervals import Difference, resampled
 
 Doubles = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -103,26 +103,22 @@ def agreement(
     groups = [
         numbers.setdefault(place, len(numbers)) for place, keep in zip(places, kept, strict=True) if keep
     ]
-    values = {name: agreement_of(truth, one, good) for name, one in chosen.items()}
-    drawn = {name: {metric: np.full(draws, np.nan) for metric in METRICS} for name in chosen}
-    weights = bootstrap_weights(groups, draws, seed) if groups else None
-    for draw in range(draws if weights is not None else 0):
-        assert weights is not None
-        taken = np.repeat(np.arange(len(truth)), weights(draw).astype(np.int64))
-        for name, one in chosen.items():
-            for metric, value in agreement_of(truth[taken], one[taken], good[taken]).items():
-                drawn[name][metric][draw] = value
-    found = {
-        name: {metric: summarized(own[metric], drawn[name][metric]) for metric in METRICS}
-        for name, own in values.items()
-    }
     first, *others = chosen
-    rivals = [name for name in others if np.isfinite(values[name]["spearman"])]
-    best = max(rivals, key=lambda name: values[name]["spearman"], default=None)
-    gain = None
-    if best is not None:
-        gain = summarized(
-            values[first]["spearman"] - values[best]["spearman"],
-            drawn[first]["spearman"] - drawn[best]["spearman"],
-        )
-    return Agreement(n=len(truth), positive=int(good.sum()), metrics=found, gain=gain, against=best)
+
+    def compared(weights: Doubles) -> dict[tuple[str, str], float]:
+        """Each metric of each prediction, and the gain over each other one."""
+        taken = np.repeat(np.arange(len(truth)), weights.astype(np.int64))
+        each = {name: agreement_of(truth[taken], one[taken], good[taken]) for name, one in chosen.items()}
+        gains = {("gain", name): each[first]["spearman"] - each[name]["spearman"] for name in others}
+        return {(name, metric): value for name, own in each.items() for metric, value in own.items()} | gains
+
+    found = resampled(compared, groups, draws=draws, seed=seed)
+    rivals = [name for name in others if np.isfinite(found[name, "spearman"].value)]
+    best = max(rivals, key=lambda name: found[name, "spearman"].value, default=None)
+    return Agreement(
+        n=len(truth),
+        positive=int(good.sum()),
+        metrics={name: {metric: found[name, metric] for metric in METRICS} for name in chosen},
+        gain=None if best is None else found["gain", best],
+        against=best,
+    )

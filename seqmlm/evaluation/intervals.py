@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +13,7 @@ from seqmlm.errors import UsageError
 
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +107,23 @@ def summarized(value: float, drawn: Doubles, confidence: float = 0.95) -> Differ
     return Difference(value=value, low=low, high=high, draws=len(good))
 
 
+def resampled(
+    measured: Callable[[Doubles], Mapping[Key, float]], groups: ArrayLike, *, draws: int = 1000, seed: int = 0
+) -> dict[Key, Difference]:
+    """What is measured of all items, with the percentiles of resamples of whole groups.
+
+    Args:
+        measured: how often each item counts (N,) -> values by name; NaN where one is not defined.
+        groups: (N,) as of `bootstrap_weights`; of a single one the interval is NaN.
+        draws, seed: of the resampling.
+    """
+    own = np.asarray(groups)
+    weights = bootstrap_weights(own, draws, seed)
+    drawn = [measured(weights(draw)) for draw in range(draws if len(np.unique(own)) > 1 else 0)]
+    found = measured(np.ones(len(own)))
+    return {name: summarized(value, np.array([one[name] for one in drawn])) for name, value in found.items()}
+
+
 def ratio(
     numerators: ArrayLike, denominators: ArrayLike | None = None, *, draws: int = 1000, seed: int = 0
 ) -> Difference:
@@ -122,10 +141,8 @@ def ratio(
     above = np.asarray(numerators, dtype=np.float64)
     below = np.ones_like(above) if denominators is None else np.asarray(denominators, dtype=np.float64)
 
-    def share(weights: Doubles) -> float:
+    def share(weights: Doubles) -> dict[str, float]:
         total = float(weights @ below)
-        return float(weights @ above) / total if total else float("nan")
+        return {"": float(weights @ above) / total if total else float("nan")}
 
-    weights = bootstrap_weights(np.arange(len(above)), draws if len(above) > 1 else 0, seed)
-    drawn = [share(weights(draw)) for draw in range(draws if len(above) > 1 else 0)]
-    return summarized(share(np.ones_like(above)), np.array(drawn, dtype=np.float64))
+    return resampled(share, np.arange(len(above)), draws=draws, seed=seed)[""]

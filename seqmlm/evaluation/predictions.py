@@ -7,6 +7,7 @@ chain, patient, session) has it. Those of ranks (AUROC, AUPRC, Spearman) have fe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.detection import Detection
-from seqmlm.evaluation.intervals import bootstrap_weights, summarized
+from seqmlm.evaluation.intervals import Difference as Interval
+from seqmlm.evaluation.intervals import bootstrap_weights, resampled, summarized
 
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -29,14 +31,6 @@ PRIMARY = MappingProxyType(
 RANKED = frozenset({"auroc", "auprc", "spearman"})
 RANKED_DRAWS = 200
 BINS = 15
-
-
-class Measure(NamedTuple):
-    """A measure and its 95 % interval, NaN bounds where there is one group only."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Difference(NamedTuple):
@@ -58,7 +52,7 @@ def measures(
     names: Sequence[str],
     seed: int = 0,
     draws: int = 1000,
-) -> dict[str, Measure]:
+) -> dict[str, Interval]:
     """What predictions of a task are worth.
 
     Args:
@@ -84,17 +78,11 @@ def measures(
     (0.75, 1.0, 1.0)
     """
     readers = _readers(task, truth, predicted, names, len(np.asarray(groups)))
-    values = {name: read(np.ones(len(truth))) for name, read in readers.items()}
-    drawn: dict[str, list[float]] = {name: [] for name, value in values.items() if not np.isnan(value)}
-    several = len(np.unique(groups)) > 1
-    weights = bootstrap_weights(groups, draws, seed)
-    for draw in range(draws if several else 0):
-        taken = weights(draw)
-        for name, own in drawn.items():
-            if draw < RANKED_DRAWS or name not in RANKED:
-                own.append(readers[name](taken))
-    found = {name: summarized(values[name], np.array(own, dtype=np.float64)) for name, own in drawn.items()}
-    return {name: Measure(one.value, one.low, one.high) for name, one in found.items()}
+    found: dict[str, Interval] = {}
+    for ranked, most in ((False, draws), (True, min(draws, RANKED_DRAWS))):
+        own = {name: read for name, read in readers.items() if (name in RANKED) == ranked}
+        found |= resampled(partial(_all, own), groups, draws=most, seed=seed)
+    return {name: found[name] for name in readers if not np.isnan(found[name].value)}
 
 
 def difference(
@@ -171,6 +159,10 @@ def temperature(logits: Doubles, truth: ArrayLike) -> float:
 
     least = 0.05 if len(rows) >= 100 else 1.0
     return float(np.exp(minimize_scalar(loss, bounds=np.log([least, 20.0]), method="bounded").x))
+
+
+def _all(readers: Mapping[str, Reader], taken: Doubles) -> dict[str, float]:
+    return {name: read(taken) for name, read in readers.items()}
 
 
 def _twice(one: Any, other: Any) -> Any:

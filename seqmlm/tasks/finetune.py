@@ -6,6 +6,7 @@ Its run folder has what `train`'s has; killed at any step, `--resume` reaches th
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import time
@@ -51,7 +52,7 @@ from seqmlm.tasks.models import register_model, tokenizer_entry, track_model
 from seqmlm.tasks.predictions import write_predictions
 from seqmlm.tasks.task import CommandConfig, Summary, Table
 from seqmlm.tasks.teaching import Teacher, Teaching, Trained
-from seqmlm.tasks.verdict import NOTHING, Columns, figures_of, of_columns, of_rivals, verdict
+from seqmlm.tasks.verdict import Columns, figures_of, of_columns, of_rivals, verdict
 from seqmlm.tracking import LEDGER, TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
@@ -324,7 +325,7 @@ class _Run:
         """What decides, of one training on the test data."""
         labeller = self.teacher.restored(seed, self.folder(seed))
         found = self.teacher.measured(labeller, self.teacher.held["test"])
-        return found.get(self.primary, NOTHING).value
+        return found[self.primary].value if self.primary in found else math.nan
 
     def _sentence(self, figures: Mapping[str, Any], model: str) -> str:
         learnt = f"{number_of(figures['train'], 'example')} taught {model} {self.card.label!r}"

@@ -25,7 +25,8 @@ from seqmlm.engine.loop import Goal, Loop, StepReport
 from seqmlm.engine.optimizer import module_tensors, restore_module
 from seqmlm.engine.packing import RowPlanner
 from seqmlm.engine.schedule import LoopConfig
-from seqmlm.evaluation.predictions import Measure, temperature
+from seqmlm.evaluation.intervals import Difference
+from seqmlm.evaluation.predictions import temperature
 from seqmlm.inference import model_folder
 from seqmlm.inference.labeller import HeadCard, Labeller
 from seqmlm.inference.prompts import Prompts
@@ -171,7 +172,7 @@ class Teacher:
             labeller = Labeller(rows, replace(self.card, temperature=warmth), labeller.ask)
         return labeller
 
-    def measured(self, labeller: Labeller, own: Sequence[Case]) -> dict[str, Measure]:
+    def measured(self, labeller: Labeller, own: Sequence[Case]) -> dict[str, Difference]:
         """What a model's predictions of some cases are worth, without intervals."""
         return worth(self.card, own, predicted(labeller, own), draws=0)
 

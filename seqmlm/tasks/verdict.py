@@ -21,7 +21,8 @@ from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
 from seqmlm.errors import DataError
 from seqmlm.evaluation import rivals
-from seqmlm.evaluation.predictions import Measure, difference, measures
+from seqmlm.evaluation.intervals import Difference
+from seqmlm.evaluation.predictions import difference, measures
 from seqmlm.inference.labeller import HeadCard
 from seqmlm.tasks.cases import Case, groups_of, truth_of
 from seqmlm.tasks.labelled import Parts
@@ -30,10 +31,11 @@ from seqmlm.tasks.task import Table
 Predictions = Any
 """As `seqmlm.evaluation.predictions.measures` takes them."""
 COLUMNS, BOTH = "boosted columns", "model and columns"
-NOTHING = Measure(float("nan"), float("nan"), float("nan"))
 
 
-def worth(card: HeadCard, own: Sequence[Case], said: Predictions, *, draws: int = 1000) -> dict[str, Measure]:
+def worth(
+    card: HeadCard, own: Sequence[Case], said: Predictions, *, draws: int = 1000
+) -> dict[str, Difference]:
     """Measures of predictions, by name; those that cannot be had are absent."""
     groups = groups_of(card, own)
     return measures(card.kind, truth_of(card, own), said, groups=groups, names=card.names, draws=draws)
@@ -197,7 +199,7 @@ def verdict(figures: Mapping[str, Any], primary: str) -> str:
     return text
 
 
-def _shown(one: Measure | None) -> str | None:
+def _shown(one: Difference | None) -> str | None:
     if one is None:
         return None
     return f"{one.value:.3f}" if np.isnan(one.low) else f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})"

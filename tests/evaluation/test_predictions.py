@@ -15,7 +15,7 @@ from seqeval.scheme import IOB2
 from sklearn import metrics as sklearn
 
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.predictions import PRIMARY, Measure, difference, measures, temperature
+from seqmlm.evaluation.predictions import PRIMARY, difference, measures, temperature
 
 N = 240
 RANDOM = np.random.default_rng(3)
@@ -140,16 +140,16 @@ def test_intervals_are_those_of_a_naive_resampling_of_groups(case: Any) -> None:
     task, truth, predicted, names, naive = case
     draws, seed = 15, 7
     found = measures(task, truth, predicted, groups=GROUPS, names=names, seed=seed, draws=draws)
-    own = np.unique(GROUPS)
+    units = np.unique(GROUPS)
     seeds = np.random.default_rng(seed).integers(2**63, size=draws)
     drawn = []
     for one in seeds:
-        chosen = own[np.random.default_rng(one).integers(len(own), size=len(own))]
+        chosen = units[np.random.default_rng(one).integers(len(units), size=len(units))]
         rows = np.concatenate([np.flatnonzero(group == GROUPS) for group in chosen])
         drawn.append(naive(taken(truth, rows), taken(predicted, rows)))
-    for name, (_, low, high) in found.items():
+    for name, own in found.items():
         expected = np.quantile([one[name] for one in drawn], [0.025, 0.975])
-        assert (low, high) == pytest.approx(tuple(expected)), name
+        assert (own.low, own.high) == pytest.approx(tuple(expected)), name
 
 
 def test_a_difference_is_that_of_naive_draws_and_swaps() -> None:
@@ -214,7 +214,7 @@ def test_p_values_of_equal_methods_are_uniform() -> None:
 def test_what_cannot_be_had_is_absent(task: str, truth: Any, predicted: Any, names: Any, absent: Any) -> None:
     found = measures(task, truth, predicted, groups=[*"aabbcc"], names=names, draws=20)
     assert not absent & set(found)
-    assert not np.isnan([*found.values()]).any() if found else task == "entities"
+    assert not any(np.isnan(one.value) for one in found.values()) if found else task == "entities"
 
 
 def test_classes_that_never_occur_do_not_count() -> None:
@@ -229,7 +229,8 @@ def test_classes_that_never_occur_do_not_count() -> None:
 def test_one_group_has_no_interval() -> None:
     truth, p = classes(2)
     found = measures("class", truth, p, groups=np.zeros(N), names=["a", "b"])["accuracy"]
-    assert found == pytest.approx(Measure(of_class(truth, p)["accuracy"], np.nan, np.nan), nan_ok=True)
+    assert found.value == of_class(truth, p)["accuracy"]
+    assert np.isnan([found.low, found.high]).all()
 
 
 @pytest.mark.parametrize(
