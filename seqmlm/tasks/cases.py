@@ -123,7 +123,7 @@ def _case(
         else:
             shown = _units(text, encoding)
             where = pieces(encoding, space, card)[0] if prompts is None else prompts.pieces(record)
-        targets = _target(card, example.label, problems.sensitive)
+        targets = target(card, example.label, problems.sensitive)
     group = group_of(session, example)
     return Case(replace(record, raw=""), group, where, targets, shown)
 
@@ -144,7 +144,7 @@ def _numbers(card: HeadCard, labels: Sequence[str], sensitive: bool) -> Floats:
     return np.array([card.names.index(name) for name in labels], dtype=np.float32)
 
 
-def _target(card: HeadCard, label: Any, sensitive: bool) -> Floats:
+def target(card: HeadCard, label: Any, sensitive: bool) -> Floats:
     """(1, K) what the head is to give for a record."""
     if card.kind == "value":
         values: Floats = (np.asarray(label) - np.array(card.center)) / np.array(card.scale)

@@ -84,8 +84,8 @@ def _read(config: EvaluateConfig) -> Predictions:
     names, told = tuple(rows[0]["p"]), [(one,) if isinstance(one, str) else one for one in labels]
     if (unknown := next((n for n, own in enumerate(told) if not {*own} <= {*names}), None)) is not None:
         at = records[unknown]
-        reason, remedy = "a truth that is no class of these predictions", f"known are {', '.join(names[:20])}"
-        raise DataError(reason, source=at.source, line=at.line, remedy=remedy)
+        reason = "a truth that is no class of these predictions"
+        raise DataError(reason, source=at.source, line=at.line, remedy="correct it, or leave the row out")
     if kind == "entities":
         places = [[*own] for _, own in groupby(range(len(ids)), key=lambda n: (records[n].source, ids[n]))]
         ids, groups = ([of[own[0]] for own in places] for of in (ids, groups))

@@ -25,9 +25,9 @@ from seqmlm.inference.prompts import Prompts
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.rows.tracks import bedgraph, conll
-from seqmlm.tasks.cases import has_types
+from seqmlm.tasks.cases import has_types, target
 from seqmlm.tasks.labelled import Labelling, reading_of
-from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place
+from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed
 
 TRUTH = "truth"
 
@@ -130,13 +130,20 @@ class Predict(Task[PredictConfig, Record]):
             pair=None if file is None else pair,
             until=until,
         )
-        return (self._with(one) for one in examples(records, problems, source))
+        return self._completed(examples(records, problems, source), problems)
 
-    def _with(self, one: Example) -> Record:
-        """A record with the other one of a pair, and its true label."""
-        more: dict[str, Any] = {} if one.second is None else {str(self.card.pair): one.second}
-        more |= {} if self.config.truth is None else {TRUTH: one.label}
-        return replace(one.record, meta={**one.record.meta, **more})
+    def _completed(self, found: Iterable[Example], problems: Problems) -> Iterator[Record]:
+        """Records with the other one of a pair, and their true labels."""
+        for one in found:
+            more: dict[str, Any] = {} if one.second is None else {str(self.card.pair): one.second}
+            if self.config.truth is not None:
+                more[TRUTH] = one.label
+                try:
+                    target(self.card, one.label, problems.sensitive)
+                except DataError as error:
+                    problems.bad(placed(error, one.record, problems.sensitive), str(one.record.raw))
+                    continue
+            yield replace(one.record, meta={**one.record.meta, **more})
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """Rows of each record."""

@@ -55,6 +55,9 @@ def test_figures_are_those_of_the_fine_tuning(
         found = seqmlm("evaluate", tmp_path / name, "--json", "--draws", 20).ok().json
         for measure in told.json["intervals"]:
             assert found[measure] == pytest.approx(told.json[measure], abs=1e-4), (name, measure)
+    if kind != "value":
+        other = jsonl(tmp_path / "o.jsonl", [{"text": "a", "y": "odd" if kind == "class" else ["odd"]}])
+        seqmlm("predict", "learnt", other, "--truth", "y").refused(3, "o.jsonl:1: the label 'odd' is in no")
     shown = seqmlm("evaluate", tmp_path / "p.csv").ok().out.splitlines()
     assert shown[0] == "measure\tvalue\t95 % low\t95 % high"
     assert {line.split("\t")[0] for line in shown[1:]} == set(told.json["intervals"])
