@@ -76,6 +76,8 @@ def _run(name: str, make: type[Any], config: Any, as_json: bool) -> None:
     else:
         rows = summary.streamed or (out is not None and not summary.tables)
         (tell if rows else say)(summary.answer)
+        if summary.notes:
+            tell("met on the way: " + "; ".join(f"{why}: {n}" for why, n in summary.notes.items()))
         for title, columns, cells in summary.tables:
             print_table(columns, [[*map(_cell, row)] for row in cells], title=title or None, aside=rows)
 
