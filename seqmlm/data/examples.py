@@ -313,7 +313,7 @@ class _Reading:
                 raise DataError("no truth value", **here, remedy="write true or false")
             return str(_TRUTH[text.lower()]).lower()
         if self._source.letters:
-            return _of_letters(text, None, str(record.raw), here)
+            return _of_letters(text, None, record, here)
         return (_number(text, here),) if self._source.numeric else text
 
     def _several(self, fields: Mapping[str, Any], at: _Place) -> Label:
@@ -357,7 +357,7 @@ class _Reading:
                 reason = "a mask of something other than 0 and 1"
                 raise DataError(reason, **here, remedy="0 is no label there")
             mask = mask[whole]
-        return _of_letters(letters.raw[whole], mask, str(record.raw), at)
+        return _of_letters(letters.raw[whole], mask, record, at)
 
     def _featured(self, record: Record, features: list[Stretch]) -> Spans:
         """Labels of the record, or of its part of a document from `start` on, perhaps its other strand."""
@@ -376,7 +376,7 @@ class _Reading:
         labels = ["none"] * n
         for start, end, label in own:
             labels[start:end] = [label] * (end - start)
-        return _spans([(k, k + 1, label) for k, label in enumerate(labels)])
+        return _of_letters(labels, None, record, {})
 
 
 def _by_id(file: str, problems: Problems) -> dict[str, Record]:
@@ -454,9 +454,11 @@ def _of_words(values: Sequence[Any], words: Sequence[Any], at: _Place) -> Spans:
     return _spans([(*span, found[span]) for span in sorted(found)])
 
 
-def _of_letters(letters: str, mask: str | None, raw: str, at: _Place) -> Spans:
-    _agree(len(letters), len(raw), "characters", at)
-    kept = [n for n in range(len(raw)) if mask is None or mask[n] == "1"]
+def _of_letters(letters: Sequence[str], mask: str | None, record: Record, at: _Place) -> Spans:
+    n = len(str(record.raw))
+    _agree(len(letters), n, "characters", at)
+    own = range(*record.meta.get("own", (0, n)))  # what is shown beside a record is another one's
+    kept = [n for n in own if mask is None or mask[n] == "1"]
     if not kept:
         raise DataError("no label", **at, remedy="its mask hides all of them")
     return _spans([(n, n + 1, letters[n]) for n in kept])

@@ -92,12 +92,3 @@ def test_words_and_their_tags_are_conll(workspace: Path, tmp_path: Path, seqmlm:
     shown = seqmlm("predict", "pets", train, "--format-out", "conll").ok()
     assert shown.out == (tmp_path / "p.conll").read_text()
     seqmlm("predict", "pets", train, "--format-out", "xml").refused(2, "cannot be written as 'xml'")
-
-
-def test_predictions_of_records_are_no_track(workspace: Path, tmp_path: Path, seqmlm: Run) -> None:
-    model, train = text_model(tmp_path / "text"), tmp_path / "t.csv"
-    train.write_text(
-        "text,y\n" + "".join(f"the {'cat' if n % 2 else 'dog'} {n},{n % 2}\n" for n in range(20))
-    )
-    seqmlm("finetune", model, "--train", train, "--label", "y", "--name", "y", *BRIEF).ok()
-    seqmlm("predict", "y", train, "--out", tmp_path / "p.conll").refused(2, "conll is of tags and entities")
