@@ -6,6 +6,7 @@ For files about sequences rather than of sequences: scores, labels, minimal pair
 from __future__ import annotations
 
 import csv
+import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -64,6 +65,24 @@ def required(row: Mapping[str, Any], name: str, source: str, line: int) -> Any:
         return row[name]
     remedy = nearest(name, [str(key) for key in row][:30]).removeprefix("; ")
     raise DataError("no such field", source=source, line=line, field=name, remedy=remedy)
+
+
+def filled(value: Any) -> bool:
+    """Whether a cell says something: not None, empty, NaN or NA."""
+    return value is not None and str(value).strip().lower() not in ("", "nan", "na")
+
+
+def number(value: Any) -> float:
+    """The finite number that a cell is, NaN where it is none.
+
+    >>> number(" 1.5"), number("much")
+    (1.5, nan)
+    """
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return math.nan
+    return found if math.isfinite(found) else math.nan
 
 
 def _json_lines(source: str, problems: Problems) -> Iterator[FieldRow]:

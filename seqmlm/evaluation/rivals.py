@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.data.rows import filled, number
 from seqmlm.data.tags import entities, tagged
 
 Doubles = NDArray[np.float64]
@@ -141,8 +142,8 @@ def boosted(
     """Gradient boosting over columns of a table.
 
     Numbers may be written as texts; other texts are ranked by how frequent they are: as unordered categories,
-    columns of many (diagnoses) overfit. None, "" and texts that training did not have are missing. Large or
-    small trees are chosen by 3-fold cross-validation: of noisy data large ones are learnt by heart.
+    columns of many (diagnoses) overfit. None, "", NaN, NA and texts that training did not have are missing.
+    Large or small trees are chosen by 3-fold cross-validation: of noisy data large ones are learnt by heart.
 
     Args:
         task, truth, names: as in `bag`.
@@ -151,7 +152,7 @@ def boosted(
     Returns:
         As `bag`.
     """
-    columns = [_column(own, test[name]) for name, own in train.items() if any(map(_filled, own))]
+    columns = [_column(own, test[name]) for name, own in train.items() if any(map(filled, own))]
     if not columns:
         return np.asarray(majority(task, truth, len(next(iter(test.values()), ())), names=names))
     tables = [np.column_stack(part) for part in zip(*columns, strict=True)]
@@ -268,22 +269,10 @@ def _letters(examples: Examples) -> bool:
     return all(len(unit) == 1 for units in examples for unit in units)
 
 
-def _filled(value: Any) -> bool:
-    return value not in (None, "")
-
-
-def _number(value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return math.nan
-    return number if math.isfinite(number) else math.nan
-
-
 def _column(train: Sequence[Any], test: Sequence[Any]) -> list[list[float]]:
     """Training's and test's values as numbers, NaN where missing."""
-    often = Counter(str(value) for value in train if _filled(value)).most_common()
+    often = Counter(str(value) for value in train if filled(value)).most_common()
     ranks = {value: float(rank) for rank, (value, _) in enumerate(often)}
-    if any(math.isnan(_number(value)) for value in ranks):
+    if any(math.isnan(number(value)) for value in ranks):
         return [[ranks.get(str(value), math.nan) for value in part] for part in (train, test)]
-    return [[_number(value) for value in part] for part in (train, test)]
+    return [[number(value) for value in part] for part in (train, test)]

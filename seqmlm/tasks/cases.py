@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from seqmlm.data.examples import NO_ENTITIES, Example, Spans
-from seqmlm.data.labels import time_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.tags import entities, scheme_of, tagged
@@ -182,11 +181,9 @@ def truth_of(card: HeadCard, found: Sequence[Case]) -> Any:
     return (every if card.kind == "multilabel" else every[:, 0]).astype(np.int64)
 
 
-def groups_of(card: HeadCard, found: Sequence[Case]) -> list[str]:
-    """The group of each item that `truth_of` gives."""
-    if card.kind == "tags":
-        return [case.group for case in found for _ in range(len(case.targets))]
-    return [case.group for case in found]
+def items_of(card: HeadCard, found: Sequence[Case]) -> list[Case]:
+    """The case of each item that `truth_of` gives."""
+    return [case for case in found for _ in range(len(case.targets) if card.kind == "tags" else 1)]
 
 
 class CaseRows:
@@ -218,25 +215,6 @@ def predicted(labeller: Labeller, own: Sequence[Case]) -> Any:
     if labeller.card.kind == "entities":
         return [labeller.chain(one) for one in each]
     return labeller.probabilities(np.concatenate(each))
-
-
-def prediction_rows(card: HeadCard, own: Sequence[Case], said: Any) -> list[dict[str, Any]]:
-    """A row for each prediction of the test data: its record, group, truth and probabilities."""
-    truth = truth_of(card, own)
-    records = [one.record for one in own]
-    if card.kind == "tags":
-        records = [one.record for one in own for _ in range(len(one.targets))]
-    rows = []
-    for number, (record, group) in enumerate(zip(records, groups_of(card, own), strict=True)):
-        row: dict[str, Any] = {"id": record.id, "group": group, **time_of(record)}
-        if card.kind == "entities":
-            rows.append({**row, "truth": truth[number], "prediction": said[number]})
-        elif card.kind in ("class", "tags"):
-            of = dict(zip(card.names, said[number].tolist(), strict=True))
-            rows.append({**row, "truth": card.names[truth[number]], "p": of})
-        else:
-            rows.append({**row, "truth": truth[number].tolist(), "prediction": said[number].tolist()})
-    return rows
 
 
 def drawn(card: HeadCard, train: Sequence[Case], shots: int | None, seed: int) -> list[Case]:

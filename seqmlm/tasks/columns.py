@@ -1,4 +1,4 @@
-"""What readers of labelled data are told: the columns to keep beside the sequence, and which one holds it.
+"""Where labels are, and what readers are told of that: columns to keep, and which one holds the sequence.
 
 A table is looked at before it is read, for `text,label` and `review,sentiment` say alike what they are. JSON
 lines need not have the same keys everywhere: their first line decides nothing but where the sequence is.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import by_split, is_table, numbered_rows
 from seqmlm.data.readers.tables import json_object, names_of, table_rows
 from seqmlm.domains.base import Domain, Format
+from seqmlm.engine.heads import Kind
 from seqmlm.errors import DataError
+from seqmlm.inference.labeller import Pairing
+from seqmlm.inference.session import Session
 
 OF_TEXT = (
     *("column", "field", "text", "id_column", "id_field", "document_column", "document_field"),
@@ -31,28 +35,45 @@ _USUAL = ("text", "sequence")
 _JSON = (".jsonl", ".ndjson", ".json")
 
 
-def reading(
-    domain: Domain,
-    path: str,
-    wanted: Sequence[str],
-    *,
-    format: str | None,
-    options: Mapping[str, Any],
-    sensitive: bool,
-) -> dict[str, Any]:
-    """Options for the readers of a path.
+@dataclass(frozen=True, kw_only=True)
+class Labelling:
+    """Where labels are, as a person says it.
+
+    Args:
+        labels: COLUMN: of the label; several for several classes or values; of features, the labels that
+            count. Default: tags, spans, or TARGET of FASTA headers.
+        label_file: labels in a file of their own: a table with ids, FASTA with a letter for each unit, or
+            features (BED, GFF3).
+        mask: FASTA of 0 and 1 beside --label-file; 0 is no label there.
+        classes: NAME=FILE: all records of a file are of this class; repeatable.
+        pair: COLUMN: of the other sequence, where a label is of two.
+        pairing: how two are read: concat, as one sequence, or bi, each embedded alone.
+        task: class, multilabel, value, tags (of each unit) or entities (BIO tags, spans). Default: by labels.
+    """
+
+    labels: tuple[str, ...] = ()
+    label_file: str | None = None
+    mask: str | None = None
+    classes: tuple[str, ...] = ()
+    pair: str | None = None
+    pairing: Pairing = "concat"
+    task: Kind | None = None
+    format: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def reading(session: Session, asked: Labelling, path: str) -> dict[str, Any]:
+    """Options for the readers of a path of labelled data; those that a person gave go before.
 
     Args:
         path: a file, a folder, of which the first file that is data stands for all, a data set or "-".
-        wanted: columns that there must be, as far as can be seen.
-        format: of its files; None is told by their names.
-        options: what a person gave, which goes before.
-        sensitive: show no names of columns: without a header they are values.
 
     Raises:
-        DataError: no such column; nothing that can be read.
+        DataError: no such column, as far as can be seen; nothing that can be read.
     """
-    found = _table(domain, path, format)
+    wanted = () if asked.label_file else (*asked.labels, *((asked.pair,) if asked.pair else ()))
+    options = asked.options
+    found = _table(session.domain, path, asked.format)
     if found is None:
         return dict(options)
     file, chosen = found
@@ -61,7 +82,8 @@ def reading(
     row = _row(file, chosen, options)
     absent = next((one for one in wanted if one not in row), None)
     if row and not json and absent is not None:
-        there = "" if sensitive else f"; there are: {', '.join(map(str, row))}"
+        # Without a header, names of columns are values.
+        there = "" if session.card.sensitive else f"; there are: {', '.join(map(str, row))}"
         raise DataError(f"no column {absent!r}", source=file, line=1, remedy=f"correct its name{there}")
     if logs:
         return {**dict(zip(("label_field",), wanted, strict=False)), **options}

@@ -21,6 +21,7 @@ import numpy as np
 import yaml
 
 from seqmlm.config import to_dict
+from seqmlm.data.labels import time_of
 from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import redact_small_counts, redacted_counts
 from seqmlm.data.problems import Problems
@@ -34,22 +35,20 @@ from seqmlm.inference.labeller import Labeller
 from seqmlm.inference.session import Session
 from seqmlm.parsing import read_json
 from seqmlm.registry import DatasetEntry, ModelEntry
-from seqmlm.tasks.cases import outputs_of, predicted, prediction_rows
-from seqmlm.tasks.columns import of_text
+from seqmlm.tasks.cases import items_of, outputs_of, predicted, truth_of
+from seqmlm.tasks.columns import Labelling, of_text, reading
 from seqmlm.tasks.corpus import QUARANTINE, shown_name
 from seqmlm.tasks.labelled import (
-    Labelling,
     Lesson,
     doubt,
     primary,
     read_parts,
-    reading_of,
     resembling,
     why_untested,
 )
 from seqmlm.tasks.launch import RUN_CONFIG
 from seqmlm.tasks.models import register_model, tokenizer_entry, track_model
-from seqmlm.tasks.predictions import write_predictions
+from seqmlm.tasks.predictions import Predictions, write_predictions
 from seqmlm.tasks.task import CommandConfig, Summary, Table
 from seqmlm.tasks.teaching import Teacher, Teaching, Trained
 from seqmlm.tasks.verdict import Columns, figures_of, of_columns, of_rivals, verdict
@@ -317,8 +316,10 @@ class _Run:
             each = [self._measured(one.seed) for one in found]
             figures["seeds"] = {str(one.seed): value for one, value in zip(found, each, strict=True)}
             figures["mean"], figures["sd"] = float(np.mean(each)), float(np.std(each, ddof=1))
-        kept = prediction_rows(card, test, said)
-        write_predictions(self.workspace.run_dir(self.name), kept, kind=card.kind, names=card.names)
+        items = items_of(card, test)
+        ids, groups = [one.record.id for one in items], [one.group for one in items]
+        made = Predictions(card.kind, card.names, ids, groups, truth_of(card, test), said)
+        write_predictions(self.workspace.run_dir(self.name), made, [time_of(one.record) for one in items])
         return figures, [table]
 
     def _measured(self, seed: int) -> float:
@@ -348,7 +349,7 @@ class _Run:
         card = replace(
             session.card,
             head=labeller.card.to_dict(),
-            reading=of_text(reading_of(session, config, sources[0])),
+            reading=of_text(reading(session, config, sources[0])),
             files={},
             parent=config.model,
             run_name=self.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,17 @@ from seqmlm.data.examples import Example, LabelSource, Part, Spans, examples
 from seqmlm.data.privacy import SMALLEST
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.data.rows import number
 from seqmlm.data.splits import hash64
 from seqmlm.data.tags import scheme_of
 from seqmlm.engine.heads import Kind
 from seqmlm.engine.types import Floats
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.predictions import PRIMARY
-from seqmlm.inference.labeller import HeadCard, Pairing, Pool, standardized
+from seqmlm.inference.labeller import HeadCard, Pool, standardized
 from seqmlm.inference.prompts import words_of
 from seqmlm.inference.session import Session
-from seqmlm.tasks.columns import reading
+from seqmlm.tasks.columns import Labelling, reading
 
 Parts = dict[Part, list[Example]]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
@@ -40,33 +41,6 @@ ODD = 0.02
 AGAIN = 3
 """Examples of a whole number, on average, from which on numbers are codes of classes."""
 _NUMBERS = 20  # different numbers from which on they are values, not classes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Labelling:
-    """Where labels are, as a person says it.
-
-    Args:
-        labels: COLUMN: of the label; several for several classes or values; of features, the labels that
-            count. Default: tags, spans, or TARGET of FASTA headers.
-        label_file: labels in a file of their own: a table with ids, FASTA with a letter for each unit, or
-            features (BED, GFF3).
-        mask: FASTA of 0 and 1 beside --label-file; 0 is no label there.
-        classes: NAME=FILE: all records of a file are of this class; repeatable.
-        pair: COLUMN: of the other sequence, where a label is of two.
-        pairing: how two are read: concat, as one sequence, or bi, each embedded alone.
-        task: class, multilabel, value, tags (of each unit) or entities (BIO tags, spans). Default: by labels.
-    """
-
-    labels: tuple[str, ...] = ()
-    label_file: str | None = None
-    mask: str | None = None
-    classes: tuple[str, ...] = ()
-    pair: str | None = None
-    pairing: Pairing = "concat"
-    task: Kind | None = None
-    format: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +141,7 @@ def _records(
 ) -> Iterator[Record]:
     """Records of all files, in each of which the sequence may stand elsewhere."""
     for path in files:
-        options = reading_of(session, asked, path)
+        options = reading(session, asked, path)
         yield from session.reader([path], format=asked.format, options=options)(problems)
 
 
@@ -176,19 +150,6 @@ def _class_file(text: str) -> tuple[str, str]:
     if not equals or not name or not path:
         raise UsageError(f"--class takes NAME=FILE, not {text!r}")
     return path, name
-
-
-def reading_of(session: Session, asked: Labelling, path: str) -> dict[str, Any]:
-    """Options for the readers of a path of labelled data; see `seqmlm.tasks.columns.reading`."""
-    wanted = () if asked.label_file else (*asked.labels, *((asked.pair,) if asked.pair else ()))
-    return reading(
-        session.domain,
-        path,
-        wanted,
-        format=asked.format,
-        options=asked.options,
-        sensitive=session.card.sensitive,
-    )
 
 
 def divided(read: Mapping[Part, Sequence[Example]], session: Session, seed: int) -> Parts:
@@ -396,7 +357,7 @@ def is_numeric(train: Sequence[Example]) -> bool:
     Some may be missing (`ODD`). Whole numbers that come again and again (`AGAIN`) are codes of classes.
     """
     texts = [one.label for one in train if isinstance(one.label, str)]
-    numbers = [number for number in map(_number, texts) if number is not None]
+    numbers = [one for one in map(number, texts) if not math.isnan(one)]
     if not numbers or len(texts) - len(numbers) > ODD * len(texts):
         return False
     different = set(numbers)
@@ -405,21 +366,13 @@ def is_numeric(train: Sequence[Example]) -> bool:
     return len(different) > _NUMBERS and len(numbers) < AGAIN * len(different)
 
 
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
 def as_values(found: Sequence[Example], problems: Problems) -> list[Example]:
     """Examples with the numbers that their labels are; `problems` receives others."""
     made = []
     for one in found:
-        number = _number(one.label) if isinstance(one.label, str) else None
-        if number is not None:
-            made.append(replace(one, label=(number,)))
+        value = number(one.label)
+        if not math.isnan(value):
+            made.append(replace(one, label=(value,)))
             continue
         remedy = "correct it, or predict it as a class: --task class"
         record = one.record
@@ -432,5 +385,5 @@ def doubt(card: HeadCard, task: Kind | None) -> str:
     """How labels that are numbers were read where nobody said it, and how to change that."""
     if task is None and card.kind == "value" and len(card.names) == 1:
         return "read as values: --task class for classes"
-    codes = card.kind == "class" and len(card.names) > 2 and None not in map(_number, card.names)
+    codes = card.kind == "class" and len(card.names) > 2 and not any(map(math.isnan, map(number, card.names)))
     return "read as classes: --task value for values" if task is None and codes else ""

@@ -26,7 +26,7 @@ from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.rows.tracks import bedgraph, conll
 from seqmlm.tasks.cases import has_types, target
-from seqmlm.tasks.labelled import Labelling, reading_of
+from seqmlm.tasks.columns import Labelling, reading
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed
 
 TRUTH = "truth"
@@ -111,7 +111,7 @@ class Predict(Task[PredictConfig, Record]):
         own = tuple(one for one in (config.truth, self.card.pair) if one and config.labels is None)
         for path in config.paths:
             asked = Labelling(labels=own, format=config.format, options=config.options)
-            options = reading_of(self.session, asked, path) if own else config.options
+            options = reading(self.session, asked, path) if own else config.options
             yield from self.session.reader([path], format=config.format, options=options)(problems)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterable[Record]:

@@ -43,16 +43,31 @@ class Predictions(NamedTuple):
         return None if same else "the true labels of the same records differ"
 
 
-def write_predictions(
-    folder: Path, rows: Sequence[Mapping[str, Any]], *, kind: str, names: Sequence[str]
-) -> None:
-    """Keep rows of `id, group, truth` and `p` or `prediction` in a run's folder."""
+def write_predictions(folder: Path, made: Predictions, records: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Keep predictions in a run's folder, an item a row.
+
+    Args:
+        records: further fields of each row.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    told = json.dumps({"kind": kind, "names": list(names)})
-    table = pa.Table.from_pylist(list(rows)).replace_schema_metadata({_KEY: told.encode()})
+    columns: dict[str, Any] = {"id": made.ids, "group": made.groups, "truth": map(_plain, made.truth)}
+    if made.kind in ("class", "tags"):
+        columns["truth"] = [made.names[one] for one in made.truth]
+        columns["p"] = [dict(zip(made.names, map(float, one), strict=True)) for one in made.predicted]
+    else:
+        columns["prediction"] = map(_plain, made.predicted)
+    rows = [dict(zip(columns, own, strict=True)) for own in zip(*columns.values(), strict=True)]
+    if records:
+        rows = [{**row, **more} for row, more in zip(rows, records, strict=True)]
+    told = json.dumps({"kind": made.kind, "names": list(made.names)})
+    table = pa.Table.from_pylist(rows).replace_schema_metadata({_KEY: told.encode()})
     pq.write_table(table, folder / PREDICTIONS)
+
+
+def _plain(one: Any) -> Any:
+    return one if isinstance(one, list) else one.tolist()
 
 
 def is_stored(path: Path) -> bool:

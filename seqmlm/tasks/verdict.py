@@ -18,13 +18,13 @@ from seqmlm.data.examples import Label
 from seqmlm.data.labels import SUBJECT, TIME, read_moments
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.rows import read_rows
+from seqmlm.data.rows import filled, number, read_rows
 from seqmlm.errors import DataError
 from seqmlm.evaluation import rivals
 from seqmlm.evaluation.intervals import Difference
 from seqmlm.evaluation.predictions import difference, measures
 from seqmlm.inference.labeller import HeadCard
-from seqmlm.tasks.cases import Case, groups_of, truth_of
+from seqmlm.tasks.cases import Case, items_of, truth_of
 from seqmlm.tasks.labelled import Parts
 from seqmlm.tasks.task import Table
 
@@ -37,7 +37,7 @@ def worth(
     card: HeadCard, own: Sequence[Case], said: Predictions, *, draws: int = 1000
 ) -> dict[str, Difference]:
     """Measures of predictions, by name; those that cannot be had are absent."""
-    groups = groups_of(card, own)
+    groups = [one.group for one in items_of(card, own)]
     return measures(card.kind, truth_of(card, own), said, groups=groups, names=card.names, draws=draws)
 
 
@@ -109,22 +109,16 @@ class Columns:
 
 def _is_label(name: str, card: HeadCard, told: Iterable[tuple[Label, Mapping[str, Any]]]) -> bool:
     """Whether a column has the name of the label, or its values wherever it has any."""
-    pairs = [(row[name], label) for label, row in told if _filled(row.get(name))]
+    pairs = [(row[name], label) for label, row in told if filled(row.get(name))]
     return name in card.label.split(",") or (bool(pairs) and all(_equal(*pair) for pair in pairs))
 
 
-def _filled(value: Any) -> bool:
-    return value not in (None, "") and value == value
-
-
 def _equal(value: Any, label: Label) -> bool:
-    """Whether a value is a label, or one of several numbers."""
+    """Whether a value is a class, or one of some numbers."""
     if isinstance(label, tuple):
-        return any(_equal(value, str(one)) for one in label)
-    try:
-        return math.isclose(float(value), float(str(label)), rel_tol=1e-5)
-    except ValueError:
-        return str(value).strip().lower() == str(label).lower()
+        return any(math.isclose(number(value), number(one), rel_tol=1e-5) for one in label)
+    same = math.isclose(number(value), number(label), rel_tol=1e-5)
+    return same or str(value).strip().lower() == str(label).lower()
 
 
 def of_columns(
@@ -155,7 +149,7 @@ def figures_of(
     figures["rivals"] = {who: {name: one.value for name, one in said.items()} for who, said in beside.items()}
 
     def over(first: Predictions, second: Predictions) -> dict[str, float]:
-        truth, groups = truth_of(card, test), groups_of(card, test)
+        truth, groups = truth_of(card, test), [one.group for one in items_of(card, test)]
         led = difference(card.kind, primary, truth, first, second, groups=groups, names=card.names)
         return led._asdict()
 

@@ -133,7 +133,7 @@ def test_boosting_learns_columns_of_numbers_texts_and_holes(task: str) -> None:
     truth = ((kinds == "b") ^ (sizes > 0)).astype(int)
     table: dict[str, list[Any]] = {
         "kind": [None if at % 50 == 0 else one for at, one in enumerate(kinds)],
-        "size": [str(one) if at % 3 else one for at, one in enumerate(sizes)],
+        "size": [(str(one) if at % 3 else one) if at % 97 else float("nan") for at, one in enumerate(sizes)],
         "hole": [None] * 600,
         "id": [f"id{at}" for at in range(600)],
     }

@@ -17,8 +17,8 @@ from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 from seqmlm.inference.session import Session
 from seqmlm.tasks.cases import cases
+from seqmlm.tasks.columns import Labelling
 from seqmlm.tasks.labelled import (
-    Labelling,
     Lesson,
     as_values,
     card_of,

@@ -16,7 +16,6 @@ from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 
 Run = Callable[..., Any]
-Rows = list[dict[str, Any]]
 N = 60
 NAMES = {
     "class": ("no", "yes"),
@@ -46,25 +45,11 @@ def made(kind: str, seed: int, right: float) -> Predictions:
     return Predictions(kind, names, ids, groups, told, said)
 
 
-def rows_of(made: Predictions) -> Rows:
-    rows: Rows = []
-    for place, (name, group) in enumerate(zip(made.ids, made.groups, strict=True)):
-        row = {"id": name, "group": group}
-        truth, said = made.truth[place], made.predicted[place]
-        if made.kind in ("class", "tags"):
-            of = dict(zip(made.names, said.tolist(), strict=True))
-            rows.append({**row, "truth": made.names[truth], "p": of})
-        else:
-            rows.append({**row, "truth": list(truth), "prediction": list(said)})
-    return rows
-
-
-def ended(name: str, predictions: Predictions | None, rows: Rows | None = None) -> Path:
+def ended(name: str, predictions: Predictions | None) -> Path:
     """A run that ended with these predictions."""
     with Tracker(Workspace.locate()).start(name, experiment="e", params={}) as run:
         if predictions is not None:
-            rows = rows_of(predictions) if rows is None else rows
-            write_predictions(run.directory, rows, kind=predictions.kind, names=predictions.names)
+            write_predictions(run.directory, predictions)
         folder: Path = run.directory
         return folder
 
