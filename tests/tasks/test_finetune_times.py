@@ -23,6 +23,7 @@ from seqmlm.domains.ehr.readers.histories import History, iso
 from seqmlm.tokenizers.events import EventsTokenizer
 
 PEOPLE = 60
+NAMES = "subject_id,prediction_time,boolean_value"
 CODE = "ICD10//E11.9"
 Asked = tuple[str, str, str, str]
 
@@ -65,9 +66,7 @@ def learnt(folder: Path, *more: object) -> tuple[object, ...]:
     return ("finetune", folder / "cohort", *data, "--tune", "none", "--name", "learnt", *more)
 
 
-def test_columns_beside_histories_are_of_a_time(
-    folder: Path, workspace: Path, tmp_path: Path, seqmlm: Run
-) -> None:
+def test_columns_beside_histories_are_of_a_time(folder: Path, tmp_path: Path, seqmlm: Run) -> None:
     """Each row is found by subject and time: a number there says whether the patient had the code by then."""
     asked = questions(histories(PEOPLE))
     rows = [
@@ -79,10 +78,10 @@ def test_columns_beside_histories_are_of_a_time(
     assert not [note for note in done["notes"] if "--table" in note]
 
 
-def test_predictions_see_nothing_later(folder: Path, workspace: Path, tmp_path: Path, seqmlm: Run) -> None:
+def test_predictions_see_nothing_later(folder: Path, tmp_path: Path, seqmlm: Run) -> None:
     done = seqmlm(*learnt(folder, "--json")).ok()
     assert done.json["auroc"] > 0.7
-    kept = workspace / "runs" / "learnt" / "predictions.parquet"
+    kept = tmp_path / "runs" / "learnt" / "predictions.parquet"
     judged = pq.read_table(kept).to_pylist()
     assert len({row["group"] for row in judged}) < len(judged)
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
@@ -122,10 +121,10 @@ def test_predictions_see_nothing_later(folder: Path, workspace: Path, tmp_path: 
     assert not at_end
 
 
-def test_another_column_names_several_classes(folder: Path, workspace: Path, seqmlm: Run) -> None:
+def test_another_column_names_several_classes(folder: Path, tmp_path: Path, seqmlm: Run) -> None:
     done = seqmlm(*learnt(folder, "--label", "visits", "--json", "--rivals", "off")).ok()
     assert done.json["kind"] == "class"
-    row = pq.read_table(workspace / "runs" / "learnt" / "predictions.parquet").to_pylist()[0]
+    row = pq.read_table(tmp_path / "runs" / "learnt" / "predictions.parquet").to_pylist()[0]
     assert set(row["p"]) == {"one", "several"}
 
 
@@ -143,38 +142,32 @@ FIRST = "p0,2030-01-01,true"
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_its_line(
-    folder: Path, workspace: Path, tmp_path: Path, seqmlm: Run, rows: str, said: str
+    folder: Path, tmp_path: Path, seqmlm: Run, rows: str, said: str
 ) -> None:
-    labels = written(tmp_path / "labels.csv", [[FIRST], [rows]], "subject_id,prediction_time,boolean_value")
+    labels = written(tmp_path / "labels.csv", [[FIRST], [rows]], NAMES)
     done = seqmlm(*learnt(folder, "--label-file", labels))
     done.refused(3, said)
     assert "p0" not in done.err.replace(str(tmp_path), "")
 
 
-def test_subjects_without_data_are_counted(
-    folder: Path, workspace: Path, tmp_path: Path, seqmlm: Run
-) -> None:
-    names, asked = "subject_id,prediction_time,boolean_value", questions(histories(PEOPLE))
+def test_subjects_without_data_are_counted(folder: Path, tmp_path: Path, seqmlm: Run) -> None:
+    asked = questions(histories(PEOPLE))
     strangers = [(f"q{n}", "2030-01-01", "true") for n in range(12)]
-    labels = written(tmp_path / "labels.csv", [*(one[:3] for one in asked), *strangers], names)
+    labels = written(tmp_path / "labels.csv", [*(one[:3] for one in asked), *strangers], NAMES)
     done = seqmlm(*learnt(folder, "--label-file", labels, "--rivals", "off", "--json")).ok()
     assert done.json["notes"]["a label of no record"] == 12
-    done = seqmlm(*learnt(folder, "--label-file", written(labels, strangers, names), "--name", "none"))
+    done = seqmlm(*learnt(folder, "--label-file", written(labels, strangers, NAMES), "--name", "none"))
     done.refused(3, "none of its subjects")
-    again = seqmlm(
-        "predict", "learnt", folder / "events.csv", "--set", f"labels={labels}", "--out", "o.jsonl"
-    )
-    again.refused(3, "none of its subjects")
+    again = ("predict", "learnt", folder / "events.csv", "--set", f"labels={labels}", "--out", "o.jsonl")
+    seqmlm(*again).refused(3, "none of its subjects")
 
 
-def test_nothing_of_few_people_is_shown(folder: Path, workspace: Path, tmp_path: Path, seqmlm: Run) -> None:
+def test_nothing_of_few_people_is_shown(folder: Path, tmp_path: Path, seqmlm: Run) -> None:
     people = histories(9)
     few = tmp_path / "few.csv"
     few.write_text("\n".join(table(people)) + "\n")
     asked = [questions([own])[-1] for own in people]
-    labels = written(
-        tmp_path / "l.csv", [one[:3] for one in asked], "subject_id,prediction_time,boolean_value"
-    )
+    labels = written(tmp_path / "l.csv", [one[:3] for one in asked], NAMES)
     data = ("finetune", folder / "cohort", "--train", few, "--label-file", labels, "--set", "epochs=1")
     done = seqmlm(*data, "--name", "few").ok()
     assert "<11 examples taught few:1" in " ".join(done.out.split())
@@ -183,15 +176,12 @@ def test_nothing_of_few_people_is_shown(folder: Path, workspace: Path, tmp_path:
     told = seqmlm("predict", "few", few, "--out", tmp_path / "p.jsonl").ok()
     assert "<11 records" in told.err + told.out
     assert not [one for one in people if f"{one.subject} " in told.err + told.out + done.err + done.out]
-    shared = seqmlm(*data, "--test", few, "--name", "shared")
-    shared.refused(3, "some test examples are in training")
+    seqmlm(*data, "--test", few, "--name", "shared").refused(3, "some test examples are in training")
 
 
-def test_a_field_without_times(workspace: Path, tmp_path: Path, seqmlm: Run) -> None:
+def test_a_field_without_times(tmp_path: Path, seqmlm: Run) -> None:
     (tmp_path / "t.jsonl").write_text('{"id": "a", "text": "the cat"}\n')
-    labels = written(
-        tmp_path / "l.csv", [("a", "2030-01-01", "true")], "subject_id,prediction_time,boolean_value"
-    )
+    labels = written(tmp_path / "l.csv", [("a", "2030-01-01", "true")], NAMES)
     data = ("--train", tmp_path / "t.jsonl", "--label-file", labels)
     seqmlm("finetune", text_model(tmp_path / "m"), *data).refused(2, "have no times at which")
 
@@ -206,9 +196,7 @@ def test_a_history_at_a_time(folder: Path) -> None:
     assert ehr.until(one, 0.0) is None
 
 
-def test_meds_folders_with_labels_in_parquet(
-    folder: Path, workspace: Path, tmp_path: Path, seqmlm: Run
-) -> None:
+def test_meds_folders_with_labels_in_parquet(folder: Path, tmp_path: Path, seqmlm: Run) -> None:
     people, asked = histories(PEOPLE), questions(histories(PEOPLE))
     numbers = {one.subject: number for number, one in enumerate(people)}
     events = [
@@ -237,7 +225,7 @@ def test_meds_folders_with_labels_in_parquet(
     done = seqmlm("finetune", folder / "cohort", *data, "--tune", "none", "--name", "meds", "--json").ok()
     held = [one for one in asked if numbers[one[0]] < 15]
     assert done.json["test"] == len(held)
-    rows = pq.read_table(workspace / "runs" / "meds" / "predictions.parquet").to_pylist()
+    rows = pq.read_table(tmp_path / "runs" / "meds" / "predictions.parquet").to_pylist()
     found = {(row["id"], row["prediction_time"][:19]): row["truth"] for row in rows}
     assert found == {(str(numbers[name]), time[:19]): had for name, time, had, _ in held}
 

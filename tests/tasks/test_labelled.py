@@ -124,7 +124,7 @@ def test_a_file_of_labels_is_about_all_files(session: Session, tmp_path: Path) -
     assert (one.record.id, one.second.id) == ("r0", "r1")
 
 
-def test_a_model_finds_its_text_where_training_did(workspace: Path, tmp_path: Path, seqmlm: Any) -> None:
+def test_a_model_finds_its_text_where_training_did(tmp_path: Path, seqmlm: Any) -> None:
     rows = "".join(f"{'good dog' if n % 2 else 'bad cat'} {n};{'yes' if n % 2 else 'no'}\n" for n in range(8))
     path = tmp_path / "reviews.csv"
     path.write_text(f"review;sentiment\n{rows}")
@@ -140,7 +140,7 @@ def test_a_model_finds_its_text_where_training_did(workspace: Path, tmp_path: Pa
 
 
 def test_pairs_are_spelled_as_their_field_is_and_predicted_by_columns_and_ids(
-    workspace: Path, tmp_path: Path, seqmlm: Any
+    tmp_path: Path, seqmlm: Any
 ) -> None:
     model = saved(random_model("protein", ResidueTokenizer(), spread=4), tmp_path / "model")
     path, fasta, table = (tmp_path / name for name in ("t.csv", "s.fasta", "p.csv"))
