@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -18,14 +19,15 @@ from seqmlm.data.rows import read_rows, required
 from seqmlm.data.tags import scheme_of
 from seqmlm.engine.heads import Kind
 from seqmlm.errors import DataError, UsageError
-from seqmlm.evaluation.predictions import PRIMARY, Doubles, measures
+from seqmlm.evaluation.predictions import PRIMARY, measures
 from seqmlm.parsing import parse_json
 from seqmlm.streams.sinks import unescaped
 from seqmlm.tasks.evaluate import EvaluateConfig
+from seqmlm.tasks.labels import Columns
 from seqmlm.tasks.predict import TRUTH
 from seqmlm.tasks.predictions import Predictions, is_stored, read_predictions
 
-_OF_SCORES = ("labels", "baseline", "prevalence", "report")
+_OF_SCORES = ("labels", "baseline", "prevalence", "report", "positive", "negative")
 
 
 def are_predictions(config: EvaluateConfig) -> bool:
@@ -48,9 +50,12 @@ def evaluate_predictions(config: EvaluateConfig) -> dict[str, Any]:
         DataError: rows that cannot be read, a truth that is missing or is no class of the model, fewer than
             11 groups of sensitive data.
     """
-    if wrong := next((name for name in _OF_SCORES if getattr(config, name) is not None), None):
+    given = {**vars(config.columns), **vars(config)}
+    if wrong := next((name for name in _OF_SCORES if given[name] is not None), None):
         raise UsageError(f"--{wrong} is of scores; predictions have their truth in a column, --label-field")
     stored = len(config.paths) == 1 and is_stored(Path(config.paths[0]))
+    if stored and config.columns != Columns():
+        raise UsageError(f"{config.paths[0]} says what its truth and groups are: leave columns out")
     found = read_predictions(Path(config.paths[0])) if stored else _read(config)
     counts = {"items": len(found.ids), "groups": len(set(found.groups))}
     if config.sensitive and counts["groups"] < SMALLEST:
@@ -77,31 +82,52 @@ def _read(config: EvaluateConfig) -> Predictions:
     labels: list[Any] = [one.label for one in examples(records, Problems(sensitive=config.sensitive), source)]
     column = config.columns.group or ("group" if "group" in rows[0] else "id")
     groups = [str(required(one.meta, column, one.source, one.line)) for one in records]
-    if kind == "value":
-        each = [row["prediction"] for row in rows]
-        values = _numbers([[*one.values()] if isinstance(one, Mapping) else [one] for one in each], config)
-        return Predictions(kind, (TRUTH,) * values.shape[1], ids, groups, np.array(labels, float), values)
-    names, told = tuple(rows[0]["p"]), [(one,) if isinstance(one, str) else one for one in labels]
-    if (unknown := next((n for n, own in enumerate(told) if not {*own} <= {*names}), None)) is not None:
-        at = records[unknown]
-        reason = "a truth that is no class of these predictions"
-        raise DataError(reason, source=at.source, line=at.line, remedy="correct it, or leave the row out")
+    first = rows[0]["prediction" if kind == "value" else "p"]
+    names = tuple(first) if isinstance(first, Mapping) else (TRUTH,)
+    told = [(one,) if isinstance(one, str) else one for one in labels]
+    for record, own in zip(records, told, strict=True):
+        if fault := _fault(kind, names, record.meta, own):
+            remedy = "correct it, or leave the row out"
+            raise DataError(fault, source=record.source, line=record.line, remedy=remedy)
     if kind == "entities":
-        places = [[*own] for _, own in groupby(range(len(ids)), key=lambda n: (records[n].source, ids[n]))]
+        whole = [(one.source, one.id, one.meta.get("source"), one.meta.get("line")) for one in records]
+        places = [[*own] for _, own in groupby(range(len(ids)), key=whole.__getitem__)]
         ids, groups = ([of[own[0]] for own in places] for of in (ids, groups))
         tags = ([[of[n] for n in own] for own in places] for of in (labels, [x["prediction"] for x in rows]))
         return Predictions(kind, names, ids, groups, *tags)
-    p = _numbers([[(row.get("p") or {}).get(name) for name in names] for row in rows], config)
+    p = np.array([_predicted(kind, names, row) for row in rows], np.float64)
+    if kind == "value":
+        return Predictions(kind, names, ids, groups, np.array(told, np.float64), p)
     hot = np.array([[name in own for name in names] for own in told], np.int64)
     return Predictions(kind, names, ids, groups, hot if kind == "multilabel" else hot.argmax(axis=1), p)
 
 
-def _numbers(rows: list[list[Any]], config: EvaluateConfig) -> Doubles:
+def _fault(kind: Kind, names: Sequence[str], row: Mapping[str, Any], truth: Any) -> str | None:
+    """What is wrong with a row, if anything."""
+    if not isinstance(truth, tuple):
+        return "a truth that is no class and no number"
+    if kind == "value" and len(truth) != len(names):
+        return "a truth of another number of values than the prediction"
+    if kind != "value" and not {*truth} <= {*names}:
+        return "a truth that is no class of these predictions"
+    if kind not in ("value", "multilabel") and len(truth) != 1:
+        return "a truth of several classes, or of none, where one is predicted"
+    if kind == "entities":
+        return None if row.get("prediction") in names else "a prediction that is no tag of the first row"
+    numbers = _predicted(kind, names, row)
+    return (
+        None if len(numbers) == len(names) and np.isfinite(numbers).all() else "a prediction without numbers"
+    )
+
+
+def _predicted(kind: Kind, names: Sequence[str], row: Mapping[str, Any]) -> list[float]:
+    """The numbers of a row, NaN where one is missing."""
+    p = row.get("prediction" if kind == "value" else "p")
+    given = [p.get(name) for name in names] if isinstance(p, Mapping) else [p]
     try:
-        return np.array(rows, np.float64)
+        return [math.nan if one is None else float(one) for one in given]
     except (TypeError, ValueError):
-        source, remedy = ", ".join(config.paths), "evaluate what seqmlm predict wrote"
-        raise DataError("predictions without numbers", source=source, remedy=remedy) from None
+        return [math.nan]
 
 
 def _kind(record: Record) -> Kind:
@@ -123,7 +149,8 @@ def _records(config: EvaluateConfig) -> Iterator[Record]:
     for path in config.paths:
         for line, given in read_rows(path):
             row = {name: _value(value) for name, value in given.items()}
-            truth = required(row, TRUTH if column not in row and TRUTH in row else column, path, line)
+            unnamed = column == Columns.label and column not in row and TRUTH in row
+            truth = required(row, TRUTH if unnamed else column, path, line)
             name = str(required(row, "id", path, line))
             yield Record(id=name, raw="", source=path, line=line, meta={**row, TRUTH: truth})
 

@@ -46,7 +46,9 @@ def test_figures_are_those_of_the_fine_tuning(
     told = seqmlm(
         "finetune", text_model(tmp_path / "m"), *asked, "--tune", "none", "--rivals", "off", "--json"
     ).ok()
-    kept = seqmlm("evaluate", workspace / "runs/learnt/predictions.parquet", "--json").ok().json
+    stored = workspace / "runs/learnt/predictions.parquet"
+    kept = seqmlm("evaluate", stored, "--json").ok().json
+    seqmlm("evaluate", stored, "--label-field", "y").refused(2, "says what its truth and groups are")
     assert kept["intervals"] == told.json["intervals"]
     assert kept["kind"] == kind
     assert kept["items"] == 40
@@ -93,7 +95,47 @@ def test_entities_are_those_of_their_records(tmp_path: Path, seqmlm: Run) -> Non
     seqmlm("evaluate", path, "--label-field", "true").refused(3, "p.jsonl:1: a truth that is no class")
     jsonl(path, [{**row, "p": None} for row in rows])
     seqmlm("evaluate", path, "--label-field", "true").refused(3, "predict with --level unit")
-    jsonl(path, [{"id": "a", "prediction": "yes", "truth": "1"}])
-    seqmlm("evaluate", path).refused(3, "predictions without numbers")
     few = [{"id": str(n), "prediction": "a", "p": {"a": 1.0, "b": 0.0}, "truth": "a"} for n in range(5)]
     seqmlm("evaluate", jsonl(path, few), "--sensitive").refused(3, "fewer than 11 groups")
+
+
+CLASS = {"id": "a", "prediction": "a", "p": {"a": 0.6, "b": 0.4}, "truth": "a"}
+VALUE = {"id": "a", "prediction": 0.5, "truth": 1}
+
+
+@pytest.mark.parametrize(
+    ("first", "odd", "reason"),
+    [
+        (VALUE, {"prediction": "yes"}, "a prediction without numbers"),
+        (VALUE, {"prediction": None}, "a prediction without numbers"),
+        (VALUE, {"truth": [1, 2]}, "a truth of another number of values"),
+        (CLASS, {"p": None}, "a prediction without numbers"),
+        (CLASS, {"p": {"a": 1.0}}, "a prediction without numbers"),
+        (CLASS, {"truth": ["a", "b"]}, "a truth of several classes"),
+        (CLASS, {"truth": []}, "a truth of several classes"),
+        (CLASS, {"truth": "c"}, "a truth that is no class"),
+    ],
+)
+def test_an_odd_row_is_refused_with_its_line(
+    first: dict[str, Any], odd: dict[str, Any], reason: str, tmp_path: Path, seqmlm: Run
+) -> None:
+    path = jsonl(tmp_path / "p.jsonl", [first, {**first, **odd}])
+    seqmlm("evaluate", path).refused(3, f"p.jsonl:2: {reason}")
+
+
+def test_a_column_that_is_named_is_the_truth(tmp_path: Path, seqmlm: Run) -> None:
+    path = jsonl(tmp_path / "p.jsonl", [{**CLASS, "id": str(n)} for n in range(4)])
+    seqmlm("evaluate", path, "--draws", 20).ok()
+    seqmlm("evaluate", path, "--label-field", "sentimnt").refused(3, "p.jsonl:1: field 'sentimnt'")
+    seqmlm("evaluate", path, "--positive", "a").refused(2, "--positive is of scores")
+
+
+def test_values_are_told_by_their_names(tmp_path: Path, seqmlm: Run) -> None:
+    numbers = np.random.default_rng(0).normal(size=(30, 2))
+    own = [({"x": x, "y": y}, [x, -y]) for x, y in numbers]
+    rows = [{"id": f"{n}", "prediction": said, "truth": true} for n, (said, true) in enumerate(own)]
+    rows[3]["prediction"] = dict(reversed(own[3][0].items()))
+    found = seqmlm("evaluate", jsonl(tmp_path / "p.jsonl", rows), "--json", "--draws", 20).ok().json
+    assert found["rmse"] == pytest.approx(
+        np.sqrt(np.mean(numbers[:, 1] ** 2))
+    )  # the mean of 0 and twice that
