@@ -303,7 +303,6 @@ STAND_APART = {
     "registry.store": "queries; `registry` is the door",
     "tracking.run": "a run that is being written; `tracking` is the door",
     "tasks.finalize": "what follows the last step of a training, a chapter",
-    "tasks.labels": "who has which label, before anything is measured",
     "tasks.score_versions": "versions of a followed model: aliases that move, and a shadow beside",
     "tasks.teaching": "one training of a fine-tuning, a chapter: the loop, apart from the run and its files",
     "tokenizers.kmer_block": "one vocabulary",
