@@ -38,8 +38,10 @@ import sys
 import sysconfig
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,7 @@ from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import SilentConsole
 from seqmlm.tasks.pretrain import pretrain
 
-KEPT = ("auroc", "mcc", "low", "high", "seconds", "cpu", "train")
+KEPT = ("auroc", "mcc", "low", "high", "seconds", "cpu", "train", "lead", "over_columns")
 STEPS = 300
 """Steps of a tiny model that one quiet core makes in about a minute."""
 
@@ -228,18 +230,29 @@ def reviews(data: Path, work: Path, quick: bool) -> Task:
 
 
 def promoters(data: Path, work: Path, quick: bool) -> Task:
-    """Pairs of a promoter and a negative of the same GC content; pretrained on the genome, without labels."""
+    """Pairs of a promoter and a negative of the same GC content; pretrained on the genome, without labels.
+
+    Counts of runs of four bases stand beside them, so that boosting on these, and with the model, is a rival.
+    """
     folder = data / "dna/promoters_cnnprom"
     yes, no = ([b for _, b in fasta(folder / f"Ecoli_{one}prom.fa.gz")] for one in ("", "non_"))
     by_gc: dict[int, list[str]] = {}
     for one in no:
         by_gc.setdefault(one.count("G") + one.count("C"), []).append(one)
     pairs = [(one, own.pop()) for one in yes if (own := by_gc.get(one.count("G") + one.count("C")))]
-    files = []
+    files, runs = [], ["".join(one) for one in product("ACGT", repeat=4)]
+    table = [",".join(["id", *runs])]
     for name, own in zip(("promoter", "none"), zip(*pairs, strict=True), strict=True):
         text = "".join(f">{name}{n}\n{dna}\n" for n, dna in enumerate(own))
         files.append(f"{name}={written(work / f'promoters.{name}.fa', text)}")
-    return Task("dna", {"classes": tuple(files)}, [data / "dna/genomes/ecoli_k12_GCF_000005845.2.fna.gz"])
+        for n, dna in enumerate(own):
+            found = Counter(dna[i : i + 4] for i in range(len(dna) - 3))
+            table.append(",".join([f"{name}{n}", *(str(found[run]) for run in runs)]))
+    config = {
+        "classes": tuple(files),
+        "table": Path(written(work / "promoters.csv", "\n".join(table) + "\n")),
+    }
+    return Task("dna", config, [data / "dna/genomes/ecoli_k12_GCF_000005845.2.fna.gz"])
 
 
 def splice(data: Path, work: Path, quick: bool) -> Task:
@@ -318,11 +331,12 @@ def pretrained(out: Path, task: Task, seed: int, minutes: float, init: str | Non
 
 def tuned(task: Task, model: str, name: str, seed: int, **config: Any) -> dict[str, Any]:
     """The figures of `seqmlm finetune`."""
+    asked = {**task.config, **config}
+    if asked["rivals"] == "off":
+        asked["table"] = None
     told = Finetune.launch(
         "finetune",
-        FinetuneConfig(
-            model=model, domain=task.domain, name=name, seed=seed, resume=True, **task.config, **config
-        ),
+        FinetuneConfig(model=model, domain=task.domain, name=name, seed=seed, resume=True, **asked),
         stdout=None,
         progress=SilentConsole(),
         as_json=True,
