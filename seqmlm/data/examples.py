@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,7 +159,14 @@ def examples(records: Iterable[Record], problems: Problems, source: LabelSource)
             yield example
 
 
-_About = FieldRow | Record | list[Stretch] | None
+class _Features(NamedTuple):
+    """Labelled stretches of the sequence of a name."""
+
+    id: str
+    stretches: list[Stretch]
+
+
+_About = FieldRow | Record | _Features | None
 """What a file of labels says about a record: a row with its line, letters, or features."""
 
 
@@ -181,7 +188,8 @@ class _Reading:
             return
         known: dict[str, Any] = {}
         if self._source.kind == "features":
-            known |= labelled(file, problems, self._columns)
+            found = labelled(file, problems, self._columns)
+            known |= {name: _Features(name, own) for name, own in found.items()}
         elif self._source.kind == "letters":
             known |= _by_id(file, problems)
         elif self._source.pair is not None:
@@ -189,8 +197,8 @@ class _Reading:
             return
         elif self._timed(file) and self._source.until is not None:
             times = read_moments((row[1:] for row in self._rows(file)), file, problems)
-            found = at_moments(records, times, file, self._source.until, problems)
-            yield from ((record, None, about) for record, about in found)
+            each = at_moments(records, times, file, self._source.until, problems)
+            yield from ((record, None, about) for record, about in each)
             return
         else:
             for (name,), line, row in self._rows(file):
@@ -262,7 +270,7 @@ class _Reading:
         label: Label
         if isinstance(about, Record):
             fields, label = {**fields, **_headed(about)}, self._lettered(record, about)
-        elif isinstance(about, list):
+        elif isinstance(about, _Features):
             label = self._featured(record, about)
         elif about is not None:
             at, fields = {"source": str(self._source.labels), "line": about[0]}, {**fields, **about[1]}
@@ -340,8 +348,8 @@ class _Reading:
         return tuple(dict.fromkeys(_text(one, at) for one in values))
 
     def _lettered(self, record: Record, letters: Record) -> Spans:
-        """Letters of the record, or of the document in which it begins at `start`."""
-        begin = 0 if letters.id == record.id else int(record.meta.get("start", 0))
+        """Letters of the record, or of the document in which it begins at `start`, perhaps backwards."""
+        begin, back = _within(record, letters.id)
         whole = slice(begin, None if letters.id == record.id else begin + len(str(record.raw)))
         at: _Place = {"source": letters.source, "line": letters.line}
         mask = None
@@ -356,20 +364,20 @@ class _Reading:
             if set(mask) - {"0", "1"}:
                 reason = "a mask of something other than 0 and 1"
                 raise DataError(reason, **here, remedy="0 is no label there")
-            mask = mask[whole]
-        return _of_letters(letters.raw[whole], mask, record, at)
+            mask = mask[whole][:: -1 if back else 1]
+        return _of_letters(letters.raw[whole][:: -1 if back else 1], mask, record, at)
 
-    def _featured(self, record: Record, features: list[Stretch]) -> Spans:
+    def _featured(self, record: Record, features: _Features) -> Spans:
         """Labels of the record, or of its part of a document from `start` on, perhaps its other strand."""
-        begin, n = int(record.meta.get("start", 0)), len(str(record.raw))
-        if "start" not in record.meta and features[-1].end > n:
-            remedy = f"a feature ends at {features[-1].end} of {n}: are they of another sequence?"
+        (begin, back), n = _within(record, features.id), len(str(record.raw))
+        found, whole = features.stretches, features.id == record.id or "start" not in record.meta
+        if whole and found[-1].end > n:
+            remedy = f"a feature ends at {found[-1].end} of {n}: are they of another sequence?"
             raise DataError("features behind its end", source=record.source, line=record.line, remedy=remedy)
-        first = bisect_right(features, begin, key=lambda one: one.end)
-        last = bisect_left(features, begin + n, key=lambda one: one.start)
-        part = features[first:last]
-        own = [(max(start - begin, 0), min(end - begin, n), label) for start, end, label in part]
-        if record.meta.get("strand") == "-":
+        first = bisect_right(found, begin, key=lambda one: one.end)
+        last = bisect_left(found, begin + n, key=lambda one: one.start)
+        own = [(max(start - begin, 0), min(end - begin, n), label) for start, end, label in found[first:last]]
+        if back:
             own = [(n - end, n - start, label) for start, end, label in reversed(own)]
         if not self._source.dense:
             return _spans(own, alone=True)
@@ -377,6 +385,13 @@ class _Reading:
         for start, end, label in own:
             labels[start:end] = [label] * (end - start)
         return _of_letters(labels, None, record, {})
+
+
+def _within(record: Record, name: str) -> tuple[int, bool]:
+    """Where a record begins in the sequence of a name, its own or its document's; whether it runs back."""
+    if name == record.id:
+        return 0, False
+    return int(record.meta.get("start", 0)), record.meta.get("strand") == "-"
 
 
 def _by_id(file: str, problems: Problems) -> dict[str, Record]:

@@ -11,6 +11,7 @@ from itertools import islice, zip_longest
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqmlm.data.examples import NO_ENTITIES, Example, Spans
 from seqmlm.data.problems import Problems
@@ -100,7 +101,7 @@ def _case(
             raise DataError("labels of parts, where others have one of the record", remedy="correct it")
         if card.kind == "entities":
             alone = is_alone(example)
-            spans = _dense(spans, unit_bounds(encoding)) if alone else _in_bio(spans, problems)
+            spans = _dense(spans, _own_units(record, encoding)) if alone else _in_bio(spans, problems)
         where, kept = pieces(encoding, space, card, spans.bounds)
         if not kept.all():
             problems.note("a label of a place without a token, left out", int((~kept).sum()))
@@ -152,6 +153,14 @@ def target(card: HeadCard, label: Any, sensitive: bool) -> Floats:
         _numbers(card, label, sensitive)
         return np.array([[name in label for name in card.names]], dtype=np.float32)
     return _numbers(card, [label], sensitive)[None]
+
+
+def _own_units(record: Record, encoding: Encoding) -> NDArray[np.int32]:
+    """(U, 2) the units of a record, but none that is shown beside it: that is another one's."""
+    found = unit_bounds(encoding)
+    first, stop = record.meta.get("own", (0, len(str(record.raw))))
+    own: NDArray[np.int32] = found[(found[:, 0] >= first) & (found[:, 0] < stop)]
+    return own
 
 
 def _dense(spans: Spans, units: Any) -> Spans:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from seqmlm.data.readers.tables import read_csv, read_jsonl
 from seqmlm.data.record import Record
 from seqmlm.domains.logs import LOGS
 from seqmlm.errors import DataError, UsageError
-from seqmlm.tasks.columns import reading
+from seqmlm.tasks.columns import Labelling, reading
 
 WORDS = {"words": ["a", "b", "c"], "spans": [(0, 3), (0, 3), None]}
 LETTERS = [(n, n + 1, letter) for n, letter in enumerate("HHHHHCEEE")]
@@ -259,6 +261,10 @@ def test_letters_of_a_document_that_was_cut(tmp_path: Path) -> None:
     labels = fasta(tmp_path, "l.fa", whole="xyHEC")
     part = Record(id="whole:2-4", raw="AC", source="d.fa", line=1, document="whole", meta={"start": 2})
     assert plain(read([part], labels=labels)[0].label) == [(0, 1, "H"), (1, 2, "E")]
+    other = replace(part, raw="GT", meta={**part.meta, "strand": "-"})
+    assert plain(read([other], labels=labels)[0].label) == [(0, 1, "E"), (1, 2, "H")]
+    masked = read([other], labels=labels, mask=fasta(tmp_path, "m.fa", whole="11011"))
+    assert plain(masked[0].label) == [(0, 1, "E")]
 
 
 @pytest.mark.parametrize(
@@ -307,8 +313,10 @@ def test_sessions_of_hdfs_with_a_label_of_another_name(real_data: Path, tmp_path
     text = gzip.decompress((real_data / "logs/hdfs_100k/session_test.jsonl.gz").read_bytes()).decode()
     path = written(tmp_path / "s.jsonl", text.replace('"label":', '"fault":'))
 
+    session: Any = SimpleNamespace(domain=LOGS, card=SimpleNamespace(sensitive=False))
+
     def options(name: str) -> dict[str, Any]:
-        return reading(LOGS, str(path), (name,), format=None, options={}, sensitive=False)
+        return reading(session, Labelling(labels=(name,)), str(path))
 
     records = LOGS.read([path], Problems(), **options("fault"))
     found = Counter(one.label for one in examples(records, Problems(), LabelSource(columns=["fault"])))

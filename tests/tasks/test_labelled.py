@@ -61,6 +61,9 @@ def test_what_is_between_spans_is_outside_in_every_column(
     assert (card.kind, card.names) == ("entities", ("O", "B-ANIMAL", "I-ANIMAL"))
     tags = [one.targets[:, 0].tolist() for one in cases(session, card, found, Problems())]
     assert tags == [[0, 0, 0], [0, 1, 0]]
+    beside = [replace(one, record=replace(one.record, meta={"own": (2, 6)})) for one in found]
+    tags = [one.targets[:, 0].tolist() for one in cases(session, card, beside, Problems())]
+    assert tags == [[0], [1]], "words beside them are other records' own"
 
 
 HEADED = "review;sentiment;Split\nle caf\u00e9 dort;oui;test\nle chat dort;non;train\n"

@@ -50,6 +50,13 @@ def test_features_are_entities_of_their_part_of_a_sequence(name: str, text: str,
     assert [at for at, *_ in plain(chosen)] == list(range(10))
 
 
+def test_features_of_a_window_count_from_its_first_base(tmp_path: Path) -> None:
+    (one,) = read(written(tmp_path / "f.bed", "c:1\t1\t3\ta\n"), record("GTAC", start=3, strand="-"))
+    assert plain(one) == [(1, 3, "a")]
+    with pytest.raises(DataError, match="features behind its end"):
+        read(written(tmp_path / "f.bed", "c:1\t1\t5\ta\n"), record("GTAC", start=3))
+
+
 @pytest.mark.parametrize(
     ("name", "text", "options", "message"),
     [
