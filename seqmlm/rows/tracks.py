@@ -13,14 +13,19 @@ DIGITS = 3
 """To which neighbouring values are equal, and written as one."""
 
 
+_DIVIDERS = {ord(one): repr(one)[1:-1] for one in "\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"}
+
+
 def conll(rows: Iterable[Row]) -> Iterator[str]:
     """A unit and its tag a line, and a blank line behind each record.
+
+    Tabs and ends of lines in units, as code has them, are escaped as in Python.
 
     >>> list(conll([{"id": "a", "source": "f", "line": 1, "unit": "New", "prediction": "B-LOC"}]))
     ['New\\tB-LOC\\n', '\\n']
     """
     for _, own in groupby(rows, key=_record):
-        yield from (f"{row['unit']}\t{row['prediction']}\n" for row in own)
+        yield from (f"{str(row['unit']).translate(_DIVIDERS)}\t{row['prediction']}\n" for row in own)
         yield "\n"
 
 

@@ -12,7 +12,7 @@ import pytest
 from text_models import text_model
 from tiny_models import dna_model, saved
 
-from seqmlm.rows.tracks import bedgraph
+from seqmlm.rows.tracks import bedgraph, conll
 
 Run = Callable[..., Any]
 BRIEF = ("--rivals", "off", "--set", "epochs=1")
@@ -49,6 +49,15 @@ def test_a_bedgraph_says_every_place_once_and_joins_equal_neighbours() -> None:
     changes = sum(expected[at, n] != expected.get((at, n - 1)) for at, n in expected)
     assert len(text.splitlines()) - 1 == changes
     assert values("".join(bedgraph([*rows, *rows[:60]], ["a", "b"], "a"))) == dict.fromkeys(expected, 1.0)
+
+
+def test_a_unit_of_white_space_is_one_line_of_conll() -> None:
+    units = ["if", "\n    ", "a\tb", "\u2028", "\\"]
+    rows = [{"id": "a", "source": "f", "line": 1, "unit": unit, "prediction": "O"} for unit in units]
+    lines = "".join(conll(rows)).splitlines()
+    assert lines.pop() == ""
+    assert len(lines) == len(units)
+    assert all(line.strip() and line.count("\t") == 1 and line.endswith("\tO") for line in lines)
 
 
 @pytest.mark.parametrize("task", ["tags", "entities"])

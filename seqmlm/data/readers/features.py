@@ -109,8 +109,8 @@ def labelled(source: str, problems: Problems, kinds: Sequence[str] = ()) -> dict
         else:
             found.setdefault(one.name, []).append((one.start, one.end, line, label))
     if not found:
-        there = ", ".join(name for name, _ in others.most_common(20))
-        remedy = f"the labels there are: {there}" if there else "give lines that name places"
+        there = "" if problems.sensitive else ", ".join(name for name, _ in others.most_common(20))
+        remedy = f"the labels there are: {there}" if there else "give lines that name places and labels"
         raise DataError("no features to label with", source=source, remedy=remedy)
     problems.note("a feature of another kind, left out", others.total(), source=source)
     return {name: _apart(own, source, problems) for name, own in found.items()}
@@ -124,7 +124,8 @@ def _apart(found: Iterable[tuple[int, int, int, str]], source: str, problems: Pr
         elif kept[-1].label == label:
             kept[-1] = kept[-1]._replace(end=max(end, kept[-1].end))
         else:
-            reason = f"a feature, {label}, that overlaps one of another label, {kept[-1].label}"
+            which = ("", "") if problems.sensitive else (f", {label},", f", {kept[-1].label}")
+            reason = f"a feature{which[0]} that overlaps one of another label{which[1]}"
             remedy = "name the labels that count with --label"
             problems.bad(DataError(reason, source=source, line=line, remedy=remedy))
     return kept

@@ -50,6 +50,15 @@ def test_features_are_entities_of_their_part_of_a_sequence(name: str, text: str,
     assert [at for at, *_ in plain(chosen)] == list(range(10))
 
 
+@pytest.mark.parametrize("sensitive", [False, True])
+def test_no_label_of_sensitive_data_is_named(sensitive: bool, tmp_path: Path) -> None:
+    path = written(tmp_path / "f.bed", "c\t0\t4\tHIV\nc\t3\t5\tHBV\n")
+    for columns in ((), ("HCV",)):
+        with pytest.raises(DataError) as told:
+            read(path, record(), problems=Problems(sensitive=sensitive), columns=columns)
+        assert any(name in str(told.value) for name in ("HIV", "HBV")) is not sensitive
+
+
 def test_features_of_a_window_count_from_its_first_base(tmp_path: Path) -> None:
     (one,) = read(written(tmp_path / "f.bed", "c:1\t1\t3\ta\n"), record("GTAC", start=3, strand="-"))
     assert plain(one) == [(1, 3, "a")]
