@@ -82,14 +82,24 @@ def reading(session: Session, asked: Labelling, path: str) -> dict[str, Any]:
     row = _row(file, chosen, options)
     absent = next((one for one in wanted if one not in row), None)
     if row and not json and absent is not None:
-        # Without a header, names of columns are values.
-        there = "" if session.card.sensitive else f"; there are: {', '.join(map(str, row))}"
-        raise DataError(f"no column {absent!r}", source=file, line=1, remedy=f"correct its name{there}")
+        raise DataError(
+            f"no column {absent!r}", source=file, line=1, remedy=_remedy(row, session.card.sensitive)
+        )
     if logs:
         return {**dict(zip(("label_field",), wanted, strict=False)), **options}
     further = (*(one for one in row if str(one).lower() in _BESIDE), *(_BESIDE if json else ()))
     keep = tuple(dict.fromkeys((*names_of(options.get("keep", ())), *wanted, *further)))
     return {**_holder(chosen, row, keep), **options, "keep": keep}
+
+
+def _remedy(row: Mapping[str, Any], sensitive: bool) -> str:
+    """What to do where a column is absent: spreadsheets write ; between columns where a comma is in numbers."""
+    whole = str(next(iter(row))) if len(row) == 1 else ""
+    for other, remedy in ((";", "--option 'delimiter=;'"), ("\t", "--set format=tsv")):
+        if other in whole:
+            return f"other characters than commas are between its columns: {remedy}"
+    # Without a header, names of columns are values.
+    return "correct its name" + ("" if sensitive else f"; there are: {', '.join(map(str, row))}")
 
 
 def _table(domain: Domain, path: str, format: str | None) -> tuple[str, Format] | None:
@@ -135,7 +145,7 @@ def _holder(chosen: Format, row: Mapping[str, Any], keep: Sequence[str]) -> dict
         return {}
     usual = inspect.signature(chosen.read).parameters[option].default or "text"
     texts = [one for one, value in row.items() if isinstance(value, str) and one not in keep]
-    named = [one for one in texts if one in _USUAL]
+    named = [one for one in texts if one.lower() in _USUAL]
     left = named or [one for one in texts if one.lower() != "id"]
     return {option: left[0]} if usual not in row and len(left) == 1 else {}
 

@@ -77,6 +77,7 @@ LINES = '{"review": "a dog", "sentiment": "yes"}\n{"review": "a cat", "sentiment
         ("t.csv", HEADED, None, {"delimiter": ";", "encoding": "latin-1"}, ["test", "train"]),
         ("t.data", HEADED, "csv", {"delimiter": ";", "keep": "Split"}, ["test", "train"]),
         ("t.csv", HEADED.replace(";", ","), None, {}, ["test", "train"]),
+        ("t.csv", "Nr,Text,sentiment\nn1,a dog,yes\nn2,a cat,no\n", None, {}, [None, None]),
         ("t.tsv", HEADED.replace(";", "\t"), None, {}, ["test", "train"]),
         ("folder/t.jsonl", LINES, None, {}, [None, "test"]),
         ("t.jsonl", LINES, None, {}, [None, "test"]),
@@ -109,6 +110,10 @@ def test_a_header_without_the_label_is_shown_unless_it_may_be_data(
     asked = Labelling(labels=("z",))
     with pytest.raises(DataError, match=r"no column 'z'.*there are: text, y"):
         list(read_examples(session, asked, [str(tmp_path / "t.csv")], Problems()))
+    for apart, remedy in ((";", "--option 'delimiter=;'"), ("\t", "--set format=tsv")):
+        (tmp_path / "u.csv").write_text(f"text{apart}z\na dog, a cat{apart}yes\n")
+        with pytest.raises(DataError, match=f"no column 'z'.*{remedy}"):
+            list(read_examples(session, asked, [str(tmp_path / "u.csv")], Problems()))
     model = text_model(tmp_path_factory.mktemp("people"), sensitive=True)
     with pytest.raises(DataError, match=r"no column 'z' \(correct its name\)"):
         list(read_examples(Session.open(str(model)), asked, [str(tmp_path / "t.csv")], Problems()))
