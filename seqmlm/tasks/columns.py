@@ -93,7 +93,7 @@ def reading(session: Session, asked: Labelling, path: str) -> dict[str, Any]:
 
 
 def _remedy(row: Mapping[str, Any], sensitive: bool) -> str:
-    """What to do where a column is absent: spreadsheets write ; between columns where a comma is in numbers."""
+    """What to do where a column is absent; spreadsheets may write ; between columns."""
     whole = str(next(iter(row))) if len(row) == 1 else ""
     for other, remedy in ((";", "--option 'delimiter=;'"), ("\t", "--set format=tsv")):
         if other in whole:

@@ -324,6 +324,10 @@ def _check_names(names: Sequence[str], labels: Sequence[str], sensitive: bool) -
     if len(names) == 1:
         which = "" if sensitive else f": {names[0]!r}"
         raise DataError(f"one class only{which}", remedy="give examples of another one")
+    rare = [name for name in names if counts[name] == 1]
+    points = [number(name.replace(",", ".")) for name in names]
+    if rare and any("," in name for name in names) and not any(map(math.isnan, points)):
+        raise DataError("labels that are numbers with a comma", remedy="write a point: 0.5")
     if len(names) == len(labels) > _NUMBERS:
         raise DataError(
             "as many classes as examples: this column names the records", remedy="name another with --label"
@@ -332,7 +336,7 @@ def _check_names(names: Sequence[str], labels: Sequence[str], sensitive: bool) -
         raise DataError(
             f"{len(names):,} classes, more than {MOST_CLASSES:,}", remedy="is it a number: --task value"
         )
-    if rare := [name for name in names if counts[name] == 1]:
+    if rare:
         which = "" if sensitive else f": {rare[0]!r}"
         raise DataError(
             f"a class of one example{which}",
