@@ -320,6 +320,7 @@ BAD: dict[str, tuple[Rows, str, int, str]] = {
     "a label is missing": ([*ROWS[:5], {**ROWS[5], "y": None}], "--label y", 3, "t.jsonl:6"),
     "one class": ([{**row, "y": "a"} for row in ROWS], "--label y", 3, "one class only: 'a'"),
     "a class of one": ([{**ROWS[0], "y": "rare"}, *ROWS[1:]], "--label y", 3, "class of one example: 'rare'"),
+    "commas": ([{**row, "y": f"{n},5"} for n, row in enumerate(ROWS)], "--label y", 3, "write a point: 0.5"),
     "ids": ([{**row, "y": f"id{n}"} for n, row in enumerate(ROWS)], "--label y", 3, "names the records"),
     "values of words": (ROWS, "--label y --task value", 3, "t.jsonl:1"),
     "tags of records": (ROWS, "--label y --task tags", 3, "t.jsonl:1"),

@@ -92,7 +92,7 @@ def labelled(source: str, problems: Problems, kinds: Sequence[str] = ()) -> dict
         kinds: labels that count; none for all.
 
     Raises:
-        DataError: no feature is left.
+        DataError: no feature is left, or none of a label that counts.
     """
     read, column = (bed_features, 3) if stem_suffix(source) == ".bed" else (gff_features, 2)
     found: dict[str, list[tuple[int, int, int, str]]] = {}
@@ -108,10 +108,12 @@ def labelled(source: str, problems: Problems, kinds: Sequence[str] = ()) -> dict
             others[label] += 1
         else:
             found.setdefault(one.name, []).append((one.start, one.end, line, label))
-    if not found:
+    absent = {*kinds} - {label for own in found.values() for *_, label in own}
+    if absent or not found:
         there = "" if problems.sensitive else ", ".join(name for name, _ in others.most_common(20))
         remedy = f"the labels there are: {there}" if there else "give lines that name places and labels"
-        raise DataError("no features to label with", source=source, remedy=remedy)
+        which = "" if problems.sensitive or not found else f" {min(absent)!r}"
+        raise DataError(f"no features{which} to label with", source=source, remedy=remedy)
     problems.note("a feature of another kind, left out", others.total(), source=source)
     return {name: _apart(own, source, problems) for name, own in found.items()}
 

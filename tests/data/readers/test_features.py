@@ -75,6 +75,7 @@ def test_features_of_a_window_count_from_its_first_base(tmp_path: Path) -> None:
         ("f.bed", "c\tone\t2\ta\n", {}, "f.bed:1: not a BED window"),
         ("f.gff", GFF + "c\tx\texon\t0\t4\t.\t+\t.\tID=a\n", {}, "f.gff:4: a start and an end that are no"),
         ("f.gff", GFF, {"columns": ["gene"]}, "no features to label with .*exon, tRNA"),
+        ("f.gff", GFF, {"columns": ["exon", "trna"]}, "no features 'trna' to label with .*: tRNA"),
         ("f.bed", "c\t2\t11\texon\n", {}, "g.fa:1: features behind its end"),
         ("f.bed", "chr1\t2\t4\texon\n", {}, "none of its ids is that of a record .*'chr1' there, 'c' here"),
     ],
