@@ -53,10 +53,10 @@ def evaluate_predictions(config: EvaluateConfig) -> dict[str, Any]:
     given = {**vars(config.columns), **vars(config)}
     if wrong := next((name for name in _OF_SCORES if given[name] is not None), None):
         raise UsageError(f"--{wrong} is of scores; predictions have their truth in a column, --label-field")
-    stored = len(config.paths) == 1 and is_stored(Path(config.paths[0]))
-    if stored and config.columns != Columns():
-        raise UsageError(f"{config.paths[0]} says what its truth and groups are: leave columns out")
-    found = read_predictions(Path(config.paths[0])) if stored else _read(config)
+    stored = next((one for one in map(Path, config.paths) if is_stored(one)), None)
+    if stored and (config.columns != Columns() or len(config.paths) > 1):
+        raise UsageError(f"{stored} says what its truth and groups are: leave columns and other files out")
+    found = read_predictions(stored) if stored else _read(config)
     counts = {"items": len(found.ids), "groups": len(set(found.groups))}
     if config.sensitive and counts["groups"] < SMALLEST:
         raise DataError(f"fewer than {SMALLEST} groups of sensitive data", remedy="evaluate on more records")
@@ -133,6 +133,7 @@ def _predicted(kind: Kind, names: Sequence[str], row: Mapping[str, Any]) -> list
 def _kind(record: Record) -> Kind:
     """Of what kind predictions are, by their first row."""
     parts, p = record.meta.get("start") not in (None, ""), record.meta.get("p")
+    prediction = required(record.meta, "prediction", record.source, record.line)
     if not isinstance(p, Mapping):
         if not parts:
             return "value"
@@ -140,7 +141,7 @@ def _kind(record: Record) -> Kind:
         raise DataError("entities alone", source=record.source, line=record.line, remedy=remedy)
     if parts:
         return "entities" if scheme_of(p) is not None else "tags"
-    return "multilabel" if isinstance(record.meta["prediction"], list) else "class"
+    return "multilabel" if isinstance(prediction, list) else "class"
 
 
 def _records(config: EvaluateConfig) -> Iterator[Record]:

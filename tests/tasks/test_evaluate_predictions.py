@@ -49,6 +49,7 @@ def test_figures_are_those_of_the_fine_tuning(
     stored = workspace / "runs/learnt/predictions.parquet"
     kept = seqmlm("evaluate", stored, "--json").ok().json
     seqmlm("evaluate", stored, "--label-field", "y").refused(2, "says what its truth and groups are")
+    seqmlm("evaluate", stored, stored).refused(2, "says what its truth and groups are")
     assert kept["intervals"] == told.json["intervals"]
     assert kept["kind"] == kind
     assert kept["items"] == 40
@@ -106,6 +107,7 @@ VALUE = {"id": "a", "prediction": 0.5, "truth": 1}
 @pytest.mark.parametrize(
     ("first", "odd", "reason"),
     [
+        (VALUE, {"prediction": ""}, "a prediction without numbers"),
         (VALUE, {"prediction": "yes"}, "a prediction without numbers"),
         (VALUE, {"prediction": None}, "a prediction without numbers"),
         (VALUE, {"truth": [1, 2]}, "a truth of another number of values"),
@@ -121,6 +123,8 @@ def test_an_odd_row_is_refused_with_its_line(
 ) -> None:
     path = jsonl(tmp_path / "p.jsonl", [first, {**first, **odd}])
     seqmlm("evaluate", path).refused(3, f"p.jsonl:2: {reason}")
+    other = jsonl(tmp_path / "o.jsonl", [first, {name: cell for name, cell in first.items() if name != "id"}])
+    seqmlm("evaluate", other).refused(3, "o.jsonl:2: field 'id': no such field")
 
 
 def test_a_column_that_is_named_is_the_truth(tmp_path: Path, seqmlm: Run) -> None:
