@@ -34,7 +34,7 @@ Part = Literal["train", "validation", "test"]
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 _PARTS = ("set", "split", "validation")
 _DEFAULTS = ("tags", "spans", "TARGET")
-_TRUTH = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 _KEY = re.compile(r"(?:^|\s)(\w+)=")
 _MISSING = ("", "nan")
 _NAME_IT = "fill it in, or name the column with --label"
@@ -300,7 +300,7 @@ class _Reading:
         part = SPLITS.get(name)
         if part is None and name not in ("none", *_MISSING):
             self._problems.note("a part of the data that is none of train, validation and test", **at)
-        held_out = part == "calibration" or (part != "test" and _TRUTH.get(said.get("validation", "")))
+        held_out = part == "calibration" or (part != "test" and FLAGS.get(said.get("validation", "")))
         return "validation" if held_out else cast("Part | None", part)
 
     def _label(self, record: Record, fields: Mapping[str, Any], at: _Place) -> Label:
@@ -317,16 +317,16 @@ class _Reading:
             return self._listed(value, record, fields, here)
         text = _text(value, here)
         if name == VALUE and TIME in fields:
-            if text.lower() not in _TRUTH:
+            if text.lower() not in FLAGS:
                 raise DataError("no truth value", **here, remedy="write true or false")
-            return str(_TRUTH[text.lower()]).lower()
+            return str(FLAGS[text.lower()]).lower()
         if self._source.letters:
             return _of_letters(text, None, record, here)
         return (_number(text, here),) if self._source.numeric else text
 
     def _several(self, fields: Mapping[str, Any], at: _Place) -> Label:
         texts = {name: _text(fields.get(name), {**at, "field": name}) for name in self._columns}
-        true = {name: _TRUTH.get(text.lower()) for name, text in texts.items()}
+        true = {name: FLAGS.get(text.lower()) for name, text in texts.items()}
         if self._flags is None:
             self._flags = not self._source.numeric and None not in true.values()
         if not self._flags:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.data.examples import Label
+from seqmlm.data.examples import FLAGS, Label
 from seqmlm.data.labels import SUBJECT, TIME, read_moments
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -114,11 +114,12 @@ def _is_label(name: str, card: HeadCard, told: Iterable[tuple[Label, Mapping[str
 
 
 def _equal(value: Any, label: Label) -> bool:
-    """Whether a value is a class, or one of some numbers."""
+    """Whether a value is a class, 1 that which is true, or one of some numbers."""
     if isinstance(label, tuple):
         return any(math.isclose(number(value), number(one), rel_tol=1e-5) for one in label)
     same = math.isclose(number(value), number(label), rel_tol=1e-5)
-    return same or str(value).strip().lower() == str(label).lower()
+    one, other = (str(text).strip().lower() for text in (value, label))
+    return same or FLAGS.get(one, one) == FLAGS.get(other, other)
 
 
 def of_columns(
