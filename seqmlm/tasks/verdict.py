@@ -179,6 +179,8 @@ def verdict(figures: Mapping[str, Any], primary: str) -> str:
         return f"the test data have no {primary}, being all alike: give others with --test"
     low, high = figures["intervals"][primary]
     text = f"{primary} {figures[primary]:.3f} ({low:.3f} to {high:.3f}), {figures['test']} tested"
+    if seeds := figures.get("seeds"):
+        text += f", {figures['mean']:.3f} (sd {figures['sd']:.3f}) on average of {len(seeds)} seeds"
     if lead := figures.get("lead"):
         text += f", {lead['over']} {figures['rivals'][lead['over']][primary]:.3f}"
         if lead["difference"] == 0:

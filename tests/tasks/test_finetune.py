@@ -303,6 +303,8 @@ def test_several_trainings_are_children_of_one_run(teach: Teach) -> None:
     assert len(done["seeds"]) == 3
     assert done["mean"] == pytest.approx(np.mean([*done["seeds"].values()]))
     assert done["train"] == 40
+    said = teach(data, "--seeds 3 --shots 40 --name three --resume", *BRIEF.split()).ok()
+    assert f"{done['mean']:.3f} (sd {done['sd']:.3f}) on average of 3 seeds" in said.out + said.err
     import mlflow
 
     client = mlflow.MlflowClient(f"sqlite:///{teach.home / 'mlflow.db'}")

@@ -129,7 +129,16 @@ _GAP = re.compile(r"[,\s]*")
 _ITEM = re.compile(r"\n[^\S\n]*(?=\{)")  # begins once in a run of blank lines, which may be very long
 _LONGEST_WORD = 16  # characters: -Infinity, \ud83d\ude00
 _FILL = 1 << 16
-_FIELDS = ("code", "original_string", "whole_func_string", "content", "code_tokens", "pl_tokens", "text")
+_FIELDS = (
+    "code",
+    "func",
+    "original_string",
+    "whole_func_string",
+    "content",
+    "code_tokens",
+    "pl_tokens",
+    "text",
+)
 _IDS = ("idx", "id", "func_name", "name")
 _DOCUMENTS = ("repo", "repo_name", "repository_name", "nwo")
 
@@ -155,7 +164,8 @@ def read_code_json(
             code of more than 1 MiB, which is left out.
         text: the same as field, as data sets of all fields have it.
         field: key of the code, text or a list of tokens (joined by spaces); None takes the first of "code",
-            "original_string", "whole_func_string", "content", "code_tokens", "pl_tokens" and "text" there is.
+            "func", "original_string", "whole_func_string", "content", "code_tokens", "pl_tokens" and "text"
+            there is.
         id_field, document_field: keys of the record's id and of its repository; None looks for the usual
             ones.
         language: of the code; None takes the object's own "language", else what the file is called

@@ -204,13 +204,18 @@ def test_json_arrays_and_lines(array, pretty, tmp_path):
 def test_json_fields_tokens_and_copies(tmp_path):
     rows = [
         {"pl_tokens": ["x", "=", "1"], "language": "Go"},
+        {"func": "y = 2", "target": 0},
         {"other": "a b c d e f g h"},
         *({"code": "a b c d e f g h"}, {"code": "a b  c d e f g h"}, {"code": None}),
     ]
     path = written(tmp_path, {"a.jsonl": "\n".join(map(json.dumps, rows)) + "\n7\n{\n"}) / "a.jsonl"
     problems = Problems("skip")
     found = list(read_code_json(path, problems, near_duplicates=0.85))
-    assert [(r.raw, r.raw.language) for r in found] == [("x = 1", "go"), ("a b c d e f g h", "")]
+    assert [(r.raw, r.raw.language) for r in found] == [
+        ("x = 1", "go"),
+        ("y = 2", ""),
+        ("a b c d e f g h", ""),
+    ]
     assert problems.counts == {
         "a list of tokens, joined by spaces": 1,
         "a near duplicate, skipped": 1,
