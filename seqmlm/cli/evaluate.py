@@ -79,8 +79,8 @@ def evaluate(
     Reports AUROC, AUPRC, recall at false positive rates of 1e-2 and 1e-3; precision, recall and F1 of the
     alarm column (a threshold set without labels); and oracle F1 (the best threshold, chosen with the labels).
 
-    Of predictions it reports the figures of seqmlm finetune, with intervals over records or --group; the
-    truth is the column --label-field, else "truth" (which seqmlm predict --truth writes).
+    Of predictions it reports the figures of seqmlm finetune, with intervals over --group, else "group", else
+    records; the truth is the column --label-field, else "truth". seqmlm predict --truth writes both.
 
     Example: seqmlm evaluate predictions.csv --label-field sentiment
 

@@ -27,9 +27,10 @@ from seqmlm.rows.file import Row
 from seqmlm.rows.tracks import bedgraph, conll
 from seqmlm.tasks.cases import has_types, target
 from seqmlm.tasks.columns import Labelling, reading
+from seqmlm.tasks.labelled import group_of
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed
 
-TRUTH = "truth"
+TRUTH, GROUP = "truth", "group"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class PredictConfig(TaskConfig):
         format_out: format of the rows, where the name of --out does not say it: jsonl, csv, tsv, parquet,
             conll (units and tags) or bedgraph (a class along sequences).
         positive: class of a bedgraph; default: the second of two, or the one that is not none.
-        truth: COLUMN: of the true label of a record, which its row then has as `truth`.
+        truth: COLUMN: of the true label of a record, which its row then has as `truth`, beside its `group`.
         labels: a table of what to predict. Of subjects, subject_id and prediction_time: from what was known
             then. Of pairs, the ids of both records, the second one in the column that --pair named.
     """
@@ -137,7 +138,7 @@ class Predict(Task[PredictConfig, Record]):
         for one in found:
             more: dict[str, Any] = {} if one.second is None else {str(self.card.pair): one.second}
             if self.config.truth is not None:
-                more[TRUTH] = one.label
+                more |= {TRUTH: one.label, GROUP: group_of(self.session, one)}
                 try:
                     target(self.card, one.label, problems.sensitive)
                 except DataError as error:
@@ -189,6 +190,7 @@ class Predict(Task[PredictConfig, Record]):
         of, where = dict(zip(names, values, strict=True)), {**place(record), **time_of(record)}
         if (truth := record.meta.get(TRUTH)) is not None and self.config.truth is not None:
             where[TRUTH] = truth[0] if self.card.kind == "value" and len(truth) == 1 else truth
+            where[GROUP] = record.meta[GROUP]
         if isinstance(second := record.meta.get(self.card.pair or ""), Record):
             where["second"] = second.id
         if self.card.kind == "value":

@@ -39,10 +39,14 @@ def test_figures_are_those_of_the_fine_tuning(
     kind: str, workspace: Path, tmp_path: Path, seqmlm: Run
 ) -> None:
     train, test = (
-        jsonl(tmp_path / f"{n}.jsonl", [{"text": " ".join(one), "y": LABELS[kind](one)} for one in told])
+        jsonl(
+            tmp_path / f"{n}.jsonl",
+            [{"text": " ".join(w), "y": LABELS[kind](w), "doc": f"{n}-{k // 3}"} for k, w in enumerate(told)],
+        )
         for n, told in enumerate((sentences(80), sentences(40, 1)))
     )
-    asked = ("--train", train, "--test", test, "--label", "y", "--task", kind, "--name", "learnt")
+    data = ("--train", train, "--test", test, "--option", "document_field=doc")
+    asked = (*data, "--label", "y", "--task", kind, "--name", "learnt")
     told = seqmlm(
         "finetune", text_model(tmp_path / "m"), *asked, "--tune", "none", "--rivals", "off", "--json"
     ).ok()
@@ -53,13 +57,18 @@ def test_figures_are_those_of_the_fine_tuning(
     assert kept["intervals"] == told.json["intervals"]
     assert kept["kind"] == kind
     assert kept["items"] == 40
+    assert kept["groups"] == 14
     for name in ("p.jsonl", "p.csv", "p.parquet"):
         seqmlm("predict", "learnt", test, "--truth", "y", "--out", tmp_path / name).ok()
-        found = seqmlm("evaluate", tmp_path / name, "--json", "--draws", 20).ok().json
+        found = seqmlm("evaluate", tmp_path / name, "--json").ok().json
+        assert found["groups"] == 14
+        of_primary = found["intervals"][found["primary"]]
+        assert of_primary == pytest.approx(told.json["intervals"][found["primary"]], abs=1e-4)
         for measure in told.json["intervals"]:
             assert found[measure] == pytest.approx(told.json[measure], abs=1e-4), (name, measure)
     if kind != "value":
-        other = jsonl(tmp_path / "o.jsonl", [{"text": "a", "y": "odd" if kind == "class" else ["odd"]}])
+        odd = {"text": "a", "doc": "d", "y": "odd" if kind == "class" else ["odd"]}
+        other = jsonl(tmp_path / "o.jsonl", [odd])
         seqmlm("predict", "learnt", other, "--truth", "y").refused(3, "o.jsonl:1: the label 'odd' is in no")
     seqmlm("predict", "learnt", test, "--out", tmp_path / "p.conll").refused(2, "conll is of tags and")
     shown = seqmlm("evaluate", tmp_path / "p.csv").ok().out.splitlines()
