@@ -195,6 +195,8 @@ class _Run:
                     return self._summary(stopped=stopped)
                 best = max(found, key=lambda one: -np.inf if one.value is None else one.value)
                 labeller = teacher.restored(best.seed, self.folder(best.seed))
+                if config.rivals == "on" and self.parts["test"]:
+                    self.console.message("trained; now what is cheaper learns from the same examples")
                 figures, tables = self._judged(labeller, found, best)
                 entry = self._registered(directory, labeller, figures, run)
                 run.log_metrics(best.steps, _flat(figures))
