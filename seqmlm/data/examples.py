@@ -23,7 +23,7 @@ from seqmlm.data.files import stem_suffix
 from seqmlm.data.labels import SUBJECT, TIME, VALUE, at_moments, read_moments
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
-from seqmlm.data.readers.features import FEATURES, Stretch, labelled
+from seqmlm.data.readers.features import FEATURES, Stretch, known_as, labelled
 from seqmlm.data.readers.huggingface import SPLITS
 from seqmlm.data.record import Record
 from seqmlm.data.rows import FieldRow, read_rows
@@ -96,7 +96,8 @@ class LabelSource:
         dense: features label each character, "none" between them; else they are entities.
         labels: a file of labels: a table (JSON lines, CSV, TSV, Parquet) with ids in "id", else in its first
             column; FASTA with one letter for each character of the record of that id, or of its document
-            where a record is part of one; or features (BED, GFF3) of that record or document.
+            where a record is part of one; or features (BED, GFF3) of that record or document, where chr1
+            may be 1.
         mask: FASTA beside `labels`, of 0 (no label there) and 1.
         classes: file or folder to the class of all records in it.
         pair: column of the other sequence of a pair; of a table of labels, column of its id.
@@ -206,7 +207,9 @@ class _Reading:
         met, first = set(), None
         for record in records:
             first = first or record
-            name = record.id if record.id in known else record.document or ""
+            name = record.id if record.id in known else record.document or record.id
+            if self._source.kind == "features":
+                name = known_as(name, known) or ""
             if name not in known:
                 problems.note("a record without a label, left out", source=record.source, line=record.line)
             else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -20,6 +20,7 @@ from seqmlm.errors import DataError
 FEATURES = (".bed", ".gff", ".gff3")
 GFF_COLUMNS = "name a GFF3 file, plain or packed as .gz: columns divided by tabs, the last one ID=x;Name=y"
 
+_MITOCHONDRION = ("M", "MT", "chrM", "chrMT")
 _HEADINGS = ("#", "track", "browser")
 _PLACE = re.compile(r"\s*\d{1,18}\s*")  # Python refuses to read numbers of thousands of digits
 
@@ -41,6 +42,13 @@ class Stretch(NamedTuple):
     label: str
 
 
+def known_as(contig: str, known: Container[str]) -> str | None:
+    """What a contig is called among known ones: chr1 may be 1, chrM may be MT; None where it is not known."""
+    stem = contig.removeprefix("chr")
+    others = _MITOCHONDRION if contig in _MITOCHONDRION else ()
+    return next((one for one in (contig, stem, "chr" + stem, *others) if one in known), None)
+
+
 def bed_features(source: str, problems: Problems) -> Iterator[tuple[int, Feature]]:
     """Yield (line, feature) of BED: 0-based, half open; `problems` receives other lines, and a VCF."""
     for number, text in lines(source, problems):
@@ -60,8 +68,16 @@ def bed_features(source: str, problems: Problems) -> Iterator[tuple[int, Feature
             yield number, Feature(columns[0], int(columns[1]), int(columns[2]), columns)
 
 
-def gff_features(source: str, problems: Problems) -> Iterator[tuple[int, Feature]]:
-    """Yield (line, feature) of GFF3, whose places are 1-based and closed; `problems` receives other lines."""
+def gff_features(
+    source: str, problems: Problems, wanted: Callable[[str], bool] | None = None
+) -> Iterator[tuple[int, Feature]]:
+    """Yield (line, feature) of GFF3, whose places are 1-based and closed.
+
+    Args:
+        source: the file.
+        problems: receives lines that have not nine columns, and wanted features without a place.
+        wanted: says of a type whether its features are; of other ones nothing is read.
+    """
     for number, text in lines(source, problems):
         if text.startswith(("##FASTA", ">")):
             return
@@ -69,6 +85,8 @@ def gff_features(source: str, problems: Problems) -> Iterator[tuple[int, Feature
             continue
         columns = text.split("\t")
         reason = "" if len(columns) == 9 else "not a line of nine columns"
+        if not reason and wanted is not None and not wanted(columns[2]):
+            continue
         if not reason and not (
             all(map(_PLACE.fullmatch, columns[3:5])) and 1 <= int(columns[3]) <= int(columns[4])
         ):

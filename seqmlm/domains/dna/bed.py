@@ -13,9 +13,9 @@ from typing import Any
 
 from seqmlm.data.files import COMPRESSED, source_of
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.features import Feature, bed_features
+from seqmlm.data.readers.features import Feature, bed_features, known_as
 from seqmlm.data.record import Record
-from seqmlm.domains.dna.genes import Genes, genes_of, known_as
+from seqmlm.domains.dna.genes import Genes, genes_of
 from seqmlm.domains.dna.nucleotides import BLOCK, GENES, LONGEST_GAP, Contig
 from seqmlm.errors import DataError, UsageError
 

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 from urllib.parse import unquote
 
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.features import GFF_COLUMNS, Feature, gff_features
+from seqmlm.data.readers.features import GFF_COLUMNS, Feature, gff_features, known_as
 from seqmlm.errors import DataError
 
 MOST_GENES = 1_000_000
 """Genes of a file that are kept; the largest annotations have a tenth of that."""
 
 _PRODUCTS = ("CDS", "tRNA", "rRNA", "tmRNA", "ncRNA")
-_MITOCHONDRION = ("M", "MT", "chrM", "chrMT")
 _PREFIXES = ("gene-", "gene:", "Gene:")
 
 
@@ -105,20 +104,13 @@ def genes_of(path: str, contig: str, problems: Problems) -> Genes | None:
     return None if name is None else known[name]
 
 
-def known_as(contig: str, known: Container[str]) -> str | None:
-    """What a contig is called among known ones: chr1 may be 1, chrM may be MT; None where it is not known."""
-    stem = contig.removeprefix("chr")
-    others = _MITOCHONDRION if contig in _MITOCHONDRION else ()
-    return next((one for one in (contig, stem, "chr" + stem, *others) if one in known), None)
-
-
 @lru_cache(maxsize=1)  # a genome is read file by file, and its beginning to estimate what a scoring takes
 def _read(path: str, *facts: int) -> Mapping[str, Genes]:
     """The genes of a GFF3 file by contig; equal facts are the same file."""
     found: dict[str, set[Gene]] = {}
     count = 0
-    for number, one in gff_features(path, Problems("raise")):
-        gene = _gene(one, path, number) if is_gene(one.columns[2]) else None
+    for number, one in gff_features(path, Problems("raise"), is_gene):
+        gene = _gene(one, path, number)
         if gene is None:
             continue
         found.setdefault(one.name, set()).add(gene)

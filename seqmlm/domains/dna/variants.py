@@ -22,9 +22,9 @@ import numpy as np
 from seqmlm.data.files import stem_suffix
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
+from seqmlm.data.readers.features import known_as
 from seqmlm.data.rows import read_rows
 from seqmlm.domains.dna.bed import indexed
-from seqmlm.domains.dna.genes import known_as
 from seqmlm.domains.variants import Annotated, Edit, Predict, Variant, Variants, VariantTable, changes
 from seqmlm.engine.durable import move_into_place, refuse_irregular
 from seqmlm.errors import DataError, StateError, UsageError, number_of

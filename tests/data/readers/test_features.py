@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,14 @@ def test_features_of_a_label_that_overlap_are_one(tmp_path: Path) -> None:
     text = "c\t0\t4\ta\nc\t2\t3\ta\nc\t3\t6\ta\nc\t6\t8\ta\n"
     (one,) = read(written(tmp_path / "f.bed", text), record())
     assert plain(one) == [(0, 6, "a"), (6, 8, "a")]
+
+
+@pytest.mark.parametrize(("genome", "table"), [("chr1", "1"), ("1", "chr1"), ("chrM", "MT")])
+def test_a_chromosome_has_the_features_of_its_other_name(genome: str, table: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "f.bed", f"{table}\t2\t5\ta\nchr2\t0\t1\tb\n")
+    whole = replace(record(), id=genome)
+    part = replace(record("GTAC", start=3), id="2", document=genome)  # a window's name is no chromosome
+    assert [plain(one) for one in read(path, whole, part)] == [[(2, 5, "a")], [(0, 2, "a")]]
 
 
 def test_coding_bases_of_arabidopsis_in_blocks(real_data: Path) -> None:

@@ -134,6 +134,7 @@ def test_a_table_of_genes_beside_a_genome(tmp_path: Path) -> None:
         "CDS 51 60 ID=cds-2;locus_tag=b%3B4",
         "pseudogene 61 70 ID=p;Name=odd",
         "exon 71 80 ID=e;gene=exonic",
+        "region 0 500 no=place",  # of a line that is no gene nothing is read
     )
     table.write_bytes(gzip.compress((rows + "# end\n\n##FASTA\n>c\nACGT\n").encode()))
     genome = written(tmp_path / "g.fa", f">chrc words\n{'ACGT' * 25}\n>other\nACGT\n")
@@ -160,7 +161,7 @@ def test_a_table_of_genes_is_read_once_and_again_when_it_changes(
     genome.write_text("".join(f">c{n}\nACGT\n" for n in range(5)) + ">c\nACGT\n")
     read: list[str] = []
     features = genes.gff_features
-    monkeypatch.setattr(genes, "gff_features", lambda path, told: read.append(path) or features(path, told))
+    monkeypatch.setattr(genes, "gff_features", lambda path, *more: read.append(path) or features(path, *more))
 
     def names() -> list[str]:
         return [one.name for one in list(read_genome(genome, Problems(), genes=str(table)))[-1].meta["genes"]]
