@@ -31,6 +31,8 @@ from seqmlm.tasks.task import Table
 Predictions = Any
 """As `seqmlm.evaluation.predictions.measures` takes them."""
 COLUMNS, BOTH = "boosted columns", "model and columns"
+FEWEST = 20
+"""Rows from which on values that go with the classes are the classes by other names."""
 
 
 def worth(
@@ -85,8 +87,9 @@ class Columns:
             raise DataError("none of its ids is that of an example", source=source, remedy="compare them")
         problems.note("an example without a row in --table: its columns are missing", missing, source=source)
         labels = [(one.label, row) for one, row in told if row is not None]
+        least = max(FEWEST, len(told) / 2)
         self.names = [name for name in names if name not in (key, SUBJECT, TIME)]
-        for name in [name for name in self.names if _is_label(name, card, labels)]:
+        for name in [name for name in self.names if _is_label(name, card, labels, least)]:
             which = "a column" if problems.sensitive else f"the column {name!r}"
             problems.note(f"{which} of --table is the label, left out", source=source)
             self.names.remove(name)
@@ -107,10 +110,19 @@ class Columns:
         return {name: [row.get(name) for row in rows] for name in self.names}
 
 
-def _is_label(name: str, card: HeadCard, told: Iterable[tuple[Label, Mapping[str, Any]]]) -> bool:
-    """Whether a column has the name of the label, or its values wherever it has any."""
+def _is_label(
+    name: str, card: HeadCard, told: Iterable[tuple[Label, Mapping[str, Any]]], least: float
+) -> bool:
+    """Whether a column has the name of the label, or its values wherever it has any, perhaps renamed.
+
+    Renamed classes are as many as the label has, one for each, in at least `least` rows.
+    """
     pairs = [(row[name], label) for label, row in told if filled(row.get(name))]
-    return name in card.label.split(",") or (bool(pairs) and all(_equal(*pair) for pair in pairs))
+    if name in card.label.split(",") or (pairs and all(_equal(*pair) for pair in pairs)):
+        return True
+    both = {(_text(value), label) for value, label in pairs}
+    sizes = {len(both), *(len(set(one)) for one in zip(*both, strict=True)), len(card.names)}
+    return card.kind == "class" and len(pairs) >= least and len(sizes) == 1
 
 
 def _equal(value: Any, label: Label) -> bool:
@@ -118,8 +130,13 @@ def _equal(value: Any, label: Label) -> bool:
     if isinstance(label, tuple):
         return any(math.isclose(number(value), number(one), rel_tol=1e-5) for one in label)
     same = math.isclose(number(value), number(label), rel_tol=1e-5)
-    one, other = (str(text).strip().lower() for text in (value, label))
-    return same or FLAGS.get(one, one) == FLAGS.get(other, other)
+    return same or _text(value) == _text(label)
+
+
+def _text(value: Any) -> str | bool:
+    """A value as it compares with others, whatever its case and type."""
+    text = str(value).strip().lower()
+    return FLAGS.get(text, text)
 
 
 def of_columns(

@@ -24,10 +24,14 @@ from transformers import (
     AutoTokenizer,
 )
 
+from seqmlm.data.examples import Example
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
 from seqmlm.data.tags import tagged
 from seqmlm.engine.types import Encoding
 from seqmlm.inference.labeller import HeadCard, at_once, pieces, pieces_of_pair
 from seqmlm.tasks.observers import Recorder
+from seqmlm.tasks.verdict import Columns
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 Rows = Sequence[dict[str, Any]]
@@ -222,7 +226,7 @@ def test_boosting_finds_what_only_a_table_knows(teach: Teach) -> None:
     texts = [" ".join(words) for words in sentences(200)]
     rows = [{"id": f"r{n}", "text": texts[n], "y": "ab"[int(one > 0)]} for n, one in enumerate(sizes)]
     table = [
-        {"id": row["id"], "size": one, "y": "", "again": row["y"]}
+        {"id": row["id"], "size": one, "y": "", "again": row["y"], "renamed": 1 + "ba".index(row["y"])}
         for row, one in zip(rows, sizes, strict=True)
     ]
     beside = jsonl(teach.home / "c.jsonl", table[:-2])
@@ -236,6 +240,7 @@ def test_boosting_finds_what_only_a_table_knows(teach: Teach) -> None:
         "an example without a row in --table: its columns are missing": 2,
         "the column 'y' of --table is the label, left out": 1,
         "the column 'again' of --table is the label, left out": 1,
+        "the column 'renamed' of --table is the label, left out": 1,
     }
     teach(rows, "--label y --rivals off", "--table", beside).refused(2, "leave one out")
     data = labelled("entities", teach.home)
@@ -247,6 +252,30 @@ def test_boosting_finds_what_only_a_table_knows(teach: Teach) -> None:
     teach(twice, "--label y", "--table", beside).refused(3, "no column beside ids and labels")
     jsonl(beside, [{**row, "id": f"x{n}"} for n, row in enumerate(table)])
     teach(twice, "--label y", "--table", beside).refused(3, "none of its ids")
+
+
+@pytest.mark.parametrize(
+    ("filled", "n", "odd", "left"),
+    [
+        (40, 40, 0, False),
+        (20, 40, 0, False),
+        (19, 38, 0, True),  # few go together by chance
+        (40, 81, 0, True),
+        (40, 40, 1, True),
+    ],
+)
+def test_a_label_by_other_names_is_no_column(
+    filled: int, n: int, odd: int, left: bool, tmp_path: Path
+) -> None:
+    card = HeadCard(kind="class", label="y", names=("no", "yes"))
+    own = [
+        Example(record=Record(id=f"r{k}", raw="x", source="f", line=1), label=card.names[k % 2])
+        for k in range(n)
+    ]
+    rows = [{"id": f"r{k}", "size": k, "is": (k + (k < odd)) % 2 if k < filled else None} for k in range(n)]
+    parts: Any = {"train": own[: n // 2], "test": own[n // 2 :]}
+    found = Columns(jsonl(tmp_path / "t.jsonl", rows), card, parts, Problems())
+    assert ("is" in found.names, "size" in found.names) == (left, True)
 
 
 def test_a_model_that_has_learnt_nothing_says_so(teach: Teach) -> None:

@@ -42,11 +42,11 @@ class Stretch(NamedTuple):
     label: str
 
 
-def known_as(contig: str, known: Container[str]) -> str | None:
-    """What a contig is called among known ones: chr1 may be 1, chrM may be MT; None where it is not known."""
-    stem = contig.removeprefix("chr")
-    others = _MITOCHONDRION if contig in _MITOCHONDRION else ()
-    return next((one for one in (contig, stem, "chr" + stem, *others) if one in known), None)
+def known_as(sequence: str, known: Container[str]) -> str | None:
+    """What a chromosome is called among known ones: chr1 may be 1, chrM may be MT; None if not known."""
+    stem = sequence.removeprefix("chr")
+    others = _MITOCHONDRION if sequence in _MITOCHONDRION else ()
+    return next((one for one in (sequence, stem, "chr" + stem, *others) if one in known), None)
 
 
 def bed_features(source: str, problems: Problems) -> Iterator[tuple[int, Feature]]:
