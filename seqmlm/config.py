@@ -102,11 +102,16 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     return merged
 
 
+_NAMES = ("column", "field", "keep", "text")  # options that name a column, or several
+
+
 def parse_options(assignments: Sequence[str]) -> dict[str, Any]:
     """Reader options from `key=value`: numbers, true and false are read as such, all else is plain text.
 
-    >>> parse_options(["column=no", "max_bytes=10", "header=false"])
-    {'column': 'no', 'max_bytes': 10, 'header': False}
+    So are names of columns and fields: without a header, columns are called 1, 2, ...
+
+    >>> parse_options(["column=1", "max_bytes=10", "header=false"])
+    {'column': '1', 'max_bytes': 10, 'header': False}
 
     Raises:
         UsageError: no `=`.
@@ -117,7 +122,8 @@ def parse_options(assignments: Sequence[str]) -> dict[str, Any]:
         if not equals or not key:
             raise UsageError(f"an option is written key=value, as column=text; got {assignment!r}")
         words = {"true": True, "false": False}
-        options[key] = int(text) if text.isdecimal() else words.get(text, text)
+        named = key.rpartition("_")[2] in _NAMES
+        options[key] = text if named else int(text) if text.isdecimal() else words.get(text, text)
     return options
 
 

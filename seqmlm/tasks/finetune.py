@@ -249,7 +249,8 @@ class _Run:
             # What a setting of a later version is by default, the run was begun with.
             before = to_dict(FinetuneConfig(model="")) | yaml.safe_load(file.read_text())
             if changed := [key for key in now if before.get(key) != now[key]]:
-                raise StateError(f"run {name!r} was started with other values of {', '.join(changed)}")
+                told = f"run {name!r} was started with other values of {', '.join(changed)}"
+                raise StateError(f"{told}: give the same ones, or take another --name")
         directory.mkdir(parents=True, exist_ok=True)
         replace_file(file, yaml.safe_dump(now, sort_keys=False).encode())
 

@@ -511,7 +511,7 @@ def test_what_is_another_run_is_not_written_over(teach: Teach) -> None:
         begun.write_text(begun.read_text().replace("patience: 4\n", ""))  # before that could be said
         done = teach(ROWS, f"{asked} one --resume {more}")
         done.refused(4, "other values of patience") if more else done.ok()
-    teach(ROWS[:-1], f"{asked} one --resume").refused(4, "other values of data")
+    teach(ROWS[:-1], f"{asked} one --resume").refused(4, "of data: give the same ones, or")
 
 
 def test_what_decides_when_to_stop_does_not_test(teach: Teach) -> None:

@@ -129,7 +129,7 @@ def labelled(source: str, problems: Problems, kinds: Sequence[str] = ()) -> dict
     absent = {*kinds} - {label for own in found.values() for *_, label in own}
     if absent or not found:
         there = "" if problems.sensitive else ", ".join(name for name, _ in others.most_common(20))
-        remedy = f"the labels there are: {there}" if there else "give lines that name places and labels"
+        remedy = f"other labels there are: {there}" if there else "give lines that name places and labels"
         which = "" if problems.sensitive or not found else f" {min(absent)!r}"
         raise DataError(f"no features{which} to label with", source=source, remedy=remedy)
     problems.note("a feature of another kind, left out", others.total(), source=source)
