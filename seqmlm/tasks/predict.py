@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from seqmlm.data.examples import Example, LabelSource, examples
-from seqmlm.data.labels import at_moments, read_moments, time_of
+from seqmlm.data.labels import SUBJECT, TIME, at_moments, read_moments, time_of
 from seqmlm.data.privacy import SMALLEST, redacted_count, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -84,6 +84,7 @@ class Predict(Task[PredictConfig, Record]):
         if config.truth is not None and self.card.of_parts:
             raise UsageError("--truth is of records; of units a fine-tuning's --test has figures")
         self.classes = self._positive() if self.further_format == "bedgraph" else []
+        self.problems = Problems()
 
     def _positive(self) -> list[str]:
         """The outputs that a bedgraph adds up: of an entity its beginning and its inside.
@@ -117,11 +118,16 @@ class Predict(Task[PredictConfig, Record]):
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterable[Record]:
         """The records, each as it was known at its times, with its others and with its truth."""
-        config, pair = self.config, self.card.pair
+        config, pair, self.problems = self.config, self.card.pair, problems
+        if self.further_format == "bedgraph":
+            records = self._distinct(records, problems)
         file, until = None if config.labels is None else str(config.labels), self.session.domain.until
         if config.truth is None and file is None:
             return records
         if config.truth is None and pair is None:
+            if not {SUBJECT, TIME} <= next(read_rows(str(file)), (0, {}))[1].keys():
+                remedy = "name its column of true labels with --truth, or leave labels out"
+                raise DataError(f"no {SUBJECT} and {TIME} to predict at", source=file, remedy=remedy)
             moments = read_moments(read_rows(str(file), problems), str(file), problems)
             return (record for record, _ in at_moments(records, moments, str(file), until, problems))
         source = LabelSource(
@@ -132,6 +138,29 @@ class Predict(Task[PredictConfig, Record]):
             until=until,
         )
         return self._completed(examples(records, problems, source), problems)
+
+    def _distinct(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+        """The records but those that a bedGraph, which has each place of a name once, has no room for.
+
+        Parts of a sequence may overlap; a part of another one of the same name begins with other letters.
+        """
+        first: dict[str, tuple[Any, str]] = {}
+        others = set[tuple[str, str, int]]()  # of which the first part showed what they are
+        for record in records:
+            at, raw = self._place(record, 0, 0), str(record.raw)
+            name, begin = at.get("document", record.id), (at.get("document_start"), record.meta.get("strand"))
+            where, letters = first.setdefault(name, (begin, raw))
+            reason = "a name with white space, which a bedGraph cannot have" if name.split() != [name] else ""
+            part = begin[0] is not None and (raw.startswith(letters) or letters.startswith(raw))
+            if begin == where and raw != letters and not part:
+                others.add((name, record.source, record.line))
+            if (name, record.source, record.line) in others:
+                reason = "a name that another sequence has, of which a bedGraph has one"
+            if not reason:
+                yield record
+                continue
+            remedy = "give it another name, or write the rows with --level unit to a .jsonl"
+            problems.bad(DataError(reason, source=record.source, line=record.line, remedy=remedy), raw)
 
     def _completed(self, found: Iterable[Example], problems: Problems) -> Iterator[Record]:
         """Records with the other one of a pair, and their true labels."""
@@ -203,6 +232,10 @@ class Predict(Task[PredictConfig, Record]):
     def _parts(self, record: Record, bounds: Any, outputs: Any, told: Any) -> list[Row]:
         names = self.card.names
         kept = ~np.isnan(outputs[:, 0])
+        silent = [self._place(record, a, b) for a, b in bounds[~kept].tolist()]
+        self.problems.note(
+            "a unit without a token, of which nothing is predicted", len(silent), source=record.source
+        )
         bounds, told = bounds[kept], told[kept]
         where = [self._place(record, a, b) for a, b in bounds.tolist()]
         if self.card.kind == "tags":
@@ -219,7 +252,7 @@ class Predict(Task[PredictConfig, Record]):
                 }
                 for first, end, kind in entities(tags)[0]
             ]
-        return [
+        rows: list[Row] = [
             {
                 **at,
                 "prediction": tag,
@@ -228,6 +261,9 @@ class Predict(Task[PredictConfig, Record]):
             }
             for at, tag, p, own in zip(where, tags, sure, told, strict=True)
         ]
+        if self.further_format == "conll":  # its lines are those of the input
+            rows += [{**at, "prediction": None} for at in silent]
+        return sorted(rows, key=lambda row: row["start"])
 
     def _place(self, record: Record, start: int, end: int) -> Row:
         """A part, and where it is in the document that the record was cut out of."""

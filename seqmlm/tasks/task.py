@@ -39,7 +39,7 @@ from seqmlm.reports.page import Cell, Page
 from seqmlm.rows.file import Row, Rows
 from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.outputs import check_outputs
-from seqmlm.streams.sinks import Kind, format_of
+from seqmlm.streams.sinks import FORMATS, Kind, format_of
 from seqmlm.tasks.corpus import UNNAMED, shown_name
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
@@ -243,11 +243,19 @@ class Task(ABC, Generic[ConfigT, Item]):
 
     @property
     def further_format(self) -> str | None:
-        """Which of `formats` is asked for, by its name or that of the output."""
+        """Which of `formats` is asked for, by its name or that of the output.
+
+        Raises:
+            UsageError: the name of the output says another format.
+        """
         out, asked = self.config.out, self.config.format_out
         suffix = "" if out is None else out.suffix.lower()
-        by_name = next((name for name, endings in self.formats.items() if suffix in endings), None)
-        return by_name if asked is None else asked if asked in self.formats else None
+        every = {**FORMATS, **self.formats}
+        by_name = next((name for name, endings in every.items() if suffix in endings), None)
+        if asked in every and by_name not in (None, asked):
+            raise UsageError(f"{out} is {by_name} by its name, and --format-out says {asked}; leave that out")
+        chosen = asked or by_name
+        return chosen if chosen in self.formats else None
 
 
 def _is_cell(value: Any) -> bool:

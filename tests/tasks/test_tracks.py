@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from text_models import text_model
 from tiny_models import dna_model, saved
+from written import written
 
 from seqmlm.rows.tracks import bedgraph, conll
 
@@ -48,7 +49,15 @@ def test_a_bedgraph_says_every_place_once_and_joins_equal_neighbours() -> None:
     assert values(text) == expected
     changes = sum(expected[at, n] != expected.get((at, n - 1)) for at, n in expected)
     assert len(text.splitlines()) - 1 == changes
+    lines = "".join(bedgraph([*rows[::-1], *rows[:60]], ["a"], "a")).splitlines()[1:]
+    assert sorted(lines) == sorted(text.splitlines()[1:])
+    assert [*map(_start, lines)] == sorted(map(_start, lines), key=lambda one: (-int(one[0][1:]), one[1]))
     assert values("".join(bedgraph([*rows, *rows[:60]], ["a", "b"], "a"))) == dict.fromkeys(expected, 1.0)
+
+
+def _start(line: str) -> tuple[str, int]:
+    name, start, *_ = line.split("\t")
+    return name, int(start)
 
 
 def test_a_unit_of_white_space_is_one_line_of_conll() -> None:
@@ -82,10 +91,23 @@ def test_bases_of_a_contig_in_blocks_are_a_track(
     told = [round(sum(row["p"][one] for one in peak), 3) for row in rows]
     assert values((tmp_path / "p.bedgraph").read_text()) == dict(zip(places, told, strict=True))
     seqmlm(*predict, "--out", tmp_path / "q.bg", "--set", "positive=x").refused(2, "positive=NAME, of peak")
+    same = f">c0\n{contigs['c0']}\n>c0\n{contigs['c1'] * 10}\n"
+    twice = written(tmp_path / "t.fa", same)
+    seqmlm("predict", "peaks", twice, "--out", tmp_path / "q.bg").refused(
+        3, f"{twice}:3: a name that another"
+    )
+    blocks = ("predict", "peaks", twice, "--option", "block=64", "--on-error", "skip", "--json")
+    done = seqmlm(*blocks, "--out", tmp_path / "q.bg").ok().json
+    assert done["notes"]["a name that another sequence has, of which a bedGraph has one"] == 24
+    assert len(values((tmp_path / "q.bg").read_text())) == 150
+    spaced = written(tmp_path / "s.fa", f">c 0\tx\n{contigs['c0']}\n>d\te\n{contigs['c1']}\n")
+    seqmlm("predict", "peaks", spaced, "--out", tmp_path / "q.bg").refused(
+        3, f"{spaced}:3: a name with white"
+    )
 
 
 def test_words_and_their_tags_are_conll(workspace: Path, tmp_path: Path, seqmlm: Run) -> None:
-    model = text_model(tmp_path / "text")
+    model = text_model(tmp_path / "text", wordpiece=True)  # which has no tokens for what is not visible
     sentences = ["the cat sees a dog", "dogs bark loudly", "so no cat"] * 10
     spans = [[[at, at + 3, "PET"]] if (at := text.find("cat")) >= 0 else [] for text in sentences]
     lines = [{"text": text, "spans": own} for text, own in zip(sentences, spans, strict=True)]
@@ -101,3 +123,15 @@ def test_words_and_their_tags_are_conll(workspace: Path, tmp_path: Path, seqmlm:
     shown = seqmlm("predict", "pets", train, "--format-out", "conll").ok()
     assert shown.out == (tmp_path / "p.conll").read_text()
     seqmlm("predict", "pets", train, "--format-out", "xml").refused(2, "cannot be written as 'xml'")
+    for format, name in (("conll", "a.csv"), ("jsonl", "a.conll"), ("csv", "a.tsv")):
+        asked = ("--format-out", format, "--out", tmp_path / name)
+        seqmlm("predict", "pets", train, *asked).refused(2, f"by its name, and --format-out says {format}")
+    asked = ("--set", f"labels={train}")
+    seqmlm("predict", "pets", train, *asked).refused(3, "name its column of true labels with --truth")
+    invisible = written(tmp_path / "x.conll", "the\tO\ncat\tO\n\u200b\tO\nsees\tO\na\tO\ndog\tO\n")
+    done = seqmlm("predict", "pets", invisible, "--out", tmp_path / "y.conll", "--json").ok().json
+    told = [line.split("\t") for line in (tmp_path / "y.conll").read_text().strip().split("\n")]
+    assert [word for word, _ in told] == ["the", "cat", "\u200b", "sees", "a", "dog"]
+    assert [tag == "_" for _, tag in told] == [n == 2 for n in range(6)]
+    assert done["notes"] == {"a unit without a token, of which nothing is predicted": 1}
+    assert sum(done["predicted"].values()) == done["n"] == 5
