@@ -69,6 +69,8 @@ def show(model: opt.Model, json_output: opt.Json = False) -> None:
     if "name" not in found:
         print_facts({"path": found["path"], **found["card"], "calibrations": found["calibrations"]})
         return
+    head = found.get("card", {}).get("head")
+    learnt = f"none: labels were taught, {head['kind']} {head['label']}" if head else ""
     print_facts(
         {
             "model": f"{found['name']}:{found['version']}",
@@ -81,6 +83,7 @@ def show(model: opt.Model, json_output: opt.Json = False) -> None:
             "ancestors": " <- ".join(found["ancestors"]),
             "tokenizer": f"{found['tokenizer']['name']}, {found['tokenizer']['vocabulary_size']:,} tokens",
             "masking": ", ".join(f"{key} {value}" for key, value in found["masking"].items() if value != {})
+            or learnt
             or "none: a linear model learns every unit from all others",
             "data": ", ".join(found["dataset"]["sources"]),
             "data fingerprint": found["dataset"]["fingerprint"],

@@ -33,7 +33,7 @@ RESAVE = "convert it to UTF-8, for example with iconv"
 _BLOCK = 1 << 20
 _UNPACK = "unpack it, or pack it as .gz or .zst"
 _FOREIGN = {
-    b"PK\x03\x04": ("a zip archive", _UNPACK),
+    b"PK\x03\x04": ("a zip archive", f"{_UNPACK}; save a spreadsheet as CSV"),
     b"7z\xbc\xaf\x27\x1c": ("a 7z archive", _UNPACK),
     b"BZh": ("compressed with bzip2", _UNPACK),
     b"\xfd7zXZ\x00": ("compressed with xz", _UNPACK),
