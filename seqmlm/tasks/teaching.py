@@ -140,7 +140,8 @@ class Teacher:
             found = Trained(seed, self._validated(rows).get(self.goal.metric), 0, 0.0)
         else:
             rows = self._new(seed, self.asked.tune)
-            if rows.config.cosine:  # its scale would take all of the steps
+            if self.prompts is None and not self.card.of_parts:
+                # A head at random would first spoil what it reads (Kumar et al. 2022).
                 self._fit(rows, seed)
             found = self._loop(rows, seed, folder, run, console)
         if found.signal is None and self.processes.is_main:
