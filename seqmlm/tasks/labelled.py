@@ -94,18 +94,25 @@ def read_parts(session: Session, asked: Lesson, problems: Problems) -> tuple[Par
         parts["validation"] = []  # whoever has so few labels has none to validate with
     length, sensitive = min(session.card.max_length, 512), session.card.sensitive
     card = card_of(read["train"], parts["train"], asked, length=length, sensitive=sensitive)
+    if read["validation"] and not asked.allow_overlap:
+        _apart(overlap(parts, session, "validation"), parts, "validation", sensitive)
     shared = [] if asked.allow_overlap else overlap(parts, session)
     if shared and not read["test"] and not any(one.part == "test" for one in read["train"]):
         problems.note("a record held out to test that training has, too, left out", len(shared))
         parts["test"] = [one for one in parts["test"] if one not in set(shared)]
-    elif shared:
-        told = f"{len(shared):,} of {len(parts['test']):,}"
+    else:
+        _apart(shared, parts, "test", sensitive)
+    return parts, card
+
+
+def _apart(shared: Sequence[Example], parts: Parts, part: Part, sensitive: bool) -> None:
+    if shared:
+        many = f"{len(shared):,} of {len(parts[part]):,}"
+        told = "some" if sensitive and len(shared) < SMALLEST else many
         raise DataError(
-            f"{'some' if sensitive and len(shared) < SMALLEST else told} test examples are in training, or "
-            "of a group that is",
+            f"{told} {part} examples are in training, or of a group that is",
             remedy="take them out, or --set allow_overlap=true",
         )
-    return parts, card
 
 
 def read_examples(
@@ -168,8 +175,7 @@ def divided(read: Mapping[Part, Sequence[Example]], session: Session, seed: int)
     for part, (share, least) in shares.items():
         if not found[part] and len(found["train"]) >= least:
             keys = _together(session, found["train"])
-            order = _order(session, keys, seed)
-            held = set(order[: max(1, round(share * len(order)))] if len(order) > 1 else ())
+            held = _held(session, keys, share, seed)
             found[part] = [one for one, key in keys.items() if key in held]
             found["train"] = [one for one, key in keys.items() if key not in held]
     return found
@@ -180,13 +186,24 @@ def why_untested(parts: Mapping[Part, Sequence[Example]]) -> str:
     return f"fewer than {FEW} examples" if len(parts["train"]) < FEW else "all examples are of one document"
 
 
-def _order(session: Session, keys: Mapping[Example, str], seed: int) -> list[str]:
-    """Groups, those that are held out first: the latest, else by their hash."""
+def _held(session: Session, keys: Mapping[Example, str], share: float, seed: int) -> set[str]:
+    """Groups that have a share of the examples, about: the latest, else by their hash, without the largest."""
+    sizes, (order, in_time) = Counter(keys.values()), _order(session, keys, seed)
+    wanted, count, held = max(1, round(share * len(keys))), 0, set[str]()
+    for key in order[:-1]:
+        if count < wanted and (in_time or count + sizes[key] <= 2 * wanted):
+            held.add(key)
+            count += sizes[key]
+    return held or set(order[:1] if len(order) > 1 else ())
+
+
+def _order(session: Session, keys: Mapping[Example, str], seed: int) -> tuple[list[str], bool]:
+    """Groups, those that are held out first: the latest, else by their hash; and whether these are in time."""
     if session.domain.defaults.split == "chronological":
         times: dict[str, Any] = {key: session.domain.order_key(one.record) for one, key in keys.items()}
         if None not in times.values():
-            return sorted(times, key=times.__getitem__, reverse=True)
-    return sorted(dict.fromkeys(keys.values()), key=lambda key: hash64(key, seed))
+            return sorted(times, key=times.__getitem__, reverse=True), True
+    return sorted(dict.fromkeys(keys.values()), key=lambda key: hash64(key, seed)), False
 
 
 def _together(session: Session, found: Sequence[Example]) -> dict[Example, str]:
@@ -211,8 +228,10 @@ def group_of(session: Session, example: Example) -> str:
     return own if example.second is None else min(own, session.domain.split_key(example.second))
 
 
-def overlap(parts: Mapping[Part, Sequence[Example]], session: Session) -> list[Example]:
-    """Test examples whose record, or what must stay with it, trains or validates, too; pairs in any order."""
+def overlap(
+    parts: Mapping[Part, Sequence[Example]], session: Session, part: Part = "test"
+) -> list[Example]:
+    """Examples whose record, or what must stay with it, is in a part before, too; pairs in any order."""
     domain = session.domain
 
     def names(one: Example) -> set[tuple[str, ...]]:
@@ -220,8 +239,9 @@ def overlap(parts: Mapping[Part, Sequence[Example]], session: Session) -> list[E
             return {tuple(sorted((domain.identity(one.record), domain.identity(one.second))))}
         return {("record", domain.identity(one.record)), ("group", group_of(session, one))}
 
-    seen = {name for part in PARTS[:2] for one in parts[part] for name in names(one)}
-    return [one for one in parts["test"] if names(one) & seen]
+    before = PARTS[: PARTS.index(part)]
+    seen = {name for earlier in before for one in parts[earlier] for name in names(one)}
+    return [one for one in parts[part] if names(one) & seen]
 
 
 def resembling(parts: Mapping[Part, Sequence[Example]], session: Session) -> int:

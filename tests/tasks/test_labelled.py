@@ -44,6 +44,21 @@ def test_it_is_said_why_nothing_is_held_out(n: int, why: str, session: Session) 
     assert why in why_untested(parts)
 
 
+@pytest.mark.parametrize(("sizes", "tested"), [([1] * 300, 60), ([75, *[1] * 225], 60), ([150, 150], 150)])
+def test_a_fifth_of_the_examples_is_tested_whatever_the_groups(
+    sizes: list[int], tested: int, session: Session
+) -> None:
+    owners = [group for group, size in enumerate(sizes) for _ in range(size)]
+    records = [
+        Record(id=str(n), raw=f"cat {n}", source="a", line=n, document=f"d{group}")
+        for n, group in enumerate(owners)
+    ]
+    parts = divided({"train": [Example(record=one, label="x") for one in records]}, session, 0)
+    assert len(parts["test"]) == tested
+    documents = {part: {one.record.document for one in own} for part, own in parts.items()}
+    assert not documents["test"] & documents["train"]
+
+
 def jsonl(path: Path, *rows: dict[str, Any]) -> str:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
