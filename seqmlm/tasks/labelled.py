@@ -198,7 +198,7 @@ def _held(session: Session, keys: Mapping[Example, str], share: float, seed: int
 
 
 def _order(session: Session, keys: Mapping[Example, str], seed: int) -> tuple[list[str], bool]:
-    """Groups, those that are held out first: the latest, else by their hash; and whether these are in time."""
+    """Groups, those that are held out first: the latest, else by their hash; and whether it is by time."""
     if session.domain.defaults.split == "chronological":
         times: dict[str, Any] = {key: session.domain.order_key(one.record) for one, key in keys.items()}
         if None not in times.values():
@@ -228,9 +228,7 @@ def group_of(session: Session, example: Example) -> str:
     return own if example.second is None else min(own, session.domain.split_key(example.second))
 
 
-def overlap(
-    parts: Mapping[Part, Sequence[Example]], session: Session, part: Part = "test"
-) -> list[Example]:
+def overlap(parts: Mapping[Part, Sequence[Example]], session: Session, part: Part = "test") -> list[Example]:
     """Examples whose record, or what must stay with it, is in a part before, too; pairs in any order."""
     domain = session.domain
 
