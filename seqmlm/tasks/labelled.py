@@ -187,7 +187,7 @@ def why_untested(parts: Mapping[Part, Sequence[Example]]) -> str:
 
 
 def _held(session: Session, keys: Mapping[Example, str], share: float, seed: int) -> set[str]:
-    """Groups that have a share of the examples, about: the latest, else by their hash, without the largest."""
+    """Groups with a share of the examples, about: the latest, else by their hash, without the largest."""
     sizes, (order, in_time) = Counter(keys.values()), _order(session, keys, seed)
     wanted, count, held = max(1, round(share * len(keys))), 0, set[str]()
     for key in order[:-1]:
