@@ -377,7 +377,7 @@ def test_records_that_are_in_training_do_not_test(teach: Teach) -> None:
     test = jsonl(teach.home / "test.jsonl", [*ROWS[:3], {"text": "bark bark bark dogs dogs dogs", "y": "no"}])
     asked = f"--label y {BRIEF} --test {test}"
     teach(ROWS, asked).refused(3, "3 of 4 test examples are in training")
-    teach(ROWS, asked.replace("--test", "--valid")).refused(3, "3 of 4 validation examples are in training")
+    teach(ROWS, asked.replace("--test", "--valid")).refused(3, "of 4 validation examples are in training")
     teach(ROWS, f"{asked} --set allow_overlap=true --name lax").ok()
     jsonl(test, [{"text": "so the dogs bark here and here and here", "y": "maybe"}])
     teach(ROWS, f"{asked} --name new").refused(3, "'maybe' is in no training example")
