@@ -43,6 +43,7 @@ _JSON = (".jsonl", ".ndjson", ".json")
 FORMATS = {"jsonl": _JSON, "csv": (".csv",), "tsv": (".tsv",), "parquet": (".parquet", ".pq")}
 """Format to the endings that mean it; the first format is that of any other name."""
 
+SPREADSHEETS = (".xlsx", ".xls", ".ods")
 PARTIAL = ".partial.jsonl"
 """Added to the name of a table: the file of JSON lines that it is made from."""
 
@@ -133,12 +134,14 @@ def format_of(path: Path | None, asked: str | None = None) -> str:
     """The format of an output: the one asked for, else what its name says, else JSON lines.
 
     Raises:
-        UsageError: an unknown format, or Parquet on standard output.
+        UsageError: an unknown format, a spreadsheet, or Parquet on standard output.
     """
     if asked is not None and asked not in FORMATS:
         raise UsageError(f"results cannot be written as {asked!r}{nearest(asked, FORMATS)}")
     suffix = path.suffix.lower() if path is not None else ""
     by_name = next((name for name, suffixes in FORMATS.items() if suffix in suffixes), "jsonl")
+    if asked is None and suffix in SPREADSHEETS:
+        raise UsageError(f"{path}: no spreadsheet is written; name a .csv file, which opens as one")
     chosen = asked or by_name
     if chosen == "parquet" and path is None:
         raise UsageError("a parquet file cannot go to standard output; name a file with --out")

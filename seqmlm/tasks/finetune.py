@@ -210,7 +210,9 @@ class _Run:
         counts: dict[str, int] = {part: len(own) for part, own in self.parts.items()}
         shown = redacted_counts(counts) if self.private else counts
         many = f"{len(self.card.names):,} {'values' if self.card.kind == 'value' else 'classes'}"
-        told = f"{self.card.kind}: {many}; {shown['train']} examples to train on"
+        shots = self.config.shots
+        drawn = f"{shots} of " if shots is not None and shots < counts["train"] else ""
+        told = f"{self.card.kind}: {many}; {drawn}{shown['train']} examples to train on"
         return f"{told}, {shown['validation']} to validate, {shown['test']} to test"
 
     def _summary(self, **found: Any) -> Summary:

@@ -242,16 +242,18 @@ class Predict(Task[PredictConfig, Record]):
             tags = [names[one] for one in told.argmax(1)]
         else:
             tags = self.labeller.chain(outputs[kept])
-        sure = [round(float(own[names.index(tag)]), 6) for own, tag in zip(told, tags, strict=True)]
         if self.card.kind == "entities" and not self.units:
+            # That a unit begins an entity of a kind, or is inside one, is one answer.
+            kinds = np.array([name.partition("-")[2] for name in names])
             return [
                 {
                     **self._place(record, where[first]["start"], where[end - 1]["end"]),
                     "prediction": kind,
-                    "probability": min(sure[first:end]),
+                    "probability": round(float(told[first:end, kinds == kind].sum(1).min()), 6),
                 }
                 for first, end, kind in entities(tags)[0]
             ]
+        sure = [round(float(own[names.index(tag)]), 6) for own, tag in zip(told, tags, strict=True)]
         rows: list[Row] = [
             {
                 **at,

@@ -382,6 +382,8 @@ def test_formats_by_name() -> None:
     assert format_of(Path("x.CSV")) == "csv"
     assert format_of(Path("x.csv"), "parquet") == "parquet"
     assert format_of(None) == format_of(Path("scores")) == "jsonl"
+    with pytest.raises(UsageError, match="no spreadsheet is written"):
+        format_of(Path("scores.XLSX"))
     with pytest.raises(UsageError, match="did you mean 'parquet'"):
         format_of(None, "parket")
     with pytest.raises(UsageError, match="standard output"):

@@ -477,6 +477,11 @@ def test_tags_of_every_scheme_are_entities(scheme: str, teach: Teach) -> None:
     assert done["kind"] == "entities"
     assert "f1" in done
     assert teach.head("ner")["names"] == ["O", "B-PET", "I-PET"]
+    found, units = (teach.predict("ner", data[1], "--level", level) for level in ("entity", "unit"))
+    assert found
+    for one in found:
+        own = [x["p"] for x in units if x["line"] == one["line"] and one["start"] <= x["start"] < one["end"]]
+        assert one["probability"] == pytest.approx(min(p["B-PET"] + p["I-PET"] for p in own), abs=1e-5)
 
 
 @pytest.mark.parametrize("odd", ["\u2603", " "])
