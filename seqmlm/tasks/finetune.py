@@ -209,7 +209,8 @@ class _Run:
         """What is learnt from how much, before it takes time."""
         counts: dict[str, int] = {part: len(own) for part, own in self.parts.items()}
         shown = redacted_counts(counts) if self.private else counts
-        many = f"{len(self.card.names):,} {'values' if self.card.kind == 'value' else 'classes'}"
+        several = len(self.card.names)
+        many = number_of(several, "value") if self.card.kind == "value" else f"{several:,} classes"
         shots = self.config.shots
         drawn = f"{shots} of " if shots is not None and shots < counts["train"] else ""
         told = f"{self.card.kind}: {many}; {drawn}{shown['train']} examples to train on"

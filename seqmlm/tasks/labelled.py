@@ -89,6 +89,7 @@ def read_parts(session: Session, asked: Lesson, problems: Problems) -> tuple[Par
         raise problems.nothing()
     if asked.task is None and is_numeric(read["train"]):
         read = {part: as_values(own, problems) for part, own in read.items()}
+    read["train"] = _without_rare(read["train"], problems)
     parts = divided(read, session, asked.seed)
     if asked.shots is not None and asked.shots < MANY and not asked.valid:
         parts["validation"] = []  # whoever has so few labels has none to validate with
@@ -358,8 +359,20 @@ def _check_names(names: Sequence[str], labels: Sequence[str], sensitive: bool) -
         which = "" if sensitive else f": {rare[0]!r}"
         raise DataError(
             f"a class of one example{which}",
-            remedy="give it more, or leave it out: it could not be tested",
+            remedy="give it more, or leave it out (--on-error skip): it could not be tested",
         )
+
+
+def _without_rare(found: list[Example], problems: Problems) -> list[Example]:
+    """Without examples that are alone of their class, where bad records are left out; not if all are."""
+    counts = Counter(one.label for one in found if isinstance(one.label, str))
+    rare = [one for one in found if isinstance(one.label, str) and counts[one.label] == 1]
+    if problems.on_error == "raise" or len(rare) == counts.total():
+        return found
+    for one in rare:
+        at: dict[str, Any] = {"source": one.record.source, "line": one.record.line}
+        problems.bad(DataError("a class of one example", **at, remedy="give it more"), str(one.record.raw))
+    return [one for one in found if one not in {*rare}]
 
 
 def primary(card: HeadCard, parts: Mapping[Part, Sequence[Example]]) -> str:

@@ -373,6 +373,13 @@ def test_what_cannot_be_learnt_from_is_refused_in_a_sentence(name: str, teach: T
     assert not (teach.home / "runs/bad/model").exists()
 
 
+def test_a_class_of_one_example_may_be_left_out(teach: Teach) -> None:
+    rows = [{**ROWS[0], "y": "rare"}, *ROWS[1:]]
+    done = teach(rows, f"--label y {BRIEF} --rivals off --on-error skip --name left --json").ok().json
+    assert done["bad"] == 1
+    assert "rare" not in teach.head("left")["names"]
+
+
 def test_records_that_are_in_training_do_not_test(teach: Teach) -> None:
     test = jsonl(teach.home / "test.jsonl", [*ROWS[:3], {"text": "bark bark bark dogs dogs dogs", "y": "no"}])
     asked = f"--label y {BRIEF} --test {test}"
