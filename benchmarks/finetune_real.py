@@ -39,7 +39,7 @@ import sysconfig
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -178,16 +178,22 @@ def gb1(data: Path, work: Path, quick: bool) -> Task:
     return Task("protein", config, [corpus])
 
 
+def chains(data: Path, work: Path, apart: Collection[str]) -> list[Path]:
+    """Chains of known structure, for pretraining, without those that test."""
+    named = fasta(data / "protein/flip_secondary_structure/sequences.fasta.gz")
+    text = "".join(f">{header}\n{body}\n" for header, body in named if body not in apart)
+    return [Path(written(work / "chains.fasta", text))]
+
+
 def deeploc(data: Path, work: Path, quick: bool) -> Task:
     """The validation set trains, for the training set is not among the data."""
     files = []
     for part in ("our_val", "test"):
-        named = fasta(data / f"protein/deeploc/deeploc_{part}_set.fasta.gz")
+        named = list(fasta(data / f"protein/deeploc/deeploc_{part}_set.fasta.gz"))
         rows = [f"{header.split()[1].rpartition('-')[0]},{body}" for header, body in named]
         files.append(written(work / f"deeploc.{part}.csv", "\n".join(["place,sequence", *rows]) + "\n"))
-    corpus = data / "protein/flip_secondary_structure/sequences.fasta.gz"
     config = {"train": (files[0],), "test": (files[1],), "labels": ("place",), "allow_overlap": True}
-    return Task("protein", config, [corpus])
+    return Task("protein", config, chains(data, work, {body for _, body in named}))
 
 
 def yeast(data: Path, work: Path, quick: bool) -> Task:
@@ -202,8 +208,8 @@ def yeast(data: Path, work: Path, quick: bool) -> Task:
     sequences = written(work / "yeast.fasta", "".join(f">{name}\n{body}\n" for name, body in named))
     labels = written(work / "yeast.csv", "\n".join(rows) + "\n")
     config = {"train": (sequences,), "label_file": labels, "pair": "other", "labels": ("label",)}
-    corpus = data / "protein/flip_secondary_structure/sequences.fasta.gz"
-    return Task("protein", {**config, "pairing": "bi", "allow_overlap": True}, [corpus])
+    corpus = chains(data, work, {body for _, body in named})
+    return Task("protein", {**config, "pairing": "bi", "epochs": 1.0, "allow_overlap": True}, corpus)
 
 
 def cosqa(data: Path, work: Path, quick: bool) -> Task:
