@@ -102,28 +102,21 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     return merged
 
 
-_NAMES = ("column", "field", "keep", "text")  # options that name a column, or several
+def parse_options(assignments: Sequence[str]) -> dict[str, str]:
+    """Reader options from `key=value`, as text: a format knows of which type each is (`Format.known`).
 
-
-def parse_options(assignments: Sequence[str]) -> dict[str, Any]:
-    """Reader options from `key=value`: numbers, true and false are read as such, all else is plain text.
-
-    So are names of columns and fields: without a header, columns are called 1, 2, ...
-
-    >>> parse_options(["column=1", "max_bytes=10", "header=false"])
-    {'column': '1', 'max_bytes': 10, 'header': False}
+    >>> parse_options(["column=1", "header=false"])
+    {'column': '1', 'header': 'false'}
 
     Raises:
         UsageError: no `=`.
     """
-    options: dict[str, Any] = {}
+    options: dict[str, str] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key:
             raise UsageError(f"an option is written key=value, as column=text; got {assignment!r}")
-        words = {"true": True, "false": False}
-        named = key.rpartition("_")[2] in _NAMES
-        options[key] = text if named else int(text) if text.isdecimal() else words.get(text, text)
+        options[key] = text
     return options
 
 

@@ -87,7 +87,8 @@ def show(model: opt.Model, json_output: opt.Json = False) -> None:
             or "none: a linear model learns every unit from all others",
             "data": ", ".join(found["dataset"]["sources"]),
             "data fingerprint": found["dataset"]["fingerprint"],
-            "calibrations": found["calibrations"] or "none: seqmlm calibrate makes one of normal data",
+            "calibrations": found["calibrations"]
+            or ("none" if learnt else "none: seqmlm calibrate makes one of normal data"),
         }
     )
     say("\nmetrics")

@@ -26,7 +26,7 @@ from seqmlm.data.readers.fasta import read_fasta
 from seqmlm.data.readers.features import FEATURES, Stretch, known_as, labelled
 from seqmlm.data.readers.huggingface import SPLITS
 from seqmlm.data.record import Record
-from seqmlm.data.rows import FieldRow, read_rows
+from seqmlm.data.rows import FLAGS, FieldRow, read_rows
 from seqmlm.errors import DataError, UsageError
 
 Part = Literal["train", "validation", "test"]
@@ -34,7 +34,6 @@ Part = Literal["train", "validation", "test"]
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 _PARTS = ("set", "split", "validation")
 _DEFAULTS = ("tags", "spans", "TARGET")
-FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 _KEY = re.compile(r"(?:^|\s)(\w+)=")
 _MISSING = ("", "nan")
 _NAME_IT = "fill it in, or name the column with --label"

@@ -10,7 +10,7 @@ from typing import Any
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.rows import FieldRow, read_rows, required
+from seqmlm.data.rows import FLAGS, FieldRow, read_rows, required
 from seqmlm.data.timestamps import Clock
 from seqmlm.errors import DataError
 
@@ -21,7 +21,6 @@ Moments = Mapping[str, Mapping[float, FieldRow]]
 """Subject to times, in seconds, and the row about each with its line."""
 
 SUBJECT, TIME, VALUE = "subject_id", "prediction_time", "boolean_value"
-_TRUTH = {"1": True, "true": True, "0": False, "false": False, "": None}
 
 
 def read_labels(path: Path) -> Labels:
@@ -35,10 +34,10 @@ def read_labels(path: Path) -> Labels:
         subject, time = required(row, SUBJECT, str(path), line), moment(row, str(path), line, clock)
         value = row.get(VALUE)
         text = "" if value is None else str(value).lower()
-        if text not in _TRUTH:
+        if text and text not in FLAGS:
             remedy = "write true or false"
             raise DataError("no truth value", source=str(path), line=line, field=VALUE, remedy=remedy)
-        found.setdefault(str(subject), []).append((time, _TRUTH[text]))
+        found.setdefault(str(subject), []).append((time, FLAGS.get(text)))
     if not found:
         raise DataError("no labels", source=str(path), remedy=f"give {SUBJECT} and {TIME}")
     return found

@@ -18,6 +18,8 @@ from seqmlm.data.readers.tables import ambiguous, json_object, table_rows, torn_
 from seqmlm.errors import DataError, UsageError, nearest
 
 FieldRow = tuple[int, dict[str, Any]]
+FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+"""Truth values as tables spell them, in lower case."""
 
 _STYLES: Mapping[str, Mapping[str, Any]] = {
     ".csv": {"delimiter": ","},

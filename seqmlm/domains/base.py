@@ -94,11 +94,17 @@ class Format:
 
 
 def _typed(name: str, wanted: str, value: Any) -> Any:
+    """The value of an option, from text or as a config file has it."""
     kind = wanted.removesuffix(" | None")
-    if value is None or kind not in _TYPES or (kind == "bool" and isinstance(value, bool)):
-        return value
-    if kind == "int" and str(value).isdecimal():
+    text = str(value).lower()
+    if kind == "int | str" and text.isdecimal():
         return int(value)
+    if value is None or kind not in _TYPES:
+        return value
+    if kind == "int" and text.isdecimal():
+        return int(value)
+    if kind == "bool" and text in ("true", "false"):
+        return text == "true"
     if kind == "float" and not isinstance(value, bool):
         with suppress(TypeError, ValueError):
             return float(value)

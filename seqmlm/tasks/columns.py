@@ -1,7 +1,7 @@
 """Where labels are, and what readers are told of that: columns to keep, and which one holds the sequence.
 
 A table is looked at before it is read, for `text,label` and `review,sentiment` say alike what they are. JSON
-lines need not have the same keys everywhere: their first line decides nothing but where the sequence is.
+lines need not have the same keys everywhere: some of them are looked at together.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import csv
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ OF_TEXT = (
     *("delimiter", "header", "encoding", "language"),
 )
 """Options of readers that decide what a record's sequence and name are: a model is asked with the same."""
+LOOKED_AT = 100
+"""JSON lines that say which fields there are."""
 _BESIDE = ("set", "split", "validation", "spans", "tags")
 _HOLDERS = ("column", "field")  # of the sequence, in tables and in JSON lines
 _USUAL = ("text", "sequence")
@@ -81,10 +84,10 @@ def reading(session: Session, asked: Labelling, path: str) -> dict[str, Any]:
     json = bool(set(_JSON) & set(chosen.suffixes)) and not logs and not is_reference(file)
     row = _row(file, chosen, options)
     absent = next((one for one in wanted if one not in row), None)
-    if row and not json and absent is not None:
-        raise DataError(
-            f"no column {absent!r}", source=file, line=1, remedy=_remedy(row, session.card.sensitive)
-        )
+    if row and absent is not None:
+        where = f" in its first {LOOKED_AT} lines" if json else ""
+        remedy = _remedy(row, session.card.sensitive)
+        raise DataError(f"no column {absent!r}{where}", source=file, line=1, remedy=remedy)
     if logs:
         return {**dict(zip(("label_field",), wanted, strict=False)), **options}
     further = (*(one for one in row if str(one).lower() in _BESIDE), *(_BESIDE if json else ()))
@@ -118,8 +121,9 @@ def _table(domain: Domain, path: str, format: str | None) -> tuple[str, Format] 
 
 
 def _row(path: str, chosen: Format, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The first row of a table; nothing of standard input, which cannot be read twice."""
-    known, encoding = chosen.options(), str(options.get("encoding", "utf-8"))
+    """The first row of a table, of JSON lines first values; none of standard input, which is read once."""
+    known, options = chosen.options(), chosen.known(options)
+    encoding = options.get("encoding", "utf-8")
     if path == "-":
         return {}
     if is_table(path):
@@ -127,7 +131,8 @@ def _row(path: str, chosen: Format, options: Mapping[str, Any]) -> Mapping[str, 
         return next((row for _, row in numbered_rows(source, Problems())), {})
     if "header" not in known:
         texts = lines(path, Problems("skip"), encoding=encoding)
-        return next((row for _, text in texts if (row := json_object(text)) is not None), {})
+        found = (json_object(text) or {} for _, text in islice(texts, LOOKED_AT))
+        return {name: value for row in reversed([*found]) for name, value in row.items()}
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     if "delimiter" in known:
         style = {"delimiter": options.get("delimiter", ",")}

@@ -49,9 +49,10 @@ from seqmlm.tasks.labelled import (
 from seqmlm.tasks.launch import RUN_CONFIG
 from seqmlm.tasks.models import register_model, tokenizer_entry, track_model
 from seqmlm.tasks.predictions import Predictions, write_predictions
+from seqmlm.tasks.table import Columns
 from seqmlm.tasks.task import CommandConfig, Summary, Table
 from seqmlm.tasks.teaching import Teacher, Teaching, Trained
-from seqmlm.tasks.verdict import Columns, figures_of, of_columns, of_rivals, verdict
+from seqmlm.tasks.verdict import figures_of, of_columns, of_rivals, verdict
 from seqmlm.tracking import LEDGER, TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 

@@ -44,7 +44,8 @@ class PredictConfig(TaskConfig):
         format_out: format of the rows, where the name of --out does not say it: jsonl, csv, tsv, parquet,
             conll (units and tags) or bedgraph (a class along sequences).
         positive: class of a bedgraph; default: the second of two, or the one that is not none.
-        truth: COLUMN: of the true label of a record, which its row then has as `truth`, beside its `group`.
+        truth: COLUMN: of the true label of a record, which its row then has as `truth`, beside its `group`;
+            repeatable, for several classes or values.
         labels: a table of what to predict. Of subjects, subject_id and prediction_time: from what was known
             then. Of pairs, the ids of both records, the second one in the column that --pair named.
     """
@@ -55,7 +56,7 @@ class PredictConfig(TaskConfig):
 
     level: Literal["entity", "unit"] = "entity"
     positive: str | None = None
-    truth: str | None = None
+    truth: tuple[str, ...] = ()
     labels: Path | None = None
 
 
@@ -81,7 +82,7 @@ class Predict(Task[PredictConfig, Record]):
         self.units = config.level == "unit" or self.further_format is not None
         if self.further_format is not None and not self.card.of_parts:
             raise UsageError(f"{self.further_format} is of tags and entities; the model predicts of records")
-        if config.truth is not None and self.card.of_parts:
+        if config.truth and self.card.of_parts:
             raise UsageError("--truth is of records; of units a fine-tuning's --test has figures")
         self.classes = self._positive() if self.further_format == "bedgraph" else []
         self.problems = Problems()
@@ -110,7 +111,7 @@ class Predict(Task[PredictConfig, Record]):
     def records(self, problems: Problems) -> Iterable[Record]:
         """What is read, with the columns of the other sequence of pairs and of the truth."""
         config = self.config
-        own = tuple(one for one in (config.truth, self.card.pair) if one and config.labels is None)
+        own = tuple(one for one in (*config.truth, self.card.pair) if one and config.labels is None)
         for path in config.paths:
             asked = Labelling(labels=own, format=config.format, options=config.options)
             options = reading(self.session, asked, path) if own else config.options
@@ -122,17 +123,17 @@ class Predict(Task[PredictConfig, Record]):
         if self.further_format == "bedgraph":
             records = self._distinct(records, problems)
         file, until = None if config.labels is None else str(config.labels), self.session.domain.until
-        if config.truth is None and file is None:
+        if not config.truth and file is None:
             return records
-        if config.truth is None and pair is None:
+        if not config.truth and pair is None:
             if not {SUBJECT, TIME} <= next(read_rows(str(file)), (0, {}))[1].keys():
                 remedy = "name its column of true labels with --truth, or leave labels out"
                 raise DataError(f"no {SUBJECT} and {TIME} to predict at", source=file, remedy=remedy)
             moments = read_moments(read_rows(str(file), problems), str(file), problems)
             return (record for record, _ in at_moments(records, moments, str(file), until, problems))
         source = LabelSource(
-            columns=(config.truth or str(pair),),
-            numeric=self.card.kind == "value" and config.truth is not None,
+            columns=config.truth or (str(pair),),
+            numeric=self.card.kind == "value" and bool(config.truth),
             labels=file,
             pair=None if file is None else pair,
             until=until,
@@ -166,7 +167,7 @@ class Predict(Task[PredictConfig, Record]):
         """Records with the other one of a pair, and their true labels."""
         for one in found:
             more: dict[str, Any] = {} if one.second is None else {str(self.card.pair): one.second}
-            if self.config.truth is not None:
+            if self.config.truth:
                 more |= {TRUTH: one.label, GROUP: group_of(self.session, one)}
                 try:
                     target(self.card, one.label, problems.sensitive)
@@ -217,7 +218,7 @@ class Predict(Task[PredictConfig, Record]):
     def _row(self, record: Record, told: Any) -> Row:
         names, values = self.card.names, [round(float(one), 6) for one in told]
         of, where = dict(zip(names, values, strict=True)), {**place(record), **time_of(record)}
-        if (truth := record.meta.get(TRUTH)) is not None and self.config.truth is not None:
+        if (truth := record.meta.get(TRUTH)) is not None and self.config.truth:
             where[TRUTH] = truth[0] if self.card.kind == "value" and len(truth) == 1 else truth
             where[GROUP] = record.meta[GROUP]
         if isinstance(second := record.meta.get(self.card.pair or ""), Record):

@@ -41,7 +41,11 @@ def test_figures_are_those_of_the_fine_tuning(
     train, test = (
         jsonl(
             tmp_path / f"{n}.jsonl",
-            [{"text": " ".join(w), "y": LABELS[kind](w), "doc": f"{n}-{k // 3}"} for k, w in enumerate(told)],
+            [
+                {"text": " ".join(w), "y": LABELS[kind](w), "doc": f"{n}-{k // 3}"}
+                | {name: int(name in w) for name in ("cat", "dog")}
+                for k, w in enumerate(told)
+            ],
         )
         for n, told in enumerate((sentences(80), sentences(40, 1)))
     )
@@ -66,6 +70,10 @@ def test_figures_are_those_of_the_fine_tuning(
         assert of_primary == pytest.approx(told.json["intervals"][found["primary"]], abs=1e-4)
         for measure in told.json["intervals"]:
             assert found[measure] == pytest.approx(told.json[measure], abs=1e-4), (name, measure)
+    if kind == "multilabel":  # a column for each class says the same
+        asked = ("--truth", "cat", "--truth", "dog", "--out", tmp_path / "flags.jsonl")
+        seqmlm("predict", "learnt", test, *asked).ok()
+        assert (tmp_path / "flags.jsonl").read_bytes() == (tmp_path / "p.jsonl").read_bytes()
     if kind != "value":
         odd = {"text": "a", "doc": "d", "y": "odd" if kind == "class" else ["odd"]}
         other = jsonl(tmp_path / "o.jsonl", [odd])

@@ -31,7 +31,7 @@ from seqmlm.data.tags import tagged
 from seqmlm.engine.types import Encoding
 from seqmlm.inference.labeller import HeadCard, at_once, pieces, pieces_of_pair
 from seqmlm.tasks.observers import Recorder
-from seqmlm.tasks.verdict import Columns
+from seqmlm.tasks.table import Columns
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 Rows = Sequence[dict[str, Any]]
@@ -349,7 +349,12 @@ ROWS = [
     for n, words in enumerate(sentences(60))
 ]
 BAD: dict[str, tuple[Rows, str, int, str]] = {
-    "no such column": (ROWS, "--label z", 3, "t.jsonl:1: field 'z': no label"),
+    "no such column": (
+        ROWS,
+        "--label z",
+        3,
+        "t.jsonl:1: no column 'z' in its first 100 lines (correct its name; there are: text, y, n)",
+    ),
     "a label is missing": ([*ROWS[:5], {**ROWS[5], "y": None}], "--label y", 3, "t.jsonl:6"),
     "one class": ([{**row, "y": "a"} for row in ROWS], "--label y", 3, "one class only: 'a'"),
     "a class of one": ([{**ROWS[0], "y": "rare"}, *ROWS[1:]], "--label y", 3, "class of one example: 'rare'"),

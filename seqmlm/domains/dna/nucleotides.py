@@ -18,7 +18,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import parts
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.genes import Genes, genes_of
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, UsageError
 
 BLOCK = 16_384
 """Bases of a block that a long contig is cut into."""
@@ -89,6 +89,9 @@ class Contig:
         genes: of the contig; None where they are not known.
         context: bases on either side that a record of a longer contig has beside its own, up to the next N.
         holes: `_` stays, for a base that is to be filled in.
+
+    Raises:
+        UsageError: blocks of no base.
     """
 
     def __init__(
@@ -105,6 +108,8 @@ class Contig:
         context: int = 0,
         holes: bool = False,
     ) -> None:
+        if block < 1:
+            raise UsageError(f"block={block}: a block has one base or more")
         self._name, self._source, self._line, self._problems = name, source, line, problems
         self._block, self._meta, self._genes = block, dict(meta or {}), genes
         self._gap = re.compile(rb"[Nn]{%d,}" % (max_n + 1))  # the module keeps what it compiled

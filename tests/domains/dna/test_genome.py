@@ -17,7 +17,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna import DNA, nucleotides
 from seqmlm.domains.dna.nucleotides import own, read_genome
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, UsageError
 
 
 def read(
@@ -36,6 +36,11 @@ def test_letters() -> None:
     )
     assert (two.raw, two.line) == ("ttCCGA", 4)
     assert problems.counts == {"ambiguous bases (IUPAC codes), read as N": 2}
+
+
+def test_blocks_have_bases() -> None:
+    with pytest.raises(UsageError, match="block=0: a block has one base or more"):
+        read(b">a\nACGT\n", block=0)
 
 
 contigs = st.lists(
