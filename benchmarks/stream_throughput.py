@@ -1,4 +1,4 @@
-"""Lines a second of `seqmlm score --follow` and of one-shot scoring, time to an alarm, memory of a long run.
+"""Lines a second of `seqmlm watch` and of one-shot scoring, time to an alarm, memory of a long run.
 
 A log of a small service is generated (eleven kinds of lines, in order of time), and a `tiny` model trained
 on 50,000 lines of it, in windows of 64 lines. Then:
@@ -104,8 +104,7 @@ def scored(
     """A process that scores into `name`.jsonl; `session` and window are those of training."""
     (rows := out / f"{name}.jsonl").unlink(missing_ok=True)
     given = ("--option", "session=none", "--fpr", "0.01", "--mode", "one-pass", "--out", str(rows))
-    following = ("--follow", "--max-latency", "1s") if follow else ()
-    return seqmlm(out, "score", "stream", pattern, *given, *following, *options)
+    return seqmlm(out, "watch" if follow else "score", "stream", pattern, *given, *options)
 
 
 def number_of(path: Path) -> int:

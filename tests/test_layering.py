@@ -46,7 +46,9 @@ MAY_IMPORT = {
     "inference": FIELDS | {"streams", "registry", "workspace", "plugins", "__version__"},
     "tasks": FIELDS
     | {"inference", "streams", "rows", "registry", "tracking", "plugins", "workspace", "__version__"},
-    "cli": {"errors", "config", "tasks", "plugins", "__version__"},
+    "watch": FIELDS
+    | {"inference", "streams", "registry", "tasks", "workspace", "__version__"},  # and nothing imports it
+    "cli": {"errors", "config", "tasks", "watch", "plugins", "__version__"},
     "__main__": {"cli"},
     "__init__": set(),
 }
@@ -303,11 +305,11 @@ STAND_APART = {
     "registry.store": "queries; `registry` is the door",
     "tracking.run": "a run that is being written; `tracking` is the door",
     "tasks.finalize": "what follows the last step of a training, a chapter",
-    "tasks.score_versions": "versions of a followed model: aliases that move, and a shadow beside",
     "tasks.teaching": "one training of a fine-tuning, a chapter: the loop, apart from the run and its files",
     "tokenizers.kmer_block": "one vocabulary",
     "tokenizers.log_fields": "what a line that is fields says, apart from lines of words",
     "tokenizers.lexers.*": "one language, or one parser",
+    "watch.*": "an island: its door is `scoring`, and what a person does afterwards",
 }
 
 

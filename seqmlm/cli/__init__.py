@@ -32,6 +32,7 @@ from seqmlm.cli import (
     structure,
     train,
     variants,
+    watch,
     workspace,
 )
 from seqmlm.cli.command import command, first_line
@@ -39,7 +40,7 @@ from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
 # Commands that can skip bad records, beside those of tasks.
-_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "variants", "structure"}
+_TAKES_ON_ERROR = {"train", "score", "watch", "calibrate", "data", "variants", "structure"}
 
 
 _BEFORE_TASKS = "evaluate"  # in the list of commands, tasks come behind this one
@@ -91,6 +92,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("score")(score.score)
+app.command("watch")(watch.watch)
 app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("variants")(variants.variants)

@@ -87,7 +87,7 @@ def calibrate(
 def _from_stream(stream: Path, given: Mapping[str, Any]) -> None:
     """Calibrate from rows that a scoring judged, and say what they are and what that costs."""
     from seqmlm.cli.output import print_json
-    from seqmlm.tasks.calibrate_stream import CalibrateStreamConfig, calibrate_stream
+    from seqmlm.watch.calibration import CalibrateStreamConfig, calibrate_stream
 
     if others := [name for name, usual in _OF_FILES.items() if given[name] != usual]:
         what = "files" if others[0] in ("paths", "data") else f"--{others[0].replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""`seqmlm incidents`: what the alarms of followed files come to; list, show, acknowledge, mute and prune."""
+"""`seqmlm incidents`: what the alarms of watched files come to; list, show, acknowledge, mute and prune."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from seqmlm.cli.output import say, tell
 from seqmlm.errors import number_of
 
 if TYPE_CHECKING:
-    from seqmlm.tasks.incidents import Incident
-    from seqmlm.tasks.streams import Standing
+    from seqmlm.watch.incidents import Incident
+    from seqmlm.watch.streams import Standing
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List, show, acknowledge, mute and prune incidents: what the alarms of `score --follow` come to.",
+    help="List, show, acknowledge, mute and prune incidents: what the alarms of `watch` come to.",
 )
 
 Id = Annotated[int, typer.Argument(metavar="ID", min=1, max=(1 << 31) - 1, help="Number of an incident.")]
@@ -44,7 +44,7 @@ def list_(
     Example: seqmlm incidents list --state open --since 24h
     """
     from seqmlm.cli.output import escape, number, print_json, print_table
-    from seqmlm.tasks.incidents import facts, list_incidents, standings
+    from seqmlm.watch.incidents import facts, list_incidents, standings
 
     found = list_incidents(state=state, since=since, stream=stream)
     of = standings(found)
@@ -56,7 +56,7 @@ def list_(
         tell(
             "no such incidents"
             if asked
-            else "no incidents; they come of: seqmlm score MODEL 'logs/*.log' --follow --fpr 0.001 --out OUT"
+            else "no incidents; they come of: seqmlm watch MODEL 'logs/*.log' --fpr 0.001 --out OUT"
         )
         return
     print_table(
@@ -90,7 +90,7 @@ def show(
     Example: seqmlm incidents show 7
     """
     from seqmlm.cli.output import number, print_facts, print_json
-    from seqmlm.tasks.incidents import show_incident
+    from seqmlm.watch.incidents import show_incident
 
     found = show_incident(incident, rows)
     if json_output:
@@ -157,7 +157,7 @@ def ack(
 
     Example: seqmlm incidents ack 8 --normal --note "nightly backup"
     """
-    from seqmlm.tasks.incidents import mark_incident
+    from seqmlm.watch.incidents import mark_incident
 
     if normal:
         one = mark_incident(incident, normal=not undo, note=note)
@@ -186,7 +186,7 @@ def mute(
 
     Example: seqmlm incidents mute 7 --note "nightly backup"
     """
-    from seqmlm.tasks.incidents import mark_incident
+    from seqmlm.watch.incidents import mark_incident
 
     one = mark_incident(incident, muted=not undo, note=note)
     what = "is no longer muted" if undo else "is muted: alarms like it open no incident in this stream"
@@ -217,7 +217,7 @@ def prune(
     from dataclasses import asdict
 
     from seqmlm.cli.output import print_json
-    from seqmlm.tasks.streams import prune_streams
+    from seqmlm.watch.streams import prune_streams
 
     found = prune_streams(older_than, stream=stream, pretend=dry_run)
     if json_output:
@@ -235,7 +235,7 @@ def prune(
 
 def _told(one: Incident, what: str, json_output: bool) -> None:
     from seqmlm.cli.output import print_json
-    from seqmlm.tasks.incidents import facts
+    from seqmlm.watch.incidents import facts
 
     if json_output:
         print_json(facts(one))

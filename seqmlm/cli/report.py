@@ -1,4 +1,4 @@
-"""`seqmlm report`: what a model judged of followed files in a period, as a page."""
+"""`seqmlm report`: what a model judged of watched files in a period, as a page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def report(
     ] = None,
     json_output: Json = False,
 ) -> None:
-    """Report what `score --follow` judged in a period: rows, alarms, incidents in time, and p-values.
+    """Report what `watch` judged in a period: rows, alarms, incidents in time, and p-values.
 
     It reads the database alone. Streams that are not running, or have judged nothing, are said first.
     With --json no page is written unless --html names one.
@@ -35,7 +35,7 @@ def report(
     Example: seqmlm report web --since 24h --html web.html
     """
     from seqmlm.cli.output import print_json
-    from seqmlm.tasks.timeline import default_page, timeline
+    from seqmlm.watch.timeline import default_page, timeline
 
     found = timeline(model, since)
     page = html if html is not None or json_output else default_page(model)

@@ -15,27 +15,10 @@ from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.evaluation.conformal import Calibration, Judgement
 from seqmlm.inference.batches import Encoded, batches
-from seqmlm.inference.rolling import Rolling
 from seqmlm.inference.scorer import RecordScorer
 
 SMALL = 0.05
 """p-value of a statistic up to which it says that something is wrong."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """What another version of the model says of a row.
-
-    Args:
-        alias, version: which alias names it, and its reference.
-        p_value: None where it has no score of the row.
-        alarm: whether it would alarm.
-    """
-
-    alias: str
-    version: str
-    p_value: float | None
-    alarm: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,7 +36,6 @@ class JudgedRow:
             None where none is below 1.
         unfamiliar: nothing of it could be scored, and some of it is outside the model's vocabulary: it has no
             p-value, and is an alarm of its own kind where alarms are asked for.
-        beside: what another version of the model says of it, where one was asked.
     """
 
     row: Row
@@ -64,7 +46,6 @@ class JudgedRow:
     p_values: Mapping[str, float] = field(default_factory=dict)
     fired: str | None = None
     unfamiliar: bool = False
-    beside: Beside | None = None
 
 
 class Detector:
@@ -78,7 +59,6 @@ class Detector:
         calibration: of this level and mode; without one, rows have no p-values.
         alpha: share of normal rows that may raise an alarm.
         want: what is read of every unit, beside what the level reads.
-        rolling: takes the place of the calibration, and is given the statistics of all rows.
     """
 
     def __init__(
@@ -91,11 +71,10 @@ class Detector:
         calibration: Calibration | None = None,
         alpha: float | None = None,
         want: Collection[Reduction] = (),
-        rolling: Rolling | None = None,
     ) -> None:
         self.scorer, self.level, self.mode = scorer, level, mode
         self.background, self.calibration, self.alpha = background, calibration, alpha
-        self._want, self._rolling = union(level.want, want), rolling
+        self._want = union(level.want, want)
 
     def judged(self, records: Iterable[Record], problems: Problems) -> Iterator[JudgedRow]:
         """Judge a stream of records, in order and in bounded memory."""
@@ -109,29 +88,23 @@ class Detector:
     def encoded(self, encoded: Sequence[Encoded]) -> list[JudgedRow]:
         """Judge some records together that are tokenized already."""
         found = self.scored(encoded)
-        rows = self.rows(found)
-        if self._rolling is None:
-            return self._rows_judged(found, rows)
-        judged: list[JudgedRow] = []
-        for part in self._rolling.parts([[row.score is not None for row in own] for own in rows]):
-            self.calibration = self._rolling.fitted
-            judged += self._rows_judged(found[part], rows[part])
-        return judged
+        return self.judge(found, self.rows(found))
 
-    def _rows_judged(self, found: list[Scored], rows: list[list[Row]]) -> list[JudgedRow]:
-        """Judge the rows of some records that are scored."""
+    def judge(self, found: Sequence[Scored], rows: Sequence[list[Row]]) -> list[JudgedRow]:
+        """Judge the rows of each of some records that are scored."""
         owners = [one for one, own in zip(found, rows, strict=True) for _ in own]
         flat = [row for own in rows for row in own]
-        if self.calibration is None:
+        judgement = self.judgement(flat)
+        if judgement is None:
             return [
                 JudgedRow(row=row, scored=one, unfamiliar=self._unfamiliar(row, one))
                 for row, one in zip(flat, owners, strict=True)
             ]
-        statistics, lengths = table(flat, self.level.judges)
-        judgement = self.calibration.judge(statistics, lengths)
-        if self._rolling is not None:
-            self._rolling.take(statistics, lengths)
         return self._with_p_values(flat, owners, judgement)
+
+    def judgement(self, rows: Sequence[Row]) -> Judgement | None:
+        """What the calibration says of rows; None without one."""
+        return None if self.calibration is None else self.calibration.judge(*table(rows, self.level.judges))
 
     def scored(self, batch: Sequence[Encoded]) -> list[Scored]:
         """Score a batch; both ways where the level has a second reading."""

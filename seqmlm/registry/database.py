@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -162,6 +163,11 @@ def reachable(made: Engine) -> Iterator[None]:
             f"the registry at {address} cannot be used: {reason}; see that it can be reached and written, or "
             "point SEQMLM_DATABASE_URL elsewhere"
         ) from error
+
+
+def utc(moment: datetime) -> datetime:
+    """A time that came of a database: SQLite forgets the zone, which was UTC."""
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def patiently(operation: Callable[[], Result], pause: Callable[[float], None] = time.sleep) -> Result:

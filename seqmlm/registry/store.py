@@ -5,28 +5,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from seqmlm.errors import StateError, UsageError, nearest
-from seqmlm.registry import database, incidents, notices, rolling, streams, tables
+from seqmlm.registry import database, tables
 from seqmlm.registry.entries import (
     CalibrationEntry,
     DatasetEntry,
     ModelEntry,
-    Pruned,
-    StreamEntry,
     TokenizerEntry,
 )
-from seqmlm.registry.incidents import Change, Incident
-from seqmlm.registry.notices import Notice, NoticeQueue
-from seqmlm.registry.rolling import Owned, RollingChange, RollingEntry
 from seqmlm.workspace import NAME, Workspace, check_name
 
 Entry = TypeVar("Entry")
@@ -43,6 +38,10 @@ class Registry:
     Our own SQLite file is made and migrated on first use; a server is migrated by `seqmlm db upgrade` alone.
     Use as a context manager, or call `close`.
 
+    Attributes:
+        root: of the workspace.
+        engine: of the database.
+
     Raises:
         UsageError: the database URL cannot be used.
         StateError: the database cannot be reached, or its schema is not this version's.
@@ -50,32 +49,44 @@ class Registry:
 
     def __init__(self, workspace: Workspace) -> None:
         self.root = workspace.root
-        self._engine = database.engine(workspace.database_url)
-        self._sessions = sessionmaker(self._engine)
-        self._writing = sessionmaker(self._engine.execution_options(**database.WRITING))
+        self.engine = database.engine(workspace.database_url)
+        self._sessions = sessionmaker(self.engine)
+        self._writing = sessionmaker(self.engine.execution_options(**database.WRITING))
         try:
-            current, head = database.revisions(self._engine)
-            if current != head and self._engine.dialect.name != "sqlite":
-                address = self._engine.url.render_as_string(hide_password=True)
+            current, head = database.revisions(self.engine)
+            if current != head and self.engine.dialect.name != "sqlite":
+                address = self.engine.url.render_as_string(hide_password=True)
                 raise StateError(
                     f"the registry at {address} is at schema {current}, not {head}; run `seqmlm db upgrade` "
                     "once (after a backup)"
                 )
             if current != head:
-                database.upgrade(self._engine)
+                database.upgrade(self.engine)
         except StateError:
             self.close()
             raise
 
     def close(self) -> None:
         """Close the connections."""
-        self._engine.dispose()
+        self.engine.dispose()
 
-    def __enter__(self) -> Registry:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A session to ask the database in; what cannot be reached is a `StateError`."""
+        with database.reachable(self.engine), self._sessions() as session:
+            yield session
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """A session whose changes are kept at its end, all of them or none."""
+        with database.reachable(self.engine), self._writing.begin() as session:
+            yield session
 
     def register(
         self,
@@ -105,7 +116,7 @@ class Registry:
         path = self._stored_path(Path(directory))
         for _ in range(_ATTEMPTS):
             try:
-                with database.reachable(self._engine), self._writing.begin() as session:
+                with self.writing() as session:
                     row = self._find_folder(session, name, path) or tables.Model(
                         name=name, version=self._next_version(session, name), path=path
                     )
@@ -139,7 +150,7 @@ class Registry:
         elif alias is not None and alias != LATEST:
             query = query.join(tables.Alias, tables.Alias.model_id == tables.Model.id)
             query = query.where(tables.Alias.name == name, tables.Alias.alias == alias)
-        with database.reachable(self._engine), self._sessions() as session:
+        with self.reading() as session:
             row = session.scalars(query.order_by(tables.Model.version.desc()).limit(1)).first()
             if row is not None:
                 return self._entry(row)
@@ -150,12 +161,12 @@ class Registry:
         query = select(tables.Model).order_by(tables.Model.created.desc(), tables.Model.id.desc())
         if name is not None:
             query = query.where(tables.Model.name == name)
-        with database.reachable(self._engine), self._sessions() as session:
+        with self.reading() as session:
             return [self._entry(row) for row in session.scalars(query)]
 
     def names(self) -> list[str]:
         """Names of all models, sorted."""
-        with database.reachable(self._engine), self._sessions() as session:
+        with self.reading() as session:
             return list(session.scalars(select(tables.Model.name).distinct().order_by(tables.Model.name)))
 
     def set_alias(self, model: ModelEntry, alias: str) -> None:
@@ -165,12 +176,12 @@ class Registry:
             UsageError: the alias is unfit or reserved.
         """
         _check_alias(alias)
-        with database.reachable(self._engine), self._writing.begin() as session:
+        with self.writing() as session:
             session.merge(tables.Alias(name=model.name, alias=alias, model_id=model.id))
 
     def set_calibrations(self, model: ModelEntry, entries: Sequence[CalibrationEntry]) -> None:
         """Record the calibrations that a version has now, in place of those it had."""
-        with database.reachable(self._engine), self._writing.begin() as session:
+        with self.writing() as session:
             session.execute(delete(tables.Calibration).where(tables.Calibration.model_id == model.id))
             session.add_all(tables.Calibration(model_id=model.id, **asdict(entry)) for entry in entries)
 
@@ -178,224 +189,13 @@ class Registry:
         """The calibrations of a version, by level and mode."""
         kind = tables.Calibration
         query = select(kind).where(kind.model_id == model.id).order_by(kind.level, kind.mode)
-        with database.reachable(self._engine), self._sessions() as session:
+        with self.reading() as session:
             return [_value(CalibrationEntry, row) for row in session.scalars(query)]
-
-    def protect(self) -> None:
-        """Let only the owner read a database that is a file: rows of sensitive data are in it.
-
-        Raises:
-            StateError: the file is somebody else's.
-        """
-        file = self._engine.url.database
-        if self._engine.dialect.name != "sqlite" or not file:
-            return
-        try:
-            for name in (file, f"{file}-wal", f"{file}-shm"):
-                if Path(name).exists():
-                    Path(name).chmod(0o600)
-        except OSError as error:
-            raise StateError(
-                f"{file} is to have rows of sensitive data, and cannot be kept from others: "
-                f"{error.strerror}; use a workspace of your own (SEQMLM_HOME)"
-            ) from None
-
-    def stream(self, output: str) -> StreamEntry | None:
-        """The stream whose rows go to this file; None where there is none."""
-        with database.reachable(self._engine), self._sessions() as session:
-            return next(iter(streams.entries(session, output=output, files=True)), None)
-
-    def streams(self) -> list[StreamEntry]:
-        """All streams, without how far their files are."""
-        with database.reachable(self._engine), self._sessions() as session:
-            return streams.entries(session)
-
-    def rows_since(self, stream: int, since: datetime) -> Iterator[tuple[datetime, bool, str]]:
-        """When each row of a stream was judged from a time on, whether it is an alarm, and its line."""
-        with database.reachable(self._engine), self._sessions() as session:
-            yield from streams.rows_since(session, stream, since)
-
-    def prune(self, stream: int, before: datetime, *, pretend: bool = False) -> Pruned:
-        """Delete what is no longer needed of a stream; see `registry.streams`. It may be running.
-
-        Args:
-            stream: its id.
-            before: only what was judged before this time.
-            pretend: only say what would be deleted.
-        """
-        with database.reachable(self._engine), self._sessions() as session:
-            found = streams.old(session, stream, before)
-        if pretend:
-            return found
-        rows = 0
-        while number := self._written(streams.prune_rows, stream, before):
-            rows += number
-        over = self._written(streams.prune_incidents, stream, before)
-        return replace(found, rows=rows, incidents=over)
-
-    def _written(self, do: Callable[[Session, int, datetime], int], stream: int, before: datetime) -> int:
-        with database.reachable(self._engine), self._writing.begin() as session:
-            return do(session, stream, before)
-
-    def begin_stream(self, output: str, request: Mapping[str, Any]) -> int:
-        """Add a stream that has read nothing; its id."""
-        row = tables.Stream(output=output, request=dict(request), counts={}, mark={}, written=0)
-        with database.reachable(self._engine), self._writing.begin() as session:
-            session.add(row)
-            session.flush()
-            return row.id
-
-    def commit_stream(
-        self,
-        stream: int,
-        *,
-        files: Sequence[Mapping[str, Any]],
-        rows: Sequence[tuple[int, bool, str]],
-        counts: Mapping[str, Any],
-        mark: Mapping[str, Any],
-        written: int,
-        changes: Sequence[Change] = (),
-        belongs: Mapping[int, int] | None = None,
-        notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda changes: (),
-        calibration: RollingChange | None = None,
-    ) -> list[Change]:
-        """Keep what a stream has done since the last time, all of it or nothing.
-
-        It may be repeated: a connection that is lost during a commit does not say whether that was done.
-
-        Args:
-            stream: its id.
-            files: states of the generations that changed, with `number` and `done`.
-            rows: (number, whether it is an alarm, line) of each new row.
-            counts: of the whole stream.
-            mark, written: where the output ends with the row of this number.
-            changes: of its incidents.
-            belongs: numbers of new rows to the row that opened the incident each belongs to.
-            notify: what webhooks are to be told of the changes, as they are kept.
-            calibration: what became of its rolling calibration.
-
-        Returns:
-            The changes, as they are kept.
-        """
-        with database.reachable(self._engine), self._writing.begin() as session:
-            row = session.get_one(tables.Stream, stream)
-            last = session.get(tables.StreamRow, (stream, rows[-1][0])) if rows else None
-            if last is not None and last.line == rows[-1][2]:
-                return incidents.keep(session, row, changes)
-            row.counts, row.mark, row.written = dict(counts), dict(mark), written
-            row.alive = notices.now()
-            for one in files:
-                kept = tables.StreamFile(
-                    stream_id=stream, number=one["number"], done=one["done"], state=dict(one)
-                )
-                session.merge(kept)
-            owners = belongs or {}
-            new = [
-                {
-                    "stream_id": stream,
-                    "number": number,
-                    "alarm": alarm,
-                    "line": line,
-                    "incident": owners.get(number),
-                }
-                for number, alarm, line in rows
-            ]
-            if new:
-                session.execute(insert(tables.StreamRow), new)
-            if calibration is not None:
-                rolling.keep(session, stream, calibration)
-            told = incidents.keep(session, row, changes)
-            notices.put(session, stream, notify(told), notices.now())
-            return told
-
-    def incident_counts(self, stream: int) -> dict[str, int]:
-        """Incidents of a stream that are not resolved, by state."""
-        kind = tables.Incident
-        query = select(kind.state, func.count()).where(kind.stream_id == stream).group_by(kind.state)
-        with database.reachable(self._engine), self._sessions() as session:
-            found = {state: int(number) for state, number in session.execute(query)}
-        return {state: found.get(state, 0) for state in ("open", "acknowledged")}
-
-    def rolling(self, stream: int, since: datetime | None = None) -> RollingEntry | None:
-        """The rolling calibration of a stream, with rows kept since a time; None where it has none."""
-        with database.reachable(self._engine), self._sessions() as session:
-            return rolling.found(session, stream, since)
-
-    def owned_rows(self, stream: int) -> list[Owned]:
-        """Rows, among a stream's statistics, that belong to incidents, in order."""
-        with database.reachable(self._engine), self._sessions() as session:
-            return rolling.owned(session, stream)
-
-    def real_rows(self, stream: int) -> set[int]:
-        """Numbers, among a stream's statistics, of rows of incidents that a person took for a fault."""
-        return {one.number for one in self.owned_rows(stream) if one.fault}
-
-    def notices(self, stream: int) -> NoticeQueue:
-        """What webhooks are to be told of a stream."""
-        return NoticeQueue(self._engine, stream)
-
-    def incidents(self, **asked: Any) -> list[Incident]:
-        """Incidents in the order they were opened; for what can be asked see `registry.incidents.found`."""
-        with database.reachable(self._engine), self._sessions() as session:
-            return incidents.found(session, **asked)
-
-    def incident(self, incident: int) -> Incident:
-        """One incident.
-
-        Raises:
-            StateError: there is none of this id.
-        """
-        found = self.incidents(id=incident)
-        if not found:
-            raise StateError(f"there is no incident {incident}; see 'seqmlm incidents list'")
-        return found[0]
-
-    def mark_incident(self, incident: int, **said: Any) -> Incident:
-        """Keep what a person says of an incident: `muted`, `note`, `verdict`, or the `state` (open or
-        acknowledged, which is the verdict "fault" where none is given).
-
-        One that is resolved stays so, and its verdict is kept all the same. Where "normal" is taken back,
-        its likes are heard again.
-
-        Raises:
-            StateError: there is none of this id.
-        """
-        known = self.incident(incident)
-        with database.reachable(self._engine), self._writing.begin() as session:
-            row = session.get_one(tables.Incident, known.id)
-            if "state" in said:
-                said = {"verdict": "fault" if said["state"] == "acknowledged" else None, **said}
-            if row.verdict == "normal" and said.get("verdict", "normal") != "normal":
-                said = {"muted": False, **said}
-            for name, value in said.items():
-                if name != "state" or row.state != "resolved":
-                    setattr(row, name, value)
-            session.flush()
-            return incidents.found(session, id=incident)[0]
-
-    def incident_rows(self, incident: Incident, most: int) -> tuple[int, list[str]]:
-        """How many rows an incident has, those that it silenced included, and the first lines of them."""
-        kind = tables.StreamRow
-        own = (kind.stream_id == incident.stream_id, kind.incident == incident.row)
-        with database.reachable(self._engine), self._sessions() as session:
-            number = session.scalar(select(func.count()).where(*own)) or 0
-            return number, list(
-                session.scalars(select(kind.line).where(*own).order_by(kind.number).limit(most))
-            )
-
-    def stream_rows(self, stream: int, after: int, most: int) -> list[tuple[int, str]]:
-        """Number and line of a stream's rows behind a number, in order, so many at most."""
-        kind = tables.StreamRow
-        query = select(kind.number, kind.line).where(kind.stream_id == stream, kind.number > after)
-        with database.reachable(self._engine), self._sessions() as session:
-            return [
-                (number, line) for number, line in session.execute(query.order_by(kind.number).limit(most))
-            ]
 
     def lineage(self, model: ModelEntry) -> list[ModelEntry]:
         """The models it was trained on from, nearest first."""
         found: list[ModelEntry] = []
-        with database.reachable(self._engine), self._sessions() as session:
+        with self.reading() as session:
             row = session.get_one(tables.Model, model.id).parent
             while row is not None:
                 found.append(self._entry(row))
@@ -407,7 +207,7 @@ class Registry:
         if not (folder / "config.json").is_file():
             raise StateError(f"{folder} is not a model folder: it has no config.json")
         # A server may serve several workspaces, so there only the whole path says where the folder is.
-        own = self._engine.dialect.name == "sqlite" and folder.is_relative_to(self.root)
+        own = self.engine.dialect.name == "sqlite" and folder.is_relative_to(self.root)
         return folder.relative_to(self.root).as_posix() if own else str(folder)
 
     def _find_folder(self, session: Session, name: str, path: str) -> tables.Model | None:
@@ -442,7 +242,7 @@ class Registry:
             tokenizer=_value(TokenizerEntry, row.tokenizer),
             mlflow_run_id=row.mlflow_run_id,
             aliases=tuple(alias.alias for alias in row.aliases),
-            created=streams.utc(row.created),
+            created=database.utc(row.created),
         )
 
 

@@ -149,7 +149,7 @@ class Stream(Base):
 
 
 class StreamFile(Base):
-    """How far one generation of a followed file is; see `streams.generations.FileState`."""
+    """How far one generation of a followed file is; see `watch.generations.FileState`."""
 
     __tablename__ = "seqmlm_stream_files"
 
@@ -188,7 +188,7 @@ class StreamRow(Base):
 
 
 class StreamCalibration(Base):
-    """Which of its own rows a stream's rolling calibration rests on; see `inference.rolling`."""
+    """Which of its own rows a stream's rolling calibration rests on; see `watch.rolling`."""
 
     __tablename__ = "seqmlm_stream_calibrations"
 
@@ -216,7 +216,7 @@ class StreamStatistics(Base):
 
 
 class Incident(Base):
-    """Alarms of a stream that belong together; see `registry.incidents.Incident`."""
+    """Alarms of a stream that belong together; see `watch.store.incidents.Incident`."""
 
     __tablename__ = "seqmlm_incidents"
     __table_args__ = (UniqueConstraint("stream_id", "row"),)

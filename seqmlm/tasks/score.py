@@ -11,7 +11,7 @@ from seqmlm.engine.signals import StopSignals
 from seqmlm.inference.runner import NoProgress, Output, Progress, Runner
 from seqmlm.inference.session import Session
 from seqmlm.streams.outputs import check_outputs
-from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.tasks.score_config import ScoreConfig, ScoringRequest
 from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary, lines, schema, summarized
 from seqmlm.tasks.score_plan import ScoringPlan, check_rate, choose
 from seqmlm.tasks.score_show import ScoreReporter
@@ -68,12 +68,12 @@ def score_files(config: ScoreConfig, stdout: TextIO, progress: Progress | None =
 
 NOT_DURABLE = (
     "a pipe has no durability: what was read of it and not scored is gone when this process dies; files are "
-    "followed with --follow"
+    "watched by 'seqmlm watch'"
 )
 """What is said once where standard input is read live."""
 
 
-def opened(config: ScoreConfig) -> Session:
+def opened(config: ScoringRequest) -> Session:
     """The model of a scoring.
 
     Raises:
@@ -94,7 +94,7 @@ def opened(config: ScoreConfig) -> Session:
     return session
 
 
-def problems_of(config: ScoreConfig, plan: ScoringPlan) -> Problems:
+def problems_of(config: ScoringRequest, plan: ScoringPlan) -> Problems:
     """What receives bad records: a file beside the output, under `on_error` "quarantine"."""
     return Problems(config.on_error, quarantine=config.quarantine, sensitive=plan.sensitive)
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,9 +25,9 @@ from seqmlm.inference.detector import SMALL, JudgedRow
 from seqmlm.inference.runner import Counts, Runner
 from seqmlm.reports.reasons import counted
 from seqmlm.streams.sinks import Kind, Schema
-from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.tasks.score_config import ScoringRequest
 from seqmlm.tasks.score_plan import ScoringPlan
-from seqmlm.tasks.score_shift import FEWEST_TOLD, RECENT, shifted
+from seqmlm.tasks.score_shift import FEWEST_TOLD, shifted
 from seqmlm.tokenizers.base import Tokenizer
 
 TOP_UNITS = 5
@@ -103,7 +99,11 @@ def reason(rule: str, level: Level, judged: JudgedRow) -> str:
 
 
 def lines(
-    config: ScoreConfig, plan: ScoringPlan, counts: ScoreCounts, wanted: Callable[[JudgedRow], bool]
+    config: ScoringRequest,
+    plan: ScoringPlan,
+    counts: ScoreCounts,
+    wanted: Callable[[JudgedRow], bool],
+    further: Callable[[JudgedRow], Mapping[str, Any]] = lambda row: {},
 ) -> Callable[[Sequence[JudgedRow]], list[dict[str, Any]]]:
     """What makes the lines of rows, counts them, and leaves out those that are not asked for.
 
@@ -111,6 +111,7 @@ def lines(
         config, plan: what is asked for.
         counts: of all rows.
         wanted: shown every row; whether it may be written.
+        further: fields that the line of a row has behind all others.
     """
     tokenizer = plan.session.tokenizer
     # Others are scored: an unknown line of a log is a unit like any other.
@@ -136,39 +137,12 @@ def lines(
                     calibrated=plan.calibrated,
                     level=plan.level,
                 ),
-                **(brief(row, plan) if row.alarm and config.follow else {}),
-                **({} if row.beside is None else {"shadow": asdict(row.beside)}),
+                **further(row),
             }
             for row in kept
         ]
 
     return made
-
-
-_LONGEST = 1000  # characters of a message or template that an alarm tells
-
-
-def brief(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
-    """Further fields of an alarm, by which those of a followed file become incidents.
-
-    They are `what` is wrong; of the unit that says most its `message`, its `template` and what was `expected`
-    instead, the most probable first; `time` and `last_time` in ISO 8601; and as `Level.brief` says.
-    """
-    row, scored = judged.row, judged.scored
-    if row.score is None:
-        return {"what": f"an unfamiliar {plan.level.name}"}
-    told = plan.level.brief(row, scored, plan.background, judged.fired)
-    unit, times = told.pop("unit", None), told.pop("times", None) or (row.time, row.time)
-    if unit is not None:
-        fields = unit_fields(row, scored, unit, plan.session.tokenizer)
-        told["message"] = fields["unit"][:_LONGEST]
-        told["expected"] = [one["unit"] for one in fields.get("expected", ())]
-    if "template" in told:
-        told["template"] = told["template"][:_LONGEST]
-    for name, seconds in zip(("time", "last_time"), times, strict=True):
-        with suppress(ValueError, OverflowError, OSError):  # a year beyond all calendars
-            told |= {} if seconds is None else {name: datetime.fromtimestamp(seconds, UTC).isoformat()}
-    return told
 
 
 def summary(bits: Doubles) -> dict[str, float | None]:
@@ -362,24 +336,12 @@ class ScoreSummary:
 UNSCORED = "row without a score, for nothing in it, or too little, can be scored"
 
 
-P_EDGES = (0.001, 0.01, 0.05, *(tenths / 10 for tenths in range(1, 11)))
-"""Upper ends of the bins that p-values are counted in."""
-
-
 class ScoreCounts(Counts):
     """Counts rows as they are judged: units, those without a score, alarms, and incidents.
 
     Attributes:
         unfamiliar_ids: of tokens that stand for what the vocabulary does not have.
         is_known: whether the model was trained on a record; None where that is not known.
-        kept: how many incidents there are, where a stream keeps them; None where they are counted here.
-        p_histogram: rows with p-values up to each of `P_EDGES`, and above the one before; `p_sum` is of all.
-        never_seen: rows that name something which no training line had.
-        shadow_rows, shadow_failed: rows that a version beside judged, too, and that it could not judge.
-        shadow_alarms, shadow_served, shadow_common: of those that both judged, rows that it would alarm, that
-            alarmed, and both.
-        recent: of the last `RECENT` rows with p-values, the bin of each.
-        told: of shifts that were told while files are followed, when; seconds since 1970-01-01 UTC.
         characters: of the records counted by this process, as `inference.batches.characters` counts them.
 
     Args:
@@ -388,7 +350,6 @@ class ScoreCounts(Counts):
 
     unfamiliar_ids: Sequence[int] = ()
     is_known: Callable[[Record], bool] | None = None
-    kept: Callable[[], int] | None = None
 
     characters: int
     units: int
@@ -400,17 +361,7 @@ class ScoreCounts(Counts):
     with_p: int
     low_p: int
     lowest_p: int
-    never_seen: int
-    shadow_rows: int
-    shadow_failed: int
-    shadow_alarms: int
-    shadow_served: int
-    shadow_common: int
-    p_sum: float
-    p_histogram: list[int]
-    recent: deque[int]
-    told: dict[str, float]
-    _NUMBERS: ClassVar[Sequence[str]] = [
+    numbers: ClassVar[Sequence[str]] = [
         "units",
         "alarms",
         "unscored",
@@ -420,13 +371,8 @@ class ScoreCounts(Counts):
         "with_p",
         "low_p",
         "lowest_p",
-        "never_seen",
-        "shadow_rows",
-        "shadow_failed",
-        "shadow_alarms",
-        "shadow_served",
-        "shadow_common",
     ]
+    """Attributes that are kept as numbers."""
 
     def __init__(self, total: float | None = None) -> None:
         self._total = total
@@ -439,12 +385,8 @@ class ScoreCounts(Counts):
     def restore(self, counts: Mapping[str, Any]) -> None:
         super().restore(counts)
         self.characters = 0
-        for name in self._NUMBERS:
+        for name in self.numbers:
             setattr(self, name, int(counts.get(name, 0)))
-        self.p_sum = float(counts.get("p_sum", 0.0))
-        self.p_histogram = list(counts.get("p_histogram", [0] * len(P_EDGES)))
-        self.recent = deque(counts.get("recent", ()), maxlen=RECENT)
-        self.told = dict(counts.get("told", {}))
         self.first = str(counts.get("first_unscored", ""))
         self._incidents = Incidents(int(counts.get("incidents_over", 0)), counts.get("incidents_open", ()))
 
@@ -460,33 +402,22 @@ class ScoreCounts(Counts):
             self.with_p += 1
             self.low_p += judged.p_value <= 0.5
             self.lowest_p += judged.p_value <= 0.05
-            self.p_sum += judged.p_value
-            bin = min(bisect_left(P_EDGES, judged.p_value), len(P_EDGES) - 1)
-            self.p_histogram[bin] += 1
-            self.recent.append(bin)
-        self.never_seen += bool(judged.row.extra.get("never_seen"))
         self.unfamiliar += judged.unfamiliar
-        if (beside := judged.beside) is not None:
-            self.shadow_rows += 1
-            self.shadow_alarms += beside.alarm
-            self.shadow_served += bool(judged.alarm)
-            self.shadow_common += beside.alarm and bool(judged.alarm)
         if judged.row.score is None:
             self.unscored += 1
             self.first = self.first or f"{judged.row.source}:{judged.row.line}"
         if judged.alarm:
             self.alarms += 1
-            if not self.kept:
-                self._incidents.add(*_extent(judged))
+            self.group(judged)
+
+    def group(self, judged: JudgedRow) -> None:
+        """Put an alarm to the incident that it overlaps or touches."""
+        self._incidents.add(*_extent(judged))
 
     def snapshot(self) -> dict[str, Any]:
         return {
             **super().snapshot(),
-            **{name: getattr(self, name) for name in self._NUMBERS},
-            "p_sum": self.p_sum,
-            "p_histogram": list(self.p_histogram),
-            "recent": list(self.recent),
-            "told": self.told,
+            **{name: getattr(self, name) for name in self.numbers},
             "first_unscored": self.first,
             "incidents_over": self._incidents.over,
             "incidents_open": self._incidents.spans,
@@ -494,26 +425,16 @@ class ScoreCounts(Counts):
 
     def shares(self, plan: ScoringPlan | None = None) -> dict[str, float]:
         """`low_p` and `lowest_p` of the summary; nothing of too few rows, here or in the calibration."""
-        if self.with_p < FEWEST_TOLD or not (plan is None or _tells(plan)):
+        if self.with_p < FEWEST_TOLD or not (plan is None or tells_shares(plan)):
             return {}
         return {"low_p": self.low_p / self.with_p, "lowest_p": self.lowest_p / self.with_p}
 
-    def recent_shares(self, plan: ScoringPlan) -> dict[str, float]:
-        """The same of the last `RECENT` rows; nothing of fewer, or of a small calibration."""
-        if len(self.recent) < RECENT or not _tells(plan):
-            return {}
-        shares = {"low_p": 0.5, "lowest_p": 0.05}
-        return {
-            name: sum(P_EDGES[bin] <= most for bin in list(self.recent)) / RECENT
-            for name, most in shares.items()
-        }
-
     def incidents(self) -> int:
         """Groups of alarms that overlap or touch, those still open included."""
-        return self.kept() if self.kept else self._incidents.count
+        return self._incidents.count
 
 
-def _tells(plan: ScoringPlan) -> bool:
+def tells_shares(plan: ScoringPlan) -> bool:
     """Whether the calibration has rows enough for shares of p-values to say something."""
     return plan.stored is not None and plan.stored.rows >= FEWEST_TOLD
 

@@ -5,7 +5,7 @@ The same request to the same model always gives the same plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,12 +28,11 @@ from seqmlm.inference.calibrations import (
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.estimate import work_of
 from seqmlm.inference.model_folder import read_card
-from seqmlm.inference.rolling import Rolling
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.registry import Registry, resolve
-from seqmlm.streams.cursor import Cursor, file_facts
-from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.streams.cursor import file_facts
+from seqmlm.tasks.score_config import ScoringRequest
 from seqmlm.workspace import Workspace
 
 PATIENCE = 600.0
@@ -89,9 +88,9 @@ class ScoringPlan:
         """How much is done at a time."""
         return Budget.of(self.session.model, self.mode)
 
-    def detector(self, rolling: Rolling | None = None) -> Detector:
-        """What makes and judges the rows of records; `rolling` takes the place of the calibration."""
-        return Detector(
+    def detector(self, make: Callable[..., Detector] = Detector) -> Detector:
+        """What makes and judges the rows of records."""
+        return make(
             RecordScorer(self.session),
             self.level,
             mode=self.mode,
@@ -99,15 +98,14 @@ class ScoringPlan:
             calibration=None if self.stored is None else self.stored.fitted,
             alpha=self.alpha,
             want=(*EXPECTED, *(PER_UNIT if self.per_unit else ())),
-            rolling=rolling,
         )
 
-    def request(self, config: ScoreConfig) -> dict[str, Any]:
+    def request(self, config: ScoringRequest) -> dict[str, Any]:
         """What decides the rows: settings, inputs and the files of the model."""
         files: dict[str, str] = {}
-        if config.latency is None and "-" not in config.sources:
+        if "-" not in config.measured:
             domain = self.session.domain
-            files = file_facts(domain.files(config.sources, format=config.format, options=config.options))
+            files = file_facts(domain.files(config.measured, format=config.format, options=config.options))
         return {
             **config.decisive(),
             "mode": str(self.mode),
@@ -119,7 +117,7 @@ class ScoringPlan:
         }
 
 
-def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
+def choose(config: ScoringRequest, session: Session) -> ScoringPlan:
     """Decide level, mode and calibration.
 
     The estimate of what a mode takes rests on no clock: the same request always gets the same mode on the
@@ -178,25 +176,21 @@ class Choice(NamedTuple):
     characters: float | None = None
 
 
-def choose_mode(config: ScoreConfig, session: Session, level: Level) -> Choice:
+def choose_mode(config: ScoringRequest, session: Session, level: Level) -> Choice:
     """The field's own mode, where it is calibrated for what is asked and takes at most `PATIENCE`.
 
     Else one that is calibrated; the cheapest of them, and of all where none is.
     """
-    if config.resume and config.out is not None:
-        begun = Cursor(config.out, {}).begun().get("mode")
-        if isinstance(begun, str):
-            return Choice(begun, "as the scoring that is continued began")
+    if config.begun_mode is not None:
+        return Choice(config.begun_mode, "as the scoring that is continued began")
     own, stored = str(session.mode), _usable(session, level)
     enough = [name for name, one in stored.items() if not _too_rare(config, level, name, one)]
     if stored and not enough:
         name = min(stored, key=lambda mode: stored[mode].fitted.smallest_rate)
         return Choice(name, "it is calibrated with the most rows")
     modes = enough or [own, *([str(ONE_PASS)] if session.tokenizer.units.one_pass else [])]
-    changes = config.since is not None or config.diff is not None  # few, and unknown before they are read
-    sources = ["-"] if config.follow or changes else config.sources
     asked = [Mode.parse(name) for name in dict.fromkeys([*modes, own])]
-    work = work_of(session, level, asked, sources, format=config.format, options=config.options)
+    work = work_of(session, level, asked, config.measured, format=config.format, options=config.options)
     if work is None:
         return Choice(*_of_unknown(own, stored, modes))
     rate = tokens_per_second(session.model)
@@ -286,7 +280,7 @@ def _other_precision(stored: Stored | None, precision: Precision) -> list[str]:
     ]
 
 
-def check_rate(config: ScoreConfig) -> None:
+def check_rate(config: ScoringRequest) -> None:
     """Refuse a rate of alarms that no calibration of the model allows, before the model is loaded.
 
     Raises:
@@ -309,7 +303,7 @@ def check_rate(config: ScoreConfig) -> None:
         raise UsageError(refusal)
 
 
-def _alpha(config: ScoreConfig, level: Level, mode: str, stored: Stored | None) -> float | None:
+def _alpha(config: ScoringRequest, level: Level, mode: str, stored: Stored | None) -> float | None:
     option = config.rate_option
     if option is None:
         return None
@@ -320,14 +314,14 @@ def _alpha(config: ScoreConfig, level: Level, mode: str, stored: Stored | None) 
     return _rate(config, stored)
 
 
-def _rate(config: ScoreConfig, stored: Stored) -> float:
+def _rate(config: ScoringRequest, stored: Stored) -> float:
     if config.alarms_per_day is not None:
         return rate_for(config.alarms_per_day, stored.rows_per_day or 0.0)
     assert config.fpr is not None
     return config.fpr
 
 
-def _too_rare(config: ScoreConfig, level: Level, mode: str, stored: Stored) -> str | None:
+def _too_rare(config: ScoringRequest, level: Level, mode: str, stored: Stored) -> str | None:
     """Why a calibration is too small for the rate that is asked; None where it is not, or none is asked."""
     if config.rate_option is None:
         return None
@@ -343,7 +337,7 @@ def _too_rare(config: ScoreConfig, level: Level, mode: str, stored: Stored) -> s
     )
 
 
-def _uncalibrated(config: ScoreConfig, level: Level, mode: str, option: str) -> StateError:
+def _uncalibrated(config: ScoringRequest, level: Level, mode: str, option: str) -> StateError:
     counts = "" if config.expert == "auto" else f" with --expert {config.expert}"
     return StateError(
         f"{option} needs a calibration, and the model {config.model} has none of level {level.name} in mode "
@@ -351,7 +345,7 @@ def _uncalibrated(config: ScoreConfig, level: Level, mode: str, option: str) -> 
     )
 
 
-def _calibrating(config: ScoreConfig, level: Level, mode: str) -> str:
+def _calibrating(config: ScoringRequest, level: Level, mode: str) -> str:
     """The command that makes the calibration such a scoring needs."""
     counts = "" if config.expert == "auto" else f" --expert {config.expert}"
     return f"'seqmlm calibrate {config.model} NORMAL --level {level.name} --mode {mode}{counts}'"

@@ -51,7 +51,3 @@ def shifted(
             "repeats and copies are, and that there is no alarm says little of them",
         )
     return None
-
-
-RECENT = 200
-"""Rows whose p-values are looked at together while files are followed."""

@@ -165,7 +165,7 @@ class ScoreReporter:
     def _name_data(self, run: TrackedRun) -> None:
         """Tell the run what is scored, by its content, unless that can be read but once."""
         config = self._config
-        if config.latency is not None or "-" in config.sources:
+        if "-" in config.measured:
             return
         with suppress(DataError):  # the scoring itself says what cannot be read, or leaves it out
             named = self._plan.session.domain.files(

@@ -13,9 +13,9 @@ from receiver import NoFiles
 
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import FileLock
-from seqmlm.inference.following import Outbox
-from seqmlm.inference.grouping import Grouping
-from seqmlm.registry import Registry
+from seqmlm.watch.grouping import Grouping
+from seqmlm.watch.outbox import Outbox
+from seqmlm.watch.store import Streams
 from seqmlm.workspace import Workspace
 
 EVIL = "x\x1b[2J\u202e<b>[red]\ud800\x00"
@@ -32,7 +32,7 @@ def _alarm(line: int, what: str, **more: Any) -> dict[str, Any]:
 @pytest.fixture
 def incidents(workspace: Path) -> Path:
     """Two streams: an old incident that is over; one that is open, and has three rows of a hostile log."""
-    with Registry(Workspace.locate()) as registry:
+    with Streams(Workspace.locate()) as registry:
         for name, ago, rows in (
             ("old", 30.0, [_alarm(1, "'close' is missing")]),
             (
@@ -62,7 +62,7 @@ def incidents(workspace: Path) -> Path:
 
 def _later(out: Path, row: dict[str, Any], *, private: bool = False) -> None:
     """A stream begins or goes on with a row."""
-    with Registry(Workspace.locate()) as registry:
+    with Streams(Workspace.locate()) as registry:
         outbox = Outbox(out, registry, {}, NoFiles, private=private)  # type: ignore[arg-type, return-value]
         outbox.begin(Problems())
         outbox.write([row])
@@ -73,7 +73,7 @@ def _later(out: Path, row: dict[str, Any], *, private: bool = False) -> None:
 def test_a_newcomer_is_told_where_incidents_come_from(seqmlm: Run) -> None:
     done = seqmlm("incidents", "list")
     assert (done.code, done.out) == (0, "")
-    assert "--follow" in done.err
+    assert "seqmlm watch MODEL" in done.err
     assert seqmlm("incidents", "list", "--json").json == []
     assert seqmlm("incidents", "list", "--state", "open").err == "no such incidents\n"
 

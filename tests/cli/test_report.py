@@ -18,9 +18,10 @@ from sqlalchemy import update
 
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import FileLock
-from seqmlm.inference.following import Outbox
-from seqmlm.inference.grouping import Grouping
-from seqmlm.registry import Registry, tables
+from seqmlm.registry import tables
+from seqmlm.watch.grouping import Grouping
+from seqmlm.watch.outbox import Outbox
+from seqmlm.watch.store import Streams
 from seqmlm.workspace import Workspace
 
 NOW = datetime.now(UTC)
@@ -47,7 +48,7 @@ def stream(
     """A stream whose rows were judged so many hours ago."""
     clock = [0.0]
     out = home / f"{name}.jsonl"
-    with Registry(Workspace.locate()) as registry:
+    with Streams(Workspace.locate()) as registry:
         outbox = Outbox(
             out,
             registry,
@@ -64,7 +65,7 @@ def stream(
             outbox.commit(0, {}, Problems())
         outbox.close()
         kind = tables.StreamRow
-        with registry._writing.begin() as session:
+        with registry.writing() as session:
             for number, (ago, _) in enumerate(rows, 1):
                 own = (kind.stream_id == outbox.stream, kind.number == number)
                 at = NOW - timedelta(hours=ago)
@@ -73,7 +74,7 @@ def stream(
 
 
 def test_where_nothing_is_followed_the_remedy_is_said(seqmlm: Run, workspace: Path) -> None:
-    seqmlm("report").refused(4, "seqmlm score MODEL 'logs/*.log' --follow")
+    seqmlm("report").refused(4, "seqmlm watch MODEL 'logs/*.log'")
     stream(workspace, [])
     assert seqmlm("report", "nosuch").code == 4
     assert seqmlm("report", "--since", "soon").code == 2
@@ -200,7 +201,7 @@ def test_a_stream_that_an_alias_judges_is_of_its_model(seqmlm: Run, workspace: P
         folder = workspace / f"web{version}"
         folder.mkdir()
         (folder / "config.json").write_text("{}")
-        with Registry(Workspace.locate()) as registry:
+        with Streams(Workspace.locate()) as registry:
             entry = registry.register("web", str(folder), **origin(domain="logs"))
             registry.set_alias(entry, "live")
     stream(workspace, [(1.0, row(1))], request={"model": "web@live"})
@@ -211,7 +212,7 @@ def test_a_stream_that_an_alias_judges_is_of_its_model(seqmlm: Run, workspace: P
 
 def test_pruned_rows_are_said(seqmlm: Run, workspace: Path) -> None:
     out = stream(workspace, [(float(n), row(n)) for n in (40, 30, 20, 10, 1)])
-    with Registry(Workspace.locate()) as registry, registry._writing.begin() as session:
+    with Streams(Workspace.locate()) as registry, registry.writing() as session:
         session.execute(update(tables.Stream).values(written=5))  # as after the next commit
     assert "was pruned:" not in seqmlm("report", "--since", "12h").out
     seqmlm("incidents", "prune", "--older-than", "15h")

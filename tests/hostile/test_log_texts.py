@@ -21,13 +21,13 @@ from receiver import NoFiles
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import printable
-from seqmlm.inference.following import Outbox
-from seqmlm.inference.grouping import Grouping
-from seqmlm.inference.webhooks import Origin, notices, webhooks
-from seqmlm.registry import Registry
-from seqmlm.streams.metrics import prometheus
 from seqmlm.streams.sinks import Schema, open_sink
-from seqmlm.tasks.incidents import list_incidents
+from seqmlm.watch.grouping import Grouping
+from seqmlm.watch.incidents import list_incidents
+from seqmlm.watch.metrics import prometheus
+from seqmlm.watch.outbox import Outbox
+from seqmlm.watch.store import Streams
+from seqmlm.watch.webhooks import Origin, notices, webhooks
 from seqmlm.workspace import Workspace
 
 NASTY = [
@@ -71,7 +71,7 @@ def follow(home: Path, texts: Sequence[str]) -> list[Any]:
     hooks = webhooks(
         [f"http://127.0.0.1:{port}/" for port in (1, 2, 3)], ["plain", "alertmanager", "otlp"], ""
     )
-    with Registry(Workspace.locate()) as registry:
+    with Streams(Workspace.locate()) as registry:
         outbox = Outbox(
             home / "rows.jsonl",
             registry,

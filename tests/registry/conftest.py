@@ -1,49 +1,7 @@
-"""Registries to test on: a file in an empty workspace, and a PostgreSQL server where one is named."""
+"""Registries to test on, on an SQLite file and on a PostgreSQL server where one is named."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from registries import empty_url, home, register, registry
 
-import pytest
-from registered import origin
-
-from seqmlm.registry import ModelEntry, Registry, database
-from seqmlm.workspace import Workspace
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Address of an empty database, once for each kind."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'seqmlm.db'}"
-    return str(request.getfixturevalue("postgres_url"))
-
-
-@pytest.fixture
-def home(empty_url: str, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    """A workspace with a migrated registry of each kind."""
-    monkeypatch.setenv("SEQMLM_DATABASE_URL", empty_url)
-    engine = database.engine(empty_url)
-    database.upgrade(engine)
-    engine.dispose()
-    return Workspace.locate()
-
-
-@pytest.fixture
-def registry(home: Workspace) -> Iterator[Registry]:
-    with Registry(home) as opened:
-        yield opened
-
-
-@pytest.fixture
-def register(home: Workspace, registry: Registry) -> Callable[..., ModelEntry]:
-    """Register a model folder made for the purpose; keyword arguments go to `Registry.register`."""
-
-    def make(name: str, folder: str | None = None, **options: object) -> ModelEntry:
-        directory = home.root / "runs" / (folder or name) / "model"
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "config.json").write_text("{}", encoding="utf-8")
-        return registry.register(name, directory, **{**origin(), **options})
-
-    return make
+__all__ = ["empty_url", "home", "register", "registry"]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from registered import commit, origin
+from registered import origin
 from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 
@@ -50,7 +49,7 @@ def test_data_sets_and_tokenizers_are_kept_once(register: Register, registry: Re
     register("a")
     register("b")
     register("c", **origin(fingerprint="f2"))
-    with registry._sessions() as session:
+    with registry.reading() as session:
         assert session.scalar(select(func.count()).select_from(tables.Dataset)) == 2
         assert session.scalar(select(func.count()).select_from(tables.Tokenizer)) == 1
 
@@ -219,35 +218,3 @@ def test_what_a_server_refuses_is_not_asked_again(workspace: Path) -> None:
     with pytest.raises(StateError, match="duplicate key"):
         database.patiently(refused, pauses.append)
     assert pauses == []
-
-
-def _state(number: int, offset: int, *, done: bool = False) -> dict[str, object]:
-    return {"number": number, "done": done, "offset": offset, "held": {"a": [1, 2]}}
-
-
-def test_a_stream_is_kept_whole_or_not_at_all(registry: Registry) -> None:
-    stream = registry.begin_stream("/out.jsonl", {"fpr": 0.01})
-    assert registry.stream("/other.jsonl") is None
-    row, more = (1, False, '{"id": "a"}'), (2, True, '{"id": "b", "alarm": true}')
-    commit(registry, stream, files=[_state(1, 10), _state(2, 5)], rows=[row], counts={"rows": 1})
-    last: dict[str, Any] = {"counts": {"rows": 2}, "mark": {"bytes": 12, "tail": 7}, "written": 1}
-    commit(registry, stream, files=[_state(1, 20, done=True)], rows=[more], **last)
-    other = (2, True, "another second row")
-    for again in (more, other):  # repeated, or impossible: nothing of this is kept
-        with nullcontext() if again is more else pytest.raises(StateError):
-            commit(registry, stream, files=[_state(2, 99)], written=2, rows=[again])
-    found = registry.stream("/out.jsonl")
-    assert found.request == {"fpr": 0.01}
-    assert {name: getattr(found, name) for name in last} == last
-    assert found.files == (_state(1, 20, done=True), _state(2, 5))
-    assert registry.stream_rows(stream, 0, 9) == [(1, row[2]), (2, more[2])]
-    assert registry.stream_rows(stream, 1, 9) == [(2, more[2])]
-    assert registry.stream_rows(stream, 0, 1) == [(1, row[2])]
-
-
-def test_a_database_with_sensitive_rows_is_its_owners(registry: Registry, home: Workspace) -> None:
-    registry.begin_stream("/out.jsonl", {})
-    registry.protect()
-    if home.database_url.startswith("sqlite"):
-        file = Path(home.database_url.removeprefix("sqlite:///"))
-        assert {one.stat().st_mode & 0o077 for one in file.parent.glob(f"{file.name}*")} == {0}

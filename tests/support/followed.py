@@ -12,8 +12,8 @@ from seqmlm import plugins
 from seqmlm.data.files import Source
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.streams.follow import Follower
-from seqmlm.streams.generations import FileState, Gap
+from seqmlm.watch.follower import Follower
+from seqmlm.watch.generations import FileState, Gap
 
 Row = tuple[str, str]
 """What a record says, and its session."""

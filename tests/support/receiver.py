@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from seqmlm.registry import Incident
+from seqmlm.watch.store import Incident
 
 START = datetime(2026, 3, 5, 10, 0, tzinfo=UTC)
 

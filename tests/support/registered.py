@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from seqmlm.registry import Change, DatasetEntry, Registry, TokenizerEntry
+from seqmlm.registry import DatasetEntry, TokenizerEntry
+from seqmlm.watch.store import Change, Streams
 
 
 def origin(fingerprint: str = "f1", hash_: str = "h1", *, domain: str = "protein") -> dict[str, Any]:
@@ -21,7 +22,7 @@ def origin(fingerprint: str = "f1", hash_: str = "h1", *, domain: str = "protein
 
 
 def commit(
-    registry: Registry, stream: int, *changes: Change, rows: Sequence[tuple[int, bool, str]] = (), **more: Any
+    registry: Streams, stream: int, *changes: Change, rows: Sequence[tuple[int, bool, str]] = (), **more: Any
 ) -> list[Change]:
     """Commit rows and changes of incidents to a stream; of files, counts and the output nothing is said."""
     given: dict[str, Any] = {"files": [], "counts": {}, "mark": {}, "written": 0, **more}

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,20 +15,28 @@ from log_models import NORMAL, write_log_model
 from registered import origin
 
 from seqmlm.inference.runner import NoProgress
-from seqmlm.registry import ModelEntry, Registry
+from seqmlm.registry import ModelEntry
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
-from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_follow import score_following
+from seqmlm.tasks.score_config import ScoreConfig, ScoringRequest
 from seqmlm.tasks.score_output import ScoreSummary
+from seqmlm.watch.config import WatchConfig
+from seqmlm.watch.scoring import watch_files
+from seqmlm.watch.store import Streams
 from seqmlm.workspace import Workspace
 
 OPTIONS = {"window": 4, "session": "none"}
 
 
-def following(model: str, logs: Path, **given: Any) -> ScoreConfig:
+def following(model: str, logs: Path, **given: Any) -> WatchConfig:
     """A request to follow all logs of a folder, with rows in a file beside it."""
     asked = {"max_latency": "0.2s", "options": OPTIONS, "format": "iso", "out": logs.parent / "rows.jsonl"}
-    return ScoreConfig(**{"model": model, "paths": (str(logs / "*.log"),), "follow": True, **asked, **given})
+    return WatchConfig(**{"model": model, "paths": (str(logs / "*.log"),), **asked, **given})
+
+
+def in_one_go(config: WatchConfig, **changed: Any) -> ScoreConfig:
+    """A request to score the same when it is written."""
+    given = {one.name: getattr(config, one.name) for one in fields(ScoringRequest)}
+    return ScoreConfig(**{**given, **changed})
 
 
 class Said(NoProgress):
@@ -63,17 +72,17 @@ def calibrated_model(
 
 def register(folder: str | Path, *aliases: str) -> ModelEntry:
     """Make a model folder the next version of "app"."""
-    with Registry(Workspace.locate()) as registry:
+    with Streams(Workspace.locate()) as registry:
         return registry.register("app", str(folder), aliases=list(aliases), **origin(domain="logs"))
 
 
 def move_alias(entry: ModelEntry, alias: str) -> None:
     """Let an alias name a version."""
-    with Registry(Workspace.locate()) as registry:
+    with Streams(Workspace.locate()) as registry:
         registry.set_alias(entry, alias)
 
 
-def rows_of(config: ScoreConfig) -> list[dict[str, Any]]:
+def rows_of(config: WatchConfig) -> list[dict[str, Any]]:
     """The rows that are written whole."""
     if not config.out.exists():
         return []  # nothing was written
@@ -81,7 +90,7 @@ def rows_of(config: ScoreConfig) -> list[dict[str, Any]]:
 
 
 def follow(
-    config: ScoreConfig,
+    config: WatchConfig,
     until: Callable[[], bool] | int,
     said: Said | None = None,
     *,
@@ -105,7 +114,7 @@ def follow(
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        summary = score_following(config, said, stdout=stdout)
+        summary = watch_files(config, said, stdout=stdout)
     finally:
         ended.set()
         watcher.join()

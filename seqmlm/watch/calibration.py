@@ -1,0 +1,206 @@
+"""Rows of a followed stream to a calibration: what is usual for a model where it judges.
+
+The statistics that the database keeps of a stream's newest rows become a new calibration of the model's
+folder: with those of false alarms, and without those of incidents that a person acknowledged as faults, as in
+a rolling calibration (`watch.rolling`, which says why alarms may not all be left out). Nothing is scored
+again, and no line is read: so the rows must have been judged by the model as it is now.
+
+The trade-off: nobody has labelled these rows. A fault among them that nobody noticed is normal afterwards,
+and hides later ones that are like it, or less unusual.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm.anomaly.values import Doubles
+from seqmlm.config import to_dict
+from seqmlm.errors import StateError, UsageError, number_of
+from seqmlm.evaluation.conformal import FEW, Calibration
+from seqmlm.inference.calibrations import CALIBRATION, Stored, store, stored_calibration
+from seqmlm.inference.expert import Use
+from seqmlm.inference.model_folder import CARD
+from seqmlm.inference.session import Session
+from seqmlm.streams.cursor import file_facts
+from seqmlm.tasks.calibrate import CalibrateResult
+from seqmlm.tasks.models import register_calibrations
+from seqmlm.watch.rolling import refitted
+from seqmlm.watch.store import Owned, RollingEntry, Streams
+from seqmlm.watch.streams import since_of
+from seqmlm.workspace import Workspace
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateStreamConfig:
+    """What `seqmlm calibrate --from-stream` can be told.
+
+    Args:
+        model: reference.
+        stream: the file that the scoring writes.
+        since: a duration ("7d"): only rows that were judged since then.
+        alpha: a rate of alarms, of which it is said what it would rest on.
+        expert: as the scoring was told.
+        seed: of the division of the rows.
+    """
+
+    model: str
+    stream: Path
+    since: str | None = None
+    alpha: float | None = None
+    expert: Use = "auto"
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateStreamResult(CalibrateResult):
+    """What was calibrated from a stream; how many records its rows are of is not known.
+
+    Args:
+        output: the file that the scoring writes.
+        rows: that were used.
+        faults: rows left out, of incidents that were acknowledged as faults.
+        false_alarms: incidents with rows among those used that people took for false alarms.
+        unjudged: such incidents of which nobody has said anything.
+    """
+
+    output: str
+    rows: int
+    faults: int
+    false_alarms: int
+    unjudged: int
+
+
+def judged_by(session: Session, fitted: Calibration, level: str, mode: str) -> dict[str, Any]:
+    """What statistics of rows are of; only of those where all of it is the same a calibration can be made.
+
+    Which calibration judged is not part of it: statistics are what p-values are made of.
+    """
+    files = {Path(path).name: digest for path, digest in file_facts(session.model.files).items()}
+    others = {name: digest for name, digest in files.items() if name not in (CALIBRATION, CARD)}
+    card = json.dumps(to_dict(replace(session.card, files={})), sort_keys=True, default=str)
+    return {
+        "files": {**others, CARD: sha256(card.encode()).hexdigest()},
+        "level": level,
+        "mode": mode,
+        "precision": session.precision,
+        "counts": session.counts,
+        "statistics": list(fitted.statistics),
+    }
+
+
+def calibrate_stream(config: CalibrateStreamConfig) -> CalibrateStreamResult:
+    """Replace a model's calibration of a stream's level and mode by one of the rows the stream judged.
+
+    Raises:
+        UsageError: a rate or duration that is none, or a sensitive model.
+        StateError: no such model or stream; too few rows are kept, or they were judged by another model; the
+            folder cannot be written. Then the model has the calibrations it had.
+    """
+    if config.alpha is not None and not 0 < config.alpha < 1:
+        raise UsageError(f"--alpha is a false positive rate between 0 and 1, not {config.alpha}")
+    begin = None if config.since is None else datetime.now(UTC) - since_of(config.since)
+    output = str(config.stream.expanduser().resolve())
+    with Streams(Workspace.locate()) as registry:
+        entry, owned = _kept(registry, output, begin)
+        known = entry.state["judged_by"]
+        session = Session.open(config.model, precision=known["precision"], expert=config.expert, folder=True)
+        if session.card.sensitive:
+            raise UsageError(
+                "a model of sensitive data is not calibrated from a stream: of whom its rows are is not "
+                "kept; calibrate with files"
+            )
+        level, stored = _own(session, known, config)
+        faults = {one.number for one in owned if one.fault}
+        used = [one for one in entry.rows if one.number not in faults]
+        if len(used) < FEW:
+            within = "" if config.since is None else f" since {config.since} ago"
+            raise StateError(
+                f"{output}: statistics of {number_of(len(used), 'row')} that count as normal are kept"
+                f"{within}, and a calibration needs {FEW}: wait until more are judged, or calibrate with "
+                "files"
+            )
+        made = _made(stored, _table([one.figures for one in used], stored), config)
+        store(Path(session.model.path), {(level, known["mode"]): made})
+        if session.entry is not None:
+            register_calibrations(registry, session.entry)
+    numbers = {one.number for one in used}
+    verdicts = {one.incident: one.verdict for one in owned if one.number in numbers}
+    return CalibrateStreamResult(
+        model=config.model,
+        level=level,
+        records=None,
+        left_out=None,
+        modes={known["mode"]: made.facts(session.model, config.alpha)},
+        problems={},
+        output=output,
+        rows=len(used),
+        faults=len(entry.rows) - len(used),
+        false_alarms=list(verdicts.values()).count("normal"),
+        unjudged=list(verdicts.values()).count(None),
+    )
+
+
+def _kept(registry: Streams, output: str, since: datetime | None) -> tuple[RollingEntry, list[Owned]]:
+    """What is kept of a stream's newest rows, and which of them belong to incidents."""
+    stream = registry.stream(output)
+    if stream is None:
+        raise StateError(f"no scoring of this workspace follows files and writes {output}")
+    entry = registry.rolling(stream.id, since)
+    if entry is None or not entry.state.get("judged_by"):
+        raise StateError(
+            f"no statistics are kept of the rows of {output}: the model that judged them is not calibrated "
+            "for them, or is of sensitive data; calibrate with files"
+        )
+    return entry, registry.owned_rows(stream.id)
+
+
+def _own(session: Session, known: Mapping[str, Any], config: CalibrateStreamConfig) -> tuple[str, Stored]:
+    """The level of the rows and the calibration that is to be replaced.
+
+    Raises:
+        StateError: the rows are of another model or of other statistics, or there is no such calibration.
+    """
+    level = session.model.domain.level(known["level"])
+    stored = stored_calibration(session.model, level, known["mode"])
+    if stored is None:
+        raise StateError(
+            f"{config.model} has no calibration of level {level.name} in mode {known['mode']}, which says "
+            "what statistics judge: make one with files first"
+        )
+    now = judged_by(session, stored.fitted, level.name, known["mode"])
+    if now != known:
+        files = known["files"].keys() | now["files"].keys()
+        parts = [name for name in sorted(files) if known["files"].get(name) != now["files"].get(name)]
+        parts += [name for name in now if name != "files" and now[name] != known.get(name)]
+        raise StateError(
+            f"the rows of {config.stream} were not judged by {config.model} as it is now (different: "
+            f"{', '.join(parts)}), and scores of two models are not mixed: name the model that judged them, "
+            "or follow with this one to another --out and calibrate from that"
+        )
+    return level.name, stored
+
+
+def _table(figures: list[bytes], stored: Stored) -> Doubles:
+    width = 1 + len(stored.fitted.statistics)
+    rows = [np.frombuffer(one, dtype="<f8") for one in figures]
+    if any(len(one) != width for one in rows):
+        raise StateError("the statistics in the database are not whole; calibrate with files")
+    return np.stack(rows)
+
+
+def _made(stored: Stored, table: Doubles, config: CalibrateStreamConfig) -> Stored:
+    return replace(
+        stored,
+        fitted=refitted(stored.fitted, table, seed=config.seed),
+        records=0,
+        source=f"stream:{sha256(table.tobytes()).hexdigest()}",
+        created="",
+    )

@@ -1,0 +1,136 @@
+"""What a watching can be told; what makes no sense is refused before anything is read."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from seqmlm.data.timestamps import duration
+from seqmlm.errors import UsageError
+from seqmlm.streams.outputs import check_outputs
+from seqmlm.streams.sinks import format_of
+from seqmlm.tasks.score_config import ScoringRequest
+from seqmlm.watch import journal
+from seqmlm.watch.grouping import QUIET
+
+FIXED, ROLLING = "fixed", "rolling"
+"""How the rows of a stream are calibrated: by the model's own calibration, or by the stream's newest rows."""
+
+HERE = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchConfig(ScoringRequest):
+    """What `seqmlm watch` can be told.
+
+    Args:
+        paths: files, or patterns of files, that are scored while others write to them.
+        max_latency: duration ("1s", "500ms" as "0.5s") within which a row follows its line.
+        source: "journald" in place of `paths`: see `seqmlm.watch.journal`.
+        ignore: a file of regular expressions: alarms that fit one make no incident.
+        calibration: "fixed", or "rolling": p-values are ranks among the stream's newest rows.
+        shadow: an alias of the model: the version that it names judges the same rows beside.
+        quiet: duration without an alarm after which an incident is over; None for `QUIET`.
+        webhook: addresses that are told of incidents.
+        webhook_format: of what they are sent; one for all, or one each.
+        metrics_port: where counters can be read; 0 for any that is free.
+        metrics_host: address that the port is on.
+    """
+
+    max_latency: str = "1s"
+    source: str | None = None
+    ignore: Path | None = None
+    calibration: str = FIXED
+    shadow: str | None = None
+    quiet: str | None = None
+    webhook: tuple[str, ...] = field(default=(), repr=False)
+    webhook_format: tuple[str, ...] = ()
+    metrics_port: int | None = None
+    metrics_host: str = HERE
+
+    decides_nothing = (
+        *ScoringRequest.decides_nothing,
+        *("max_latency", "ignore", "shadow", "quiet"),
+        *("webhook", "webhook_format", "metrics_port", "metrics_host"),
+    )
+
+    @property
+    def latency(self) -> float:
+        """Seconds within which a row follows its line.
+
+        Raises:
+            UsageError: not a duration above 0.
+        """
+        seconds = duration(self.max_latency)
+        if not seconds:
+            raise UsageError(f"--max-latency is a duration such as 1s or 0.5s; got {self.max_latency!r}")
+        return seconds
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long nothing may come of an incident that goes on.
+
+        Raises:
+            UsageError: not a duration above 0.
+        """
+        seconds = QUIET if self.quiet is None else duration(self.quiet)
+        if not seconds:
+            raise UsageError(f"--quiet is a duration such as 5m or 30s; got {self.quiet!r}")
+        return seconds
+
+    def decisive(self) -> dict[str, Any]:
+        kept = super().decisive()
+        if self.calibration == FIXED:
+            del kept["calibration"]  # what judges is the model
+        return kept
+
+    def check(self) -> None:
+        self._check_files()
+        super().check()
+        check_outputs(self.outputs, streams=True)
+        _ = self.latency, self.quiet_seconds
+        self._check_calibration()
+        self._check_notices()
+
+    def _check_files(self) -> None:
+        if self.source is not None:
+            journal.asked(self.source)
+            if self.paths:
+                raise UsageError("--source takes the place of files: leave one of them out")
+        elif not self.paths:
+            raise UsageError("nothing to watch: name files, or a pattern in quotes such as 'logs/*.log'")
+        if format_of(self.out) != "jsonl":
+            raise UsageError("rows of what is watched are JSON lines: name a file such as a.jsonl with --out")
+        if "-" in self.sources:
+            raise UsageError(
+                "files are watched; standard input is read live by 'seqmlm score MODEL - --max-latency 1s'"
+            )
+        if folder := next(filter(os.path.isdir, self.sources), None):
+            raise UsageError(f"a folder is not watched; name files or a pattern: '{Path(folder) / '*.log'}'")
+
+    def _check_calibration(self) -> None:
+        if self.calibration not in (FIXED, ROLLING):
+            raise UsageError(f"--calibration is {FIXED} or {ROLLING}; got {self.calibration!r}")
+        if self.shadow is None:
+            return
+        if not self.shadow or set(self.shadow) & set("@:/"):
+            raise UsageError(f"--shadow is an alias alone, such as candidate; got {self.shadow!r}")
+        if self.rate_option is None:
+            raise UsageError("--shadow compares alarms: say how many are wanted with --fpr, such as 0.001")
+        if self.calibration == ROLLING:
+            raise UsageError(
+                f"--shadow compares versions by their own calibrations, and --calibration {ROLLING} moves "
+                "only one of them: leave one out"
+            )
+
+    def _check_notices(self) -> None:
+        if self.metrics_host != HERE and self.metrics_port is None:
+            raise UsageError("--metrics-host is the address of --metrics-port, which is not given")
+        if self.webhook_format and not self.webhook:
+            raise UsageError("--webhook-format is that of --webhook, which is not given")
+        if self.webhook and self.rate_option is None:
+            raise UsageError("--webhook is told of alarms: say how many are wanted with --fpr, such as 0.001")
+        if self.metrics_port is not None and not 0 <= self.metrics_port < 1 << 16:
+            raise UsageError(f"--metrics-port is a number up to 65535; got {self.metrics_port}")

@@ -1,0 +1,419 @@
+"""Files that others still write to, rename, cut off and compress: each line once, from where it was left.
+
+A *generation* is one content that grows under a name: `app.log` until it is rotated, then the next one. It is
+recognised by a hash of its first bytes (at most 1,024, those that were read), and of the last ones before the
+place that was reached, whatever it is called meanwhile; the number of its node is a hint only. Each has a
+reader of its own, the one that reads whole files, which is given whole lines, and pauses.
+
+What has to survive is small and says nothing of the content: offsets, and the numbers of the lines that wait
+for others of their record (`data.files.Memory`). After a restart the lines are read again, from the earliest
+one that waits, with the pauses where they were; the trade-off, against storing the lines themselves, is that
+lines that wait are lost with the bytes of a file that is destroyed while nobody follows it. Such a gap is
+told.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+
+from seqmlm.data.files import Source
+from seqmlm.data.record import Record
+from seqmlm.errors import DataError
+from seqmlm.watch.generations import (
+    FILE_BYTES,
+    LONGEST_LINE,
+    Content,
+    Destroyed,
+    FileState,
+    Gap,
+    Generation,
+    NoFile,
+    Packed,
+    begin_alike,
+    goes_on,
+    is_of,
+    opened,
+)
+
+TURN_BYTES = 1 << 20
+"""Bytes that are read of all files, at most, before what was read is scored, less where scoring is slow: with
+the lines that wait, all that is in memory."""
+
+PATIENCE = 5.0
+"""Seconds for which a file that was renamed may still be written to, and a copy of one may come to light."""
+
+_FORGOTTEN = 1000  # generations read to their end that are still recognised
+
+
+# All of them
+
+
+class Follower:
+    """Reads files that grow, fairly, each line once; new files of the patterns as they appear.
+
+    One thread at a time works. After each `turn`, when its records are dealt with, `states` says how far
+    everything is; a new follower that is given all of them goes on.
+
+    Args:
+        patterns: absolute paths, also with `*`, `?`, `[...]` and `**`.
+        read: begins to read a source.
+        states: of an earlier follower.
+        tick: seconds, above 0: lines become records at the latest twice this after they were written.
+        tell: takes a sentence for a person; each is said once.
+        again: context in which lines are read that an earlier follower has read.
+        exclude: absolute paths of files that are not followed: the output.
+        patience: see `PATIENCE`.
+        clock: seconds; one that never goes back.
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        read: Callable[[Source], Iterator[Record]],
+        states: Iterable[FileState] = (),
+        *,
+        tick: float,
+        tell: Callable[[str], None] = lambda text: None,
+        again: Callable[[], AbstractContextManager[None]] = nullcontext,
+        exclude: Iterable[str] = (),
+        patience: float = PATIENCE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._patterns, self._read, self._tell, self._again = patterns, read, tell, again
+        self._tick, self._patience, self._clock = tick, patience, clock
+        self._exclude, self._told = set(exclude), set[str]()
+        self._files: list[Generation] = []
+        self._done: list[FileState] = []
+        self._copies: set[tuple[int, ...]] = set()  # files that hold nothing new
+        self._ended: list[FileState] = []
+        self._error: DataError | None = None
+        self._scan_at = self._clock()
+        self._number, self._size, self._turned, self._read_much = 0, FILE_BYTES, self._scan_at, False
+        self.gaps: list[Gap] = []
+        """What was found missing in the last turn."""
+        self.idle = False
+        """Whether the last turn found nothing to read."""
+        self.lines = self.bytes = 0
+        """What was read of all generations, by earlier followers too."""
+        for state in states:
+            self._number = max(self._number, state.number)
+            self.lines, self.bytes = self.lines + state.line, self.bytes + state.offset
+            if state.done:
+                self._done.append(state)
+            else:
+                self._files.append(Generation(state, read, math.inf))
+        self._done = self._done[-_FORGOTTEN:]
+
+    @property
+    def open(self) -> int:
+        """Generations that are being read."""
+        return len(self._files)
+
+    def turn(self) -> list[Record]:
+        """Read a little of every file that has grown; the records that are whole now.
+
+        Raises:
+            DataError: a record that cannot be read, a turn after the records before it were given.
+        """
+        if self._error is not None:
+            raise self._error
+        self.gaps = []
+        records: list[Record] = []
+        now = self._clock()
+        if now >= self._scan_at:
+            records += self._scan(now)
+            self._scan_at = now + min(1.0, self._tick)
+        left, self.idle, more = self._share(now), True, True
+        while more and left > 0:  # few files have several turns
+            more = False
+            self._files = self._files[1:] + self._files[:1]
+            for file in list(self._files):
+                if left <= 0:
+                    break
+                before, lines = file.state.offset, file.state.line
+                records += self._careful(file, now, min(FILE_BYTES, left))
+                left -= max(0, file.state.offset - before)
+                self.bytes += file.state.offset - before
+                self.lines += file.state.line - lines
+                more = more or (file.state.offset > before and not file.whole)
+                self.idle = self.idle and file.state.offset == before
+        self._read_much = left <= 0
+        return records
+
+    def _share(self, now: float) -> int:
+        """Bytes of this turn: so many that it is dealt with in less than a tick, where it can be."""
+        if self._read_much:
+            late = now - self._turned > self._tick
+            self._size = max(FILE_BYTES // 4, self._size // 2) if late else min(TURN_BYTES, 2 * self._size)
+        self._turned = now
+        return min(self._size, TURN_BYTES)
+
+    @property
+    def changed(self) -> bool:
+        """Whether there are `states` to keep."""
+        return bool(self._ended) or any(file.changed and not file.broken for file in self._files)
+
+    @property
+    def unread(self) -> int:
+        """Bytes of whole lines that are there and were not read; of a compressed file those that expanded."""
+        found = 0
+        for file in self._files:
+            size = file.state.size if file.content is None else file.content.size()
+            found += max(0, size - file.state.offset - file.partial)
+        return found
+
+    def states(self) -> list[FileState]:
+        """How far the generations are that have changed since this was asked last."""
+        found = [file.snapshot() for file in self._files if file.changed and not file.broken]
+        for file in self._files:
+            file.changed = False
+        ended, self._ended = self._ended, []
+        return found + ended
+
+    def close(self) -> None:
+        """Let go of all files; what waits is read again by the next follower."""
+        for file in self._files:
+            file.close()
+
+    # one file
+
+    def _careful(self, file: Generation, now: float, most: int) -> list[Record]:
+        """What one file has; a record that cannot be read ends the turns, after this one."""
+        records: list[Record] = []
+        try:
+            for some in self._some(file, now, most):
+                records += some
+        except (Destroyed, OSError):  # nothing has come of the bytes that were read last
+            self._lose(file, now)
+        except DataError as error:
+            file.broken, self._error = True, error
+            return []
+        return records
+
+    def _some(self, file: Generation, now: float, most: int) -> Iterator[list[Record]]:
+        if file.content is None or file.broken:
+            return
+        try:
+            yield file.take(most, now)
+        except DataError:
+            if not isinstance(file.content, Packed):
+                raise
+            if now - file.since < self._patience:
+                file.content.restart()  # it may still be being compressed
+                return
+            self._say(f"the end of {file.state.path} cannot be unpacked, and is left out")
+            yield self._end(file)
+            return
+        late = None if file.unpaused is None else now - file.unpaused
+        if file.whole and late is None and file.waits:
+            file.unpaused = now
+        if file.whole and late is not None and late >= (1 if file.since < now else 2) * self._tick:
+            yield file.pause()
+        quiet = 0.0 if file.content.packed else self._patience
+        if file.whole and not file.in_place and now - file.since >= quiet:
+            before = -1
+            while before < file.state.offset:  # lines, and then one without its end
+                before = file.state.offset
+                yield file.take(LONGEST_LINE, now, final=True)
+            yield self._end(file)
+            if not os.path.exists(file.state.path):
+                self._say(f"{file.state.path} is gone; a new one is followed when it appears")
+
+    def _end(self, file: Generation) -> list[Record]:
+        records = file.end()
+        self._files.remove(file)
+        self._ended.append(file.state)
+        self._done = [*self._done, file.state][-_FORGOTTEN:]
+        return records
+
+    def _lose(self, file: Generation, now: float) -> None:
+        """Its bytes are gone: look for a copy at the next scan, which is at once."""
+        if file.content is not None:
+            file.content.close()
+        file.content, file.in_place, file.since = None, False, math.inf
+        self._scan_at = now
+
+    # all files
+
+    def _scan(self, now: float) -> list[Record]:
+        records: list[Record] = []
+        matches = self._matches()
+        for file in list(self._files):
+            own, before = file.content, file.in_place
+            file.in_place = own is not None and not own.packed and own.node == _node(file.state.path)
+            if before and not file.in_place:
+                file.since = now  # whoever writes it may go on for a while
+            if file.content is None and not file.broken:
+                try:
+                    self._find(file, matches, now)
+                    if file.content is not None and file.fed is None:
+                        with self._again():
+                            records += file.restored()
+                except Destroyed:
+                    self._lose(file, now)
+                if file.content is None:
+                    file.since = min(file.since, now)  # it may go from name to name while it is looked for
+                    if file.since < now and now - file.since >= self._patience:
+                        records += self._give_up(file)
+        for path in matches:
+            if path not in self._exclude:
+                records += self._meet(path, now)
+        return records
+
+    def _matches(self) -> list[str]:
+        found: set[str] = set()
+        for pattern in self._patterns:
+            if glob.has_magic(pattern) and not os.path.exists(pattern):
+                matching = list(glob.iglob(pattern, recursive=True))
+                if not matching:
+                    self._say(f"nothing matches {pattern} yet; files are followed when they appear")
+                found.update(matching)
+            else:
+                found.add(pattern)
+        return sorted(found)
+
+    def _find(self, file: Generation, matches: Sequence[str], now: float) -> None:
+        """Look for the content of a generation: under its path, else in the files that are called like it."""
+        own = file.state.path
+        folder, name = os.path.split(own)
+        stem = glob.escape(name.split(".")[0] or name)
+        beside = {*glob.iglob(os.path.join(glob.escape(folder), f"{stem}*")), *matches} - {own}
+        if os.path.isfile(own) and not os.access(own, os.R_OK):
+            file.since = now  # it is there, and cannot be read: nothing is gone
+        for path in [own, *sorted(beside)]:
+            with suppress(OSError, NoFile, DataError):
+                key = _key(path)
+                if path in self._exclude or key in file.refused:
+                    continue
+                content = opened(path)
+                if any(one.content is not None and one.content.node == content.node for one in self._files):
+                    content.close()
+                elif is_of(content, file.state):
+                    file.content, file.since = content, now
+                    file.in_place = path == own and not content.packed
+                    file.state.device, file.state.inode = content.node
+                    return
+                else:
+                    content.close()
+                    file.refused.add(key)
+
+    def _give_up(self, file: Generation) -> list[Record]:
+        """A generation is gone: end its reader, if it has one, and tell what is missing."""
+        state = file.state
+        unread = max(0, state.size - state.offset)
+        if file.fed is None or unread:
+            waiting = [min(lines) for lines in state.held.values()]
+            known = file.fed is not None
+            self.gaps.append(
+                Gap(
+                    path=state.path,
+                    line=state.line + 1 if known else min([state.line + 1, *waiting]),
+                    offset=state.offset,
+                    size=unread,
+                )
+            )
+        return self._end(file)
+
+    def _meet(self, path: str, now: float) -> list[Record]:
+        """What is under a path: known, or a new generation."""
+        try:
+            key = _key(path)
+            if key in self._copies or stat.S_ISDIR(key[4]):
+                return []
+            if any(one.content is not None and one.content.node == key[:2] for one in self._files):
+                return []
+            if stat.S_ISREG(key[4]) and not key[2]:
+                return []  # an empty file says not yet what it is
+            content = opened(path)
+        except FileNotFoundError:
+            if not glob.has_magic(path):
+                self._say(f"{path} is not there; it is followed when it appears")
+            return []
+        except OSError as error:
+            self._say(f"{path} cannot be read ({error.strerror}); this is tried again and again")
+            return []
+        except NoFile as error:
+            self._say(f"{path} is {error}")
+            return []
+        try:
+            known = self._known(content)
+        except DataError:
+            content.close()  # still being compressed, or damaged
+            self._say(f"{path} cannot be unpacked; this is tried again and again")
+            return []
+        if known is _COPY:
+            self._copies.add(key)
+        if known is not None:
+            content.close()
+            return []
+        return self._begin(path, content, now)
+
+    def _known(self, content: Content) -> object | None:
+        """Whether nothing new is in a content: it was read under another name, or is so far like another."""
+        for state in self._done:
+            if is_of(content, state) and not content.read(state.offset, 1):
+                return _COPY
+        for file in self._files:
+            own = file.content
+            if not file.state.offset:  # nothing of it was read yet
+                if own is not None and begin_alike(content, own):
+                    return _PERHAPS
+            elif is_of(content, file.state):
+                if own is None or not content.read(max(own.size(), file.state.offset), 1):
+                    return _PERHAPS
+                if not is_of(own, file.state):  # it has been cut off by now, and this may be the copy
+                    return _PERHAPS
+        return None
+
+    def _begin(self, path: str, content: Content, now: float) -> list[Record]:
+        """A new generation, or one that had come to its end and goes on in this content."""
+        state = next((one for one in self._done if goes_on(content, one)), None)
+        if state is None:
+            self._number += 1
+            state = FileState(number=self._number, path=path)
+        else:
+            self._done.remove(state)
+            state.done, state.begin, state.begin_line, state.taken = False, 0, 0, state.line
+        state.device, state.inode = content.node
+        file = Generation(state, self._read, now)
+        file.content, file.in_place = content, not content.packed
+        self._files.append(file)
+        try:
+            with self._again():
+                return file.restored()
+        except Destroyed:
+            self._lose(file, now)
+            return []
+
+    def _say(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._tell(text)
+
+
+_COPY, _PERHAPS = "a copy", "perhaps a copy"
+
+
+def _key(path: str) -> tuple[int, ...]:
+    """What changes when a file does: device, node, size, time, mode."""
+    about = os.stat(path)
+    return (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_mode)
+
+
+def _node(path: str) -> tuple[int, int] | None:
+    with suppress(OSError):
+        about = os.stat(path)
+        return about.st_dev, about.st_ino
+    return None
+
+
+def absolute(pattern: str) -> str:
+    """A path or pattern from the root on, for the working folder may be another next time."""
+    return os.path.abspath(Path(pattern).expanduser())

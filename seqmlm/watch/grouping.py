@@ -1,0 +1,279 @@
+"""What alarms of followed files come to: incidents, by place and time, and what an incident silences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from seqmlm.data.severities import highest
+from seqmlm.errors import DataError, number_of, printable
+from seqmlm.streams.sinks import Fields
+from seqmlm.watch.store import Change, Incident
+from seqmlm.watch.store.incidents import LIKES, TOLD, Kind
+
+QUIET = 300.0
+"""Seconds: an alarm that follows an incident of its file so soon belongs to it, and an incident without one
+for so long is over."""
+
+Ignored = tuple[re.Pattern[str], str]
+"""A pattern, and where it was given: "FILE:LINE"."""
+
+
+def ignored(path: Path) -> list[Ignored]:
+    """The regular expressions of a file, one a line; empty lines and those that begin with # are left out.
+
+    Raises:
+        DataError: the file cannot be read, or a line is no regular expression.
+    """
+    try:
+        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise DataError(f"cannot be read: {reason}", source=str(path)) from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            try:
+                found.append((re.compile(line), f"{path}:{number}"))
+            except re.error as error:
+                raise DataError(
+                    f"{line!r} is not a regular expression: {error}",
+                    source=str(path),
+                    line=number,
+                    remedy="a backslash in front of a character such as ( or [ or * means that character",
+                ) from None
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouping:
+    """Puts the alarms of a stream together.
+
+    Args:
+        model: reference of the model that judges.
+        stream: id.
+        quiet: see `QUIET`.
+        ignored: alarms that one of these fits, by the message or the template that they tell of, make no
+            incident.
+        private: incidents say nothing of what is in the data.
+    """
+
+    model: str
+    stream: int = 0
+    quiet: float = QUIET
+    ignored: Sequence[Ignored] = ()
+    private: bool = False
+
+    def over(self, incident: Incident, now: float) -> bool:
+        """Whether nothing has come for the quiet time; or the clock was set back by as much."""
+        return abs(now - incident.updated.timestamp()) >= self.quiet
+
+    def judge(
+        self, rows: Sequence[tuple[int, Fields]], standing: Sequence[Incident], now: float
+    ) -> tuple[list[tuple[int, Fields]], list[Change], dict[int, int]]:
+        """What some rows do to the incidents of their stream.
+
+        Args:
+            rows: (number, fields) of each.
+            standing: incidents that are not resolved, or whose likes are silenced.
+            now: seconds since 1970-01-01 UTC.
+
+        Returns:
+            The rows, those that are silenced with `muted`, by what; the changes, at most two of an incident;
+            and numbers of rows to the row that opened the incident each belongs to.
+        """
+        found = _Found(self, now)
+        for one in standing:
+            found.stand(one)
+        given = [(number, found.take(number, row) if row.get("alarm") else row) for number, row in rows]
+        return given, list(found.changes.values()), found.belongs
+
+    def begun(self, number: int, row: Fields, now: float) -> Incident:
+        """The incident that a row opens; its texts are `printable`: a log may hold what no database takes."""
+        at, line = datetime.fromtimestamp(now, UTC), int(row["line"])
+        last = int(row.get("last_line", line))
+        shown: dict[str, Any] = {}
+        if not self.private:
+            shown = {
+                "template": printable(row.get("template", "")),
+                "new": tuple(map(_short, row.get("never_seen", ())))[:TOLD],
+                "expected": tuple(map(_short, row.get("expected", ()))),
+                "reason": printable(row.get("reason", "")),
+                "what": printable(row.get("what", "an alarm")),
+                "severity": row.get("severity"),
+                **{name: _named(row, name) for name in ("host", "service")},
+            }
+        place = printable(row["source"])
+        made = Incident(
+            **{"template": "", "new": (), "reason": "", "what": "unusual lines", **shown},
+            stream_id=self.stream,
+            row=number,
+            model=self.model,
+            place=place,
+            title="",
+            first_line=f"{place}:{line}",
+            last_line=f"{place}:{last}",
+            first_time=row.get("time"),
+            last_time=row.get("last_time"),
+            rows=1,
+            lines=int(row.get("lines", 1)),
+            new_lines=int(row.get("new_lines", 0)),
+            p_value=_p_value(row),
+            start=line,
+            end=last + 1,
+            likes=_likes(row),
+            opened=at,
+            updated=at,
+        )
+        return replace(made, title=_title(made))
+
+
+class _Found:
+    """What some rows do, while they are taken one by one."""
+
+    def __init__(self, grouping: Grouping, now: float) -> None:
+        self._grouping, self._now = grouping, now
+        self._open: dict[str, Incident] = {}
+        self._silent: dict[int, Incident] = {}
+        self._likes: dict[int, frozenset[str]] = {}
+        self.changes: dict[tuple[int, bool], Change] = {}
+        self.belongs: dict[int, int] = {}
+
+    def stand(self, one: Incident) -> None:
+        """Take an incident as it stands; one that nothing was added to for long is over."""
+        if one.state != "resolved" and self._grouping.over(one, self._now):
+            one = self._end(one)
+        if one.silences:
+            self._silent[one.row], self._likes[one.row] = one, frozenset(one.likes)
+        elif one.state != "resolved":
+            self._open[one.place] = one
+
+    def take(self, number: int, row: Fields) -> Fields:
+        """Take an alarm; returns it, marked where it is silenced."""
+        texts = [str(row[name]) for name in ("message", "template") if name in row]
+        for pattern, where in self._grouping.ignored:
+            if any(map(pattern.search, texts)):
+                return {**row, "muted": where}
+        new = self._grouping.begun(number, row, self._now)
+        known = [one for one in self._silent.values() if self._likes[one.row].issuperset(new.likes)]
+        if known:  # first one that goes on
+            one = min(known, key=lambda one: (one.state == "resolved", one.row))
+            self.belongs[number] = one.row
+            if one.state != "resolved":
+                self._silent[one.row] = self._change("updated", _joined(one, new))
+            return {**row, "muted": f"incident {one.id}"}
+        before = self._open.get(new.place)
+        if before is not None and not _meets(before, new, self._grouping.quiet):
+            self._end(before)
+            before = None
+        one = new if before is None else _joined(before, new)
+        self._open[new.place] = self._change("updated" if before else "opened", one)
+        self.belongs[number] = one.row
+        return row
+
+    def _end(self, one: Incident) -> Incident:
+        at = datetime.fromtimestamp(self._now, UTC)
+        return self._change("resolved", replace(one, state="resolved", resolved=at))
+
+    def _change(self, kind: Kind, one: Incident) -> Incident:
+        key = (one.row, kind == "resolved")
+        earlier = self.changes.get(key)
+        self.changes[key] = Change(kind=earlier.kind if earlier else kind, incident=one)
+        return one
+
+
+def _joined(one: Incident, new: Incident) -> Incident:
+    """An incident with one more row, given as the incident that it alone would be."""
+    speaks = (new.new_lines > 0, -new.p_value) > (one.new_lines > 0, -one.p_value)
+    names = ("what", "reason", "template", "expected", "host", "service")
+    told = {name: getattr(new, name) for name in names}
+    near = [one, new] if new.place == one.place else [one]  # an alarm that is silenced may be of another
+    first, last = min(near, key=lambda x: x.start), max(near, key=lambda x: x.end)
+    times = [x for x in (one.first_time, one.last_time, new.first_time, new.last_time) if x is not None]
+    joined = replace(
+        one,
+        **(told if speaks else {}),
+        new=tuple(dict.fromkeys((*one.new, *new.new)))[:TOLD],
+        likes=tuple(dict.fromkeys((*one.likes, *new.likes)))[:LIKES],
+        first_line=first.first_line,
+        last_line=last.last_line,
+        first_time=min(times, default=None),
+        last_time=max(times, default=None),
+        severity=highest((one.severity, new.severity)),
+        rows=one.rows + 1,
+        lines=one.lines + new.lines,
+        new_lines=one.new_lines + new.new_lines,
+        p_value=min(one.p_value, new.p_value),
+        start=first.start,
+        end=last.end,
+        updated=new.updated,
+    )
+    return replace(joined, title=_title(joined))
+
+
+def _title(one: Incident) -> str:
+    """What broke, how much of it, and where."""
+    what = one.what
+    if one.new:
+        more = f" and {len(one.new) - _NAMED} more" if len(one.new) > _NAMED else ""
+        was = "was" if len(one.new) == 1 else "were"
+        what = f"{', '.join(one.new[:_NAMED])}{more} {was} never seen"
+    lines = number_of(one.lines, "line")
+    count = f"{one.new_lines:,} of {lines}" if one.new_lines else lines
+    name, last = Path(one.place).name, one.end - 1
+    place = f"{name}:{one.start}" if last == one.start else f"{name}:{one.start}-{last}"
+    return f"{what}: {count}, {place}"
+
+
+_NAMED = 3  # new values in a title
+_LONGEST = 120  # characters of each
+
+
+def _short(text: object) -> str:
+    shown = printable(text)
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."
+
+
+def _named(row: Fields, name: str) -> str | None:
+    """The host or service that most lines of a row name, and how many others there are."""
+    if name not in row:
+        return None
+    more = int(row.get(f"{name}s", 1)) - 1
+    return _short(row[name]) + (f" and {more:,} {'other' if more == 1 else 'others'}" if more else "")
+
+
+def _p_value(row: Fields) -> float:
+    p_value = row.get("p_value")
+    return 1.0 if p_value is None else float(p_value)
+
+
+def _likes(row: Fields) -> tuple[str, ...]:
+    """What alarms are recognised by: all that was never seen, or else what is wrong, which names a template.
+
+    Digests, for what the lines say may not be shown.
+    """
+    texts = [f"new {one}" for one in row.get("never_seen", ())] or [f"what {row.get('what')}"]
+    return tuple(sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16] for text in texts)
+
+
+def _meets(one: Incident, new: Incident, quiet: float) -> bool:
+    """Whether a row joins an incident: it touches it, or follows it soon, by the times of their lines where
+    both have them, else by when they were judged."""
+    if new.start <= one.end and new.end >= one.start:
+        return True
+    before, times = _times(one), _times(new)
+    if before is None or times is None:
+        return abs((new.updated - one.updated).total_seconds()) < quiet
+    return times[0] < before[1] + quiet and times[1] > before[0] - quiet
+
+
+def _times(one: Incident) -> tuple[float, float] | None:
+    if one.first_time is None or one.last_time is None:
+        return None
+    first, last = map(datetime.fromisoformat, (one.first_time, one.last_time))
+    return first.timestamp(), last.timestamp()

@@ -1,0 +1,338 @@
+"""A run over files that are followed: turns of reading, each committed with its rows in one transaction.
+
+The database is the truth. What a turn has read (`watch.generations.FileState`), the rows that came of it
+and the counts are committed together, or not at all; so after a kill the next process begins where the last
+commit left it, and no row is lost or doubled. The file of rows comes after that: its length, with the number
+of its last row, is in the next commit, and whoever continues cuts it back to that and fills it again from the
+database. The trade-off: the rows are in the database as well as in the file.
+
+Standard output cannot be cut back. Rows are given to it in order, and none is left out; those after the last
+commit before a kill are given twice.
+
+Rows that alarm become incidents (`watch.grouping`) in the same transaction. What is open is asked of the
+database each time that a row alarms, and not remembered: a person may have acknowledged or muted it by then.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.errors import StateError, number_of
+from seqmlm.inference.batches import Batch, Budget, Encoded, Input, encoded_batches
+from seqmlm.inference.runner import Output
+from seqmlm.inference.session import Session
+from seqmlm.registry import patiently
+from seqmlm.streams.cursor import Position, differences
+from seqmlm.streams.sinks import Fields, LinesSink, Mark, Schema, StreamSink, changed, json_lines
+from seqmlm.watch.follower import Follower
+from seqmlm.watch.generations import FileState, Gap
+from seqmlm.watch.grouping import Grouping
+from seqmlm.watch.rolling import Rolling
+from seqmlm.watch.store import Change, Incident, Notice, Streams
+
+COMMIT_SECONDS = 5.0
+"""Between commits of how far files were read, where no row came of it."""
+
+ALIVE_SECONDS = 60.0
+"""Between commits of a stream that reads nothing: whoever looks at the database sees that it is alive."""
+
+_MOMENT = 0.05  # seconds between two looks at files that do not grow
+_REFILLED = 1000  # rows that are fetched at a time to fill the output again
+
+
+class Outbox(Output):
+    """The rows of files that are followed on their way to the database, and from there to a file.
+
+    Args:
+        path: of the JSON lines; with `stdout` nothing is there, and what is kept beside it has its name.
+        registry: where the stream is kept.
+        request: what decides the rows; a stream is continued where all of it is the same.
+        follow: begins to follow the files, given how far they were read.
+        private: only the owner may read the file, and a database that is a file.
+        grouping: what puts alarms together; None: by `QUIET`, of no named model.
+        tell: takes what happened to incidents, after it was committed.
+        clock: seconds since 1970-01-01 UTC.
+        notify: what webhooks are to be told of changes of incidents.
+        rolling: keeps statistics of the rows with them, for a calibration that moves on or a new one; None
+            where none are kept.
+        stdout: takes the rows in place of a file.
+
+    Attributes:
+        number: of the last row that was taken.
+        stream: number of the stream in the database; 0 before `begin`.
+        gaps: places where bytes were destroyed, of the whole stream.
+    """
+
+    follower: Follower
+    gaps = 0
+
+    def __init__(
+        self,
+        path: Path,
+        registry: Streams,
+        request: Mapping[str, Any],
+        follow: Callable[[Sequence[FileState]], Follower],
+        *,
+        private: bool = False,
+        grouping: Grouping | None = None,
+        tell: Callable[[Change], None] = lambda change: None,
+        clock: Callable[[], float] = time.time,
+        notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda changes: (),
+        rolling: Rolling | None = None,
+        stdout: TextIO | None = None,
+    ) -> None:
+        super().__init__(path, Schema(columns={}), private=private, stdout=stdout)
+        self._grouping = replace(grouping or Grouping(model=""), private=private)
+        self._tell, self._clock, self._rolling = tell, clock, rolling
+        self._unresolved: dict[int, Incident] = {}
+        self._out, self._registry, self._follow, self._notify = path, registry, follow, notify
+        self._name = str(path.expanduser().resolve())
+        self._request = json.loads(json.dumps(request, default=str))
+        self._lines: LinesSink | StreamSink | None = None
+        self._stream = self.number = self._written = 0
+        self._mark: Mark = {}
+        self._waiting: list[tuple[int, Fields]] = []
+
+    @property
+    def stream(self) -> int:
+        return self._stream
+
+    def begin(self, problems: Problems) -> Position:
+        """Find the stream of this output, or begin one; the file is brought to what the database has.
+
+        Raises:
+            StateError: the stream was asked something else, or the file is not what was written.
+        """
+        self.claim()
+        if self._private:
+            self._registry.protect()
+        found = self._registry.stream(self._name)
+        if found is None:
+            return self._begin_stream()
+        if differing := differences(found.request, self._request):
+            other = "name another --out" if self._stdout is None else "name a file with --out"
+            raise StateError(
+                f"cannot go on with {self._out}: {'; '.join(differing)}; give what was given before, or "
+                f"{other}"
+            )
+        self._stand(found.id)
+        self._written, self._mark = found.written, found.mark
+        if found.pruned.rows and found.mark and not self._out.exists():
+            self.notes.append(
+                f"{self._out} is gone, and is written anew without {number_of(found.pruned.rows, 'row')} "
+                f"that were pruned from the database, of those up to number {found.pruned.through:,}"
+            )
+        self._refill()
+        counts = dict(found.counts)
+        if met := counts.pop("problems", {}):
+            problems.cut_quarantine(int(met["quarantined"]))
+            with problems.replaying(met):
+                pass  # counting continues from what was met then
+        self.gaps = int(counts.pop("gaps", 0))
+        self.follower = self._follow([FileState(**one) for one in found.files])
+        left = len(self._unresolved)
+        more = f", with {left:,} {'incident that is' if left == 1 else 'incidents that are'} not over"
+        self.notes.append(
+            f"going on with {self._out} behind {number_of(self._written, 'row')}{more if left else ''}"
+        )
+        return Position(records=int(counts.get("records", 0)), rows=self.number, counts=counts)
+
+    def _begin_stream(self) -> Position:
+        if self._stdout is None and self._out.exists() and self._out.stat().st_size:
+            raise StateError(
+                f"{self._out} is there, and no following of this workspace has written it: name another "
+                "--out, or move it away"
+            )
+        self._stand(self._registry.begin_stream(self._name, self._request))
+        self._lines = self._opened()
+        self.follower = self._follow([])
+        return Position()
+
+    def _stand(self, stream: int) -> None:
+        """Go on with the incidents of a stream."""
+        self._stream, self._grouping = stream, replace(self._grouping, stream=stream)
+        standing = self._registry.incidents(stream=stream, standing=True)
+        self._unresolved = {one.row: one for one in standing if one.state != "resolved"}
+        self.take_up(self._rolling)
+
+    def take_up(self, rolling: Rolling | None, model: str | None = None) -> None:
+        """From now on keep this calibration with the rows; it goes on where it was, if it was this one's.
+
+        Args:
+            rolling: see the class.
+            model: reference of the model that judges; None: as before.
+        """
+        self._rolling = rolling
+        self._grouping = replace(self._grouping, model=model or self._grouping.model)
+        if rolling is not None:
+            real = partial(patiently, partial(self._registry.real_rows, self._stream))
+            rolling.begin(self._registry.rolling(self._stream), real)
+
+    @property
+    def due(self) -> bool:
+        """Whether an incident is over that is not resolved: time for a commit."""
+        now = self._clock()
+        return any(self._grouping.over(one, now) for one in self._unresolved.values())
+
+    def incidents(self) -> int:
+        """How many there were, in the whole stream."""
+        found = self._registry.stream(self._name)
+        pruned = 0 if found is None else found.pruned.incidents
+        return len(self._registry.incidents(stream=self._stream)) + pruned
+
+    def _refill(self) -> None:
+        """Cut the file back to its mark, and write the rows that come after it."""
+        mark = dict(self._mark) or None
+        if mark is not None and not self._out.exists():
+            mark, self._written = None, 0
+        try:
+            self._lines = self._opened(mark)
+        except StateError as error:
+            if str(error) != str(changed(self._out)):
+                raise
+            raise StateError(
+                f"cannot go on with {self._out}: it is not what was written to it; put it back, or move it "
+                "away, and it is written anew from what rows the database has"
+            ) from None
+        while some := self._registry.stream_rows(self._stream, self._written, _REFILLED):
+            self._lines.put("".join(f"{line}\n" for _, line in some).encode())
+            self._written = some[-1][0]
+        self._mark = self._lines.commit()
+        self.number = self._written
+
+    def _opened(self, mark: Mark | None = None) -> LinesSink | StreamSink:
+        if self._stdout is not None:
+            return StreamSink(self._stdout, json_lines)
+        return LinesSink(self._out, private=self._private, mark=mark)
+
+    def write(self, rows: Sequence[Fields]) -> None:
+        """Take rows; they are kept with the next commit."""
+        for row in rows:
+            self.number += 1
+            self._waiting.append((self.number, row))
+
+    def tell_gap(self, gap: Gap) -> None:
+        """Take a row that says which bytes could not be read."""
+        self.gaps += 1
+        known = f"at least {gap.size:,} bytes" if gap.size else "what was written"
+        self.write(
+            [
+                {
+                    "id": f"{Path(gap.path).name}:{gap.line}",
+                    "source": gap.path,
+                    "line": gap.line,
+                    "gap": {"offset": gap.offset, "bytes": gap.size or None},
+                    "reason": f"{known} from here on was destroyed before it could be read: {gap.cause}",
+                }
+            ]
+        )
+
+    def commit(self, records: int, counts: Mapping[str, Any], problems: Problems) -> None:
+        """Keep rows, counts and the states of the files together; then write the rows to the file.
+
+        Raises:
+            StateError: the database or the file cannot be written; what was committed before stays.
+        """
+        assert self._lines is not None
+        given, changes, belongs = self._waiting, list[Change](), dict[int, int]()
+        if self.due or any(row.get("alarm") for _, row in given):
+            standing = patiently(partial(self._registry.incidents, stream=self._stream, standing=True))
+            given, changes, belongs = self._grouping.judge(given, standing, self._clock())
+        rows = [(number, bool(row.get("alarm")), _line(row)) for number, row in given]
+        save = partial(
+            self._registry.commit_stream,
+            self._stream,
+            files=[asdict(one) for one in self.follower.states()],
+            rows=rows,
+            counts={**counts, "records": records, "gaps": self.gaps, "problems": problems.snapshot()},
+            mark=self._mark,
+            written=self._written,
+            changes=changes,
+            belongs=belongs,
+            notify=self._notify,
+            calibration=None if self._rolling is None else self._rolling.change(),
+        )
+        done, self._waiting = patiently(save), []
+        if self._rolling is not None:
+            self._rolling.committed()
+        if rows:
+            self._lines.put("".join(f"{line}\n" for _, _, line in rows).encode())
+            self._mark = self._lines.commit()
+            self._written = rows[-1][0]
+        for change in done:
+            self._unresolved[change.incident.row] = change.incident
+            if change.kind == "resolved":
+                del self._unresolved[change.incident.row]
+            self._tell(change)
+
+    def finish(self) -> None:
+        """Nothing: a stream has no end."""
+
+    def keep(self) -> None:
+        """Nothing: rows that were not committed come again."""
+
+    def forget(self, problems: Problems) -> None:
+        """Nothing: what was begun goes on."""
+
+    def close(self) -> None:
+        """Close all files, and let others write the output."""
+        if hasattr(self, "follower"):
+            self.follower.close()
+        if self._lines is not None:
+            self._lines.close()
+            self._lines = None
+        super().close()
+
+
+def turns(
+    session: Callable[[], Session],
+    outbox: Outbox,
+    problems: Problems,
+    *,
+    budget: Budget,
+    stopping: Callable[[], bool],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Iterable[Batch[Encoded]]]:
+    """The batches of turn after turn, until it is to stop; each is to be committed before the next.
+
+    Args:
+        session: gives what tokenizes the records of a turn.
+        outbox: its follower reads; it takes what is told of gaps.
+        problems: receives bad records.
+        budget: of a batch.
+        stopping: asked before each turn; then what was read last is committed once more.
+        clock, sleep: seconds.
+    """
+    committed, follower = clock(), outbox.follower
+    while not stopping():
+        records = follower.turn()
+        for gap in follower.gaps:
+            outbox.tell_gap(gap)
+        waited = clock() - committed
+        late = waited >= (COMMIT_SECONDS if follower.changed else ALIVE_SECONDS) or outbox.due
+        if records or follower.gaps or late:
+            current = session()
+            given = Input(partial(_these, records), current.domain, current.tokenizer)
+            yield encoded_batches(given, problems, ahead=False, budget=budget) if records else []
+            committed = clock()
+        if follower.idle:
+            sleep(_MOMENT)
+    yield []
+
+
+def _line(row: Fields) -> str:
+    return json_lines([row]).decode().rstrip()
+
+
+def _these(records: list[Record], told: Problems) -> list[Record]:
+    """Records that were read already."""
+    return records

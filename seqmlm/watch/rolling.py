@@ -1,0 +1,287 @@
+"""A calibration that moves on with a stream: its newest rows take the place of the rows it was made with.
+
+The model's own calibration judges until the stream has as many rows. Then, every so many rows, the ranks are
+made anew of the newest ones; which statistics judge, and how they are fused, stays as it was chosen. A row
+counts after one more such step, so that somebody can say meanwhile that it is a real incident: rows of
+incidents that a person acknowledged are left out, and only those. Leaving out all alarms would be wrong. At a
+rate a they are the share a of the normal rows, the most unusual ones; of the others the next window alarms at
+the share a of what is left, so that 1 - (1 - a)^2 of normal rows alarm, after k windows 1 - (1 - a)^(k + 1):
+.01 becomes .02, .03, .04 and so on, without an end.
+
+The trade-off: what nobody acknowledged is normal after a while. b rows of an incident in a window of n make
+the calibration blind to what is less unusual than they are as soon as b / n exceeds the rate.
+
+Of a stream whose calibration is fixed the same rows are kept, for a new calibration that somebody asks for
+(`watch.calibration`); they move nothing.
+
+Moves depend on the number of a row in its stream, and on nothing that is not in the database; so how rows
+were batched, and where a scorer was killed, changes no p-value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from seqmlm.anomaly.levels import Level
+from seqmlm.anomaly.values import Bools, Doubles, Longs, Row
+from seqmlm.errors import StateError
+from seqmlm.evaluation.conformal import FEW, Calibration, Judgement, Statistics
+from seqmlm.inference.batches import Encoded
+from seqmlm.inference.detector import Detector, JudgedRow, table
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.watch.store import Figures, RollingChange, RollingEntry
+
+_STEPS = 4  # moves while a window of rows passes: each takes up to a second where statistics are many
+_HELD = 2  # windows of rows that are held: some may turn out to be of a real incident
+_ENOUGH = 1000  # rows that a window has at least where nothing moves, for a calibration of rates of .002
+
+
+def size_of(own: Calibration, rate: float | None) -> int:
+    """Rows that a rolling calibration has: as many as the model's own, and as many as the rate needs.
+
+    Half of them are ranked. Fewer than `FEW` are not taken: they would be cross-fitted by records, and a
+    stream's rows of one record come one after another.
+    """
+    needed = 0 if rate is None or rate < own.smallest_rate else 2 * math.ceil(1 / rate - 1)
+    return max(own.rows, needed, FEW)
+
+
+def refitted(own: Calibration, table: Doubles, *, seed: int) -> Calibration:
+    """A calibration of other rows, whose statistics judge as they do in one that there is.
+
+    Args:
+        own: says which statistics there are, and how they are fused.
+        table: (N, 1 + S) a row's length and its statistics, as `Rolling` keeps them.
+        seed: of the half that is ranked.
+    """
+    statistics = dict(zip(own.statistics, table.T[1:], strict=True))
+    return Calibration.fit(statistics, table[:, 0].astype(np.int64), seed=seed, fusion=own.fusion)
+
+
+class Rolling:
+    """The calibration of a stream.
+
+    Args:
+        own: the model's calibration.
+        of: names the model, level, mode and calibration; the rows of another one are not taken over.
+        rate: share of normal rows that may raise an alarm; None where none is asked.
+        fixed: the model's own calibration judges for good; rows are kept all the same.
+        judged_by: what the statistics of rows are of, to be kept with them.
+
+    Attributes:
+        fitted: judges rows now.
+        size, step: rows it rests on once it moves, and between two moves.
+        moves: how many there were.
+    """
+
+    def __init__(
+        self,
+        own: Calibration,
+        of: str,
+        *,
+        rate: float | None = None,
+        fixed: bool = False,
+        judged_by: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.own, self._of, self._rate, self.fixed = own, of, rate, fixed
+        self._judged_by = dict(judged_by or {})
+        self._real: Callable[[], Collection[int]] = frozenset
+        self.fitted = own
+        self.size = size_of(own, rate)
+        self.step = -(-self.size // _STEPS)
+        self.moves = 0
+        self._guarantees = rate is not None and rate >= own.smallest_rate
+        self._number = self._moved = 0
+        self._held: dict[int, Doubles] = {}
+        self._window: list[int] = []
+        self._known: Bools = np.zeros(0, dtype=np.bool_)
+        self._fresh: list[int] = []  # numbers that were not committed
+        self._rows: dict[int, int] = {}  # of these, alarms to their rows of results
+        self._dropped: list[int] = []
+        self._anew = True
+
+    @property
+    def rows(self) -> int:
+        """Rows of the stream that the calibration rests on now; 0 while it is the model's own."""
+        return 0 if self.fitted is self.own else len(self._window)
+
+    # What judges
+
+    def parts(self, scored: Sequence[Sequence[bool]]) -> Iterator[slice]:
+        """Slices of some records, each to be judged and taken, by the calibration as it is then, before the
+        next.
+
+        Args:
+            scored: of each record, which of its rows have a score.
+        """
+        if self.fixed:
+            self._forget(self._number)
+            yield self._part(scored, 0, len(scored))
+            return
+        begin = ahead = 0
+        for place, own in enumerate(scored):
+            if self._number + ahead >= self._moved + self.step:  # a record is judged as a whole
+                if place > begin:
+                    yield self._part(scored, begin, place)
+                self._move()
+                begin, ahead = place, 0
+            ahead += sum(own)
+        if len(scored) > begin:
+            yield self._part(scored, begin, len(scored))
+
+    def _part(self, scored: Sequence[Sequence[bool]], begin: int, end: int) -> slice:
+        self._known = np.array([one for own in scored[begin:end] for one in own], dtype=np.bool_)
+        return slice(begin, end)
+
+    def take(self, statistics: Statistics, lengths: Longs) -> None:
+        """Take the (M,) statistics of the rows that were just judged."""
+        columns = [lengths, *(statistics[name] for name in self.own.statistics)]
+        for figures in np.stack(columns, axis=1).astype("<f8")[self._known]:
+            self._number += 1
+            self._held[self._number] = figures
+            self._fresh.append(self._number)
+
+    def tie(self, judged: Iterable[tuple[bool, bool]], rows: Iterable[int]) -> None:
+        """Say which rows of results the alarms of the batch that was just judged have.
+
+        Args:
+            judged: of each row of the batch, whether it has a score, and whether it is an alarm.
+            rows: numbers of the rows of results of the alarms, in order.
+        """
+        given = list(judged)
+        number, numbers = self._number - sum(scored for scored, _ in given), iter(rows)
+        for scored, alarm in given:
+            number += scored
+            row = next(numbers) if alarm else None
+            if scored and row is not None:
+                self._rows[number] = row
+
+    def _move(self) -> None:
+        """Rest on the newest rows, as they are at the last multiple of the step."""
+        self._moved = self._number // self.step * self.step
+        last = self._moved - self.step
+        left_out = self._real()
+        usual = [number for number in self._held if number <= last and number not in left_out]
+        self._window = usual[-self.size :] if len(usual) >= self.size else []
+        self._forget(last)
+        before = self.fitted
+        self._fit()
+        self.moves += before is not self.fitted
+
+    def _forget(self, last: int) -> None:
+        """Hold no more than is needed once rows up to a number count."""
+        window = max(self.size, _ENOUGH) if self.fixed else self.size
+        kept, oldest, old = set(self._window), last - _HELD * window, list[int]()
+        for number in self._held:  # in order
+            if number > oldest:
+                break
+            if number not in kept:
+                old.append(number)
+        for number in old:
+            del self._held[number]
+        self._dropped += old
+
+    def _fit(self) -> None:
+        """Make the calibration of the window; that is the model's own where rows are too few."""
+        self.fitted = self.own
+        if not self._window:
+            return
+        table = np.stack([self._held[number] for number in self._window])
+        made = refitted(self.own, table, seed=self._moved)  # another half is ranked each time
+        if not self._guarantees or (self._rate or 0) >= made.smallest_rate:
+            self.fitted = made
+
+    # What is kept
+
+    def change(self) -> RollingChange:
+        """What is to be kept with the next commit; `committed` says that it was."""
+        fresh = [number for number in self._fresh if number in self._held]
+        given = [Figures(number=n, row=self._rows.get(n), figures=self._held[n].tobytes()) for n in fresh]
+        state = {
+            "of": self._of,
+            "number": self._number,
+            "moved": self._moved,
+            "moves": self.moves,
+            "window": _ranges(self._window),
+            "judged_by": self._judged_by,
+        }
+        return RollingChange(state=state, rows=given, dropped=tuple(self._dropped), anew=self._anew)
+
+    def committed(self) -> None:
+        """What `change` gave is kept."""
+        self._fresh, self._rows, self._dropped, self._anew = [], {}, [], False
+
+    def begin(self, entry: RollingEntry | None, real: Callable[[], Collection[int]]) -> None:
+        """Go on as it was at the last commit; begin anew where that was of another calibration.
+
+        Args:
+            entry: what was kept; None for nothing.
+            real: asked at each move: numbers, among the rows of the stream that have a score, of those of
+                incidents that somebody acknowledged.
+
+        Raises:
+            StateError: what was kept makes no sense.
+        """
+        self._real = real
+        if entry is None or entry.state.get("of") != self._of:
+            return
+        try:
+            held = {one.number: np.frombuffer(one.figures, dtype="<f8") for one in entry.rows}
+            window = [n for first, last in entry.state["window"] for n in range(first, last + 1)]
+            width = 1 + len(self.own.statistics)
+            if not held.keys() >= set(window) or any(len(one) != width for one in held.values()):
+                raise ValueError("rows are missing")
+            self._number, self._moved = int(entry.state["number"]), int(entry.state["moved"])
+            self.moves = int(entry.state["moves"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise StateError(
+                f"the rolling calibration in the database cannot be used ({error}); name another --out, or "
+                "leave --calibration out"
+            ) from None
+        self._held, self._window, self._anew = held, window, False
+        self._fit()
+
+
+def _ranges(numbers: Sequence[int]) -> list[list[int]]:
+    """Ascending numbers as first and last of runs.
+
+    >>> _ranges([3, 4, 5, 9])
+    [[3, 5], [9, 9]]
+    """
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return found
+
+
+class RollingDetector(Detector):
+    """Judges by the calibration of a stream, which is given the statistics of all rows.
+
+    Args:
+        rolling: the calibration.
+        scorer, level: as of `Detector`, and so are the rest.
+    """
+
+    def __init__(self, rolling: Rolling, scorer: RecordScorer, level: Level, **rest: Any) -> None:
+        super().__init__(scorer, level, **rest)
+        self._rolling = rolling
+
+    def encoded(self, encoded: Sequence[Encoded]) -> list[JudgedRow]:
+        found = self.scored(encoded)
+        rows, judged = self.rows(found), list[JudgedRow]()
+        for part in self._rolling.parts([[row.score is not None for row in own] for own in rows]):
+            judged += self.judge(found[part], rows[part])
+        return judged
+
+    def judgement(self, rows: Sequence[Row]) -> Judgement:
+        statistics, lengths = table(rows, self.level.judges)
+        found = self._rolling.fitted.judge(statistics, lengths)
+        self._rolling.take(statistics, lengths)
+        return found

@@ -1,0 +1,254 @@
+"""Versions of the model that watches files: aliases move while it runs, and a shadow judges beside it.
+
+A shadow judges the rows of the version that serves, of the same records and at the same level, with its own
+tokenizer, calibration and background. Its answers are written beside those of the serving version and lead to
+nothing else; whatever fails in it is said once, and costs its own answers alone. The trade-off: it takes its
+turn in the same process, so every batch takes as long as both of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
+
+from seqmlm.data.problems import Problems
+from seqmlm.errors import SeqmlmError, StateError, UsageError
+from seqmlm.inference.batches import Batch, Encoded
+from seqmlm.inference.detector import Detector, JudgedRow
+from seqmlm.inference.runner import Progress
+from seqmlm.registry import Registry
+from seqmlm.tasks.score import opened
+from seqmlm.tasks.score_plan import ScoringPlan, choose
+from seqmlm.watch.config import WatchConfig
+from seqmlm.watch.rows import Beside, ComparedRow, WatchCounts
+
+_LOOK = 1.0  # seconds between two looks at what an alias names
+
+
+def alias_of(config: WatchConfig, plan: ScoringPlan) -> str | None:
+    """The alias that names the model, NAME@ALIAS, which may name another version at any time; else None."""
+    name, _, alias = config.model.partition("@")
+    entry = plan.session.entry
+    return alias if entry is not None and name == entry.name and alias else None
+
+
+def reference(config: WatchConfig, plan: ScoringPlan) -> str:
+    """Which version judges, where the model is registered."""
+    entry = plan.session.entry
+    return config.model if entry is None else entry.reference
+
+
+def version_plan(config: WatchConfig, named: str, beside: ScoringPlan) -> ScoringPlan:
+    """The plan for another version of a model, which is to judge as this one does.
+
+    Args:
+        config: what is asked.
+        named: reference of the version.
+        beside: the plan of the version that judges, whose mode it takes.
+
+    Raises:
+        UsageError: it is of another field, level or kind of data, or its calibration has too few rows.
+        StateError: it cannot be loaded, or is not calibrated.
+    """
+    again = replace(config, model=named, mode=str(beside.mode))
+    plan = choose(again, opened(again))
+    if beside.calibrated and not plan.calibrated:
+        raise StateError(
+            f"it is not calibrated for level {beside.level.name} in mode {beside.mode} ('seqmlm calibrate')"
+        )
+    parts = {
+        "domain": (beside.session.domain.name, plan.session.domain.name),
+        "level": (beside.level.name, plan.level.name),
+        "kind of data: one model is of sensitive data": (beside.sensitive, plan.sensitive),
+    }
+    if differing := next((name for name, (one, two) in parts.items() if one != two), None):
+        raise UsageError(f"it has another {differing}; score with it to another --out")
+    return plan
+
+
+class Successor:
+    """Takes up another version of a model between two turns, when the alias that names it moves.
+
+    Args:
+        name, alias: of the model.
+        seen: reference of the version that the alias names.
+        take_up: takes up the version of a reference; raises a `SeqmlmError` where that cannot be.
+        registry: knows what the alias names.
+        progress: told which version judges from now on, or why it is not taken up.
+        role: what a version that is taken up does.
+        judging: whether that version does so; else it could not be taken up.
+        clock: seconds; one that never goes back.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        alias: str,
+        seen: str,
+        take_up: Callable[[str], None],
+        registry: Registry,
+        progress: Progress,
+        *,
+        role: str = "judges",
+        judging: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name, self._alias, self._take_up, self._role = name, alias, take_up, role
+        self._registry, self._progress, self._clock = registry, progress, clock
+        self._seen, self._judging = seen, seen if judging else None
+        self._looked = clock()
+
+    def look(self) -> None:
+        """Take up the version that the alias names, if that is another one."""
+        if self._clock() - self._looked < _LOOK:
+            return
+        self._looked = self._clock()
+        with suppress(StateError):  # a database that is locked, or an alias that was taken away: asked again
+            named = self._registry.get(self._name, alias=self._alias).reference
+            if named == self._seen:
+                return  # it judges, or was refused
+            self._seen, before = named, self._judging
+            if named != before:
+                self._changed(named, before)
+
+    def _changed(self, named: str, before: str | None) -> None:
+        alias = f"{self._name}@{self._alias}"
+        try:
+            self._take_up(named)
+        except SeqmlmError as error:
+            stays = "none" if before is None else before
+            self._progress.message(f"{alias} names {named}, and {stays} goes on: {error}")
+            return
+        self._judging = named
+        was = "" if before is None else f"; it was {before}"
+        self._progress.message(f"{alias} is {named} now, which {self._role} from here on{was}")
+
+
+class Shadow:
+    """Another version of the model, which judges the same rows and raises nothing.
+
+    Args:
+        config: what is asked, with `shadow`.
+        serving: gives the plan of the version that serves.
+        counts: of all rows.
+        registry: knows what the alias names.
+        progress: told which version it is, and once what fails in it.
+
+    Raises:
+        UsageError: the model is not registered, or the alias is the one that serves.
+        StateError: the model has no such alias.
+    """
+
+    def __init__(
+        self,
+        config: WatchConfig,
+        serving: Callable[[], ScoringPlan],
+        counts: WatchCounts,
+        registry: Registry,
+        progress: Progress,
+    ) -> None:
+        plan = serving()
+        entry, alias = plan.session.entry, config.shadow
+        assert alias is not None
+        if entry is None:
+            raise UsageError(
+                f"--shadow {alias} is an alias of a registered model, and {config.model} is none: name the "
+                "model as 'seqmlm models list' does"
+            )
+        if alias == alias_of(config, plan):
+            raise UsageError(
+                f"--shadow {alias} names the version that serves: give another alias, as of 'seqmlm models "
+                f"alias {entry.name}:VERSION candidate'"
+            )
+        self._config, self._serving, self._counts, self._progress = config, serving, counts, progress
+        self._alias, self._detector, self._failing = alias, None, False
+        named = registry.get(entry.name, alias=alias).reference
+        told = f"{entry.name}@{alias} is {named}"
+        try:
+            self._take_up(named)
+            progress.message(f"{told}, which judges the same rows beside it, and raises no alarm (--shadow)")
+        except SeqmlmError as error:
+            progress.message(f"{told}, which cannot judge beside it, so nothing is compared: {error}")
+        self._successor = Successor(
+            entry.name,
+            alias,
+            named,
+            self._take_up,
+            registry,
+            progress,
+            role="judges beside it",
+            judging=self._detector is not None,
+        )
+
+    _detector: Detector | None
+    _version: str
+
+    def look(self) -> None:
+        """Take up the version that the alias names, if that is another one."""
+        self._successor.look()
+
+    def _take_up(self, named: str) -> None:
+        try:
+            plan = version_plan(self._config, named, self._serving())
+            self._detector, self._version, self._failing = plan.detector(), named, False
+        except SeqmlmError:
+            raise
+        except Exception as error:  # memory of a GPU, say: the version that serves has to go on
+            raise StateError(f"it cannot be loaded ({type(error).__name__})") from None
+
+    def beside(self, batch: Batch[Encoded], judged: Sequence[JudgedRow]) -> Sequence[JudgedRow]:
+        """The rows of a batch with what the shadow says of them, if it says something.
+
+        Args:
+            batch: the records that were judged.
+            judged: their rows.
+        """
+        found: Mapping[tuple[int, int], JudgedRow] = {}
+        if self._detector is not None:
+            try:
+                found = _by_place(self._detector.batch([one.record for one in batch], Problems("skip")))
+            except Exception as error:  # whatever it is, the version that serves has to go on
+                self._tell(error)
+        marked = [
+            one if (other := found.get(place)) is None or not _same(one, other) else self._marked(one, other)
+            for place, one in _by_place(judged).items()
+        ]
+        failed = sum(not isinstance(one, ComparedRow) for one in marked)
+        self._counts.shadow_failed += failed
+        if failed and self._detector is not None:
+            self._tell(StateError("it cannot read their records, or makes other rows of them"))
+        return marked
+
+    def _marked(self, judged: JudgedRow, other: JudgedRow) -> ComparedRow:
+        p_value = None if other.row.score is None else other.p_value
+        said = Beside(alias=self._alias, version=self._version, p_value=p_value, alarm=bool(other.alarm))
+        return ComparedRow(**{one.name: getattr(judged, one.name) for one in fields(judged)}, beside=said)
+
+    def _tell(self, error: Exception) -> None:
+        if self._failing:
+            return
+        self._failing = True
+        why = str(error) if isinstance(error, SeqmlmError) else type(error).__name__
+        self._progress.message(
+            f"{self._version}, the shadow, cannot judge some rows, which have no answer of it; this is said "
+            f"once, and counted: {why}"
+        )
+
+
+def _by_place(judged: Sequence[JudgedRow]) -> dict[tuple[int, int], JudgedRow]:
+    """Rows by their record, which is the same object to both versions, and their place in it; in order."""
+    seen: defaultdict[int, int] = defaultdict(int)
+    found = {}
+    for one in judged:
+        record = id(one.scored.record)
+        found[record, seen[record]] = one
+        seen[record] += 1
+    return found
+
+
+def _same(one: JudgedRow, other: JudgedRow) -> bool:
+    """Whether two versions made the same row of a record."""
+    return (one.row.id, one.row.line) == (other.row.id, other.row.line)

@@ -1,0 +1,236 @@
+"""kill -9 while files are followed loses no row and doubles none: 20 kills here, more under `make kills`."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from followed import World, append, compress, copy_truncate, once, rename, row
+from forked_cli import command, start
+from log_models import NORMAL, write_log_model
+from sqlalchemy import create_engine
+
+from seqmlm.data.problems import Problems
+from seqmlm.registry import database
+from seqmlm.watch.follower import Follower
+from seqmlm.watch.generations import FileState
+from seqmlm.watch.outbox import Outbox
+from seqmlm.watch.store import Streams
+from seqmlm.workspace import Workspace
+
+WINDOW = 4
+FORK = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def workspace(request: pytest.FixtureRequest, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty workspace with a database of this kind."""
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres_url")
+        engine = create_engine(url)
+        database.upgrade(engine)
+        engine.dispose()
+        monkeypatch.setenv("SEQMLM_DATABASE_URL", url)
+    return workspace
+
+
+def _follow(world: World, out: Path, stdout: Path | None = None) -> None:
+    """What a following does, with a slow scorer, until all is quiet for a while."""
+
+    def follower(states: Sequence[FileState]) -> Follower:
+        pattern = str(world.folder / "app.log*")
+        return Follower([pattern], world.read, states, tick=0.02, patience=0.06, exclude=[str(out)])
+
+    registry, problems = Streams(Workspace.locate()), Problems()
+    shown = None if stdout is None else stdout.open("a")
+    outbox = Outbox(out, registry, {"input": "x"}, follower, stdout=shown)
+    position = outbox.begin(problems)
+    done, quiet = position.records, time.monotonic()
+    while time.monotonic() - quiet < 0.5:
+        records = outbox.follower.turn()
+        outbox.write([{"id": one.id, "row": row(one), "score": len(str(one.raw)) / 3} for one in records])
+        for gap in outbox.follower.gaps:
+            outbox.tell_gap(gap)
+        done += len(records)
+        time.sleep(0.002)
+        outbox.commit(done, {}, problems)
+        if not outbox.follower.idle:
+            quiet = time.monotonic()
+    outbox.close()
+    registry.close()
+    if shown is not None:
+        shown.close()
+
+
+def _scored(out: Path) -> list[tuple[list[str], float]]:
+    """What the rows say, and their scores; ids name files, which were renamed meanwhile."""
+    return sorted((one["row"], one["score"]) for one in map(json.loads, out.read_text().splitlines()))
+
+
+def _line(number: int) -> str:
+    end = "\n  at somewhere\n" if number % 3 == 0 else "\n"  # some messages have a second line
+    return f"2024-03-05 10:{number // 60 % 60:02d}:{number % 60:02d} INFO step {number} of work{end}"
+
+
+class _Writer:
+    """Writes whole windows, torn anywhere in the first line of one, and rotates in three ways."""
+
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self._folder, self._chance = folder, chance
+        self._number = self._rotated = 0
+        self.contents = [""]
+        self._torn = ""
+
+    def write(self) -> None:
+        """Some lines; the rest of one that was torn first."""
+        windows = self._chance.randrange(1, 5)
+        text = "".join(_line(self._number + n) for n in range(windows * WINDOW))
+        self._number += windows * WINDOW
+        self.contents[-1] += text
+        torn, whole = self._chance.random() < 0.3, self._torn + text
+        self._torn = ""
+        if torn:
+            self._torn = _line(self._number).split("\n")[0] + "\n"
+            self.contents[-1] += self._torn + "".join(_line(self._number + n) for n in range(1, WINDOW))
+            rest = self._torn[9:] + "".join(_line(self._number + n) for n in range(1, WINDOW))
+            self._number += WINDOW
+            whole, self._torn = whole + self._torn[:9], rest
+        append(whole)(self._folder)
+
+    def mend(self) -> None:
+        """The rest of a torn line."""
+        if self._torn:
+            append(self._torn)(self._folder)
+            self._torn = ""
+
+    def rotate(self) -> None:
+        """Rename, copy and truncate, or rename and compress; nobody has torn a line then."""
+        self.mend()
+        self._rotated += 1
+        new = f"app.log.{self._rotated}"
+        (copy_truncate if self._chance.random() < 0.4 else rename)("app.log", new)(self._folder)
+        if self._chance.random() < 0.5:
+            compress(new)(self._folder)
+        self.contents.append("")
+
+
+@FORK
+@pytest.mark.kills
+def test_no_row_is_lost_or_doubled(workspace: Path) -> None:
+    chance = random.Random(7)
+    folder = workspace / "logs"
+    folder.mkdir()
+    world = World(folder, window=WINDOW, session="none")
+    writer, out = _Writer(folder, chance), workspace / "rows.jsonl"
+    Streams(Workspace.locate()).close()  # migrated once
+    wanted = int(os.environ.get("SEQMLM_KILLS", "20"))
+    for number in range(wanted):
+        running = start(lambda: _follow(world, out), workspace / "streams")
+        for _ in range(chance.randrange(1, 4)):
+            writer.write()
+            time.sleep(chance.uniform(0.0, 0.06))
+            if chance.random() < 0.3:
+                writer.rotate()
+        time.sleep(chance.uniform(0.0, 0.15))
+        running.kill()
+        assert running.wait().code == -signal.SIGKILL, f"it ended by itself before kill {number}"
+    writer.mend()
+    _follow(world, out)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert not [one for one in rows if "gap" in one]
+    assert sorted(tuple(one["row"]) for one in rows) == once(
+        world, *writer.contents[: -1 if not writer.contents[-1] else None]
+    )
+    whole = workspace / "whole.jsonl"
+    _follow(world, whole)  # in one life, and all at once
+    assert _scored(whole) == _scored(out)
+    with Streams(Workspace.locate()) as registry:
+        found = registry.stream(str(out))
+        assert [
+            line for _, line in registry.stream_rows(found.id, 0, 1 << 20)
+        ] == out.read_text().splitlines()
+
+
+@FORK
+@pytest.mark.kills
+def test_no_row_is_lost_on_standard_output(workspace: Path) -> None:
+    chance = random.Random(9)
+    folder = workspace / "logs"
+    folder.mkdir()
+    world, writer = World(folder, window=WINDOW, session="none"), _Writer(folder, chance)
+    Streams(Workspace.locate()).close()
+    wanted = int(os.environ.get("SEQMLM_KILLS", "20")) // 2
+    shown = [workspace / f"shown-{number}" for number in range(wanted + 1)]
+    for one in shown[:-1]:
+        running = start(lambda: _follow(world, workspace / "kept", one), workspace / "streams")  # noqa: B023
+        for _ in range(chance.randrange(1, 4)):
+            writer.write()
+            time.sleep(chance.uniform(0.0, 0.06))
+        time.sleep(chance.uniform(0.0, 0.15))
+        running.kill()
+        running.wait()
+    writer.mend()
+    _follow(world, workspace / "kept", shown[-1])
+    given = "".join(one.read_text().rpartition("\n")[0] + "\n" for one in shown if one.exists())
+    rows = [tuple(json.loads(line)["row"]) for line in given.splitlines() if line]
+    assert sorted(set(rows)) == once(world, *writer.contents)  # some come again
+    assert len(rows) - len(set(rows)) < len(rows) / 2
+
+
+@FORK
+@pytest.mark.kills
+@pytest.mark.slow
+def test_the_command_goes_on_after_kills(workspace: Path) -> None:
+    model, logs, out = workspace / "model", workspace / "logs", workspace / "rows.jsonl"
+    logs.mkdir()
+    model.mkdir()
+    write_log_model(model)
+    options = ["--option", f"window={WINDOW}", "--option", "session=none", "--format", "iso"]
+    follow = command(*("watch", model, logs / "*.log*", "--max-latency", "0.2s", "--out", out, *options))
+    lines = [f"2024-03-05 10:00:{n:02d} INFO {NORMAL[n % 4]} {n}\n" for n in range(52)]
+    chance = random.Random(3)
+
+    def rows() -> int:
+        return out.read_bytes().count(b"\n") if out.exists() else 0
+
+    for kill in range(4):
+        running = start(follow, workspace / f"streams{kill}", seconds=100)
+        append("".join(lines[12 * kill : 12 * kill + 8]), "a.log")(logs)
+        if kill == 1:
+            rename("a.log", "a.log.1")(logs)
+        append("".join(lines[12 * kill + 8 : 12 * kill + 12]), "a.log")(logs)
+        for _ in range(500):
+            if rows() > 3 * kill + (kill < 3):
+                break
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0.0, 0.2))
+        running.kill()
+        assert running.wait().code == -signal.SIGKILL
+    running = start(follow, workspace / "last", seconds=100)
+    append("".join(lines[48:]), "a.log")(logs)
+    for _ in range(500):
+        if rows() >= 13:
+            break
+        time.sleep(0.02)
+    os.kill(running.process, signal.SIGINT)
+    ended = running.wait()
+    assert ended.code == 130, ended.err
+    whole = workspace / "whole.jsonl"
+    files = [logs / "a.log", logs / "a.log.1"]
+    once = start(command("score", model, *files, "--out", whole, *options), workspace / "once").wait()
+    assert once.code == 0, once.err
+    found, expected = (
+        sorted(
+            (row["line"], round(row["score"], 3), row["units"])
+            for row in map(json.loads, file.read_text().splitlines())
+        )
+        for file in (out, whole)
+    )
+    assert found == expected
+    assert len(found) == 13

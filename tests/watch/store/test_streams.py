@@ -1,0 +1,225 @@
+"""Streams as they stand, and what can be pruned of them: nothing that is still needed, whatever the times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from receiver import incident as told_incident
+from registered import commit
+from sqlalchemy import update
+
+from seqmlm.errors import StateError
+from seqmlm.registry import tables
+from seqmlm.watch.store import Change, Figures, Incident, Notice, Pruned, RollingChange, Streams, streams
+from seqmlm.workspace import Workspace
+
+NOW = datetime.now(UTC)
+DAY = timedelta(days=1)
+
+
+def incident(stream: int, row: int, ago: timedelta, *, over: bool = True) -> Incident:
+    at = NOW - ago
+    ended = {"state": "resolved", "resolved": at} if over else {}
+    return told_incident(id=0, stream_id=stream, row=row, opened=at, updated=at, **ended)
+
+
+@dataclass
+class Stream:
+    """A stream with a row a day; the first was judged `days` ago, and all but the last few are written."""
+
+    registry: Streams
+    days: int = 20
+    unwritten: int = 2
+    name: str = "/out.jsonl"
+
+    def __post_init__(self) -> None:
+        self.id = self.registry.begin_stream(self.name, {"files": ["/logs/*.log"]})
+
+    def fill(
+        self, owners: dict[int, int] | None = None, changes: Sequence[Change] = (), told: bool = False
+    ) -> None:
+        def notify(done: Sequence[Change]) -> list[Notice]:
+            ids = [one.incident.id for one in done if told]
+            return [
+                Notice(sink="hook", key=f"{self.id}-{n}", incident=n, kind="opened", body={}) for n in ids
+            ]
+
+        rows = [(n, n % 2 == 0, f'{{"n": {n}}}') for n in range(1, self.days + 1)]
+        written = self.days - self.unwritten
+        commit(
+            self.registry, self.id, *changes, rows=rows, written=written, belongs=owners or {}, notify=notify
+        )
+        kind = tables.StreamRow
+        with self.registry.writing() as session:
+            for number in range(1, self.days + 1):
+                row = (kind.stream_id == self.id, kind.number == number)
+                at = NOW - (self.days - number) * DAY
+                session.execute(update(kind).where(*row).values(created=at))
+
+    def numbers(self) -> list[int]:
+        return [number for number, _ in self.registry.stream_rows(self.id, 0, 999)]
+
+    def incidents(self) -> list[int]:
+        return [one.row for one in self.registry.incidents(stream=self.id)]
+
+
+def over(one: Incident) -> Change:
+    return Change(kind="resolved" if one.state == "resolved" else "opened", incident=one)
+
+
+def test_old_rows_go_and_the_rest_stays(registry: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, other = Stream(registry), Stream(registry, name="/other.jsonl")
+    stream.fill()
+    other.fill()
+    before = NOW - 9.5 * DAY
+    would = registry.prune(stream.id, before, pretend=True)
+    assert (would, stream.numbers()) == (Pruned(rows=10, through=10), list(range(1, 21)))
+    monkeypatch.setattr(streams, "STEP", 3)  # in several transactions
+    assert registry.prune(stream.id, before) == would
+    assert stream.numbers() == list(range(11, 21))
+    assert registry.prune(stream.id, before) == Pruned()
+    assert registry.streams()[0].pruned == would
+    assert other.numbers() == list(range(1, 21))
+
+
+def test_what_the_output_does_not_have_and_the_last_row_stay(registry: Streams) -> None:
+    behind, whole = Stream(registry), Stream(registry, unwritten=0, name="/whole.jsonl")
+    behind.fill()
+    whole.fill()
+    for stream in (behind, whole):
+        registry.prune(stream.id, NOW + DAY)
+    assert (behind.numbers(), whole.numbers()) == ([19, 20], [20])
+    entry = registry.streams()[1]
+    assert (entry.last, entry.pruned) == (20, Pruned(rows=19, through=19))
+    assert entry.judged is not None
+    assert abs(entry.judged - NOW) < timedelta(seconds=1)
+
+
+def test_incidents_that_are_not_over_keep_their_rows_and_what_is_muted_stays_silent(registry: Streams):
+    stream = Stream(registry)
+    given = [
+        incident(stream.id, 1, 19 * DAY),
+        incident(stream.id, 3, 16 * DAY, over=False),
+        incident(stream.id, 5, 15 * DAY, over=False),  # acknowledged
+        incident(stream.id, 7, 13 * DAY),  # muted
+        incident(stream.id, 9, 2 * DAY),  # it went on until lately
+    ]
+    stream.fill({1: 1, 2: 1, 3: 3, 4: 3, 5: 5, 7: 7, 9: 9, 18: 9}, [over(one) for one in given])
+    by_row = {one.row: one.id for one in registry.incidents(stream=stream.id)}
+    registry.mark_incident(by_row[5], state="acknowledged")
+    registry.mark_incident(by_row[7], muted=True)
+    found = registry.prune(stream.id, NOW - 9.5 * DAY)
+    assert (found.rows, found.incidents) == (6, 1)
+    assert stream.incidents() == [3, 5, 7, 9]
+    assert stream.numbers() == [3, 4, 5, 9, *range(11, 21)]
+    assert registry.streams()[0].pruned == Pruned(rows=6, through=10, incidents=1)
+
+
+def test_what_a_webhook_is_still_to_be_told_stays(registry: Streams) -> None:
+    stream = Stream(registry)
+    stream.fill(
+        changes=[over(incident(stream.id, 1, 19 * DAY)), over(incident(stream.id, 3, 16 * DAY))], told=True
+    )
+    queue = registry.notices(stream.id)
+    first, _ = queue.due("hook", NOW + DAY)
+    queue.delivered(first, NOW)
+    assert registry.prune(stream.id, NOW - DAY, pretend=True).incidents == 1
+    assert registry.prune(stream.id, NOW - DAY).incidents == 1
+    assert stream.incidents() == [3]
+    assert queue.counts() == {"hook": {"waiting": 1, "delivered": 0, "given_up": 0}}
+    (second,) = queue.due("hook", NOW + DAY)
+    queue.give_up(second, "403", NOW)
+    assert registry.prune(stream.id, NOW - DAY).incidents == 1
+    assert (stream.incidents(), queue.counts()) == ([], {})
+
+
+def test_a_commit_goes_on_behind_what_was_pruned(registry: Streams) -> None:
+    stream = Stream(registry, unwritten=0)
+    stream.fill()
+    registry.prune(stream.id, NOW + DAY)
+    entry = registry.streams()[0]
+    commit(registry, stream.id, rows=[(entry.last + 1, False, "{}")], written=entry.last)
+    assert stream.numbers() == [20, 21]
+    assert registry.streams()[0].pruned == entry.pruned  # a commit leaves it as it is
+
+
+def test_rows_since_a_time_come_in_order_and_in_pieces(registry: Streams, monkeypatch: pytest.MonkeyPatch):
+    stream = Stream(registry)
+    stream.fill()
+    for step in (1, 4, 100):
+        monkeypatch.setattr(streams, "STEP", step)
+        found = list(registry.rows_since(stream.id, NOW - 3.5 * DAY))
+        assert [(alarm, line) for _, alarm, line in found] == [
+            (n % 2 == 0, f'{{"n": {n}}}') for n in range(17, 21)
+        ]
+        assert abs(found[-1][0] - NOW) < timedelta(seconds=1)
+    assert list(registry.rows_since(stream.id, NOW + DAY)) == []
+
+
+def test_a_stream_says_when_it_was_alive(registry: Streams) -> None:
+    stream = Stream(registry)
+    (begun,) = registry.streams()
+    assert abs(begun.alive - datetime.now(UTC)) < timedelta(minutes=1)
+    assert (begun.judged, begun.last) == (None, 0)
+    commit(registry, stream.id)
+    assert registry.streams()[0].alive > begun.alive
+
+
+def test_a_fault_stays_as_long_as_statistics_of_its_rows_are_kept(registry: Streams) -> None:
+    """Else they would count as normal in the next calibration that is made of them."""
+    stream = Stream(registry)
+    given = [incident(stream.id, row, 15 * DAY) for row in (1, 3, 5)]
+    stream.fill({1: 1, 2: 1, 3: 3, 5: 5}, [over(one) for one in given])
+    fault, normal, _ = (one.id for one in registry.incidents(stream=stream.id))
+    registry.mark_incident(fault, state="acknowledged")
+    registry.mark_incident(normal, state="acknowledged", verdict="normal")
+    kept = [Figures(number=n, row=n, figures=b"12345678") for n in (2, 3, 5)]
+    calibration = RollingChange(state={}, rows=kept, anew=True)
+    commit(registry, stream.id, written=19, calibration=calibration)
+    would = registry.prune(stream.id, NOW - 9.5 * DAY, pretend=True)
+    assert registry.prune(stream.id, NOW - 9.5 * DAY) == would
+    assert stream.incidents() == [1]
+    assert stream.numbers() == [1, 2, *range(11, 21)]
+    assert registry.real_rows(stream.id) == {2}
+    dropped = RollingChange(state={}, rows=[], dropped=(2,))
+    commit(registry, stream.id, written=19, calibration=dropped)
+    registry.prune(stream.id, NOW - 9.5 * DAY)
+    assert stream.incidents() == []
+
+
+def _state(number: int, offset: int, *, done: bool = False) -> dict[str, object]:
+    return {"number": number, "done": done, "offset": offset, "held": {"a": [1, 2]}}
+
+
+def test_a_stream_is_kept_whole_or_not_at_all(registry: Streams) -> None:
+    stream = registry.begin_stream("/out.jsonl", {"fpr": 0.01})
+    assert registry.stream("/other.jsonl") is None
+    row, more = (1, False, '{"id": "a"}'), (2, True, '{"id": "b", "alarm": true}')
+    commit(registry, stream, files=[_state(1, 10), _state(2, 5)], rows=[row], counts={"rows": 1})
+    last: dict[str, Any] = {"counts": {"rows": 2}, "mark": {"bytes": 12, "tail": 7}, "written": 1}
+    commit(registry, stream, files=[_state(1, 20, done=True)], rows=[more], **last)
+    other = (2, True, "another second row")
+    for again in (more, other):  # repeated, or impossible: nothing of this is kept
+        with nullcontext() if again is more else pytest.raises(StateError):
+            commit(registry, stream, files=[_state(2, 99)], written=2, rows=[again])
+    found = registry.stream("/out.jsonl")
+    assert found.request == {"fpr": 0.01}
+    assert {name: getattr(found, name) for name in last} == last
+    assert found.files == (_state(1, 20, done=True), _state(2, 5))
+    assert registry.stream_rows(stream, 0, 9) == [(1, row[2]), (2, more[2])]
+    assert registry.stream_rows(stream, 1, 9) == [(2, more[2])]
+    assert registry.stream_rows(stream, 0, 1) == [(1, row[2])]
+
+
+def test_a_database_with_sensitive_rows_is_its_owners(registry: Streams, home: Workspace) -> None:
+    registry.begin_stream("/out.jsonl", {})
+    registry.protect()
+    if home.database_url.startswith("sqlite"):
+        file = Path(home.database_url.removeprefix("sqlite:///"))
+        assert {one.stat().st_mode & 0o077 for one in file.parent.glob(f"{file.name}*")} == {0}

@@ -1,0 +1,290 @@
+"""What a scorer that follows files tells, and whom: webhooks until they have it, counters on a port."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from http.client import HTTPConnection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from log_models import NORMAL
+from receiver import Receiver
+from scored_streams import Said, calibrated_model, follow, following
+
+from seqmlm.cli import main
+from seqmlm.data.problems import Problems
+from seqmlm.errors import StateError, UsageError
+from seqmlm.watch.config import WatchConfig
+from seqmlm.watch.judging import Judging
+from seqmlm.watch.metrics import Lag, prometheus
+from seqmlm.watch.rows import WatchCounts
+from seqmlm.watch.scoring import _few, counters, watch_files
+from seqmlm.watch.store import Streams
+from seqmlm.workspace import Workspace
+
+HOSTILE = "panic \x1b[2J <script>alert(1)</script> '; DROP TABLE seqmlm_notices; -- "
+
+
+def _lines(number: int, *, bad: bool = False, seed: int = 0) -> str:
+    draw = random.Random(seed)
+    said = [f"{HOSTILE}{n}" if bad else draw.choice(NORMAL) for n in range(number)]
+    return "".join(
+        f"2024-03-05 10:{n // 60 % 60:02d}:{n % 60:02d} INFO {one}\n" for n, one in enumerate(said)
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One that is calibrated, so that there are alarms."""
+    return calibrated_model(tmp_path_factory.mktemp("model"), _lines(480).splitlines())
+
+
+@pytest.fixture
+def config(model: str, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> WatchConfig:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "SEQMLM_WEBHOOK_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    (workspace / "logs").mkdir()
+    return following(model, workspace / "logs", mode="exact", fpr=0.05)
+
+
+def _write(config: WatchConfig, text: str, name: str = "a.log") -> None:
+    with open(Path(config.paths[0]).with_name(name), "a") as file:
+        file.write(text)
+
+
+def _rows(config: WatchConfig) -> int:
+    return config.out.read_bytes().count(b"\n") if config.out.exists() else 0
+
+
+def _counts(config: WatchConfig) -> Any:
+    with Streams(Workspace.locate()) as registry:
+        found = registry.stream(str(config.out))
+        return registry.notices(found.id).counts()
+
+
+def test_an_alarm_is_posted_with_the_incident_that_is_kept(
+    config: WatchConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQMLM_WEBHOOK_TOKEN", "s3cret")
+    _write(config, _lines(8))
+    _write(config, _lines(8, bad=True), "b.log")
+    with Receiver() as receiver:
+        config = replace(config, webhook=(f"{receiver.url}/hook?k=hidden",))
+        said = Said()
+        follow(config, lambda: bool(receiver.posted), said)
+    (posted,) = receiver.posted
+    assert posted.headers["Authorization"] == "Bearer s3cret"
+    assert HOSTILE.encode() not in posted.raw
+    with Streams(Workspace.locate()) as registry:
+        (kept,) = registry.incidents()
+    told = posted.body["incident"]
+    assert (told["id"], told["title"], told["place"]) == (kept.id, kept.title, kept.place)
+    assert Path(told["place"]).name == "b.log"
+    assert told["template"].startswith("panic") or HOSTILE[:5] in told["reason"]
+    (counts,) = _counts(config).values()
+    assert counts == {"waiting": 0, "delivered": 1, "given_up": 0}
+    everything = b"".join(file.read_bytes() for file in Workspace.locate().root.glob("*.*") if file.is_file())
+    for secret in ("s3cret", "hidden", "/hook"):
+        assert secret.encode() not in everything
+        assert not said.has(secret)
+
+
+def test_what_was_not_taken_is_posted_by_the_next_process(config: WatchConfig) -> None:
+    _write(config, _lines(8, bad=True))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    config = replace(config, webhook=(f"http://127.0.0.1:{port}/hook",))
+    said = Said()
+    follow(config, lambda: said.has("cannot be reached") and _rows(config) > 0, said)
+    assert [one["waiting"] for one in _counts(config).values()] == [1]
+
+    alone, said = replace(config, webhook=()), Said()
+    follow(alone, lambda: said.has("1 notices wait for webhook http://127.0.0.1"), said)
+
+    with Receiver(port=port) as receiver:
+        follow(config, lambda: bool(receiver.posted) and _rows(config) == 2)
+    assert len(set(receiver.keys)) == 1
+    assert _counts(config).popitem()[1] == {"waiting": 0, "delivered": 1, "given_up": 0}
+
+
+def test_a_webhook_that_hangs_does_not_keep_rows_back(config: WatchConfig) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never answers
+        config = replace(config, webhook=(f"http://127.0.0.1:{silent.getsockname()[1]}/hook",))
+        _write(config, _lines(8, bad=True))
+        written = threading.Event()
+
+        def more() -> bool:
+            if _rows(config) >= 2 and not written.is_set():
+                written.set()
+                _write(config, _lines(8))
+            return _rows(config) >= 4
+
+        assert follow(config, more).rows == 4
+
+
+def _read(address: str) -> dict[str, Any] | None:
+    """The counters, if the model is loaded."""
+    with closing(HTTPConnection(address.removeprefix("http://"), timeout=10)) as connection:
+        connection.request("GET", "/metrics.json")
+        answer = connection.getresponse()
+        assert answer.status in (200, 503)
+        found: dict[str, Any] = json.loads(answer.read()) if answer.status == 200 else {}
+    return found or None
+
+
+def test_counters_are_those_of_the_whole_stream_also_after_a_restart(config: WatchConfig) -> None:
+    config = replace(config, metrics_port=0)
+    _write(config, _lines(8) + _lines(4, bad=True))
+    found: list[dict[str, Any]] = []
+
+    def asked(said: Said, rows: int) -> Callable[[], bool]:
+        def until() -> bool:
+            if _rows(config) < rows or not said.said:
+                return False
+            address = next(one for one in said.said if "counters are at" in one).split(" at ")[1]
+            told = _read(address.removesuffix("/metrics"))
+            found.extend([] if told is None else [told])
+            return told is not None and told["lag_bytes"] == 0 and told["rows"] == rows
+
+        return until
+
+    for rows in (3, 3, 5):
+        if rows == 5:
+            _write(config, _lines(8, seed=3), "b.log")
+        said = Said()
+        follow(config, asked(said, rows), said)
+        told = found[-1]
+        assert (told["lines"], told["records"], told["rows"]) == (4 * rows, rows, rows)
+        assert (told["alarms"], told["bad"], told["gaps"], told["lag_seconds"]) == (1, 0, 0, 0.0)
+        assert told["incidents"] == {"open": 1, "acknowledged": 0}
+        assert sum(told["p_values"]["rows"]) == rows
+        assert told["bytes"] == sum(file.stat().st_size for file in Path(config.paths[0]).parent.iterdir())
+
+
+@pytest.mark.parametrize(("sensitive", "alarms"), [(False, 7), (True, None)])
+def test_counters_of_sensitive_data_say_little(sensitive: bool, alarms: int | None) -> None:
+    counts = WatchCounts()
+    counts.alarms, counts.never_seen, counts.rows = 7, 11, 500
+    registry = SimpleNamespace(incident_counts=_locked, notices=_locked)
+    told = counters(
+        WatchConfig(model="m", out=Path("a.jsonl")),
+        _judging(sensitive=sensitive, alpha=0.05, calibrated=True),
+        registry,  # type: ignore[arg-type]
+        SimpleNamespace(stream=1, gaps=0, follower=SimpleNamespace(lines=9, bytes=99)),  # type: ignore[arg-type]
+        counts,
+        Problems(),
+        Lag(),
+    )
+    assert (told["alarms"], told["never_seen"], told["rows"]) == (alarms, 11, 500)
+    assert (told["p_values"] is None) == sensitive
+    assert told["incidents"] is told["webhooks"] is None  # what the database knows, which is locked
+
+
+def _judging(**plan: Any) -> Any:
+    stored = SimpleNamespace(rows=500)
+    return SimpleNamespace(
+        plan=SimpleNamespace(stored=stored, session=SimpleNamespace(entry=None), **plan),
+        rolling=SimpleNamespace(rows=7),
+        shift=("low", ""),
+    )
+
+
+def test_counters_say_that_p_values_are_not_those_of_normal_data() -> None:
+    counts, judging = WatchCounts(), _judging(sensitive=False, alpha=None, calibrated=True)
+    outbox = SimpleNamespace(stream=1, gaps=0, follower=SimpleNamespace(lines=9, bytes=99))
+    given: Any = (judging, SimpleNamespace(notices=_locked), outbox, counts, Problems(), Lag())
+
+    def told() -> list[Any]:
+        values = counters(WatchConfig(model="m", out=Path("a.jsonl"), calibration="rolling"), *given)
+        names = ("recent_low_p", "recent_lowest_p", "shifted", "calibration_rows")
+        assert ("seqmlm_shifted" in prometheus(values)) == (values["shifted"] is not None)
+        return [values[name] for name in names]
+
+    counts.recent.extend([0] * 199)
+    assert told() == [None, None, None, 7]
+    counts.recent.extend([12] * 160 + [7, 6] * 15 + [2] * 10)  # p-values of 1, .5, .4 and .05
+    assert told() == [0.2, 0.05, 1, 7]
+    again = WatchCounts()
+    again.restore(json.loads(json.dumps(counts.snapshot())))
+    assert again.recent == counts.recent
+    counts.recent.extend([0] * 200)
+    judging.shift, judging.plan.stored.rows = None, 99
+    assert told() == [None, None, None, 7]
+
+
+def test_a_shift_is_told_once_a_day() -> None:
+    counts, said, now = WatchCounts(), Said(), 0.0
+    judging = Judging(WatchConfig(model="m"), counts, said, lambda: now)
+    judging.plan = _judging().plan
+    judging.plan.stored.rows = 100  # type: ignore[misc,union-attr]
+
+    def tell(low: int, lowest: int, at: float) -> list[str]:
+        nonlocal now
+        now = at
+        counts.recent.extend([2] * lowest + [7] * (low - lowest) + [8] * (200 - low))
+        counts.restore(json.loads(json.dumps(counts.snapshot())))  # another process
+        judging.rows(SimpleNamespace(number=0), [])  # type: ignore[arg-type]
+        told, said.said = said.said, []
+        return told
+
+    judging._lines = lambda judged: []
+    assert tell(150, 40, 0) == []
+    (told,) = tell(151, 0, 1)
+    assert told.startswith("76% of the last 200 rows have p-values below .5, as half of the rows of normal")
+    assert told.endswith("('seqmlm calibrate'), or follow with --calibration rolling and another --out")
+    assert tell(151, 0, 86_400) == []
+    (told,) = tell(100, 41, 86_400)  # something else
+    assert "20% of the last 200 rows have p-values below .05" in told
+    assert [text[:3] for text in tell(151, 0, 86_401)] == ["76%"]
+    assert [text[:8] for text in tell(19, 0, 86_401)] == ["only 10%"]
+
+
+def test_a_calibration_of_few_records_is_said_at_the_start() -> None:
+    def plan(records: int, sensitive: bool = False) -> Any:
+        return SimpleNamespace(stored=SimpleNamespace(rows=90, records=records), sensitive=sensitive)
+
+    (told,) = _few(plan(29))
+    assert told.startswith("the model was calibrated with 90 rows of 29 records only")
+    assert "rows of 29 records" in _few(plan(29, True))[0]
+    assert " 7 " not in _few(plan(7, True))[0]
+    assert _few(plan(30)) == _few(plan(0)) == _few(SimpleNamespace(stored=None)) == []  # type: ignore[arg-type]
+
+
+def _locked(stream: int) -> None:
+    raise StateError("locked")
+
+
+def test_the_command_line_takes_what_the_task_does_and_loads_nothing_where_a_port_is_taken(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ["--webhook", "http://h/a", "--webhook", "http://h/b", "--webhook-format", "otlp"]
+    options = ["--out", str(workspace / "o.jsonl"), "--fpr", "0.05", *told]
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(SystemExit) as stop:
+        main(["watch", "no such model", "a.log", *options, "--metrics-port", str(other.getsockname()[1])])
+    assert stop.value.code == 2
+    assert "cannot be used: Address already in use; choose another port" in capsys.readouterr().err
+    assert not (workspace / "seqmlm.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"webhook": ("http://h",), "fpr": None}, "--webhook is told of alarms"),
+        ({"webhook": ("h",)}, "is an address such as"),
+        ({"webhook": ("http://h",), "webhook_format": ("xml",)}, "cannot be 'xml'"),
+        ({"webhook_format": ("otlp",)}, "--webhook, which is not given"),
+        ({"metrics_port": 70_000}, "up to 65535"),
+        ({"metrics_host": "0.0.0.0"}, "--metrics-port, which is not given"),
+    ],
+)
+def test_requests_that_make_no_sense(config: WatchConfig, changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        watch_files(replace(config, model="no such model", **changed))

@@ -1,0 +1,659 @@
+"""Scoring files while they are written: rows as of the whole files, going on by itself, clear refusals."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_models import NORMAL, write_log_model
+from scored_streams import (
+    OPTIONS,
+    Said,
+    calibrated_model,
+    follow,
+    following,
+    in_one_go,
+    move_alias,
+    register,
+    rows_of,
+    write,
+)
+from tiny_models import protein_model, saved
+from written import written
+
+from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.inference import model_folder
+from seqmlm.registry import database
+from seqmlm.tasks.score import score_files
+from seqmlm.watch import outbox as module
+from seqmlm.watch.config import WatchConfig
+from seqmlm.watch.grouping import Grouping
+from seqmlm.watch.incidents import list_incidents, mark_incident, show_incident
+from seqmlm.watch.scoring import _Told, watch_files
+from seqmlm.watch.store import Change, StreamEntry, Streams
+from seqmlm.watch.streams import standing
+from seqmlm.workspace import Workspace
+
+LINES = [f"2024-03-05 10:00:{n:02d} INFO {NORMAL[n % 4]}" for n in range(24)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("model")
+    write_log_model(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return calibrated_model(tmp_path_factory.mktemp("calibrated"), [_line(n) for n in range(4 * 60)])
+
+
+def _line(number: int, message: str | None = None) -> str:
+    time = f"{10 + number // 3600}:{number // 60 % 60:02d}:{number % 60:02d}"
+    return f"2024-03-05 {time} INFO {message or NORMAL[number % 4]}"
+
+
+@pytest.fixture
+def logs(workspace: Path) -> Path:
+    folder = workspace / "logs"
+    folder.mkdir()
+    return folder
+
+
+def _compared(rows: list[dict[str, Any]]) -> dict[tuple[str, int], Any]:
+    found = {(Path(row["source"]).name, row["line"]): pytest.approx(row["score"], abs=1e-4) for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_rows_are_those_of_the_whole_files_and_it_goes_on_by_itself(model: str, logs: Path) -> None:
+    config = following(model, logs)
+    write(logs / "a.log", LINES[:8])
+    summary = follow(config, 2)
+    assert summary.stopped == signal.SIGTERM
+    write(logs / "a.log", LINES[8:16])
+    write(logs / "b.log", LINES[:4])  # a new file of the pattern
+    said = Said()
+    summary = follow(config, 5, said)
+    assert any("behind 2 rows" in one for one in said.said)
+    assert (summary.records, summary.rows, summary.alarms) == (5, 5, None)
+    whole = in_one_go(config, paths=(str(logs),), out=logs.parent / "once.jsonl")
+    score_files(whole, io.StringIO())
+    assert _compared(rows_of(config)) == _compared(rows_of(whole))
+    with Streams(Workspace.locate()) as registry:
+        found = registry.stream(str(config.out))
+        assert [line for _, line in registry.stream_rows(found.id, 0, 99)] == text_of(config).splitlines()
+        assert [one["offset"] for one in found.files] == [
+            os.stat(logs / n).st_size for n in ("a.log", "b.log")
+        ]
+
+
+@pytest.fixture
+def begun(model: str, logs: Path) -> WatchConfig:
+    """A stream that has written the rows of eight lines."""
+    config = following(model, logs)
+    write(logs / "a.log", LINES[:8])
+    follow(config, 2)
+    return config
+
+
+def text_of(config: WatchConfig) -> str:
+    return config.out.read_text()
+
+
+def _streamed() -> StreamEntry:
+    """The one stream of the workspace."""
+    with Streams(Workspace.locate()) as registry:
+        [found] = registry.streams()
+        entry = registry.stream(found.output)  # with its files
+    assert entry is not None
+    return entry
+
+
+def _named(text: str) -> list[int]:
+    """The lines that rows begin with."""
+    return [json.loads(line)["line"] for line in text.splitlines()]
+
+
+def test_rows_go_to_standard_output_and_it_goes_on_by_itself(model: str, logs: Path) -> None:
+    config, out, said = following(model, logs, out=None), io.StringIO(), Said()
+    write(logs / "a.log", LINES[:8])
+    follow(config, lambda: out.getvalue().count("\n") >= 2, said, stdout=out)
+    stream = _streamed()
+    assert any(f"kept as {stream.output}" in one for one in said.said)
+    assert not standing(stream, Workspace.locate()).running
+    write(logs / "a.log", LINES[8:16])
+    further = io.StringIO()
+    follow(config, lambda: further.getvalue().count("\n") >= 2, stdout=further)
+    assert (_named(out.getvalue()), _named(further.getvalue())) == ([1, 5], [9, 13])
+    whole = in_one_go(config, paths=(str(logs),))
+    score_files(whole, once := io.StringIO())
+    rows = [json.loads(line) for line in (out.getvalue() + further.getvalue()).splitlines()]
+    assert _compared(rows) == _compared([json.loads(line) for line in once.getvalue().splitlines()])
+    with pytest.raises(StateError, match=r"per_unit.*name a file with --out"):
+        watch_files(replace(config, per_unit=True), stdout=io.StringIO())
+
+
+def test_who_reads_standard_output_slowly_is_waited_for(model: str, logs: Path) -> None:
+    config, (end, begin) = following(model, logs, out=None), os.pipe()
+    fcntl.fcntl(begin, fcntl.F_SETPIPE_SZ, 4096)
+    many = [_line(number) for number in range(4 * 80)]
+    write(logs / "a.log", many[: 4 * 40])
+    drained, held = list[bytes](), list[int]()
+
+    def read() -> None:
+        """Begin only when the pipe has been full for a while and more lines were written."""
+        _until(lambda: _waiting(end) > 0)
+        held.append(_streamed().files[0]["offset"])
+        write(logs / "a.log", many[4 * 40 :])
+        time.sleep(0.6)  # three times the latency
+        held.append(_streamed().files[0]["offset"])
+        while b"".join(drained).count(b"\n") < 80:
+            drained.append(os.read(end, 512))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with os.fdopen(begin, "w") as stdout:
+        follow(config, lambda: not reader.is_alive(), stdout=stdout)
+    reader.join()
+    os.close(end)
+    assert held[0] == held[1] < os.stat(logs / "a.log").st_size  # what nobody took is not read either
+    assert _named(b"".join(drained).decode()) == list(range(1, 4 * 80, 4))
+
+
+def _until(so: Callable[[], bool]) -> None:
+    for _ in range(3000):  # a fuse
+        if so():
+            return
+        time.sleep(0.02)
+
+
+def _waiting(pipe: int) -> int:
+    """Bytes that nobody has read."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4), sys.byteorder)
+
+
+def test_what_a_reader_that_left_did_not_take_comes_again(model: str, logs: Path) -> None:
+    class Left(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    config = following(model, logs, out=None)
+    write(logs / "a.log", LINES[:8])
+    with pytest.raises(BrokenPipeError):
+        follow(config, lambda: False, stdout=Left())
+    write(logs / "a.log", LINES[8:16])
+    out = io.StringIO()
+    follow(config, lambda: out.getvalue().count("\n") >= 4, stdout=out)
+    assert _named(out.getvalue()) == [1, 5, 9, 13]
+
+
+@pytest.mark.parametrize("left", ["nothing", "torn", "behind", "gone"])
+def test_the_output_is_filled_again_from_the_database(begun: WatchConfig, logs: Path, left: str) -> None:
+    config, before = begun, text_of(begun)
+    if left == "torn":
+        config.out.write_text(before + '{"id": "half a ro')
+    elif left == "gone":
+        config.out.unlink()
+    elif left == "behind":  # killed between the commit of the rows and the writing of the file
+        with sqlite3.connect(logs.parent / "seqmlm.db") as base:
+            base.execute("UPDATE seqmlm_streams SET mark = '{}', written = 0")
+        config.out.write_text("")
+    write(logs / "a.log", LINES[8:12])
+    follow(config, 3)
+    assert text_of(config).startswith(before)
+    assert [row["line"] for row in rows_of(config)] == [1, 5, 9]
+
+
+def test_another_request_or_a_changed_file_is_refused(begun: WatchConfig, logs: Path) -> None:
+    config, kept = begun, text_of(begun)
+    for changed, told in (
+        (replace(config, level="line"), "level was session and is line"),
+        (replace(config, options={**OPTIONS, "window": 8}), "options window has changed"),
+        (replace(config, paths=(str(logs / "b.log"),)), "files was"),
+    ):
+        with pytest.raises(StateError, match=told):
+            watch_files(changed)
+        assert text_of(config) == kept
+    config.out.write_text(kept.replace("a.log", "A.log"))
+    with pytest.raises(StateError, match="not what was written to it; put it back"):
+        watch_files(config)
+    with pytest.raises(StateError, match="no following of this workspace has written it"):
+        watch_files(replace(config, out=logs / "a.log"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"out": Path("x.csv")}, "JSON lines"),
+        ({"paths": ("-",)}, "files are watched"),
+        ({"paths": ()}, "nothing to watch"),
+        ({"max_latency": "soon"}, "--max-latency is a duration"),
+        ({"quiet": "soon"}, "--quiet is a duration"),
+        ({"calibration": "new"}, "--calibration is fixed or rolling; got 'new'"),
+        ({"source": "journald"}, "takes the place of files"),
+        ({"source": "syslog", "paths": ()}, "--source is journald"),
+        ({"paths": (".",)}, r"files or a pattern: '.*\*\.log'"),
+    ],
+)
+def test_requests_that_make_no_sense(model: str, logs: Path, changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        watch_files(following(model, logs, **changed))
+
+
+def test_the_journal_is_followed(model: str, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, program = logs / "journal", logs / "bin" / "journalctl"
+    program.parent.mkdir()
+    fake = Path(__file__).parents[1] / "support" / "journalctl.py"
+    program.write_text(f"#!{sys.executable}\n{fake.read_text()}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    monkeypatch.setenv("FAKE_JOURNAL", str(journal))
+
+    def entries(numbers: range) -> str:
+        return "".join(f'{{"__CURSOR": "{n}", "MESSAGE": "{NORMAL[n % 4]}"}}\n' for n in numbers)
+
+    journal.write_text(entries(range(8)))
+    config = following(model, logs, paths=(), source="journald --since today", format=None)
+    follow(config, 2)
+    with journal.open("a") as file:
+        file.write(entries(range(8, 12)))
+    follow(config, 3)
+    assert [(row["source"], row["line"], row["units"]) for row in rows_of(config)] == [
+        ("journald", 1, 4),
+        ("journald", 5, 4),
+        ("journald", 9, 4),
+    ]
+    with pytest.raises(StateError, match="source was journald --since today and is journald -u a"):
+        watch_files(replace(config, source="journald -u a"))
+
+
+def test_a_field_that_cannot_be_followed(logs: Path, tmp_path: Path) -> None:
+    proteins = saved(protein_model(), tmp_path / "proteins")
+    with pytest.raises(UsageError, match="cannot be watched"):
+        watch_files(following(str(proteins), logs, options={}, format=None))
+
+
+def test_a_full_disk_loses_nothing(model: str, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = following(model, logs)
+    write(logs / "a.log", LINES[:8])
+    given, full = os.write, True
+
+    def refuse(handle: int, data: bytes) -> int:
+        if full and bytes(data[:6]) == b'{"id":':
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return given(handle, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", refuse)
+        with pytest.raises(StateError, match="No space left"):
+            watch_files(config)
+    full = False
+    assert rows_of(config) == []
+    write(logs / "a.log", LINES[8:12])
+    follow(config, 3)
+    assert [row["line"] for row in rows_of(config)] == [1, 5, 9]
+
+
+def test_a_locked_database_is_waited_for_and_one_that_stays_so_ends_it_and_nothing_is_lost(
+    begun: WatchConfig, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seqmlm.registry.database._BUSY_MILLISECONDS", 20)
+    kept = text_of(begun)
+    other = sqlite3.connect(logs.parent / "seqmlm.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    write(logs / "a.log", LINES[8:12])
+    told = r"cannot be used: database is locked; see that it can be .* writ"
+    with monkeypatch.context() as patched:
+        patched.setattr("seqmlm.registry.database._PAUSES", (0.01, 0.01))
+        with pytest.raises(StateError, match=told):
+            watch_files(begun)
+    assert text_of(begun) == kept
+    freeing = threading.Timer(0.5, lambda: other.execute("ROLLBACK"))
+    freeing.start()
+    follow(begun, 3)
+    freeing.join()
+    other.close()
+    assert [row["line"] for row in rows_of(begun)] == [1, 5, 9]
+
+
+def test_a_disk_without_room_for_the_database_loses_nothing(
+    begun: WatchConfig, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, kept = begun, text_of(begun)
+    many = [_line(number) for number in range(8, 4 * 400)]
+    write(logs / "a.log", many)
+
+    def limited(connection: Any, record: Any) -> None:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    prepare = database._prepare_sqlite
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "_prepare_sqlite", lambda c, r: (prepare(c, r), limited(c, r)))
+        with pytest.raises(StateError, match="cannot be used: database or disk is full"):
+            watch_files(config)
+    assert text_of(config).startswith(kept)
+    follow(config, 400)
+    assert sorted(row["line"] for row in rows_of(config)) == list(range(1, 4 * 400, 4))
+
+
+def test_what_was_destroyed_while_nobody_followed_is_told(
+    begun: WatchConfig, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seqmlm.watch.scoring.PATIENCE", 0.3)
+    config = begun
+    (logs / "a.log").write_text("")
+    write(logs / "a.log", LINES[12:16])
+    follow(config, 4)
+    gaps = [row for row in rows_of(config) if "gap" in row]
+    assert [(row["line"], row["gap"]["bytes"]) for row in gaps] == [(9, None)]
+    assert "was destroyed before it could be read" in gaps[0]["reason"]
+    assert sorted(row["line"] for row in rows_of(config) if "gap" not in row) == [1, 1, 5]
+
+
+def _alarming(model: str, logs: Path, **changed: Any) -> WatchConfig:
+    return following(model, logs, mode="exact", fpr=0.05, quiet="0.5s", **changed)
+
+
+def _states(*states: str) -> Callable[[], bool]:
+    return lambda: (
+        (logs := Workspace.locate().root / "seqmlm.db").exists()
+        and logs.stat().st_size > 0
+        and [one.state for one in list_incidents()] == list(states)
+    )
+
+
+def test_alarms_become_incidents_that_are_told_and_end_by_the_clock(calibrated: str, logs: Path) -> None:
+    config, said = _alarming(calibrated, logs), Said()
+    write(
+        logs / "a.log", [*map(_line, range(8)), _line(8), _line(9, "disk 7 on fire"), *map(_line, (10, 11))]
+    )
+    summary = follow(config, _states("resolved"), said)
+    assert (summary.alarms, summary.incidents) == (1, 1)
+    (one,) = list_incidents()
+    assert one.title == "'disk <NUM> on fire' was never seen: 1 of 4 lines, a.log:9-12"
+    assert (one.template, one.model, one.rows, one.lines) == ("disk <NUM> on fire", calibrated, 1, 4)
+    assert (one.first_line, one.last_line) == (f"{logs / 'a.log'}:9", f"{logs / 'a.log'}:12")
+    assert (one.first_time, one.last_time) == ("2024-03-05T10:00:08+00:00", "2024-03-05T10:00:11+00:00")
+    assert (one.severity, one.host, one.service) == ("INFO", None, None)
+    for row, first in zip(rows_of(config), (0, 4, 8), strict=True):  # rows without an alarm say it as well
+        told = [row["time"][11:19], row["last_time"][11:19], row["severity"]]
+        assert told == [f"10:00:{first:02d}", f"10:00:{first + 3:02d}", "INFO"]
+    assert set(one.expected) <= {"open file <NUM>", "close", "read block <NUM> of <NUM>", "<NEW>"}
+    assert len(one.expected) == 3
+    assert one.reason.endswith("bits).")
+    told = [text for text in said.said if text.startswith("incident")]
+    assert [text.split(":")[0] for text in told] == ["incident 1", "incident 1 is over after 1 row"]
+    shown = show_incident(one.id, 9)
+    assert [row["id"] for row in shown.rows] == ["a.log:9"]
+    assert shown.rows[0]["message"] == "disk 7 on fire"
+    assert rows_of(config)[2] == shown.rows[0]
+
+
+def test_what_joins_an_incident_is_told_where_it_is_new(calibrated: str, logs: Path) -> None:
+    said = Said()
+    one = Grouping(model="app").begun(1, {"source": "a.log", "line": 1, "p_value": 0.01}, 0.0)
+    one, told = replace(one, id=3, title="a"), _Told(said)
+    for kind, new in (
+        ("opened", ()),
+        ("updated", ()),
+        ("updated", ("status=502",)),
+        ("updated", ("status=502",)),
+        ("resolved", ("status=502",)),
+    ):
+        title = f"{', '.join(new)} was never seen" if new else one.title
+        told(Change(kind=kind, incident=replace(one, new=new, title=title, rows=2)))  # type: ignore[arg-type]
+    assert said.said == [
+        "incident 3: a (p 0.01)",
+        "incident 3 goes on: status=502 was never seen (p 0.01)",
+        "incident 3 is over after 2 rows: status=502 was never seen",
+    ]
+    said.said.clear()
+    later = _Told(said)  # another process goes on
+    later(Change(kind="updated", incident=one))
+    assert said.said == []
+
+
+def _seen(template: str) -> list[str]:
+    return [_line(12, template), *map(_line, (13, 14, 15))]
+
+
+def test_what_is_muted_or_ignored_is_written_and_opens_nothing(calibrated: str, logs: Path) -> None:
+    config = _alarming(calibrated, logs)
+    write(logs / "a.log", _seen("disk 7 on fire"))
+    follow(config, _states("resolved"))
+    mark_incident(1, muted=True)
+    rules = written(logs / "ignore.txt", "^fan \\d+ stuck$\n")
+    config = replace(config, ignore=rules)  # the stream goes on with other rules
+    write(logs / "a.log", [*_seen("disk 8 on fire"), *_seen("fan 3 stuck"), *_seen("roof is open")])
+    summary = follow(config, _states("resolved", "resolved"))
+    assert (summary.alarms, summary.incidents) == (4, 2)
+    assert [row.get("muted") for row in rows_of(config)] == [None, "incident 1", f"{rules}:1", None]
+    assert [one.what for one in list_incidents()] == [
+        "'roof is open' was never seen",
+        "'disk <NUM> on fire' was never seen",
+    ]
+    assert [row["line"] for row in show_incident(1, 9).rows] == [1, 5]
+
+
+def _mixed(windows: Iterable[int]) -> list[str]:
+    """Windows of four lines, in one of which two lines changed places."""
+    orders = ((0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (0, 1, 3, 2), (3, 2, 1, 0))
+    return [_line(4 * w + n, NORMAL[k]) for w in windows for n, k in enumerate(orders[w * w % 11 % 5])]
+
+
+def test_a_rolling_calibration_goes_on_where_it_was_and_leaves_out_what_is_acknowledged(
+    tmp_path_factory: pytest.TempPathFactory, logs: Path
+) -> None:
+    model = calibrated_model(tmp_path_factory.mktemp("varied"), _mixed(range(60)))
+    config = _alarming(model, logs, calibration="rolling")
+    log, parts = logs / "a.log", [range(30), range(30, 240), range(240, 300), range(300, 330)]
+    for number, part in enumerate(parts):
+        write(log, _mixed(part))
+        if number == 0:
+            write(log, _seen("disk 7 on fire"))
+            follow(config, _states("resolved"))
+            mark_incident(1, acknowledged=True)
+        else:
+            follow(config, 1 + part.stop)
+    rows = [row["p_value"] for row in rows_of(config)]
+    with Streams(Workspace.locate()) as registry:
+        stream = registry.stream(str(config.out))
+        kept = registry.rolling(stream.id)
+        assert registry.real_rows(stream.id) == {31}
+    # It may move each fifty rows, and does so when there are two hundred, and fifty more that wait.
+    assert kept.state["number"] == len(rows) == 331
+    assert (kept.state["moved"], kept.state["moves"]) == (300, 1)
+    assert kept.state["window"] == [[51, 250]]
+
+    def others(name: str, **changed: Any) -> list[float]:
+        again = replace(config, out=logs.parent / name, quiet="1h", **changed)
+        follow(again, 331)
+        return [row["p_value"] for row in rows_of(again)]
+
+    # One process that reads all at once, and of which nobody acknowledges anything, moves one step before.
+    whole, fixed = others("whole.jsonl"), others("fixed.jsonl", calibration="fixed")
+    assert rows[:300] == fixed[:300] != whole[:300]
+    assert rows[300:] == whole[300:] != fixed[300:]
+    with pytest.raises(StateError, match="calibration was rolling and is not given"):
+        watch_files(replace(config, calibration="fixed"))
+
+
+def test_lines_that_are_not_like_those_of_the_calibration_are_told_of(
+    tmp_path_factory: pytest.TempPathFactory, logs: Path
+) -> None:
+    normal = _mixed(range(120))
+    config = _alarming(
+        calibrated_model(tmp_path_factory.mktemp("shifted"), normal), logs, calibration="rolling"
+    )
+    rare = [_line(n, NORMAL[1]) for n in range(4 * 220)]
+    write(logs / "a.log", normal + rare)
+    said = Said()
+    summary = follow(config, 340, said)
+    (told,) = [text for text in said.said if "of the last 200 rows have p-values below .5" in text]
+    assert "calibrate it with normal data like these ('seqmlm calibrate'); the rolling calibration" in told
+    assert summary.low_p is not None
+    write(logs / "a.log", rare)
+    said = Said()
+    follow(config, 560, said)
+    assert not [text for text in said.said if text == told]  # on the same day
+
+
+def test_a_rolling_calibration_needs_one_to_begin_with(model: str, logs: Path) -> None:
+    write(logs / "a.log", _mixed([0]))
+    with pytest.raises(StateError, match="moves on from the calibration of the model, which has none"):
+        watch_files(following(model, logs, calibration="rolling"))
+
+
+@pytest.mark.parametrize("calibration", ["fixed", "rolling"])
+def test_the_version_that_an_alias_names_judges(
+    model: str, calibrated: str, logs: Path, tmp_path: Path, calibration: str
+) -> None:
+    shutil.copytree(calibrated, tmp_path / "second")
+    first = register(calibrated, "live")
+    second, uncalibrated = register(str(tmp_path / "second")), register(model)
+    config, said, log = _alarming("app@live", logs, calibration=calibration), Said(), logs / "a.log"
+    steps = [(second, 1), (uncalibrated, 1), (second, 0), (first, 1)]
+
+    def told() -> list[str]:
+        return [text for text in said.said if "app:" in text]
+
+    def moved() -> bool:
+        """Another version, again and again, when half a window was read."""
+        _until(lambda: len(rows_of(config)) >= 4)
+        for number, (entry, sentences) in enumerate(steps, 1):
+            before, lines = len(told()), [_line(n) for n in range(16 * number, 16 * number + 16)]
+            write(log, lines[:2])
+            move_alias(entry, "live")
+            _until(lambda least=before + sentences: len(told()) >= least)  # type: ignore[misc]
+            time.sleep(0 if sentences else 1.5)
+            write(log, lines[2:])
+            _until(lambda least=4 * number + 4: len(rows_of(config)) >= least)  # type: ignore[misc]
+        return True
+
+    write(log, list(map(_line, range(16))))
+    follow(replace(config, max_latency="8s"), moved, said)
+    assert told()[0] == "app@live is app:1; another version is taken up when it moves"
+    assert told()[1] == "app@live is app:2 now, which judges from here on; it was app:1"
+    assert told()[2].startswith("app@live names app:3, and app:2 goes on: ")
+    assert "calibrat" in told()[2]
+    assert told()[3:] == ["app@live is app:1 now, which judges from here on; it was app:2"]
+    rows = rows_of(config)
+    assert [row["line"] for row in rows] == list(range(1, 80, 4))  # no line is lost or judged twice
+    assert [row["model"] for row in rows] == ["app:1"] * 4 + ["app:2"] * 12 + ["app:1"] * 4
+    # It goes on with what the alias names then; another reference is another request.
+    move_alias(second, "live")
+    write(log, list(map(_line, range(80, 84))))
+    follow(config, 21)
+    assert [row["model"] for row in rows_of(config)[19:]] == ["app:1", "app:2"]
+    with pytest.raises(
+        StateError, match="model was app@live and is not given; model file was not given and is given; give"
+    ):
+        watch_files(replace(config, model="app:2"))
+
+
+def _prune(config: WatchConfig) -> int:
+    """Everything that is not needed, however young."""
+    with Streams(Workspace.locate()) as registry:
+        found = registry.stream(str(config.out))
+        return registry.prune(found.id, datetime.now(UTC) + timedelta(days=1)).rows
+
+
+def test_a_pruned_stream_goes_on_and_says_what_a_removed_output_lacks(calibrated: str, logs: Path) -> None:
+    config, said = _alarming(calibrated, logs), Said()
+    write(logs / "a.log", [*_seen("disk 7 on fire"), *map(_line, range(8))])
+    follow(config, _states("resolved"))
+    before = text_of(config)
+    assert _prune(config) == 2  # of three: the last one stays
+    write(logs / "a.log", [*map(_line, range(8, 12))])
+    pruned: list[int] = []
+
+    def running() -> bool:
+        """Prune once more while it runs, and let it go on."""
+        if not pruned and len(rows_of(config)) == 4:
+            pruned.append(_prune(config))
+            write(logs / "a.log", [*_seen("disk 8 on fire")])
+        return bool(pruned) and _states("resolved")()
+
+    summary = follow(config, running, said)
+    assert (summary.rows, summary.alarms, summary.incidents, sum(pruned)) == (5, 2, 2, 1)
+    assert said.said[0].endswith("rows.jsonl behind 3 rows")
+    assert text_of(config).startswith(before)
+    assert [row["line"] for row in rows_of(config)] == [1, 5, 9, 13, 17]
+    _prune(config)
+    config.out.unlink()
+    said = Said()
+    write(logs / "a.log", [*map(_line, range(12, 16))])
+    follow(config, 2, said)
+    assert f"{config.out} is gone, and is written anew without 4 rows that were pruned" in said.said[0]
+    assert [row["line"] for row in rows_of(config)] == [17, 21]
+
+
+def test_a_stream_that_reads_nothing_commits_that_it_is_alive(
+    model: str, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ALIVE_SECONDS", 0.05)
+    config = following(model, logs)
+    write(logs / "a.log", LINES[:4])
+    seen: set[object] = set()
+
+    def alive() -> bool:
+        if rows_of(config):
+            found = _streamed()
+            assert standing(found, Workspace.locate()).running
+            seen.add(found.alive)
+        return len(seen) > 3
+
+    follow(config, alive)
+    assert len(seen) > 3
+    found = _streamed()
+    shown = standing(found, Workspace.locate())
+    assert (shown.running, shown.rows, shown.judged) == (False, 1, found.judged)
+    server = replace(Workspace.locate(), database_url="postgresql://x/y")
+    assert standing(found, server).running  # from another machine: as far as is known
+    late = replace(found, alive=datetime.now(UTC) - timedelta(minutes=5))
+    assert not standing(late, server).running
+
+
+def test_rules_that_are_wrong_are_refused_before_anything_is_read(calibrated: str, logs: Path) -> None:
+    rules = written(logs / "ignore.txt", "(")
+    with pytest.raises(DataError, match=r"ignore.txt:1: '\(' is not a regular expression"):
+        watch_files(_alarming(calibrated, logs, ignore=rules))
+
+
+def test_nothing_of_sensitive_logs_is_in_an_incident_or_on_the_console(
+    calibrated: str, logs: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "sensitive"
+    shutil.copytree(calibrated, folder)
+    card = model_folder.read_card(folder)
+    assert card is not None
+    model_folder.seal(folder, replace(card, sensitive=True))
+    config, said = _alarming(str(folder), logs), Said()
+    write(logs / "a.log", _seen("ann fell ill"))
+    follow(config, _states("resolved"), said)
+    shown = show_incident(1, 9)
+    assert "ann" not in repr((shown, said.said))
+    assert shown.incident.title == "unusual lines: 1 of 4 lines, a.log:1-4"
+    assert [(row["line"], row["last_line"]) for row in shown.rows] == [(1, 4)]
+    assert "ann" in text_of(config)  # which only its owner may read
+    with pytest.raises(UsageError, match="name a file with --out"):
+        watch_files(replace(config, out=None), stdout=io.StringIO())

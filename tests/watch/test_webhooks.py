@@ -1,0 +1,503 @@
+"""Webhooks: what is said in each format, what is never said, and that every notice arrives in the end."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from receiver import START, Receiver, incident
+from registered import commit
+
+from seqmlm.errors import UsageError
+from seqmlm.watch.store import Change, Notice, NoticeQueue, Streams
+from seqmlm.watch.store import notices as queue_module
+from seqmlm.watch.store.notices import LONGEST
+from seqmlm.watch.webhooks import (
+    FORMATS,
+    Answer,
+    Courier,
+    Origin,
+    Webhook,
+    notices,
+    post,
+    unsafe,
+    webhooks,
+)
+from seqmlm.workspace import Workspace
+
+ORIGIN = Origin(output="/logs/alarms.jsonl", version="1", host="here")
+HOSTILE = (
+    "\x1b[2J\x1b]0;owned\x07 <script>alert(1)</script> '; DROP TABLE seqmlm_notices; -- "
+    '\u202e \ud800 "\\\n\0'
+)
+
+
+@pytest.fixture(autouse=True)
+def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def _one(style: str, kind: str = "opened", origin: Origin = ORIGIN, **changed: Any) -> Notice:
+    hooks = webhooks(["http://127.0.0.1/hook"], [style])
+    (found,) = notices(hooks, origin)([Change(kind=kind, incident=incident(**changed))])  # type: ignore[arg-type]
+    return found
+
+
+# Addresses
+
+
+@pytest.mark.parametrize("style", FORMATS)
+def test_an_address_without_a_path_gets_that_of_its_format(style: str) -> None:
+    paths = {"plain": "", "alertmanager": "/api/v2/alerts", "otlp": "/v1/logs"}
+    assert webhooks(["http://h:9093"], [style])[0].url == f"http://h:9093{paths[style]}"
+    assert webhooks(["http://h/own?x=1"], [style])[0].url == "http://h/own?x=1"
+
+
+def test_no_secret_is_in_what_is_stored_or_shown() -> None:
+    (hook,) = webhooks(["https://User:pass%40word@H:8443/services/T0/secret?token=abc#x"], ["plain"])
+    assert hook.url == "https://h:8443/services/T0/secret?token=abc"
+    assert hook.authorization == "Basic VXNlcjpwYXNzQHdvcmQ="  # User:pass@word
+    for shown in (hook.name, repr(hook)):
+        assert not [one for one in ("secret", "abc", "User", "pass", "services", "VXNl") if one in shown]
+    assert hook.name.startswith("https://h:8443 (")
+
+
+def test_a_webhook_is_the_same_with_another_password_and_another_one_with_another_path() -> None:
+    first, second, third = (
+        webhooks([url])[0].name for url in ("https://a:b@h/x?k=1", "https://h/x?k=2", "https://h/y?k=1")
+    )
+    assert first == second != third
+    names = [one.name for one in webhooks(["https://h/x?k=1", "https://h/x?k=2", "https://h/x?k=3"])]
+    assert names == [first, f"{first}#2", f"{first}#3"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("secret", "ftp://h/secret", "file:///secret", "http:///secret", "http://h:port/secret"),
+        *("http://h/\nsecret", "http://h/sécret", "http://[::1/secret", "http://h/ secret"),
+    ],
+)
+def test_what_is_no_address_is_refused_without_being_quoted(url: str) -> None:
+    with pytest.raises(UsageError, match=r"--webhook \(number 2\)") as error:
+        webhooks(["http://h", url])
+    assert "secret" not in str(error.value)
+
+
+def test_formats_and_tokens_are_one_for_all_or_one_each() -> None:
+    two = ["http://h/a", "https://other/b"]
+    assert [one.format for one in webhooks(two, ["otlp"])] == ["otlp", "otlp"]
+    assert [one.format for one in webhooks(two, ["otlp", "plain"])] == ["otlp", "plain"]
+    assert [one.authorization for one in webhooks(two, [], "- tok")] == [None, "Bearer tok"]
+    assert [one.authorization for one in webhooks(["http://h/a", "http://h/b"], [], "tok")] == [
+        "Bearer tok"
+    ] * 2
+    with pytest.raises(UsageError, match="3 values of --webhook-format for 2 addresses"):
+        webhooks(two, ["plain"] * 3)
+    with pytest.raises(UsageError, match="did you mean 'plain'"):
+        webhooks(two, ["plian"])
+    with pytest.raises(UsageError, match="a character that tokens cannot have") as error:
+        webhooks(two, [], "- tök")
+    assert "tök" not in str(error.value)
+    with pytest.raises(UsageError, match="it would go to 2 hosts") as error:
+        webhooks(two, [], "tok")
+    assert "tok " not in str(error.value).replace("token", "")
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("http://a:b@127.0.0.1/", False),
+        ("http://a:b@[::1]:80/", False),
+        ("http://a:b@localhost/", False),
+        ("https://a:b@example.org/", False),
+        ("http://example.org/", False),
+        ("http://a:b@example.org/", True),
+        ("http://a:b@10.0.0.1/", True),
+    ],
+)
+def test_a_secret_that_would_be_sent_as_plain_text_is_known(url: str, told: bool) -> None:
+    assert unsafe(webhooks([url])[0]) == told
+
+
+# What is said
+
+
+def test_plain() -> None:
+    found = _one("plain")
+    assert found.body["key"] == found.key
+    said = [found.body[name] for name in ("kind", "host", "output")]
+    assert said == ["opened", "here", "/logs/alarms.jsonl"]
+    told, given = found.body["incident"], incident()
+    for name in ("id", "model", "place", "state", "title", "reason", "template", "first_line", "last_time"):
+        assert told[name] == getattr(given, name)
+    assert told["p_value"] == given.p_value
+    assert told["new"] == ["status=502"]
+    assert datetime.fromisoformat(told["opened"]) == START
+
+
+def test_an_alert_keeps_its_labels_and_ends_when_the_incident_does() -> None:
+    opened = _one("alertmanager")
+    resolved = _one("alertmanager", "resolved", title="another title", rows=9, state="resolved")
+    ((first,), (last,)) = opened.body, resolved.body
+    assert first["labels"] == last["labels"]
+    assert first["labels"]["alertname"] == "SeqmlmIncident"
+    assert set(first) == {"labels", "annotations", "startsAt", "endsAt"}
+    times = [[datetime.fromisoformat(one[name]) for name in ("startsAt", "endsAt")] for one in (first, last)]
+    assert times[0][0] == times[1][0] == START
+    assert times[1][1] == START + timedelta(minutes=3)
+    assert times[0][1] > START + timedelta(hours=12)  # Alertmanager would end it after minutes
+    assert all(isinstance(value, str) for value in {**first["labels"], **first["annotations"]}.values())
+    assert first["annotations"]["summary"] == incident().title
+    assert first["annotations"]["idempotency_key"] == opened.key
+
+
+def test_a_log_record_is_otlp_json() -> None:
+    found = _one("otlp")
+    ((resource,),) = [found.body["resourceLogs"]]
+    ((scope,),) = [resource["scopeLogs"]]
+    (record,) = scope["logRecords"]
+    assert record["timeUnixNano"] == str(int((START + timedelta(minutes=3)).timestamp()) * 10**9)
+    assert record["body"] == {"stringValue": incident().title}
+    values = {one["key"]: one["value"] for one in record["attributes"]}
+    assert values["seqmlm.incident.rows"] == {"intValue": "2"}  # 64 bits are a text in JSON
+    assert values["seqmlm.incident.p_value"] == {"doubleValue": 0.0005}
+    assert values["seqmlm.incident.new"] == {"arrayValue": {"values": [{"stringValue": "status=502"}]}}
+    assert values["seqmlm.idempotency_key"] == {"stringValue": found.key}
+    assert "seqmlm.incident.last_time" not in values
+    assert {one["key"] for one in resource["resource"]["attributes"]} == {"service.name", "host.name"}
+    assert _one("otlp", "resolved").body != found.body
+
+
+def test_keys_are_the_same_for_the_same_change_alone() -> None:
+    hooks = webhooks(["http://h/a", "http://h/b"])
+    told = notices(hooks, ORIGIN)
+    changes = [
+        Change(kind="opened", incident=incident()),
+        Change(kind="updated", incident=incident(rows=3)),
+        Change(kind="resolved", incident=incident(rows=3)),
+        Change(kind="opened", incident=incident(row=4)),
+        Change(kind="opened", incident=incident(stream_id=2)),
+    ]
+    keys = [one.key for one in told(changes)]
+    assert keys == [one.key for one in told(changes)]
+    assert len(set(keys)) == 10
+    assert not set(keys) & {
+        one.key for one in notices(hooks, Origin(output="x", version="1", host="here"))(changes)
+    }
+
+
+def test_of_what_is_silenced_the_end_alone_is_told() -> None:
+    told = notices(webhooks(["http://h/"]), ORIGIN)
+    for silenced in ({"muted": True}, {"state": "acknowledged"}):
+        kinds = [
+            Change(kind=kind, incident=incident(**silenced)) for kind in ("opened", "updated", "resolved")
+        ]
+        assert [one.kind for one in told(kinds)] == ["resolved"]
+
+
+@pytest.mark.parametrize("style", FORMATS)
+def test_the_end_of_a_false_alarm_says_what_it_was(style: str) -> None:
+    for verdict in ("normal", "fault", None):
+        body = json.dumps(_one(style, state="resolved", verdict=verdict).body)
+        assert [name for name in ("normal", "fault") if f'"{name}"' in body] == ([verdict] if verdict else [])
+
+
+@pytest.mark.parametrize("style", FORMATS)
+def test_hostile_texts_arrive_as_data(style: str) -> None:
+    texts = dict.fromkeys(("title", "reason", "template", "first_line", "place"), HOSTILE)
+    found = _one(style, **texts, new=(HOSTILE,), expected=(HOSTILE,))
+    with Receiver() as receiver:
+        (hook,) = webhooks([f"{receiver.url}/x"], [style])
+        assert post(hook, found).taken
+    raw = receiver.posted[0].raw
+    assert all(0x20 <= byte < 0x7F for byte in raw)  # nothing acts on a terminal, whoever prints it
+    shown = HOSTILE.replace("\ud800", "?")
+    title = {
+        "plain": lambda body: body["incident"]["title"],
+        "alertmanager": lambda body: body[0]["annotations"]["summary"],
+        "otlp": lambda body: body["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]["body"]["stringValue"],
+    }[style](receiver.posted[0].body)
+    assert title == shown
+
+
+@pytest.mark.parametrize("style", FORMATS)
+def test_texts_are_bounded_and_sensitive_data_say_nothing(style: str) -> None:
+    long = dict.fromkeys(("title", "reason", "template", "first_line", "last_line", "place"), "x" * 10**6)
+    assert len(json.dumps(_one(style, **long, new=("y" * 10**6,) * 50).body)) < 40_000
+    kept = Origin(output="o", version="1", host="here", sensitive=True)
+    secret = dict.fromkeys(("title", "reason", "template"), "Tr0ub4dor")
+    told = json.dumps(_one(style, origin=kept, **secret, new=("Tr0ub4dor",), expected=("Tr0ub4dor",)).body)
+    assert "Tr0ub4dor" not in told
+    assert "incident 7 in sensitive data" in told
+
+
+# One attempt
+
+
+def _attempt(receiver: Receiver, token: str = "") -> Answer:
+    return post(webhooks([f"{receiver.url}/hook?team=a"], [], token)[0], _one("plain"), timeout=5)
+
+
+def test_a_post_has_the_key_the_token_and_the_address() -> None:
+    with Receiver([204]) as receiver:
+        assert _attempt(receiver, "s3cret") == Answer(status=204)
+    (posted,) = receiver.posted
+    assert posted.path == "/hook?team=a"
+    assert posted.headers["Authorization"] == "Bearer s3cret"
+    assert posted.headers["Content-Type"] == "application/json"
+    assert posted.headers["Idempotency-Key"] == posted.body["key"]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_no_redirect_is_followed(status: int) -> None:
+    with Receiver() as other, Receiver([status], {"Location": f"{other.url}/taken"}) as receiver:
+        answer = _attempt(receiver, "s3cret")
+    assert (answer.status, answer.taken, answer.final) == (status, False, True)
+    assert other.posted == []
+    assert len(receiver.posted) == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 408, 429, 500, 503])
+def test_what_is_tried_again(status: int) -> None:
+    with Receiver([status], {"Retry-After": "17"}) as receiver:
+        answer = _attempt(receiver)
+    assert (answer.taken, answer.final, answer.wait) == (False, status not in (408, 429, 500, 503), 17)
+    assert answer.problem.startswith(f"answers {status} ")
+
+
+@pytest.mark.parametrize("header", ["-1", "soon", "Wed, 21 Oct 2026 07:28:00 GMT", "9" * 400, "1e9", ""])
+def test_a_strange_wait_is_none(header: str) -> None:
+    with Receiver([503], {"Retry-After": header}) as receiver:
+        assert _attempt(receiver).wait == 0
+
+
+def _closed() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def test_a_name_that_no_host_can_have_is_one_that_cannot_be_reached() -> None:
+    answer = post(webhooks(["http://a..b/hook"])[0], _one("plain"))
+    assert (answer.status, answer.final) == (None, False)
+    assert answer.problem.startswith("cannot be reached (")
+
+
+def test_the_receiver_of_the_documents_prints_each_notice_once() -> None:
+    port, found = _closed(), _one("plain")
+    script = Path(__file__).parents[2] / "examples" / "webhook_receiver.py"
+    (hook,) = webhooks([f"http://127.0.0.1:{port}"])
+    with subprocess.Popen([sys.executable, script, str(port)], stdout=subprocess.PIPE) as receiver:
+        try:
+            while not post(hook, found).taken:
+                assert receiver.poll() is None
+            assert post(hook, found).taken
+            assert post(hook, _one("plain", "resolved")).taken
+        finally:
+            receiver.kill()
+        assert receiver.stdout is not None
+        kinds = [json.loads(line)["kind"] for line in receiver.stdout]
+    assert kinds == ["opened", "resolved"]
+
+
+def test_a_server_that_is_not_there_or_says_nothing_or_nonsense() -> None:
+    answer = post(webhooks([f"http://127.0.0.1:{_closed()}/hook"])[0], _one("plain"))
+    assert answer == Answer(status=None, problem="cannot be reached (Connection refused)")
+    assert not answer.final
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        (hook,) = webhooks([f"http://127.0.0.1:{server.getsockname()[1]}/hook"])
+        silent = post(hook, _one("plain"), timeout=0.2)
+        server.settimeout(5)
+        server.accept()[0].close()
+
+        def answer_nonsense() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"\x1b[2J no HTTP at all\r\n\r\n")
+
+        pool.submit(answer_nonsense)
+        nonsense = post(hook, _one("plain"), timeout=5)
+    assert silent == Answer(status=None, problem="cannot be reached (TimeoutError)")
+    assert nonsense == Answer(status=None, problem="cannot be reached (BadStatusLine)")
+
+
+# All of them, in the end
+
+
+class World:
+    """A stream, a webhook that a test breaks, a clock that a test sets, and the process that sends."""
+
+    def __init__(self, registry: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.registry, self.now = registry, START
+        monkeypatch.setattr(queue_module, "now", lambda: self.now)
+        self.stream = registry.begin_stream("out.jsonl", {})
+        self.queue: NoticeQueue = registry.notices(self.stream)
+        (self.hook,) = webhooks(["https://h/hook"])
+        self.answers: Callable[[Notice], Answer] = lambda one: Answer(status=200)
+        self.got: list[str] = []
+        self.tried: list[tuple[float, str]] = []
+        self.said: list[str] = []
+        self._row = 0
+        self.restart()
+
+    def restart(self) -> None:
+        self.courier = Courier(
+            self.hook, self.queue, self.said.append, send=self._send, clock=lambda: self.now
+        )
+
+    def _send(self, hook: Webhook, one: Notice) -> Answer:
+        assert hook is self.hook
+        answer = self.answers(one)
+        self.tried.append(((self.now - START).total_seconds(), one.key))
+        if answer.taken:
+            self.got.append(one.key)
+        return answer
+
+    def open(self, number: int) -> list[str]:
+        """Incidents open; the keys of their notices."""
+        told = notices([self.hook], ORIGIN)
+        changes = []
+        for _ in range(number):
+            self._row += 1
+            changes.append(Change(kind="opened", incident=incident(id=0, row=self._row)))
+        rows = [(self._row, True, f"row {self._row}")]
+        kept = commit(self.registry, self.stream, *changes, rows=rows, notify=told)
+        return [one.key for one in told(kept)]
+
+    def run(self, seconds: float) -> None:
+        """The thread of the courier, second by second."""
+        end = self.now + timedelta(seconds=seconds)
+        while self.now < end:
+            self.courier.step()
+            self.now += timedelta(seconds=1)
+
+
+@pytest.fixture
+def world(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    with Streams(Workspace.locate()) as registry:
+        yield World(registry, monkeypatch)
+
+
+def down(one: Notice) -> Answer:
+    return Answer(status=None, problem="cannot be reached (Connection refused)")
+
+
+def test_a_webhook_that_is_down_for_an_hour_gets_everything_and_is_not_pestered(world: World) -> None:
+    keys = world.open(3)
+    world.answers = down
+    world.run(1800)
+    keys += world.open(2)
+    world.run(1800)
+    assert world.got == []
+    # 1, 2, 4 ... 256 s, and then every five minutes.
+    assert len(world.tried) <= 9 + 3600 / LONGEST.total_seconds()
+    times = [time for time, _ in world.tried]
+    assert [later - earlier for earlier, later in pairwise(times)][:4] == [1, 2, 4, 8]
+    world.answers = lambda one: Answer(status=200)
+    world.run(2 * LONGEST.total_seconds())
+    assert sorted(world.got) == sorted(keys)
+    assert world.queue.counts()[world.hook.name] == {"waiting": 0, "delivered": 5, "given_up": 0}
+    assert [one.partition(") ")[2] for one in world.said] == [
+        "cannot be reached (Connection refused); notices wait in the database for it",
+        "takes notices again",
+    ]
+
+
+def test_a_process_that_is_killed_leaves_the_times_of_the_next_attempts(world: World) -> None:
+    keys = world.open(1)
+    world.answers = down
+    world.run(200)  # tried at 0, 1, 3, 7, 15, 31, 63, 127
+    assert len(world.tried) == 8
+    world.restart()
+    world.answers = lambda one: Answer(status=200)
+    world.run(50)
+    assert world.got == []
+    world.run(10)
+    assert world.got == keys
+
+
+def test_what_was_sent_and_not_noted_is_sent_again_under_the_same_key(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    keys = world.open(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(NoticeQueue, "delivered", die)
+        with pytest.raises(Killed):
+            world.courier.step()
+    world.restart()
+    world.run(5)
+    assert world.got == [keys[0], *keys]
+
+
+def test_what_is_refused_is_told_once_and_kept_with_its_error(world: World) -> None:
+    world.answers = lambda one: Answer(status=404, problem="answers 404 Not Found")
+    world.open(2)
+    world.open(1)
+    world.run(600)
+    assert len(world.tried) == 3
+    assert world.queue.counts()[world.hook.name] == {"waiting": 0, "delivered": 0, "given_up": 3}
+    assert len(world.said) == 1
+    assert "answers 404 Not Found: such notices are not sent again" in world.said[0]
+    import sqlite3
+
+    with sqlite3.connect(Workspace.locate().root / "seqmlm.db") as base:
+        errors = base.execute("SELECT error, done IS NOT NULL FROM seqmlm_notices").fetchall()
+    base.close()
+    assert errors == [("answers 404 Not Found", 1)] * 3
+
+
+def test_one_that_always_fails_keeps_back_nobody_else(world: World) -> None:
+    (poison,) = world.open(1)
+    world.answers = lambda one: Answer(status=500 if one.key == poison else 200, problem="answers 500")
+    keys = []
+    for _ in range(30):
+        keys += world.open(1)
+        world.run(60)
+    assert world.got == keys
+    tries = sum(key == poison for _, key in world.tried)
+    assert tries <= 9 + 1800 / LONGEST.total_seconds()
+    assert len(world.said) == 1
+
+
+def test_what_a_webhook_asks_to_wait_is_heard_within_the_limit(world: World) -> None:
+    world.open(1)
+    world.answers = lambda one: Answer(status=429, problem="answers 429", wait=90)
+    world.run(90)
+    assert len(world.tried) == 1
+    world.answers = lambda one: Answer(status=429, problem="answers 429", wait=10**6)
+    world.run(1)
+    assert len(world.tried) == 2
+    world.run(LONGEST.total_seconds() - 1)
+    assert len(world.tried) == 2
+    world.run(1)
+    assert len(world.tried) == 3
+
+
+def test_the_thread_sends_what_is_due_before_it_ends(world: World) -> None:
+    keys = world.open(20)
+    with Receiver() as receiver:
+        (hook,) = webhooks([receiver.url])
+        hook = Webhook(name=world.hook.name, url=hook.url, format="plain", authorization=None)
+        courier = Courier(hook, world.queue, world.said.append)
+        courier.start()
+        keys += world.open(3)
+        courier.close()
+    assert receiver.keys == keys
+    assert world.said == []
