@@ -46,8 +46,8 @@ def watch(
     calibration: Annotated[
         str,
         typer.Option(
-            help="fixed (p-values are ranks among the rows the model was calibrated with) or rolling (among "
-            "the newest rows of the stream, without those of acknowledged incidents)."
+            help="What p-values are ranks among: fixed (the rows the model was calibrated with) or rolling "
+            "(the newest rows of the stream, without those of acknowledged incidents)."
         ),
     ] = "fixed",
     shadow: Annotated[
