@@ -40,7 +40,7 @@ from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.calibrate import Calibrator, Normal
+from seqmlm.tasks.calibrate import Calibrator, Records
 
 Doubles = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -102,7 +102,7 @@ class Judges:
         self.level = model.domain.level(level)
         calibrator = Calibrator(session=Session(model, tokens_per_batch=8192), problems=Problems("skip"))
         records = [as_record(text, number) for number, text in enumerate(normal)]
-        of = Normal(records=records, of=len(records), source="")
+        of = Records(records=records, of=len(records), source="")
         background, rest = stored_background(model, self.level), of
         if background is None or background.needs_scores:
             background, rest = calibrator.background(self.level, of, None)

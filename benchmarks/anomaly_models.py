@@ -15,7 +15,6 @@ from seqmlm.anomaly.levels import Background, Level
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.evaluation.conformal import Calibration, Fusion, Judgement, fuse
 from seqmlm.inference import model_folder
 from seqmlm.inference.batches import batches
 from seqmlm.inference.detector import Detector as ModelDetector
@@ -23,6 +22,7 @@ from seqmlm.inference.detector import table
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.rows.judge import Fusion, Judgement, Normal, fuse
 from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import SilentConsole
 from seqmlm.tasks.pretrain import pretrain
@@ -133,7 +133,7 @@ class Fused:
         by_length: rows are compared with normal ones of similar length; else with all.
     """
 
-    calibration: Calibration
+    calibration: Normal
     by_length: bool
 
     @classmethod
@@ -149,7 +149,7 @@ class Fused:
         """Learn what is normal in these channels."""
         sizes = lengths if by_length else np.zeros_like(lengths)
         chosen = {n: statistics[n] for n in channels}
-        return cls(Calibration.fit(chosen, sizes, seed=0, fusion=fusion), by_length)
+        return cls(Normal.fit(chosen, sizes, seed=0, fusion=fusion), by_length)
 
     def judge(self, statistics: Statistics, lengths: Longs) -> Judgement:
         """p-values of rows."""

@@ -34,7 +34,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,13 @@ from scipy.stats import betabinom
 from seqmlm.data.problems import Problems
 from seqmlm.engine.units import Mode
 from seqmlm.errors import SeqmlmError, UsageError
-from seqmlm.evaluation.conformal import Calibration
-from seqmlm.evaluation.ranks import CrossRanks, Ranks
 from seqmlm.inference.calibrations import Stored, stored_background, stored_calibrations
 from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.estimate import work_of
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.rows.judge import Normal
 from seqmlm.tasks import finalize
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files, calibrate_trained
 from seqmlm.tasks.score import score_files
@@ -375,27 +374,19 @@ def few_rows(name: str, data: Path, out: Path, seed: int, minutes: float) -> Row
     records = model.domain.read([str(path)], Problems("skip"), **kind.options)
     judged = [one for one in detector.judged(records, Problems("skip")) if one.row.score is not None]
     statistics, lengths = table([one.row for one in judged], level.statistics)
-    realised: dict[str, list[list[float]]] = {"folds": [], "largest": []}
+    realised: list[list[float]] = []
     for division in range(DIVISIONS):
         order = np.random.default_rng(division).permutation(len(lengths))
         fit, new = order[:FEW_ROWS], order[FEW_ROWS:][:FEW_JUDGED]
         own, others = ({n: values[rows] for n, values in statistics.items()} for rows in (fit, new))
-        folds = Calibration.fit(own, lengths[fit], seed=division, fusion=level.fusion)
-        assert folds.fused is not None
-        together = Ranks.of(np.concatenate([one.values for one in folds.fused.folds]))
-        rules = {
-            "folds": folds,
-            "largest": replace(folds, fused=CrossRanks((together,), together.tail)),
-        }
-        for rule, calibration in rules.items():
-            p_values = calibration.judge(others, lengths[new]).p_value
-            realised[rule].append([float((p_values <= rate).mean()) for rate in (0.05, 0.1)])
-    means = {rule: np.mean(rates, axis=0).tolist() for rule, rates in realised.items()}
+        calibration = Normal.fit(own, lengths[fit], seed=division, fusion=level.fusion)
+        p_values = calibration.judge(others, lengths[new]).p_value
+        realised.append([float((p_values <= rate).mean()) for rate in (0.05, 0.1)])
+    at_05, at_1 = np.mean(realised, axis=0).tolist()
+    below = np.mean([rates[1] <= 0.02 for rates in realised])
     print(f"{name}, {level_name}: {len(lengths)} rows, {FEW_ROWS} calibrate {FEW_JUDGED}, {DIVISIONS} times")
-    for rule, (at_05, at_1) in means.items():
-        below = np.mean([rates[1] <= 0.02 for rates in realised[rule]])
-        print(f"  {rule:<8} {at_05:.3f} at .05, {at_1:.3f} at .1 ({below:.0%} of the divisions at most .02)")
-    return {"field": name, "level": level_name, "rows": len(lengths), **means}
+    print(f"  {at_05:.3f} at .05, {at_1:.3f} at .1 ({below:.0%} of the divisions at most .02)")
+    return {"field": name, "level": level_name, "rows": len(lengths), "realised": [at_05, at_1]}
 
 
 def in_time(name: str, stream: Stream, out: Path, seed: int, minutes: float) -> Row:

@@ -40,14 +40,13 @@ from seqmlm.anomaly.levels import Level
 from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.evaluation.conformal import FUSIONS, HARMONIC, Fusion, fuse
-from seqmlm.evaluation.ranks import Marginals, length_edges
 from seqmlm.inference.calibrations import stored_background
 from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.calibrate import Calibrator, Normal
+from seqmlm.rows.judge import FUSIONS, HARMONIC, Fusion, Ranks, fuse, length_edges
+from seqmlm.tasks.calibrate import Calibrator, Records
 
 Doubles = NDArray[np.float64]
 Spans = Sequence[tuple[int, int]] | None
@@ -143,7 +142,7 @@ def statistics(arm: Arm, level: Level) -> Iterator[tuple[str, dict[str, Doubles]
     calibrator = Calibrator(session=Session(arm.model, tokens_per_batch=8192), problems=Problems("skip"))
     teaching, background = list(arm.teaching), stored_background(arm.model, level)
     if level.background is not None and (background is None or background.needs_scores):
-        given = Normal(records=teaching, of=len(teaching), source="")
+        given = Records(records=teaching, of=len(teaching), source="")
         background, rest = calibrator.background(level, given, None)
         teaching = list(rest.records)
     normal = {"teaching": teaching, "normal": arm.normal}
@@ -184,8 +183,13 @@ class Contest:
 
     def __init__(self, level: Level, parts: Mapping[str, tuple[dict[str, Doubles], Doubles]]) -> None:
         taught, lengths = parts["teaching"]
-        marginals = Marginals.fit(taught, lengths, length_edges(lengths, 50))
-        ranks = {part: marginals.p_values(*rows)[1] for part, rows in parts.items() if len(rows[1])}
+        edges = length_edges(lengths, 50)
+        own = {name: Ranks.of(values, lengths, edges) for name, values in taught.items()}
+        ranks = {
+            part: {name: own[name].p_values(values, sizes)[0] for name, values in found.items()}
+            for part, (found, sizes) in parts.items()
+            if len(sizes)
+        }
         ranks.pop("teaching")
         self.level, self.normal, self.faulty = level, ranks.pop("normal"), ranks
 

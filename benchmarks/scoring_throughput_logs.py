@@ -90,10 +90,10 @@ def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
     from seqmlm.domains.logs.counts import counts_of
     from seqmlm.domains.logs.levels import LogBackground
     from seqmlm.engine.units import ONE_PASS
-    from seqmlm.evaluation.conformal import Calibration
     from seqmlm.inference.detector import Detector, table
     from seqmlm.inference.scorer import RecordScorer
     from seqmlm.inference.session import Session
+    from seqmlm.rows.judge import Normal
 
     records = list(model.domain.read([path], Problems(), **READER))
     half = len(records) // 2
@@ -102,7 +102,7 @@ def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
     known = LogBackground(counts_of(encodings, model.tokenizer), model.tokenizer)
     detector = Detector(RecordScorer(Session(model)), level, mode=ONE_PASS, background=known)
     rows = [one.row for one in detector.judged(records[half:], Problems())]
-    return known, Calibration.fit(*table(rows, level.judges), seed=0, fusion=level.fusion)
+    return known, Normal.fit(*table(rows, level.judges), seed=0, fusion=level.fusion)
 
 
 def row(asked: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "seqmlm"
 # torch: how files are replaced is the same everywhere.
 ENGINE = {"errors", "parsing", "engine"}
 DATA = ENGINE | {"tokenizers", "data", "config"}
-FIELDS = DATA | {"evaluation", "anomaly", "structure", "reports", "domains"}
+FIELDS = DATA | {"evaluation", "rows.judge", "anomaly", "structure", "reports", "domains"}
 MAY_IMPORT = {
     "errors": set(),
     "parsing": set(),
@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "tokenizers": ENGINE,
     "data": DATA,
     "evaluation": DATA,
-    "anomaly": DATA | {"evaluation"},
+    "anomaly": DATA | {"evaluation", "rows.judge"},
     "structure": DATA | {"evaluation"},
     "reports": {"errors", "data", "anomaly", "parsing", "engine.durable"},
     "domains": FIELDS,
@@ -300,7 +300,6 @@ STAND_APART = {
     "domains.dna.rna": "what is planted for maps of dependence, apart from the contigs",
     "domains.logs.jobs": "what is planted for maps of dependence, apart from the requests",
     "domains.logs.counts": "counting templates needs no model",
-    "evaluation.ranks": "ranks of one statistic, a chapter of its own beside their fusion",
     "engine.fused*": "what is computed otherwise on a GPU, beside the model it must agree with; its kernels",
     "registry.store": "queries; `registry` is the door",
     "tracking.run": "a run that is being written; `tracking` is the door",

@@ -27,7 +27,7 @@ from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import Units, unit_numbers
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.conformal import Fusion
+from seqmlm.rows.judge import Fusion
 from seqmlm.tokenizers.base import Tokenizer
 
 
@@ -244,7 +244,7 @@ class Level(ABC):
     def as_judged(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
         """What a normal record may come as when it is judged: itself, or what it is cut into, by chance.
 
-        Calibration judges these, so that rows are compared with such as are cut as they are.
+        Normal judges these, so that rows are compared with such as are cut as they are.
         """
         return (record,)
 

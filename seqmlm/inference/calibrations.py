@@ -26,10 +26,10 @@ from seqmlm.data.identity import TrainedOn
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.engine.foreign import shapes_of
 from seqmlm.errors import StateError
-from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference.model_folder import CALIBRATION as CALIBRATION
 from seqmlm.inference.model_folder import LoadedModel, changing, put_file
 from seqmlm.parsing import parse_json
+from seqmlm.rows.judge import Normal
 
 BACKGROUND, TRAINED_ON = "background.safetensors", "trained_on.safetensors"
 
@@ -37,7 +37,7 @@ _HEADER = "seqmlm"
 _CALIBRATE = "calibrate the model again ('seqmlm calibrate')"
 # What arrays and settings that do not fit together raise: a file that is whole may still say anything.
 _UNFIT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-_FORMAT = 3
+_FORMAT = 4
 FEW_RECORDS = 30
 """Records of a calibration below which their number is said, for rows of one record are alike."""
 
@@ -58,7 +58,7 @@ class Stored:
         counts: what counts were mixed into the scores (`seqmlm.inference.expert`), "none" for none.
     """
 
-    fitted: Calibration
+    fitted: Normal
     rows_per_day: float | None = None
     records: int = 0
     precision: str = "fp32"
@@ -284,7 +284,7 @@ def store_trained_on(folder: Path, trained_on: TrainedOn, *, private: bool = Fal
 
 def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
     return Stored(
-        fitted=Calibration.from_state(facts["state"], arrays),
+        fitted=Normal.from_state(facts["state"], arrays),
         rows_per_day=facts["rows_per_day"],
         records=int(facts["records"]),
         precision=facts["precision"],

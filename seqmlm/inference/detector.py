@@ -13,9 +13,9 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.units import EXACT, Mode
-from seqmlm.evaluation.conformal import Calibration, Judgement
 from seqmlm.inference.batches import Encoded, batches
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.rows.judge import Judgement, Normal
 
 SMALL = 0.05
 """p-value of a statistic up to which it says that something is wrong."""
@@ -68,7 +68,7 @@ class Detector:
         *,
         mode: Mode = EXACT,
         background: Background | None = None,
-        calibration: Calibration | None = None,
+        calibration: Normal | None = None,
         alpha: float | None = None,
         want: Collection[Reduction] = (),
     ) -> None:

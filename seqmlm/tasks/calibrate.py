@@ -28,7 +28,6 @@ from seqmlm.engine.types import Encoding, InMemory, Sequences
 from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, UsageError
-from seqmlm.evaluation.conformal import Calibration
 from seqmlm.evaluation.incidents import rows_per_day
 from seqmlm.inference.batches import Budget, Encoded, batches, encoded
 from seqmlm.inference.calibrations import (
@@ -49,6 +48,7 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.registry import Registry
+from seqmlm.rows.judge import Normal
 from seqmlm.tasks.corpus import split_source
 from seqmlm.tasks.models import register_calibrations
 from seqmlm.workspace import Workspace
@@ -164,7 +164,7 @@ def calibrate_files(
 
 
 def _replaced(
-    calibrator: Calibrator, level: Level, mode: str | None, normal: Normal
+    calibrator: Calibrator, level: Level, mode: str | None, normal: Records
 ) -> dict[tuple[str, str], Stored]:
     """Fit the calibrations of a level and put them in the place of those the model had; others stay.
 
@@ -236,7 +236,7 @@ def calibrate_trained(
         notify=notify,
         progress=console.calibration,
     )
-    normal = Normal(records=list(calibrating(MOST_RECORDS)), of=of, source=source)
+    normal = Records(records=list(calibrating(MOST_RECORDS)), of=of, source=source)
     try:
         if not normal.records:
             raise DataError("no records were set aside for calibration")
@@ -272,7 +272,7 @@ def few_held_out(level: Level, records: int, plan: Plan) -> str | None:
     )
 
 
-def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> tuple[Normal, int]:
+def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> tuple[Records, int]:
     """At most `config.records` normal records, drawn evenly, and how many the model was trained on.
 
     Raises:
@@ -314,14 +314,14 @@ def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> 
     streamed = "-" in sources
     files = [] if streamed else model.domain.files(sources, format=config.format, options=config.options)
     source = combined(files=file_fingerprint(files) if files else f"stdin:{fresh}", left_out=left_out)
-    return Normal(records=[record for _, record in drawn], of=fresh, source=source), left_out
+    return Records(records=[record for _, record in drawn], of=fresh, source=source), left_out
 
 
 # The calibrations of one model
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Normal:
+class Records:
     """Normal records to calibrate with.
 
     Args:
@@ -393,8 +393,8 @@ class Calibrator:
     progress: Progress | None = None
 
     def background(
-        self, level: Level, normal: Normal, train: Sequences | None
-    ) -> tuple[Background | None, Normal]:
+        self, level: Level, normal: Records, train: Sequences | None
+    ) -> tuple[Background | None, Records]:
         """What a level must know, and the records left to calibrate with.
 
         Args:
@@ -423,7 +423,7 @@ class Calibrator:
         return fitted, rest if apart else normal
 
     def calibrate(
-        self, level: Level, modes: Sequence[str], normal: Normal, background: Background | None
+        self, level: Level, modes: Sequence[str], normal: Records, background: Background | None
     ) -> dict[tuple[str, str], Stored]:
         """Calibrate a level in some modes, the cheapest first.
 
@@ -453,7 +453,12 @@ class Calibrator:
         return found
 
     def _calibrated(
-        self, level: Level, name: str, normal: Normal, background: Background | None, limit: Limit | None
+        self,
+        level: Level,
+        name: str,
+        normal: Records,
+        background: Background | None,
+        limit: Limit | None,
     ) -> tuple[Stored | None, float]:
         """The calibration of a level in a mode, None where rows are of too few people, and what it cost."""
         detector = Detector(self._scorer(), level, mode=Mode.parse(name), background=background)
@@ -462,13 +467,13 @@ class Calibrator:
         if self._too_few(judged):
             return None, spent
         statistics, lengths = table([one.row for one in judged], level.judges)
-        fitted = Calibration.fit(
+        fitted = Normal.fit(
             statistics, lengths, seed=self.seed, fusion=level.fusion, records=self._owners(judged)
         )
         return Stored(fitted=fitted, **self._facts(judged, taken, normal)), spent
 
     def _judged(
-        self, detector: Detector, normal: Normal, limit: Limit | None, name: str
+        self, detector: Detector, normal: Records, limit: Limit | None, name: str
     ) -> tuple[list[JudgedRow], list[Record], float]:
         """The rows of normal records, taken until there are enough; those records, and what they cost."""
         judged, taken, spent, rows = list[JudgedRow](), list[Record](), 0.0, 0
@@ -526,7 +531,7 @@ class Calibrator:
     def _encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
         return encoded(self.session.domain, self.session.tokenizer, records, problems)
 
-    def _facts(self, judged: Sequence[JudgedRow], records: list[Record], normal: Normal) -> dict[str, Any]:
+    def _facts(self, judged: Sequence[JudgedRow], records: list[Record], normal: Records) -> dict[str, Any]:
         taken = len({(one.source, one.id) for one in records})  # a record may have come in parts
         times = [one.row.time for one in judged if one.row.time is not None]
         if self.session.card.sensitive and len(times) < SMALLEST:

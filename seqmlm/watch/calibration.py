@@ -24,11 +24,11 @@ import numpy as np
 from seqmlm.anomaly.values import Doubles
 from seqmlm.config import to_dict
 from seqmlm.errors import StateError, UsageError, number_of
-from seqmlm.evaluation.conformal import FEW, Calibration
 from seqmlm.inference.calibrations import CALIBRATION, Stored, store, stored_calibration
 from seqmlm.inference.expert import Use
 from seqmlm.inference.model_folder import CARD
 from seqmlm.inference.session import Session
+from seqmlm.rows.judge import FEW, Normal
 from seqmlm.streams.cursor import file_facts
 from seqmlm.tasks.calibrate import CalibrateResult
 from seqmlm.tasks.models import register_calibrations
@@ -78,7 +78,7 @@ class CalibrateStreamResult(CalibrateResult):
     unjudged: int
 
 
-def judged_by(session: Session, fitted: Calibration, level: str, mode: str) -> dict[str, Any]:
+def judged_by(session: Session, fitted: Normal, level: str, mode: str) -> dict[str, Any]:
     """What statistics of rows are of; only of those where all of it is the same a calibration can be made.
 
     Which calibration judged is not part of it: statistics are what p-values are made of.

@@ -29,10 +29,10 @@ import numpy as np
 from seqmlm.anomaly.levels import Level
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row
 from seqmlm.errors import StateError
-from seqmlm.evaluation.conformal import FEW, Calibration, Judgement, Statistics
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import Detector, JudgedRow, table
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.rows.judge import FEW, Judgement, Normal, Statistics
 from seqmlm.watch.store import Figures, RollingChange, RollingEntry
 
 _STEPS = 4  # moves while a window of rows passes: each takes up to a second where statistics are many
@@ -40,7 +40,7 @@ _HELD = 2  # windows of rows that are held: some may turn out to be of a real in
 _ENOUGH = 1000  # rows that a window has at least where nothing moves, for a calibration of rates of .002
 
 
-def size_of(own: Calibration, rate: float | None) -> int:
+def size_of(own: Normal, rate: float | None) -> int:
     """Rows that a rolling calibration has: as many as the model's own, and as many as the rate needs.
 
     Half of them are ranked. Fewer than `FEW` are not taken: they would be cross-fitted by records, and a
@@ -50,7 +50,7 @@ def size_of(own: Calibration, rate: float | None) -> int:
     return max(own.rows, needed, FEW)
 
 
-def refitted(own: Calibration, table: Doubles, *, seed: int) -> Calibration:
+def refitted(own: Normal, table: Doubles, *, seed: int) -> Normal:
     """A calibration of other rows, whose statistics judge as they do in one that there is.
 
     Args:
@@ -59,7 +59,7 @@ def refitted(own: Calibration, table: Doubles, *, seed: int) -> Calibration:
         seed: of the half that is ranked.
     """
     statistics = dict(zip(own.statistics, table.T[1:], strict=True))
-    return Calibration.fit(statistics, table[:, 0].astype(np.int64), seed=seed, fusion=own.fusion)
+    return Normal.fit(statistics, table[:, 0].astype(np.int64), seed=seed, fusion=own.fusion)
 
 
 class Rolling:
@@ -80,7 +80,7 @@ class Rolling:
 
     def __init__(
         self,
-        own: Calibration,
+        own: Normal,
         of: str,
         *,
         rate: float | None = None,

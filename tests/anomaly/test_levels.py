@@ -20,10 +20,10 @@ from seqmlm.domains.dna import levels as dna
 from seqmlm.domains.protein import levels as protein
 from seqmlm.domains.text import levels as text
 from seqmlm.engine.types import InMemory
-from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.rows.judge import Normal
 from seqmlm.tasks.score_output import reason
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.bases import BaseTokenizer
@@ -105,13 +105,13 @@ def test_bases_that_are_not_known() -> None:
     assert found == {0: 0.04, 50: 0.04, 64: 0.04}
 
 
-def calibrated(share: float = 0.0) -> tuple[Session, Frequencies, Calibration, dict[str, Doubles]]:
+def calibrated(share: float = 0.0) -> tuple[Session, Frequencies, Normal, dict[str, Doubles]]:
     """A text model, what it saw, and a calibration by 400 rows, a share of them with an unknown word."""
     rng = np.random.default_rng(0)
     names = [name for name in text.SentenceLevel.statistics if name != UNKNOWN]
     normal = {name: rng.normal(3, 1, 400) for name in names}
     normal[UNKNOWN] = (rng.random(400) < share) * 0.1
-    fitted = Calibration.fit(normal, np.full(400, 6), seed=0)
+    fitted = Normal.fit(normal, np.full(400, 6), seed=0)
     return Session(random_model("text", BPE)), seen(BPE), fitted, normal
 
 
@@ -137,8 +137,6 @@ def test_alarms_are_as_many_as_without_it_where_nothing_is_unknown() -> None:
     rng = np.random.default_rng(1)
     fresh = {name: rng.normal(3, 1, 2000) for name in normal if name != UNKNOWN}
     sizes, some = np.full(2000, 6), np.full(400, 6)
-    with_it = Calibration.fit(normal, some, seed=0).judge({**fresh, UNKNOWN: np.zeros(2000)}, sizes)
-    without = Calibration.fit({k: v for k, v in normal.items() if k != UNKNOWN}, some, seed=0).judge(
-        fresh, sizes
-    )
+    with_it = Normal.fit(normal, some, seed=0).judge({**fresh, UNKNOWN: np.zeros(2000)}, sizes)
+    without = Normal.fit({k: v for k, v in normal.items() if k != UNKNOWN}, some, seed=0).judge(fresh, sizes)
     np.testing.assert_array_equal(with_it.p_value, without.p_value)

@@ -16,11 +16,11 @@ from tiny_models import protein_model, proteins, random_model, saved
 from written import rows
 
 from seqmlm.data.problems import Problems
-from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference.calibrations import Stored, store
 from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.rows.judge import Normal
 from seqmlm.tokenizers.bases import BaseTokenizer
 
 SECONDS = 240  # patience with a busy machine
@@ -36,7 +36,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     detector = Detector(RecordScorer(Session(loaded)), loaded.domain.level(None))
     records = loaded.domain.read([proteins(home / "normal.fasta", 200, 1)], Problems())
     found = [one.row for one in detector.judged(records, Problems())]
-    calibration = Calibration.fit(*table(found, detector.level.statistics), seed=0)
+    calibration = Normal.fit(*table(found, detector.level.statistics), seed=0)
     store(folder, {(detector.level.name, "exact"): Stored(fitted=calibration)})
     return home
 

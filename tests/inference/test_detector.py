@@ -13,12 +13,12 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import InMemory
 from seqmlm.engine.units import ONE_PASS
-from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference.batches import encoded
 from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.rows.judge import Normal
 from seqmlm.tasks.score_output import ScoreCounts, line
 from seqmlm.tasks.score_plan import EXPECTED
 
@@ -70,7 +70,7 @@ def visits() -> tuple[Detector, list[Record]]:
     )
     plain = Detector(RecordScorer(session), level, background=background)
     rows = [one.row for one in plain.judged(patients(40), Problems()) if one.row.score is not None]
-    calibration = Calibration.fit(*table(rows, level.judges), seed=0, fusion=level.fusion)
+    calibration = Normal.fit(*table(rows, level.judges), seed=0, fusion=level.fusion)
     foreign = [
         replace(
             one, raw=replace(one.raw, events=tuple(replace(e, code=f"ZZZ:{e.code}") for e in one.raw.events))

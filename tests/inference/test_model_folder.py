@@ -16,10 +16,10 @@ from tiny_models import saved
 
 from seqmlm.engine import durable
 from seqmlm.errors import StateError
-from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import Stored, store, stored_calibrations
 from seqmlm.inference.model_folder import CARD, LOCK, LoadedModel, check_files, put_file, read_card
+from seqmlm.rows.judge import Normal
 from seqmlm.tasks.models import export_model
 
 EXTRA = "log_templates.json"
@@ -170,7 +170,7 @@ def test_a_full_disk_leaves_the_old_file_and_a_folder_that_loads(
 
 def test_calibrations_made_at_once_are_all_kept(folder: Path) -> None:
     rng = np.random.default_rng(0)
-    fitted = Calibration.fit({"sum": rng.normal(size=40)}, np.full(40, 9), seed=0)
+    fitted = Normal.fit({"sum": rng.normal(size=40)}, np.full(40, 9), seed=0)
 
     def calibrate(number: int) -> None:
         store(folder, {(f"level{number % 4}", f"partition:{number + 2}"): Stored(fitted=fitted)})

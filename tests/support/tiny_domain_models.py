@@ -14,12 +14,12 @@ from written import written
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import ClassNorms, LineLevel
-from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference.calibrations import Stored, store, store_backgrounds
 from seqmlm.inference.detector import table
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.rows.judge import Normal
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.code import CodeTokenizer
 from seqmlm.tokenizers.events import EventsTokenizer
@@ -99,6 +99,6 @@ def calibrated_code_model(folder: Path) -> Path:
     norms = ClassNorms(np.zeros((17, 4, 3))).learn(found)
     store_backgrounds(folder, {"line": norms})
     rows = [row for one in found for row in LineLevel().rows(one, norms)]
-    calibration = Calibration.fit(*table(rows, LineLevel.statistics), seed=0)
+    calibration = Normal.fit(*table(rows, LineLevel.statistics), seed=0)
     store(folder, {("line", "exact"): Stored(fitted=calibration)})
     return folder

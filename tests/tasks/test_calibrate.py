@@ -39,7 +39,7 @@ from seqmlm.inference.detector import Detector
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.calibrate import Calibrator, Normal, default_modes
+from seqmlm.tasks.calibrate import Calibrator, Records, default_modes
 from seqmlm.tasks.score_output import line
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -51,11 +51,11 @@ def model(tmp_path: Path) -> LoadedModel:
     return replace(found, path=str(tmp_path), card=replace(found.card, masking=masking))
 
 
-def normal(count: int, seed: int = 0, longest: int = 18) -> Normal:
+def normal(count: int, seed: int = 0, longest: int = 18) -> Records:
     rng = np.random.default_rng(seed)
     raws = ["".join(rng.choice(list(RESIDUES), size=int(rng.integers(4, longest)))) for _ in range(count)]
     records = [Record(id=str(n), raw=raw, source="n.fasta", line=n) for n, raw in enumerate(raws, 1)]
-    return Normal(records=records, of=count, source="f")
+    return Records(records=records, of=count, source="f")
 
 
 def calibrator(model: LoadedModel, **options: Any) -> Calibrator:
@@ -181,7 +181,7 @@ def test_levels_with_one_kind_of_background_share_it(tmp_path: Path) -> None:
 
 
 def test_records_without_scores_are_no_calibration(model: LoadedModel) -> None:
-    empty = Normal(records=[Record(id="e", raw="", source="x", line=1)], of=1, source="")
+    empty = Records(records=[Record(id="e", raw="", source="x", line=1)], of=1, source="")
     with pytest.raises(DataError, match="nothing to calibrate with"):
         calibrator(model).calibrate(RecordLevel("protein"), ["exact"], empty, None)
 
@@ -201,10 +201,10 @@ def test_few_rows_are_divided_as_training_divides_data(model: LoadedModel, group
     """By groups, of proteins equal sequences; by records, where all are of one group."""
     records = normal(12).records
     records = [replace(one, raw=records[one.line % groups].raw) for one in records]
-    given = Normal(records=records, of=12, source="f")
+    given = Records(records=records, of=12, source="f")
     made = calibrator(model).calibrate(Parts(), ("exact",), given, None)["parts", "exact"].fitted
-    assert (made.rows, len(made.turns)) == (60, folds)
-    taught = [{v for own in t.by_statistic["owner"].bins for v in own.values} for t in made.turns]
+    assert (made.rows, len(made.folds)) == (60, folds)
+    taught = [{v for own in fold.ranks["owner"].bins for v in own} for fold in made.folds]
     lines = {float(one.line) for one in records}
     left_out = [lines - own for own in taught]
     assert sorted(v for own in left_out for v in own) == sorted(lines)

@@ -19,13 +19,13 @@ from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference import batches, model_folder
 from seqmlm.inference.batches import tokens_per_second
 from seqmlm.inference.calibrations import Stored
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.estimate import work_of
 from seqmlm.inference.session import Session
+from seqmlm.rows.judge import Normal
 from seqmlm.tasks import score_plan
 from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_config import ScoreConfig
@@ -36,7 +36,7 @@ from seqmlm.tokenizers.bases import BaseTokenizer
 def rows(count: int, **facts: Any) -> Stored:
     """A calibration of so many rows."""
     values = np.random.default_rng(0).normal(size=count)
-    return Stored(fitted=Calibration.fit({"pll": values}, np.full(count, 10), seed=0), **facts)
+    return Stored(fitted=Normal.fit({"pll": values}, np.full(count, 10), seed=0), **facts)
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from scored_streams import calibrated_model, follow, following, in_one_go, rows_
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import StateError, UsageError
-from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference.calibrations import (
     store_backgrounds,
     stored_background,
@@ -25,6 +24,7 @@ from seqmlm.inference.calibrations import (
     stored_calibrations,
 )
 from seqmlm.inference.detector import table
+from seqmlm.rows.judge import Normal
 from seqmlm.tasks.score import opened
 from seqmlm.tasks.score_plan import choose
 from seqmlm.watch.calibration import CalibrateStreamConfig, calibrate_stream
@@ -73,7 +73,7 @@ def _resolved(number: int) -> bool:
     return [one.state for one in list_incidents()].count("resolved") >= number
 
 
-def _one_shot(config: WatchConfig, rows: Iterable[int]) -> Calibration:
+def _one_shot(config: WatchConfig, rows: Iterable[int]) -> Normal:
     """The oracle: statistics of some rows of the whole file, scored at once without a stream."""
     again = in_one_go(config, out=None)
     plan = choose(again, opened(again))
@@ -81,10 +81,10 @@ def _one_shot(config: WatchConfig, rows: Iterable[int]) -> Calibration:
     judged = list(plan.detector().judged(records, Problems()))
     chosen = [judged[number - 1].row for number in rows]
     own = plan.stored.fitted
-    return Calibration.fit(*table(chosen, plan.level.judges), seed=0, fusion=own.fusion)
+    return Normal.fit(*table(chosen, plan.level.judges), seed=0, fusion=own.fusion)
 
 
-def _same(one: Calibration, other: Calibration) -> None:
+def _same(one: Normal, other: Normal) -> None:
     (state, arrays), (expected, wanted) = one.to_state(), other.to_state()
     assert arrays.keys() == wanted.keys()
     for name, values in wanted.items():
@@ -178,7 +178,7 @@ def test_a_rolling_calibration_rests_on_false_alarms_and_not_on_faults(model: Pa
     assert window == [n for n in range(1, 251) if n not in faults][-200:]
 
 
-def _stored(config: WatchConfig) -> Calibration:
+def _stored(config: WatchConfig) -> Normal:
     session = opened(config)
     found = stored_calibration(session.model, session.domain.level("session"), "exact")
     return found.fitted

@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import betabinom
 
 from seqmlm.errors import StateError
-from seqmlm.evaluation.conformal import Calibration
+from seqmlm.rows.judge import Normal
 from seqmlm.watch.rolling import Rolling, refitted, size_of
 from seqmlm.watch.store import Figures, RollingChange, RollingEntry
 
@@ -29,8 +29,8 @@ def rows(rng: np.random.Generator, count: int, shift: np.ndarray | float = 0.0) 
     return {name: common + rng.normal(size=count) + shift for name in ("a", "b", "c")}
 
 
-def fitted(rng: np.random.Generator, count: int = 1000) -> Calibration:
-    return Calibration.fit(rows(rng, count), np.ones(count), seed=0, fusion="harmonic")
+def fitted(rng: np.random.Generator, count: int = 1000) -> Normal:
+    return Normal.fit(rows(rng, count), np.ones(count), seed=0, fusion="harmonic")
 
 
 def ones(given: Rows) -> np.ndarray:
@@ -51,7 +51,7 @@ def judged(rolling: Rolling, given: Rows, batch: int = 500, seen: Callable[..., 
     return np.concatenate(found)
 
 
-def begun(own: Calibration, real: Collection[int] = ()) -> Rolling:
+def begun(own: Normal, real: Collection[int] = ()) -> Rolling:
     rolling = Rolling(own, "model", rate=RATE)
     rolling.begin(None, lambda: real)
     return rolling
@@ -136,7 +136,7 @@ def test_rows_of_each_length_keep_the_rate() -> None:
         lengths = rng.choice([3, 60], size=count)
         return {name: one * (1 + (lengths == 3)) for name, one in rows(rng, count).items()}, lengths
 
-    rolling = begun(Calibration.fit(*some(1000), seed=0, fusion="harmonic"))
+    rolling = begun(Normal.fit(*some(1000), seed=0, fusion="harmonic"))
     given, lengths = some(30000)
     found = np.zeros(len(lengths))
     for begin in range(0, len(lengths), 250):
@@ -145,7 +145,7 @@ def test_rows_of_each_length_keep_the_rate() -> None:
             values = {name: one[here] for name, one in given.items()}
             found[here] = rolling.fitted.judge(values, lengths[here]).p_value
             rolling.take(values, lengths[here])
-    assert rolling.fitted.levels is not None
+    assert rolling.fitted.folds[0].level is not None
     for length in (3, 60):
         assert alarms(found[2000:][lengths[2000:] == length]) == pytest.approx(RATE, rel=0.3)
 
@@ -177,7 +177,7 @@ class Database:
 class Scorer:
     """Judges records of several rows, some of them without a score, in batches, and dies now and then."""
 
-    own: Calibration
+    own: Normal
     records: list[tuple[Rows, list[bool]]]
     real: Collection[int]
 

@@ -38,7 +38,7 @@ from seqmlm.engine.reductions import TopIds, TopLogProbs, top
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import StateError
-from seqmlm.evaluation.conformal import HARMONIC
+from seqmlm.rows.judge import HARMONIC
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.events_layout import CLS, SEP, UNK, visit_starts
 

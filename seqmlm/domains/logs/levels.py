@@ -27,7 +27,7 @@ from seqmlm.domains.logs.readers import origins
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.errors import StateError
-from seqmlm.evaluation.conformal import HARMONIC
+from seqmlm.rows.judge import HARMONIC
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
 

@@ -33,7 +33,7 @@ from seqmlm.anomaly.levels import (
 from seqmlm.anomaly.values import Doubles, Row, Scored
 from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
-from seqmlm.evaluation.conformal import HARMONIC
+from seqmlm.rows.judge import HARMONIC
 from seqmlm.tokenizers.base import Tokenizer
 
 SEGMENT = 20

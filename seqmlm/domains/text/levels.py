@@ -24,7 +24,7 @@ from seqmlm.anomaly.levels import (
     record_row,
 )
 from seqmlm.anomaly.values import Row, Scored
-from seqmlm.evaluation.conformal import HARMONIC
+from seqmlm.rows.judge import HARMONIC
 
 _UNKNOWN = {UNKNOWN: "words that training never had"}
 _SHARES = {UNKNOWN: "{} of its words were never seen in training"}

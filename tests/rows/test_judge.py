@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import combine_pvalues, genpareto
 
 from seqmlm.errors import DataError, StateError
-from seqmlm.evaluation.conformal import Calibration, Fusion
-from seqmlm.evaluation.ranks import LEAST_P, Ranks, Tail, length_edges
+from seqmlm.rows import judge
+from seqmlm.rows.judge import (
+    FUSIONS,
+    LEAST_P,
+    NO_TAIL,
+    Fusion,
+    Normal,
+    Ranks,
+    beyond_largest,
+    fisher,
+    fitted_tail,
+    harmonic,
+    length_edges,
+)
 
 NAN = float("nan")
 
@@ -44,14 +58,14 @@ def test_fresh_normals_are_super_uniform(
 
     Without tails, which matter below 1 / (n + 1) alone, and would take nearly all of the time.
     """
-    monkeypatch.setattr(Tail, "fit", lambda values: None)
+    monkeypatch.setattr(judge, "fitted_tail", lambda values: NO_TAIL)
     alphas = np.array([0.01, 0.02, 0.05, 0.1, 0.3, 0.5, 0.9])
     draws, fresh = 400, 50
     below = np.zeros((draws, len(alphas)))
     for seed in range(draws):
         rng = np.random.default_rng(seed)
         statistics, lengths = rows(rng, 401)
-        calibration = Calibration.fit(some(statistics, names), lengths, seed=seed, fusion=fusion)
+        calibration = Normal.fit(some(statistics, names), lengths, seed=seed, fusion=fusion)
         new, sizes = rows(rng, fresh)
         below[seed] = (calibration.judge(some(new, names), sizes).p_value[:, None] <= alphas).mean(axis=0)
     error = below.std(axis=0) / np.sqrt(draws)
@@ -66,7 +80,7 @@ def test_rates_below_what_ranks_resolve_are_extrapolated(seed: int) -> None:
     rng = np.random.default_rng(seed)
     counts = []
     for _ in range(40):
-        calibration = Calibration.fit({"a": rng.exponential(size=400)}, np.full(400, 9), seed=0)
+        calibration = Normal.fit({"a": rng.exponential(size=400)}, np.full(400, 9), seed=0)
         judged = calibration.judge({"a": rng.exponential(size=100_000)}, np.full(100_000, 9))
         assert (judged.extrapolated == (judged.p_value < 1 / 401)).all()
         counts.append((judged.p_value <= 2e-4).mean())
@@ -86,7 +100,7 @@ def test_more_unusual_is_never_less_significant(
     rng = np.random.default_rng(seed)
     names = "abc"[:statistics]
     normal = {name: np.round(rng.normal(size=count), 1) for name in names}
-    calibration = Calibration.fit(normal, rng.integers(1, 4, size=count), seed=seed)
+    calibration = Normal.fit(normal, rng.integers(1, 4, size=count), seed=seed)
     low = {name: np.round(rng.normal(size=50), 1) for name in names}
     high = {name: low[name] + step for name, step in zip(names, steps, strict=False)}
     sizes = rng.integers(0, 6, size=50)
@@ -99,7 +113,7 @@ def test_p_values_are_ranks_within_the_length_bin() -> None:
     rng = np.random.default_rng(0)
     lengths = np.repeat([5, 50], 300)
     values = rng.normal(size=600) + lengths
-    calibration = Calibration.fit({"a": values}, lengths, seed=0)
+    calibration = Normal.fit({"a": values}, lengths, seed=0)
     new = np.array([4.0, 5.5, 50.5, 49.0])
     found = calibration.judge({"a": new}, np.array([5, 5, 50, 50])).p_value
     own = [values[:300], values[:300], values[301:], values[301:]]  # one row opened the second bin
@@ -110,7 +124,7 @@ def test_p_values_are_ranks_within_the_length_bin() -> None:
 
 def test_what_says_nothing_and_what_is_infinite() -> None:
     rng = np.random.default_rng(0)
-    calibration = Calibration.fit({"a": rng.normal(size=1000), "flat": np.zeros(1000)}, np.ones(1000), seed=0)
+    calibration = Normal.fit({"a": rng.normal(size=1000), "flat": np.zeros(1000)}, np.ones(1000), seed=0)
     judged = calibration.judge(
         {"a": np.array([NAN, 0.0, 9.0, np.inf]), "flat": np.array([NAN, 0.0, 0.0, np.inf])}, np.ones(4)
     )
@@ -120,14 +134,15 @@ def test_what_says_nothing_and_what_is_infinite() -> None:
     assert judged.p_value[3] < judged.p_value[2] < 1 / 501
     assert judged.extrapolated.tolist() == [False, False, True, True]
     # Infinite normals are as unusual as infinite others.
-    both = Ranks.of(np.array([1.0, np.inf, NAN]))
-    assert both.p_values(np.array([np.inf, 1.0, 5.0, NAN, -np.inf]))[0].tolist() == [0.5, 0.75, 0.5, 1, 1]
+    both = Ranks.of(np.array([1.0, np.inf, NAN]), np.ones(3), np.zeros(0))
+    new = np.array([np.inf, 1.0, 5.0, NAN, -np.inf])
+    assert both.p_values(new, np.ones(5))[0].tolist() == [0.5, 0.75, 0.5, 1, 1]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("names", ["a", "ab"])
 def test_next_to_nothing_to_learn_from(count: int, names: str) -> None:
-    calibration = Calibration.fit({n: np.arange(count) for n in names}, np.ones(count), seed=0)
+    calibration = Normal.fit({n: np.arange(count) for n in names}, np.ones(count), seed=0)
     judged = calibration.judge({n: np.array([99.0, -1.0, NAN]) for n in names}, np.ones(3))
     assert 1 / (count + 1) <= judged.p_value[0] <= judged.p_value[1] == judged.p_value[2] == 1
     assert not calibration.has_tail
@@ -152,12 +167,12 @@ def test_few_fresh_normals_are_super_uniform(
 
     Proven is no more than twice alpha; half of alpha was what the largest of a row's p-values gave.
     """
-    monkeypatch.setattr(Tail, "fit", lambda values: None)
+    monkeypatch.setattr(judge, "fitted_tail", lambda values: NO_TAIL)
     alphas = np.array([1 / (count + 1), 2 / (count + 1), 0.1, 0.3, 0.7])
     below = np.zeros((250, len(alphas)))
     for seed in range(len(below)):
         rng = np.random.default_rng(seed)
-        calibration = Calibration.fit(*drawn(rng, count), seed=seed, fusion=fusion)
+        calibration = Normal.fit(*drawn(rng, count), seed=seed, fusion=fusion)
         assert calibration.smallest_rate == 1 / (count + 1)
         new, sizes = drawn(rng, 60)
         p_values = calibration.judge(new, sizes).p_value
@@ -174,7 +189,8 @@ NEW = {"a": np.array([0.5, 1.5, -1.0, 9.0]), "b": np.array([-0.5, 1.0, NAN, 9.0]
 
 def own_p_value(name: str, taught: np.ndarray, value: float) -> float:
     """The p-value of one statistic among some of the few rows."""
-    return float(Ranks.of(FEW[name][taught]).p_values(np.array([value]))[0][0])
+    own = Ranks.of(FEW[name][taught], np.ones(int(taught.sum())), np.zeros(0))
+    return float(own.p_values(np.array([value]), np.ones(1))[0][0])
 
 
 def fused_by(taught: np.ndarray, values: dict[str, float]) -> float:
@@ -184,8 +200,8 @@ def fused_by(taught: np.ndarray, values: dict[str, float]) -> float:
 
 def test_few_rows_are_compared_fold_by_fold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the definition (Vovk 2015): by what a fold did not teach, with the rows of that fold alone."""
-    monkeypatch.setattr(Tail, "fit", lambda values: None)
-    calibration = Calibration.fit(FEW, np.ones(23), seed=0)
+    monkeypatch.setattr(judge, "fitted_tail", lambda values: NO_TAIL)
+    calibration = Normal.fit(FEW, np.ones(23), seed=0)
     folds = np.random.default_rng(0).permutation(23) % 5
     judged = calibration.judge(NEW, np.ones(4))
     for row in range(4):
@@ -204,31 +220,27 @@ def test_few_rows_are_compared_fold_by_fold(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("records", [2, 4, 7, 60])
 def test_rows_of_one_record_are_in_one_fold(records: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record's rows, which are alike, must not say of each other that they are usual."""
-    monkeypatch.setattr(Tail, "fit", lambda values: None)
+    monkeypatch.setattr(judge, "fitted_tail", lambda values: NO_TAIL)
     rng = np.random.default_rng(records)
     owner = rng.permutation(np.concatenate([np.arange(records), rng.integers(0, records, size=90)]))
     normal = {"a": rng.normal(size=len(owner)) + owner, "b": owner.astype(float)}
-    calibration = Calibration.fit(normal, np.ones(len(owner)), seed=3, records=owner * 1000)
-    assert calibration.fused is not None
-    turns = [
-        {value for ranks in turn.by_statistic["b"].bins for value in ranks.values}
-        for turn in calibration.turns
-    ]
+    calibration = Normal.fit(normal, np.ones(len(owner)), seed=3, records=owner * 1000)
+    turns = [{value for own in fold.ranks["b"].bins for value in own} for fold in calibration.folds]
     assert len(turns) == min(5, records)
     left_out = [set(map(float, range(records))) - taught for taught in turns]
     assert sorted(value for own in left_out for value in own) == list(range(records))
-    sizes = [fold.total for fold in calibration.fused.folds]
+    sizes = [len(fold.fused) for fold in calibration.folds]
     assert sizes == [sum(int((owner == one).sum()) for one in own) for own in left_out]
     if records == 60:  # folds of about as many rows
         assert max(sizes) - min(sizes) <= 5
-    again = Calibration.fit(normal, np.ones(len(owner)), seed=3, records=owner * 1000)
+    again = Normal.fit(normal, np.ones(len(owner)), seed=3, records=owner * 1000)
     assert json.dumps(again.to_state()[0]) == json.dumps(calibration.to_state()[0])
 
 
 def test_the_rows_of_one_record_alone_are_divided() -> None:
-    calibration = Calibration.fit(FEW, np.ones(23), seed=0, records=np.full(23, 5))
-    assert len(calibration.turns) == 5
-    alone = Calibration.fit(FEW, np.ones(23), seed=0)
+    calibration = Normal.fit(FEW, np.ones(23), seed=0, records=np.full(23, 5))
+    assert len(calibration.folds) == 5
+    alone = Normal.fit(FEW, np.ones(23), seed=0)
     assert (calibration.judge(NEW, np.ones(4)).p_value == alone.judge(NEW, np.ones(4)).p_value).all()
 
 
@@ -242,7 +254,7 @@ def test_p_values_do_not_depend_on_the_batch(count: int, fusion: Fusion) -> None
         return {f"s{i}": rng.integers(0, 4, size=number).astype(float) for i in range(12)}
 
     normal = drawn(count)
-    calibration = Calibration.fit(normal, np.ones(count), seed=0, fusion=fusion)
+    calibration = Normal.fit(normal, np.ones(count), seed=0, fusion=fusion)
     new = {name: np.concatenate([values, normal[name][:150]]) for name, values in drawn(150).items()}
     together = calibration.judge(new, np.ones(len(new["s0"])))
     for size in (1, 2, 7):
@@ -257,9 +269,9 @@ def test_p_values_do_not_depend_on_the_batch(count: int, fusion: Fusion) -> None
 
 def test_nothing_to_learn_from_is_an_error() -> None:
     with pytest.raises(DataError, match="nothing to calibrate with"):
-        Calibration.fit({"a": np.zeros(0)}, np.zeros(0), seed=0)
+        Normal.fit({"a": np.zeros(0)}, np.zeros(0), seed=0)
     with pytest.raises(DataError, match="nothing to calibrate with"):
-        Calibration.fit({}, np.zeros(3), seed=0)
+        Normal.fit({}, np.zeros(3), seed=0)
 
 
 @settings(deadline=None)
@@ -277,9 +289,9 @@ def test_every_length_bin_has_enough_rows(lengths: list[int], fewest: int) -> No
 def test_to_disk_and_back_to_the_last_bit(names: list[str], fusion: Fusion, count: int) -> None:
     rng = np.random.default_rng(5)
     statistics, lengths = rows(rng, count)
-    calibration = Calibration.fit(some(statistics, names), lengths, seed=2, fusion=fusion)
+    calibration = Normal.fit(some(statistics, names), lengths, seed=2, fusion=fusion)
     state, arrays = calibration.to_state()
-    back = Calibration.from_state(json.loads(json.dumps(state)), arrays)
+    back = Normal.from_state(json.loads(json.dumps(state)), arrays)
     new, sizes = rows(rng, 500)
     ours, theirs = (one.judge(some(new, names), sizes) for one in (calibration, back))
     assert (ours.p_value == theirs.p_value).all()
@@ -290,19 +302,24 @@ def test_to_disk_and_back_to_the_last_bit(names: list[str], fusion: Fusion, coun
 
 def test_only_sorted_columns_are_held() -> None:
     statistics, lengths = rows(np.random.default_rng(5), 500)
-    _, arrays = Calibration.fit(statistics, lengths, seed=2).to_state()
-    assert all(one.ndim == 1 for one in arrays.values())
-    assert all((one[1:] >= one[:-1]).all() for one in arrays.values())
+    _, arrays = Normal.fit(statistics, lengths, seed=2).to_state()
+    kinds = {name.rpartition("/")[2] for name in arrays}
+    assert kinds == {"edges", "values", "sizes", "tails", "fused", "tail"}
+    assert (arrays["0/fused"] == np.sort(arrays["0/fused"])).all()
+    for name, values in arrays.items():
+        if name.endswith("/values"):
+            sizes = arrays[name.replace("values", "sizes")]
+            assert all((np.sort(one) == one).all() for one in np.split(values, np.cumsum(sizes)))
 
 
 def test_a_state_that_cannot_be_read_says_so() -> None:
-    state, arrays = Calibration.fit({"a": np.arange(9)}, np.ones(9), seed=0).to_state()
+    state, arrays = Normal.fit({"a": np.arange(9)}, np.ones(9), seed=0).to_state()
     with pytest.raises(StateError, match="no fusion 'mean'"):
-        Calibration.from_state({**state, "fusion": "mean"}, arrays)
+        Normal.from_state({**state, "fusion": "mean"}, arrays)
     with pytest.raises(StateError, match="incomplete"):
-        Calibration.from_state(state, {})
+        Normal.from_state(state, {})
     with pytest.raises(StateError, match="calibrated for the statistics a, not b"):
-        Calibration.from_state(state, arrays).judge({"b": np.zeros(1)}, np.ones(1))
+        Normal.from_state(state, arrays).judge({"b": np.zeros(1)}, np.ones(1))
 
 
 def test_what_normal_rows_never_have_is_beyond_all_of_them_however_many_statistics_there_are() -> None:
@@ -310,7 +327,7 @@ def test_what_normal_rows_never_have_is_beyond_all_of_them_however_many_statisti
     names = [f"s{n}" for n in range(14)]
     normal = {name: random.normal(size=120) for name in names} | {"unseen": np.zeros(120)}
     lengths = random.integers(1, 65, 120)
-    calibration = Calibration.fit(normal, lengths, seed=0, fusion="harmonic")
+    calibration = Normal.fit(normal, lengths, seed=0, fusion="harmonic")
     asked = {name: np.zeros(3) for name in names} | {"unseen": np.array([np.inf, 0.0, 3.0])}
     judged = calibration.judge(asked, np.array([2, 2, 2]))
     assert judged.p_value[0] <= calibration.smallest_rate
@@ -318,7 +335,7 @@ def test_what_normal_rows_never_have_is_beyond_all_of_them_however_many_statisti
     assert judged.p_values["unseen"][0] == judged.p_values["unseen"][2], "what is told is its rank"
     assert judged.p_value[0] < judged.p_value[2]
     known = normal | {"unseen": np.where(np.arange(120) < 30, np.inf, 0.0)}
-    calibration = Calibration.fit(known, lengths, seed=0, fusion="harmonic")
+    calibration = Normal.fit(known, lengths, seed=0, fusion="harmonic")
     assert calibration.judge(asked, np.array([2, 2, 2])).p_value[0] > 0.05, "normal rows have it too"
 
 
@@ -335,7 +352,7 @@ def _of_two_lengths(random: np.random.Generator, rows: int) -> tuple[dict[str, A
 def test_p_values_hold_for_rows_of_each_length(fusion: Fusion) -> None:
     random = np.random.default_rng(5)
     normal, lengths = _of_two_lengths(random, 8000)
-    calibration = Calibration.fit(normal, lengths, seed=0, fusion=fusion)
+    calibration = Normal.fit(normal, lengths, seed=0, fusion=fusion)
     asked, sizes = _of_two_lengths(random, 20_000)
     p_value = calibration.judge(asked, sizes).p_value
     for size in (2, 64):
@@ -343,5 +360,102 @@ def test_p_values_hold_for_rows_of_each_length(fusion: Fusion) -> None:
             assert 0.7 * rate < (p_value[sizes == size] <= rate).mean() < 1.3 * rate
     assert 0.4 < (p_value[sizes == 64] <= 0.5).mean() < 0.6, "it was .77 and .98 without levels"
     state, arrays = calibration.to_state()
-    again = Calibration.from_state(json.loads(json.dumps(state)), arrays)
+    again = Normal.from_state(json.loads(json.dumps(state)), arrays)
     assert (again.judge(asked, sizes).p_value == p_value).all()
+
+
+# Fusions: against the formulas in plain numbers, to the edge of floating point
+
+
+def test_the_formulas() -> None:
+    rng = np.random.default_rng(0)
+    p_values = {name: rng.uniform(1e-6, 1, size=50) for name in "abc"}
+    rows = list(zip(*p_values.values(), strict=True))
+    assert fisher(p_values) == pytest.approx([combine_pvalues(row, "fisher").statistic for row in rows])
+    means = [len(row) / sum(1 / p for p in row) for row in rows]
+    assert harmonic(p_values) == pytest.approx([-math.log(mean) for mean in means])
+
+
+def test_what_says_nothing_dilutes_a_sum_and_hardly_a_mean_led_by_the_smallest() -> None:
+    few = {name: np.array([0.5, 0.001]) for name in "ab"}
+    faulty = {"a": np.array([0.15, 0.001]), **{name: np.array([0.15, 1.0]) for name in "bcdefghij"}}
+    assert fisher(faulty)[0] > fisher(faulty)[1]
+    assert harmonic(faulty)[1] > harmonic(faulty)[0]
+    for fused in FUSIONS.values():
+        assert fused(few)[1] > fused(few)[0]
+
+
+@pytest.mark.parametrize("name", FUSIONS)
+def test_the_least_p_values_are_finite_and_above_all_others(name: str) -> None:
+    fused = FUSIONS[name]  # type: ignore[index]
+    found = fused({"a": np.array([1.0, 1e-9, LEAST_P]), "b": np.ones(3)})
+    assert np.isfinite(found).all()
+    assert found[0] == pytest.approx(0)
+    assert (np.diff(found) > 0).all()
+
+
+# Tails: known laws, few values, degenerate ones
+
+
+class Tail(NamedTuple):
+    threshold: float
+    scale: float
+    shape: float
+    largest: float
+
+
+def fitted(values: np.ndarray) -> Tail:
+    return Tail(*fitted_tail(np.sort(values)).tolist())
+
+
+@pytest.mark.parametrize("shape", [0.0, 0.2, 0.5])
+@pytest.mark.parametrize("scale", [1e-6, 3.0])
+def test_many_excesses_give_the_law_back(shape: float, scale: float) -> None:
+    rng = np.random.default_rng(1)
+    tail = fitted(genpareto.rvs(shape, scale=scale, size=200_000, random_state=rng))
+    assert tail.shape == pytest.approx(shape, abs=0.06)
+    # Above its threshold, a generalized Pareto law has the scale `scale + shape * threshold`.
+    assert tail.scale == pytest.approx(scale + shape * tail.threshold, rel=0.08)
+    assert tail.scale / scale > 0.9
+
+
+def test_it_is_scipys_fit_where_the_prior_has_nothing_to_say() -> None:
+    rng = np.random.default_rng(2)
+    values = np.sort(genpareto.rvs(0.3, size=500_000, random_state=rng))
+    tail = fitted(values)
+    excesses = values[values > tail.threshold] - tail.threshold
+    shape, _, scale = genpareto.fit(excesses, floc=0)
+    assert tail.shape == pytest.approx(shape, abs=0.01)
+    assert tail.scale == pytest.approx(scale, rel=0.02)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_few_excesses_stay_sober(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tail = fitted(rng.exponential(size=100))
+    assert 0 <= tail.shape < 0.45
+    assert 0.3 < tail.scale < 2.5
+
+
+def test_a_tail_with_an_end_is_given_none() -> None:
+    tail = fitted(np.random.default_rng(3).uniform(size=10_000))
+    assert tail.shape == 0.0
+    assert 0 < genpareto.sf(1.5, tail.shape, loc=tail.threshold, scale=tail.scale) < 1e-3
+
+
+def test_rarer_and_rarer_beyond_the_largest() -> None:
+    tail = fitted(np.random.default_rng(4).normal(size=5_000))
+    far = beyond_largest(np.array(tail), tail.largest + np.array([0.0, 1e-9, 0.5, 3.0, 1e6, np.inf]))
+    assert far[0] == 1.0
+    assert far[1] == pytest.approx(1.0, abs=1e-6)
+    assert (np.diff(far) <= 0).all()
+    assert far[2] < 1
+    assert far[-1] == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[], [1.0], [1.0, 2.0, 3.0], [7.0] * 1000, [0.0] * 999 + [1.0], [0.0] * 500 + [np.inf], [-np.inf] * 500],
+)
+def test_no_tail_where_there_is_none(values: list[float]) -> None:
+    assert np.isnan(fitted_tail(np.array(values))).all()
