@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,10 @@ import numpy as np
 from anomaly_field_data import FIELDS
 from anomaly_models import trained
 from attention_maps import Attention
+from structure_maps import mapped
 
 from seqmlm.inference.session import Session
 from seqmlm.structure.estimators import KINDS
-from seqmlm.tasks.structure import map_structure
-from seqmlm.tasks.structure_plan import StructureConfig
 
 FUNCTIONS, SHORTEST, LONGEST = 60, 12, 60
 
@@ -37,16 +35,16 @@ def measured(data: Path, out: Path, seed: int, minutes: float, method: str, numb
     folder = out / f"code-short-{number}"
     if not folder.exists():
         write_functions(Session(model), field.texts, folder, number)
-    config = StructureConfig(
+    found = mapped(
+        out / f"code-maps-{number}-{minutes:g}min-seed{seed}-{method}",
         model=str(model.path),
         paths=(str(folder),),
         method=method,
         truth=folder,
-        folder=out / f"code-maps-{number}-{minutes:g}min-seed{seed}-{method}",
-        resume=True,
-    )
-    found = map_structure(config, sys.stderr)
-    return {"seed": seed, "method": found.method, "functions": found.known, **found.figures()}
+    ).figures
+    ranked = {name: found[name] for name in ("method", "auroc", "auprc", "prevalence")}
+    ranked |= {f"{name}_of_distance": one["value"] for name, one in found["ranking"]["distance"].items()}
+    return {"seed": seed, "functions": found["with_truth"], **ranked, **found["measures"]}
 
 
 def write_functions(session: Session, texts: Any, folder: Path, number: int) -> None:

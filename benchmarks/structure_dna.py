@@ -34,11 +34,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import structure_maps
 from numpy.typing import NDArray
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.rows import read_rows
 from seqmlm.domains.dna.structure import StemsDecoder, complementary, longest_stem, ranking, stacked
 from seqmlm.domains.structure import Pair
 from seqmlm.evaluation.detection import Detection
@@ -47,8 +47,6 @@ from seqmlm.structure.nested import nested
 from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import SilentConsole
 from seqmlm.tasks.pretrain import pretrain
-from seqmlm.tasks.structure import map_structure
-from seqmlm.tasks.structure_plan import EDGES, StructureConfig
 from seqmlm.workspace import Workspace
 
 Row = dict[str, Any]
@@ -99,16 +97,13 @@ def mapped(
 ) -> tuple[dict[str, Doubles], dict[str, set[Pair]]]:
     """The map of each sequence by `seqmlm structure`, and the pairs that it takes, by name."""
     fasta = written(kept.with_suffix(".fa"), texts)
-    config = StructureConfig(
-        model=model, paths=(str(fasta),), method=method, separation=apart, folder=kept, resume=True
-    )
-    map_structure(config, io.StringIO())
+    structure_maps.mapped(kept, model=model, paths=(str(fasta),), method=method, min_separation=apart)
     values = {name: np.full((len(text), len(text)), -np.inf) for name, text in texts.items()}
     pairs: dict[str, set[Pair]] = {name: set() for name in texts}
-    for _, row in read_rows(str(kept / EDGES)):
-        pair = int(row["i"]), int(row["j"])
-        values[row["id"]][pair] = float(row["value"])
-        if row["predicted"] == "true":
+    for row in structure_maps.edges(kept):
+        pair = row["i"], row["j"]
+        values[row["id"]][pair] = row["value"]
+        if row["predicted"]:
             pairs[row["id"]].add(pair)
     return values, pairs
 

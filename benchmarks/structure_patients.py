@@ -18,7 +18,6 @@ import argparse
 import csv
 import gzip
 import json
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -31,12 +30,11 @@ from anomaly_models import trained
 from attention_maps import Attention
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
+from structure_maps import mapped
 from zeroshot_real import histories, visits
 
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
 from seqmlm.structure.estimators import KINDS
-from seqmlm.tasks.structure import map_structure
-from seqmlm.tasks.structure_plan import StructureConfig
 
 Doubles = NDArray[np.float64]
 METHODS = ("cpmi", "attention", "cmi")
@@ -52,17 +50,8 @@ def network(data: Path, out: Path, seed: int, minutes: float, method: str, *, qu
     model = trained(out, "ehr", "ehr", [patients(data, out)[0]], {}, seed, minutes)
     folder = held(data, out, quick=quick)
     to = out / f"network-{folder.name}-{minutes:g}min-seed{seed}-{method}"
-    config = StructureConfig(
-        model=str(model.path),
-        paths=(str(folder),),
-        method=method,
-        k=SYMBOLS,
-        folder=to,
-        resume=True,
-        on_error="skip",
-    )
-    map_structure(config, sys.stderr)
-    with (to / "network.tsv").open(newline="", encoding="utf-8") as file:
+    mapped(to, model=str(model.path), paths=(str(folder),), method=method, k=SYMBOLS, on_error="skip")
+    with (to / "graphs" / "network.tsv").open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file, delimiter="\t"))
 
 

@@ -18,7 +18,6 @@ Models, maps and results are kept under --out by field, seed and arm: an interru
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import subprocess
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import structure_maps
 from numpy.typing import NDArray
 
 from seqmlm.data.problems import Problems
@@ -39,10 +39,9 @@ from seqmlm.domains.structure import Decoded
 from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.intervals import ratio
 from seqmlm.inference.maps import Asked
-from seqmlm.inference.runner import NoProgress
+from seqmlm.inference.session import Session
 from seqmlm.structure.maps import apc, nulls
-from seqmlm.tasks.structure import Results, map_structure
-from seqmlm.tasks.structure_plan import EDGES, Plan, StructureConfig
+from seqmlm.tasks.structure import Structure, StructureConfig
 
 Row = dict[str, Any]
 Bools = NDArray[np.bool_]
@@ -228,12 +227,12 @@ def auroc(labels: Bools, values: Doubles) -> float:
     return Detection(labels, values).curve().auroc if 0 < labels.sum() < len(labels) else float("nan")
 
 
-def judged(plan: Plan, one: Decoded) -> Row | None:
+def judged(separation: int, one: Decoded) -> Row | None:
     """What the pairs of one record say: of all, of direct ones against indirect ones, and of the distance."""
     truth = one.truth
     if truth is None:
         return None
-    first, second = plan.judged(one.dependence)
+    first, second = one.dependence.judged(separation)
     pairs = list(zip(first.tolist(), second.tolist(), strict=True))
     told = np.array([truth.known is None or truth.known(pair) for pair in pairs], dtype=np.bool_)
     labels = np.array([pair in truth.edges for pair in pairs], dtype=np.bool_)
@@ -261,25 +260,26 @@ def mapped(
 ) -> tuple[Row, dict[str, Row]]:
     """The summary of `seqmlm structure`, and what each record says."""
     truth, given = drawn / "truth.json", tuple(map(str, paths))
-    config = StructureConfig(model=reference, paths=given, truth=truth, folder=folder, resume=True, **asked)
-    result = map_structure(config, io.StringIO())
-    plan = Plan(config, config.open(), NoProgress())
-    assert plan.decoder is not None
-    knows = plan.decoder.truths(truth, Problems("skip"))
-    every = ((one.record.id, judged(plan, one)) for one in Results(plan, folder / EDGES, knows, nats=True))
-    return result.to_dict(), {name: said for name, said in every if said is not None}
+    result = structure_maps.mapped(folder, model=reference, paths=given, truth=truth, **asked)
+    config = StructureConfig(model=reference, paths=given, **asked)
+    task = Structure(config, Session.open(reference, expert="none"))
+    assert task.decoder is not None
+    task.knows = task.decoder.truths(truth, Problems("skip"))
+    found = task.decoded(structure_maps.edges(folder))
+    every = ((one.record.id, judged(task.separation, one)) for one in found)
+    told = {"measures": result.figures["measures"], "seconds": result.seconds}
+    return told, {name: said for name, said in every if said is not None}
 
 
 def shuffled(reference: str, paths: Sequence[Path], asked: Row, most: int) -> list[Row]:
     """The share of pairs of each shuffled record that are significant, by alpha."""
     config = StructureConfig(model=reference, paths=tuple(map(str, paths)), null=NULLS, seed=1, **asked)
-    plan = Plan(config, config.open(), NoProgress())
-    found = []
-    for encoding in islice(plan.corpus(), most):
-        null = next(nulls(encoding, plan.session.tokenizer.space, 1, seed=2))
-        (made,) = plan.maps.of([Asked([null])])
+    task, quiet, found = Structure(config, Session.open(reference, expert="none")), Problems("skip"), []
+    for _, asked_of in islice(task.maps.encoded(task.records(quiet), quiet), most):
+        null = next(nulls(asked_of.encodings[0], task.session.tokenizer.space, 1, seed=2))
+        (made,) = task.maps.of([Asked([null])])
         assert made.p is not None
-        p = made.p[plan.judged(made)]
+        p = made.p[made.judged(task.separation)]
         found.append({f"p <= {alpha}": float((p <= alpha).mean()) for alpha in ALPHAS})
     return found
 

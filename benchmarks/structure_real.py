@@ -21,7 +21,6 @@ import csv
 import gzip
 import json
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +33,7 @@ import torch
 from anomaly_models import trained as trained_model
 from inverse_covariance import inverse_covariance
 from numpy.typing import NDArray
+from structure_maps import edges, mapped
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
@@ -43,8 +43,6 @@ from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import InMemory
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
 from seqmlm.structure.maps import apc
-from seqmlm.tasks.structure import map_structure
-from seqmlm.tasks.structure_plan import EDGES, StructureConfig
 from seqmlm.tokenizers.residue import SPACE, ResidueTokenizer
 
 Row = dict[str, Any]
@@ -185,23 +183,13 @@ def by_masked_model(out: Path, model: str, name: str, first: str, rows: list[str
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}.fasta"
     path.write_text("".join(f">{n}\n{row}\n" for n, row in enumerate([first, *rows])))
-    config = StructureConfig(
-        model=model,
-        paths=(str(path),),
-        method="jacobian",
-        family=True,
-        sequences=SEQUENCES,
-        separation=1,
-        folder=folder / "maps",
-        resume=True,
-    )
-    map_structure(config, sys.stderr)
+    asked = {"method": "jacobian", "family": True, "sequences": SEQUENCES, "min_separation": 1}
+    mapped(folder / "maps", model=model, paths=(str(path),), **asked)
     known = residues(first)
     values = np.zeros((len(first), len(first)))
-    with (folder / "maps" / EDGES).open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file, delimiter="\t"):
-            i, j = known[int(row["i"])], known[int(row["j"])]
-            values[i, j] = values[j, i] = float(row["value"])
+    for row in edges(folder / "maps"):
+        i, j = known[row["i"]], known[row["j"]]
+        values[i, j] = values[j, i] = row["value"]
     return values
 
 

@@ -22,7 +22,6 @@ import argparse
 import gzip
 import json
 import re
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
@@ -33,6 +32,7 @@ import numpy as np
 from anomaly_models import trained
 from dmv import DependencyModel
 from english_sentences import write_sentences
+from structure_maps import mapped
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -41,8 +41,6 @@ from seqmlm.domains.text.conllu import read_conllu
 from seqmlm.domains.text.structure import parse_of, tree_of
 from seqmlm.evaluation.intervals import ratio
 from seqmlm.structure.trees import Edge, chain, projective_tree
-from seqmlm.tasks.structure import map_structure
-from seqmlm.tasks.structure_plan import StructureConfig
 
 LONGEST = 10  # words without punctuation, as of Klein and Manning
 FILES = {
@@ -131,7 +129,7 @@ def figures(treebank: Sequence[Sentence], trees: Mapping[str, Sequence[frozenset
 
 
 class Found(NamedTuple):
-    """What `seqmlm structure --out` wrote of sentences, by their ids."""
+    """What `seqmlm structure --graphs` wrote of sentences, by their ids."""
 
     units: dict[str, list[str]]
     edges: dict[str, set[Edge]]
@@ -213,17 +211,9 @@ def of_models(language: Language, out: Path, minutes: float, seeds: int, *, quic
             maps = {}
             for method in METHODS:
                 to = out / f"{file.stem}-{minutes:g}min-seed{seed}-{method}"
-                config = StructureConfig(
-                    model=str(model.path),
-                    paths=(str(file),),
-                    method=method,
-                    k=SYMBOLS,
-                    truth=file,
-                    folder=to,
-                    resume=True,
-                )
-                map_structure(config, sys.stderr)
-                maps[method] = read_maps(to)
+                asked = {"method": method, "k": SYMBOLS, "truth": file}
+                mapped(to, model=str(model.path), paths=(str(file),), **asked)
+                maps[method] = read_maps(to / "graphs")
             treebank = list(sentences([file], units=maps["cmi"].units, longest=LONGEST_OF_ALL))
             trees = rivals(treebank, steps=5 if quick else 40, seed=seed)
             trees |= {method: found_in(treebank, own) for method, own in maps.items()}
@@ -255,7 +245,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the data catalogue")
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     parser.add_argument("--quick", action="store_true", help="500 sentences of each treebank, 5 steps of EM")
-    parser.add_argument("--maps", type=Path, help="what seqmlm structure --out wrote of the same treebank")
+    parser.add_argument("--maps", type=Path, help="what seqmlm structure --graphs wrote of the same treebank")
     parser.add_argument("--train", type=float, help="minutes: trains models and maps sentences of EWT's test")
     parser.add_argument("--seeds", type=int, default=3, help="models")
     parser.add_argument("--language", choices=list(LANGUAGES), default="english", help="of --train")

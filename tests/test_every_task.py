@@ -42,7 +42,7 @@ class Case:
         lines: of that file, more than three batches of two items.
         arguments: of the command, behind model and input.
         bad: a line that is bad, for tasks that read records.
-        rows: that the input gives.
+        rows: that the input gives. each: of them, of one item.
     """
 
     model: str
@@ -51,6 +51,12 @@ class Case:
     arguments: tuple[str, ...]
     bad: str | None
     rows: int
+    each: int = 1
+
+    @property
+    def items(self) -> int:
+        """That the input gives."""
+        return self.rows // self.each
 
 
 PAIRS = tuple(
@@ -62,6 +68,7 @@ LISTS = tuple(
     for n in range(7)
 )
 PROTEINS = tuple(f">p{n}\nMK{'_' * (n % 3 + 1)}AYI{'LV'[n % 2] * n}" for n in range(7))
+TRIPLES = tuple(f">p{n}\nM{'LVAGW'[n % 5]}K" for n in range(7))
 REVIEWS = tuple(
     f"a dog {'barks' * (n % 2)} {'so ' * (n % 5)}loudly,{'good' if n % 3 else 'bad'}" for n in range(21)
 )
@@ -80,6 +87,15 @@ CASES = {
         ("--code", "DRUG//*", "--set", "prevalent=true"),
         "p3,never,DRUG//metformin,,,",
         7,
+    ),
+    "structure": Case(
+        "protein",
+        "p.fasta",
+        TRIPLES,
+        ("--method", "cpmi", "--set", "min_separation=1", "--set", "null=2"),
+        ">bad\nMK1",
+        21,
+        each=3,
     ),
     "predict": Case("labels", "t.jsonl", TEXTS, (), '{"id": "bad"}', 7),
     "zeroshot": Case(
@@ -191,7 +207,7 @@ def test_json_is_all_that_stdout_has(asked: Asked) -> None:
         assert len(found) == asked.case.rows
     else:
         assert found[0]["task"] == asked.task
-        assert found[0]["items"] == asked.case.rows
+        assert found[0]["items"] == asked.case.items
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -216,7 +232,7 @@ def test_stopped_anywhere_and_resumed_it_gives_the_same_bytes(
         assert "--resume" in done.err or done.code == 0
     assert stops >= 2
     assert out.read_bytes() == whole.read_bytes()
-    assert sum(written) == asked.case.rows  # nothing was asked twice
+    assert sum(written) == asked.case.items  # nothing was asked twice
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -279,7 +295,7 @@ def test_a_bad_record_costs_itself(asked: Asked, tmp_path: Path) -> None:
     asked("--out", tmp_path / "raised.jsonl").refused(3, f"{asked.input}:", "--on-error skip")
     done = asked("--out", tmp_path / "rows.jsonl", "--on-error", "quarantine", "--json").ok()
     if not TASKS[asked.task].json_rows:
-        assert (done.json["items"], done.json["bad"]) == (asked.case.rows, 1)
+        assert (done.json["items"], done.json["bad"]) == (asked.case.items, 1)
     assert len(rows_of(tmp_path / "rows.jsonl")) == asked.case.rows
     (aside,) = rows_of(tmp_path / "rows.jsonl.quarantine.jsonl")
     assert aside["source"] == str(asked.input)
@@ -337,7 +353,7 @@ def test_sensitive_rows_go_to_a_private_file_or_nowhere(
     out, report = tmp_path / "rows.csv", tmp_path / "r.html"
     private("--out", out, "--set", "format_out=csv", "--set", f"report={report}").ok()
     assert [path.stat().st_mode & 0o777 for path in (out, report)] == [0o600, 0o600]
-    kept = [path for path in (tmp_path / "mlruns").rglob("*") if path.is_file()]
+    kept = [path for path in (tmp_path / "mlartifacts").rglob("*") if path.is_file()]
     assert not [path for path in kept if path.suffix in (".html", ".jsonl", ".csv")]
 
 

@@ -29,7 +29,6 @@ from seqmlm.cli import (
     report,
     runs,
     score,
-    structure,
     train,
     variants,
     watch,
@@ -40,7 +39,7 @@ from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
 # Commands that can skip bad records, beside those of tasks.
-_TAKES_ON_ERROR = {"train", "score", "watch", "calibrate", "data", "variants", "structure"}
+_TAKES_ON_ERROR = {"train", "score", "watch", "calibrate", "data", "variants"}
 
 
 _BEFORE_TASKS = "evaluate"  # in the list of commands, tasks come behind this one
@@ -96,7 +95,6 @@ app.command("watch")(watch.watch)
 app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("variants")(variants.variants)
-app.command("structure")(structure.structure)
 app.command("sample")(data.sample)
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")

@@ -1,5 +1,7 @@
 """What a field makes of a map of dependence: its own structure, its truth, its measure and its pictures.
 
+A sequence with its map (`Decoded`) is written as rows, one a pair of units, and made of them again.
+
 A field declares a `Decoder` (`Domain.decoder`). Whoever computes maps knows units and pairs of them alone.
 """
 
@@ -9,10 +11,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.reports.page import Page
 from seqmlm.structure.maps import DependenceMap
+
+LAYERS = ("value", "se", "z", "p")
+"""Columns of a row that are figures of its pair."""
+
+LISTED = 10
+"""Strongest pairs of a sequence that are listed beside its picture."""
 
 Pair = tuple[int, int]
 """Two units, 0-based in the sequence, the smaller first."""
@@ -52,6 +66,66 @@ class Decoded:
     dependence: DependenceMap
     predicted: frozenset[Pair]
     truth: Truth | None = None
+
+    @property
+    def edges(self) -> list[tuple[int, int, float]]:
+        """Unit, unit and value of what is taken for an edge, in order; NaN where it has none."""
+        return [(i, j, float(self.dependence.values[i, j])) for i, j in sorted(self.predicted)]
+
+    def rows(self, separation: int | None) -> list[dict[str, Any]]:
+        """A row for each pair, in order.
+
+        Args:
+            separation: all pairs so far apart are meant, and the edges; None for these alone.
+        """
+        own = self.dependence
+        judged = (
+            [] if separation is None else zip(*(at.tolist() for at in own.judged(separation)), strict=True)
+        )
+        pairs = sorted({*judged, *self.predicted})  # an edge may have no value: a tree connects everything
+        first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        layers = [own.values, own.error, own.z, own.p]
+        columns = [[None] * len(pairs) if x is None else x[first, second].tolist() for x in layers]
+        return [
+            {
+                "i": i,
+                "j": j,
+                "unit_i": self.units[i],
+                "unit_j": self.units[j],
+                **dict(zip(LAYERS, values, strict=True)),
+                "predicted": (i, j) in self.predicted,
+                "method": own.method,
+                **own.details,
+            }
+            for (i, j), *values in zip(pairs, *columns, strict=True)
+        ]
+
+    def compared(self, separation: int) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.int64]]:
+        """(P,) whether the truth has a judged pair of which it says anything, its value, and its distance."""
+        assert self.truth is not None
+        first, second = self.dependence.judged(separation)
+        pairs, known = list(zip(first.tolist(), second.tolist(), strict=True)), self.truth.known
+        told = np.array([known is None or known(pair) for pair in pairs], dtype=np.bool_)
+        labels = np.array([pair in self.truth.edges for pair in pairs], dtype=np.bool_)
+        return labels[told], self.dependence.values[first, second][told], (second - first)[told]
+
+
+def map_of(rows: Iterable[Mapping[str, Any]], size: int, *, nats: bool) -> tuple[DependenceMap, set[Pair]]:
+    """The map (N, N) that rows (`Decoded.rows`) tell of, and the pairs that were taken for edges.
+
+    Args:
+        rows: of one sequence.
+        size: N.
+        nats: whether values are.
+    """
+    method, layers, edges = "", np.full((len(LAYERS), size, size), np.nan), set[Pair]()
+    for row in rows:
+        i, j, method = row["i"], row["j"], row["method"]
+        layers[:, i, j] = layers[:, j, i] = np.array([row[name] for name in LAYERS], dtype=np.float64)
+        if row.get("predicted"):
+            edges.add((i, j))
+    values, error, z, p = layers
+    return DependenceMap(values=values, error=error, z=z, p=p, method=method, nats=nats), edges
 
 
 class Decoder(ABC):
@@ -122,3 +196,39 @@ def placed(text: str, units: Sequence[str]) -> list[tuple[int, int]] | None:
         done = at + len(unit)
         spans.append((at, done))
     return spans
+
+
+def draw(page: Page, decoder: Decoder | None, one: Decoded, separation: int) -> None:
+    """Add a sequence to a report: the field's picture, its map and its strongest pairs.
+
+    Args:
+        decoder: of the field, None in one without.
+        separation: of the pairs that are judged.
+    """
+    unit, note = "nats" if one.dependence.nats else "value", "above the diagonal: values"
+    picture = None
+    if decoder is not None:
+        picture = decoder.picture(one)
+        note += "; below it: edges; where a truth is given, dark if true, pale if true and missed"
+    if picture is not None:
+        page.section(one.record.id, Markup(picture))
+    (first, second), values = one.dependence.judged(separation), one.dependence.values
+    top = float(np.quantile(values[first, second], 0.995)) if len(first) else 1.0
+    units = [" ".join(text.split()) or repr(text)[1:-1] for text in one.units]
+    page.matrix(
+        one.record.id if picture is None else "",
+        values,
+        units,
+        one.predicted,
+        frozenset() if one.truth is None else one.truth.edges,
+        scale=8
+        * float(f"{max(top, 1e-9) / 8:.2g}"),  # nearly the highest value, in eight steps of two digits
+        unit=unit,
+        note=note,
+    )
+    best = np.argsort(-values[first, second], kind="stable")[:LISTED]
+    pairs = zip(first[best].tolist(), second[best].tolist(), strict=True)
+    rows = [
+        (f"{i} {units[i]}", f"{j} {units[j]}", float(values[i, j]), (i, j) in one.predicted) for i, j in pairs
+    ]
+    page.table("", ["unit", "and unit", unit, "edge"], rows)

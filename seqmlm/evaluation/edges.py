@@ -8,14 +8,13 @@ than minus their distance does. Intervals are percentiles over resamples of sequ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.evaluation.detection import Detection
-from seqmlm.evaluation.intervals import Difference, summarized
+from seqmlm.evaluation.intervals import summarized
 
 Bools = NDArray[np.bool_]
 Doubles = NDArray[np.float64]
@@ -23,27 +22,8 @@ Longs = NDArray[np.int64]
 
 DRAWS = 1000
 MEASURES = ("auroc", "auprc")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ranking:
-    """How the pairs of sequences with a truth are ranked, as means over the sequences.
-
-    Args:
-        sequences: that have pairs of both kinds; others say nothing of a ranking.
-        pairs, true: judged pairs of these, and those that the truth has.
-        prevalence: share of the pairs that are true, which is the AUPRC of chance.
-        values: "auroc" and "auprc" of the values. distance: of minus the distance.
-        gain: the values' less the distance's, on the same resamples.
-    """
-
-    sequences: int
-    pairs: int
-    true: int
-    prevalence: float
-    values: Mapping[str, Difference]
-    distance: Mapping[str, Difference]
-    gain: Mapping[str, Difference]
+RANKED = {"model": "the model", "distance": "minus the distance", "gain": "difference"}
+"""What pairs are ranked by: values, and nearness; the difference is on the same resamples."""
 
 
 class Rankings:
@@ -72,32 +52,35 @@ class Rankings:
         self._found.append([*figures, float(labels.mean())])
         self._pairs, self._true = self._pairs + len(labels), self._true + int(labels.sum())
 
-    def ranking(self) -> Ranking | None:
-        """The means over all sequences; None where none has pairs of both kinds.
+    def ranking(self) -> dict[str, Any]:
+        """How the pairs are ranked, as means over the sequences that have pairs of both kinds.
 
-        Of a single sequence the intervals are NaN: how much another one differs is not known.
+        Returns:
+            sequences: that have; others say nothing of a ranking. pairs, true: judged pairs of these, and
+            those that the truth has. prevalence: share of the pairs that are true, which is the AUPRC of
+            chance. Then by `RANKED` and measure the mean `value`, `low` and `high`, which are None for a
+            single sequence: how much another one differs is not known. Nothing where no sequence has both.
         """
         if not self._found:
-            return None
+            return {}
         table = np.array(self._found)
         random = np.random.default_rng(self._seed)
         count = len(table) if len(table) > 1 else 0
         drawn = [table[random.integers(count, size=count)].mean(axis=0) for _ in range(DRAWS if count else 0)]
-        means, resampled = table.mean(axis=0), np.array(drawn).reshape(-1, table.shape[1])
-        both = {name: (n, n + len(MEASURES)) for n, name in enumerate(MEASURES)}
+        every = np.concatenate([table.mean(axis=0, keepdims=True), *(x[None] for x in drawn)])
+        size = len(MEASURES)
+        own, floor = every[:, :size], every[:, size : 2 * size]
+        kinds = dict(zip(RANKED, (own, floor, own - floor), strict=True))
+        return {
+            "sequences": len(table),
+            "pairs": self._pairs,
+            "true": self._true,
+            "prevalence": float(every[0, -1]),
+            **{kind: dict(zip(MEASURES, map(_bounds, x.T), strict=True)) for kind, x in kinds.items()},
+        }
 
-        def told(value: float, draws: Doubles) -> Difference:
-            return summarized(float(value), draws)
 
-        return Ranking(
-            sequences=len(table),
-            pairs=self._pairs,
-            true=self._true,
-            prevalence=float(means[-1]),
-            values={name: told(means[own], resampled[:, own]) for name, (own, _) in both.items()},
-            distance={name: told(means[floor], resampled[:, floor]) for name, (_, floor) in both.items()},
-            gain={
-                name: told(means[own] - means[floor], resampled[:, own] - resampled[:, floor])
-                for name, (own, floor) in both.items()
-            },
-        )
+def _bounds(values: Doubles) -> dict[str, float | None]:
+    """The first value, with bounds by the others."""
+    found = summarized(float(values[0]), values[1:])
+    return {name: None if np.isnan(x := getattr(found, name)) else x for name in ("value", "low", "high")}

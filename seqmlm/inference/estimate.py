@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -12,10 +12,11 @@ from seqmlm.anomaly.levels import WHOLE, Level
 from seqmlm.anomaly.values import Doubles
 from seqmlm.data.files import metered
 from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import Mode
 from seqmlm.errors import SeqmlmError
-from seqmlm.inference.batches import Encoded, batches, characters, encoded, forward_tokens, input_bytes
+from seqmlm.inference.batches import batches, characters, encoded, forward_tokens, input_bytes
 from seqmlm.inference.session import Session, digest
 
 LOOK = 1 << 21
@@ -55,47 +56,28 @@ def work_of(
         None where the input can be read only once. Records that cannot be read count nothing.
     """
     costs = [cost_of(session, level, mode) for mode in modes]
-    found = totals(
-        session,
-        lambda one: np.array([cost(one.encoding) for cost in costs]),
-        sources,
-        format=format,
-        options=options,
-        entries=len(costs),
-        once=True,
-    )
-    if found is None:
-        return None
-    return Work(dict(zip(map(str, modes), found[0], strict=True)), found[1])
-
-
-def totals(
-    session: Session,
-    cost: Callable[[Encoded], Doubles],
-    sources: Sequence[str],
-    *,
-    format: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    entries: int = 1,
-    once: bool = False,
-) -> tuple[list[float], float] | None:
-    """What all records of an input cost together, by estimate, and their characters; see `work_of`.
-
-    Args:
-        cost: (C,) of a record.
-        entries: C.
-        once: equal records cost once.
-    """
     size = input_bytes(sources)
     if size is None:
         return None
     problems = Problems("skip", sensitive=session.card.sensitive)
-    read = session.reader(sources, format=format, options=options)
-    known, total = set[bytes](), np.zeros(entries)
+    records = session.reader(sources, format=format, options=options)(problems)
+    total, letters = _totals(session, costs, records, problems, size)
+    return Work(dict(zip(map(str, modes), total.tolist(), strict=True)), letters)
+
+
+def _totals(
+    session: Session,
+    costs: Sequence[Callable[[Encoding], float]],
+    records: Iterable[Record],
+    problems: Problems,
+    size: int,
+) -> tuple[Doubles, float]:
+    """(C,) what all records of an input of so many bytes cost together, and their characters."""
+    known, total = set[bytes](), np.zeros(len(costs))
     tokens, seen, whole = 0, 0, 1.0
     stored, each = 0, 0.0  # bytes read; bytes of a character, of those before the last block of the file
     with metered() as meter, suppress(SeqmlmError):  # the run itself says what is wrong with its input
-        for batch in batches(read(problems)):
+        for batch in batches(records):
             own = sum(map(characters, batch))
             if meter.bytes > stored:  # a block was read amid this batch, and is used from there on
                 each, stored = stored / (seen + own / 2) if stored else each, meter.bytes
@@ -103,13 +85,13 @@ def totals(
             for one in encoded(session.domain, session.tokenizer, batch, problems):
                 tokens += len(one.encoding)
                 key = digest(one.encoding)
-                if not (once and key in known):
+                if key not in known:
                     known.add(key)
-                    total += cost(one)
+                    total += [cost(one.encoding) for cost in costs]
             if tokens >= LOOK:
                 whole = max(1.0, size / (each * seen or meter.bytes or seen))
                 break
-    return (whole * total).tolist(), whole * seen
+    return whole * total, whole * seen
 
 
 def cost_of(session: Session, level: Level, mode: Mode) -> Callable[[Encoding], float]:

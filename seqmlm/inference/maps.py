@@ -8,7 +8,7 @@ units, and of pairs, has a limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 from typing import Any, NamedTuple
@@ -22,12 +22,15 @@ from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError
+from seqmlm.inference.batches import encoded
 from seqmlm.inference.session import Session, digest
-from seqmlm.structure.base import StructureSettings
+from seqmlm.structure.base import StructureSettings, with_names
 from seqmlm.structure.estimators import PairCounts, estimator
 from seqmlm.structure.maps import DependenceMap, Null, against, apc, nulls
 
 Longs = NDArray[np.int64]
+Names = Callable[[Record, Sequence[str]], Sequence[str]]
+"""(record, (N,) its units) -> (N,) what each names."""
 
 MOST_UNITS = 4096
 """Units of a sequence whose map is made: one of so many takes 128 MiB, and several are held at once."""
@@ -43,6 +46,31 @@ class Asked(NamedTuple):
     family: Family | None = None
 
 
+class Subject(NamedTuple):
+    """A record that a map is made of.
+
+    record: as the field has it; of a family its first member.
+    units: (N,) how each is spelled.
+    asked: what the map is made of.
+    rows: that an earlier run wrote of it.
+    """
+
+    record: Record
+    units: Sequence[str]
+    asked: Asked
+    rows: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def source(self) -> str:
+        """The file."""
+        return self.record.source
+
+    @property
+    def line(self) -> int:
+        """Where in it."""
+        return self.record.line
+
+
 class Maps:
     """Makes maps with one model and one estimator.
 
@@ -53,6 +81,8 @@ class Maps:
         null: null models of each sequence, by which pairs get z and p; 0 for none.
         kind: of null model, as of `seqmlm.structure.maps.nulls`.
         corpus: what "pmi" counts in.
+        family: most rows that are taken of an alignment, of which one map is made; None: records are
+            sequences by themselves.
         both_strands: a map is the mean of that of the sequence and, turned around, that of its other strand.
 
     Raises:
@@ -66,19 +96,23 @@ class Maps:
         *,
         null: int = 0,
         kind: Null = "shuffled",
-        corpus: Iterable[Encoding] = (),
+        corpus: Iterable[Record] = (),
+        family: int | None = None,
         both_strands: bool = False,
     ) -> None:
         self.session, self.units = session, session.tokenizer.units
         self.settings = replace(settings, candidates=_candidates(session))
         self._null, self._kind, self._both = null, kind, both_strands
+        self._through = None if family is None else families(session, family)
         if both_strands:
             _check_strands(session, settings)
         counts = None
         if settings.method == "pmi":
             counts = PairCounts(settings.window)
-            for encoding in corpus:
-                counts.add(self.units.spelled(encoding))
+            quiet = Problems("skip", sensitive=session.card.sensitive)
+            for _, asked in self.encoded(corpus, quiet):
+                for encoding in asked.encodings:
+                    counts.add(self.units.spelled(encoding))
         self._estimator = estimator(
             replace(self.settings, apc=False),
             session.conditionals(),
@@ -88,8 +122,48 @@ class Maps:
 
     @property
     def name(self) -> str:
-        """What estimates, such as "cmi/exact"."""
-        return self._estimator.name
+        """What estimates, such as "cmi/exact, apc"."""
+        own = [self._estimator.name, *["both strands"] * self._both, *["apc"] * self.settings.apc]
+        return ", ".join(own)
+
+    @property
+    def nats(self) -> bool:
+        """Whether values are nats."""
+        return self._estimator.nats and not self.settings.apc
+
+    def encoded(self, records: Iterable[Record], problems: Problems) -> Iterator[tuple[Record, Asked]]:
+        """What is read, tokenized; of families all members. What cannot be goes to `problems`."""
+        domain, tokenizer = self.session.domain, self.session.tokenizer
+        for record in records if self._through is None else self._through(records, problems):
+            family = record.raw if isinstance(record.raw, Family) else None
+            parts = [record] if family is None else [replace(record, raw=x.raw) for x in family.members]
+            made = [one.encoding for one in encoded(domain, tokenizer, parts, problems)]
+            if len(made) == len(parts):
+                yield parts[0], Asked(made, family)
+
+    def subject(self, record: Record, asked: Asked, names: Names | None = None) -> Subject:
+        """What is read, with its units.
+
+        Args:
+            names: of the units, where those of one name are hidden together.
+
+        Raises:
+            DataError: it is too long, or a family whose units are not its letters.
+            UsageError: null models of sequences whose units cannot be moved.
+        """
+        if self._null:
+            next(nulls(asked.encodings[0], self.session.tokenizer.space, 1, kind=self._kind))
+        if asked.family is not None:
+            asked.family.check([len(self.units.numbers(one)) for one in asked.encodings])
+        text = self.session.tokenizer.conceal(self.session.domain.spelled(record.raw))
+        units = [text[start:end] for start, end in self.units.spans(asked.encodings[0]).tolist()]
+        if self.settings.together:
+            assert names is not None
+            asked = asked._replace(encodings=[with_names(x, names(record, units)) for x in asked.encodings])
+        for one in asked.encodings:
+            if (reason := self.refusal(one)) is not None:
+                raise DataError(reason, remedy="cut the sequence into parts, or give a smaller distance")
+        return Subject(record, units, asked)
 
     def refusal(self, encoding: Encoding) -> str | None:
         """Why no map of a sequence is made, or None."""
@@ -225,12 +299,12 @@ def _check_strands(session: Session, settings: StructureSettings) -> None:
     """
     if not session.tokenizer.two_strands:
         raise UsageError(
-            f"--both-strands is for sequences with two strands, and those of {session.domain.name} have one: "
+            f"both_strands is for sequences with two strands, and those of {session.domain.name} have one: "
             "leave it out"
         )
     if settings.method in ("pmi", "couplings"):
         raise UsageError(
-            f"--both-strands asks the model about the other strand, and --method {settings.method} asks it "
+            f"both_strands asks the model about the other strand, and --method {settings.method} asks it "
             "nothing: leave it out"
         )
 
@@ -291,7 +365,7 @@ class Family(NamedTuple):
         if any(len(one.columns) != count for one, count in zip(self.members, units, strict=True)):
             raise DataError(
                 "rows of an alignment whose units are not its letters",
-                remedy="use a model of single letters, or leave out --family",
+                remedy="use a model of single letters, or leave out family",
             )
 
 
@@ -299,7 +373,7 @@ GAPS = "-."
 
 
 def families(session: Session, most: int) -> Callable[[Iterable[Record], Problems], Iterator[Record]]:
-    """What makes records that are families of records that are rows of alignments, for `Runner.run`.
+    """What makes records that are families of records that are rows of alignments, for `Maps.encoded`.
 
     Args:
         most: members of a family: the first row, and others spread evenly over the rest.
@@ -309,8 +383,8 @@ def families(session: Session, most: int) -> Callable[[Iterable[Record], Problem
     """
     if isinstance(session.model.rows, LinearRows):
         raise UsageError(
-            "--family takes the gaps out of rows, which a linear model needs: leave it out, and use --method "
-            "couplings, the map of the whole family"
+            "family=true takes the gaps out of rows, which a linear model needs: leave it out, and use "
+            "--method couplings, the map of the whole family"
         )
 
     def through(records: Iterable[Record], problems: Problems) -> Iterator[Record]:
@@ -321,7 +395,7 @@ def families(session: Session, most: int) -> Callable[[Iterable[Record], Problem
                     "no alignment: its rows differ in length",
                     source=own[0].source,
                     line=own[0].line,
-                    remedy="align them first, or leave out --family",
+                    remedy="align them first, or leave out family",
                 )
             chosen = sorted({round(at) for at in np.linspace(0, len(own) - 1, min(most, len(own)))})
             members = tuple(_member(session, own[at]) for at in chosen)
@@ -346,7 +420,7 @@ def row_options(session: Session, format: str | None) -> dict[str, Any]:
     formats = session.domain.all_formats
     asked = [formats[format]] if format in formats else list(formats.values())
     if not any("gaps" in one.options() for one in asked):
-        raise UsageError(f"domain {session.domain.name} reads no alignments: leave out --family")
+        raise UsageError(f"domain {session.domain.name} reads no alignments: leave out family")
     return {"gaps": "keep"}
 
 

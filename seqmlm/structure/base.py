@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -73,7 +73,7 @@ class StructureSettings:
 
     def __post_init__(self) -> None:
         if self.estimator not in ESTIMATORS:
-            raise UsageError(f"--estimator is one of {', '.join(ESTIMATORS)}; got {self.estimator!r}")
+            raise UsageError(f"estimator is one of {', '.join(ESTIMATORS)}; got {self.estimator!r}")
         if self.distance is not None and self.distance < 1:
             raise UsageError("pairs are at least 1 unit apart")
         if self.steps < 10 or self.k < 2 or self.window < 1 or self.exact_pairs < 0:
@@ -262,6 +262,12 @@ def first_named(encoding: Encoding, special: Bools) -> Longs:
             found[position] = tokens[symbol][min(counts[unit], len(tokens[symbol]) - 1)]
             counts[unit] += 1
     return found
+
+
+def with_names(encoding: Encoding, names: Sequence[str]) -> Encoding:
+    """A sequence whose units (N,) have these names as symbols."""
+    _, number = np.unique(np.array(names, dtype=np.object_), return_inverse=True)
+    return replace(encoding, symbols=np.append(number, -1)[unit_numbers(encoding)].astype(np.int32))
 
 
 def copies(

@@ -68,7 +68,7 @@ class Exact(Estimator):
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        self._limited(2048, "use --estimator topk, or --method cpmi")
+        self._limited(2048, "use --set estimator=topk, or --method cpmi")
 
     def passes(self, units: int, tokens: int) -> int:
         return self.pairs(units) * (2 * len(self.alphabet) + 1)

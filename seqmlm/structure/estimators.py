@@ -139,7 +139,7 @@ class Jacobian(Estimator):
         if (most := max((len(one.at) for one in all_places), default=0)) ** 2 * size**2 > _TENSOR:
             raise UsageError(
                 f"the Jacobian of {most:,} places and {size} symbols does not fit into memory: "
-                "use --method dependency, or cmi with --estimator fast"
+                "use --method dependency, or cmi with --set estimator=fast"
             )
         everywhere = [replace(one, pairs=np.stack(np.triu_indices(len(one.at), 1), 1)) for one in all_places]
         answers = self.answers(

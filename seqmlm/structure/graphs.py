@@ -1,4 +1,4 @@
-"""Edges as a graph that other programs open: GraphML, by networkx.
+"""Edges as a graph that other programs open: GraphML, by networkx; and as JSON, sequence by sequence.
 
 All sequences are one graph, each a component of its own, so that one file opens in Cytoscape, Gephi or yEd.
 networkx holds the whole graph in memory, a kilobyte or so an edge.
@@ -7,8 +7,9 @@ networkx holds the whole graph in memory, a kilobyte or so an edge.
 from __future__ import annotations
 
 import io
+import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from seqmlm.errors import printable
@@ -27,7 +28,18 @@ class Component(NamedTuple):
     edges: Iterable[tuple[int, int, float]]
 
 
-def graphml(sequences: Iterable[Component]) -> bytes:
+def listed(sequences: Iterable[Component]) -> Iterator[str]:
+    """A JSON list with an object a sequence, in pieces."""
+    comma = "["
+    for one in sequences:
+        edges = [{"i": i, "j": j, "value": x if math.isfinite(x) else None} for i, j, x in one.edges]
+        told = {"id": one.id, "units": list(one.units), "edges": edges}
+        yield f"{comma}\n{json.dumps(told, ensure_ascii=False)}"
+        comma = ","
+    yield "[]\n" if comma == "[" else "\n]\n"
+
+
+def graphml(sequences: Iterable[Component]) -> Iterator[str]:
     """The graph as a file; control characters, which XML cannot hold, are shown as escapes.
 
     Every unit of a sequence is a node, with the attributes `sequence`, `place` (from 0) and `unit`; every
@@ -45,4 +57,4 @@ def graphml(sequences: Iterable[Component]) -> bytes:
             graph.add_edge(f"{number}:{i}", f"{number}:{j}", **known)
     out = io.BytesIO()
     nx.write_graphml(graph, out)
-    return out.getvalue()
+    yield out.getvalue().decode()

@@ -54,6 +54,12 @@ class DependenceMap:
     def __len__(self) -> int:
         return len(self.values)
 
+    def judged(self, separation: int) -> tuple[Longs, Longs]:
+        """(P,) and (P,) the units of the pairs that have a value and are at least so far apart, in order."""
+        first, second = np.triu_indices(len(self), separation)
+        known = np.isfinite(self.values[first, second])
+        return first[known], second[known]
+
 
 def symmetrized(values: Doubles, over: Over = "mean") -> Doubles:
     """The mean, or the larger, of the two directions of each pair; the diagonal is NaN.
@@ -169,8 +175,7 @@ def nulls(
     starts = inside[np.r_[True, np.diff(movable[inside]) != 0]] if len(inside) else inside
     if len(starts) != len(np.unique(movable[inside])) or encoding.positions is not None or encoding.channels:
         raise UsageError(
-            "a null model moves units, and the units of these sequences cannot be moved alone: leave out "
-            "--null"
+            "a null model moves units, and the units of these sequences cannot be moved alone: leave out null"
         )
     blocks = np.split(inside, np.searchsorted(inside, starts[1:]))
     units = [tuple(encoding.ids[block].tolist()) for block in blocks]

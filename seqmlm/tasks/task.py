@@ -44,6 +44,8 @@ from seqmlm.tasks.corpus import UNNAMED, shown_name
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 
+KEPT_BYTES = 64 << 20  # larger files are not copied into a run of MLflow
+
 Item = TypeVar("Item")
 Figures = Mapping[str, Any]
 """What finished rows come to: numbers, texts, lists and mappings by name, as JSON has them."""
@@ -202,6 +204,10 @@ class Task(ABC, Generic[ConfigT, Item]):
         """What is asked about, in order: several items of a record, or none; if nothing else, the records."""
         return records
 
+    def share(self, item: Item) -> float:
+        """Of what is asked about together: that is full with the item that makes it 1."""
+        return characters(item) / BATCH_CHARACTERS if isinstance(item, Record) else 1 / BATCH_RECORDS
+
     @abstractmethod
     def rows(self, items: Sequence[Item]) -> Iterable[Sequence[Row]]:
         """Ask about some items together.
@@ -232,6 +238,14 @@ class Task(ABC, Generic[ConfigT, Item]):
         cards = {name: value for name, value in figures.items() if _is_cell(value)}
         if cards:
             page.cards(cards)
+
+    def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
+        """Write further files that are made of all rows; their paths, which a run of MLflow keeps.
+
+        Raises:
+            StateError: one cannot be written.
+        """
+        return ()
 
     def finished(self, rows: Iterator[Row], figures: Figures) -> Iterable[Row]:
         """The rows that are written, where each depends on all; for tasks that write them `whole`."""
@@ -372,8 +386,9 @@ def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
     figures = redact_small_counts(found, private) | {name: found[name] for name in task.public}
     answer = task.sentence(figures, rows.asked)
     summary = replace(summary, figures=figures, answer=answer, tables=list(task.tables(figures)))
+    files = task.export(rows.read)
     if task.config.report is not None:
-        _report(task, summary, rows)
+        _report(task, summary, rows, files)
     rows.finish(partial(task.finished, figures=figures) if task.whole else None)
     return summary
 
@@ -440,7 +455,7 @@ def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals
         failure: SeqmlmError | None = None
         while failure is None:
             with stop.breaking():  # what is lost is asked again
-                some, failure = _together(items)
+                some, failure = _together(task, items)
                 answers = _answered(task, some) if some else []
             _write(rows, some, answers, problems)
             task.session.forget()  # as in a run that goes on from here: the last bits depend on it
@@ -471,18 +486,18 @@ def _write(
             rows.write(good)
 
 
-def _together(items: Iterator[Item]) -> tuple[list[Item], SeqmlmError | None]:
+def _together(task: Task[Any, Item], items: Iterator[Item]) -> tuple[list[Item], SeqmlmError | None]:
     """The next items that are asked about together, and what ended the input, if anything did.
 
     Which items these are depends on them alone.
     """
     some: list[Item] = []
-    size = 0
+    full = 0.0
     try:
         for item in items:
             some.append(item)
-            size += characters(item) if isinstance(item, Record) else BATCH_CHARACTERS // BATCH_RECORDS
-            if len(some) >= BATCH_RECORDS or size >= BATCH_CHARACTERS:
+            full += task.share(item)
+            if len(some) >= BATCH_RECORDS or full >= 1:
                 break
     except SeqmlmError as error:
         return some, error
@@ -518,7 +533,7 @@ def place(item: Any) -> dict[str, Any]:
     return {"id": item.id, "source": item.source, "line": item.line}
 
 
-def _report(task: Task[Any, Any], summary: Summary, rows: Rows) -> None:
+def _report(task: Task[Any, Any], summary: Summary, rows: Rows, files: Sequence[Path]) -> None:
     """Write the report, and keep it with the figures in a run of MLflow: of sensitive data no small ones."""
     config, session = task.config, task.session
     assert config.report is not None
@@ -530,7 +545,8 @@ def _report(task: Task[Any, Any], summary: Summary, rows: Rows) -> None:
         page.table("Met on the way", ["what", "how often"], list(summary.notes.items()))
     page.write(config.report, private=session.card.sensitive)
     numbers = {"items": summary.items, **dict(_numbers(summary.figures))}
-    keep_run(session, summary.task, config, numbers, {}, [config.report])
+    kept = [config.report, *(one for one in files if one.stat().st_size <= KEPT_BYTES)]
+    keep_run(session, summary.task, config, numbers, {}, kept)
 
 
 def _numbers(figures: Figures, prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -27,6 +27,7 @@ class Equal:
     """The estimator; remembers which sequences it was asked about."""
 
     name = "cmi/equal"
+    nats = True
     asked: list[Encoding]
 
     def __init__(self, settings: Any, conditionals: Any, units: Units, **_: Any) -> None:

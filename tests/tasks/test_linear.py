@@ -83,14 +83,14 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     assert one < other
     assert both > one
 
-    mapped = seqmlm("structure", "fam", asked, "--method", "couplings", "--no-apc", "--min-separation", 1)
-    assert mapped.code == 0, mapped.err
+    words = ("structure", "fam", asked, "--method", "couplings", "--set")
+    mapped = seqmlm(*words, "apc=false", "--set", "min_separation=1").ok()
     pairs = [json.loads(line) for line in mapped.out.splitlines()]
     first = {(row["i"], row["j"]): row["value"] for row in pairs if row["id"] == "r0"}
     assert sorted(first, key=lambda pair: -first[pair])[:4] == sorted(
         ((i, 8 - i) for i in range(4)), key=lambda pair: -first[pair]
     )
-    seqmlm("structure", "fam", asked, "--method", "couplings", "--family").refused(2, "leave it out")
+    seqmlm(*words, "family=true").refused(2, "leave it out")
 
 
 def by_hand(model: LinearRows, raw: str) -> float:

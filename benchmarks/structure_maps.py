@@ -1,0 +1,31 @@
+"""Maps of sequences by `seqmlm structure`, for benchmarks: what is mapped already is not mapped again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from seqmlm.data.files import UNDER_WAY
+from seqmlm.data.rows import read_rows
+from seqmlm.tasks.structure import Structure, StructureConfig
+from seqmlm.tasks.task import Summary, run
+
+
+def mapped(folder: Path, **settings: Any) -> Summary:
+    """Map the sequences of files; into the folder go `edges.jsonl`, graphs and files of the field.
+
+    Args:
+        folder: continued where a former run stopped.
+        settings: of `StructureConfig`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = folder / "edges.jsonl"
+    whole = rows.exists() and not rows.with_name(rows.name + UNDER_WAY).exists()
+    where: dict[str, Any] = {"edges": rows} if whole else {"out": rows, "resume": True}
+    return run("structure", Structure, StructureConfig(graphs=folder / "graphs", **where, **settings))
+
+
+def edges(folder: Path) -> Iterator[Any]:
+    """The rows of all judged pairs."""
+    return (row for _, row in read_rows(str(folder / "edges.jsonl")))
