@@ -1,27 +1,36 @@
-"""Surprisal as a background colour: eight steps of equal lightness difference, from pale to strong."""
+"""What a page draws: text and cells on the colour of their surprisal (HTML), axes with matplotlib (SVG)."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence, Set
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
+from html import unescape
+from itertools import compress, count, pairwise
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from seqmlm.errors import number_of
 
+Doubles = NDArray[np.float64]
+Longs = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
 STEPS = 8
-"""Classes s1 to s8 of the style sheet; s0 has no colour."""
+"""Classes s1 to s8 of the style sheet, steps of equal lightness difference; s0 has no colour."""
 
 SCALE = 12.0
 """Bits from which on the colour is the strongest: an outcome of one in four thousand."""
 
 
-def steps(bits: NDArray[np.float64], scale: float = SCALE) -> NDArray[np.int64]:
+def steps(bits: Doubles, scale: float = SCALE) -> Longs:
     """(N,) the step, 0 to 8, of each surprisal: linear in bits, so that a step is the same factor of p.
 
     Args:
@@ -46,7 +55,7 @@ def legend(scale: float = SCALE, unit: str = "bits") -> Markup:
 def coloured_text(
     text: str,
     spans: Sequence[tuple[int, int]],
-    bits: NDArray[np.float64],
+    bits: Doubles,
     titles: Sequence[str],
     scale: float = SCALE,
 ) -> Markup:
@@ -74,36 +83,73 @@ def coloured_text(
     return Markup("").join(pieces)
 
 
-# Pictures as inline SVG: a track along positions, points in time, a histogram, a line of heat.
+# Pictures. Each is a figure of HTML with its caption; what is told of a part of one is shown by the page.
 
-Doubles = NDArray[np.float64]
-Longs = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-
-WIDTH, HEIGHT = 1000, 220
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 10, 34
 MOST_POINTS = 1000
-"""Columns of a picture; more points than that are drawn as the highest of each column."""
+"""Points of a picture; of more than that the highest of each column are drawn."""
+
+WIDTH, HEIGHT = 1000, 220  # of a picture, in points of its text
+LEFT, RIGHT, TOP, BOTTOM = 80, 12, 10, 38  # margins around its axes
+
+_MARK, _ALARM, _BAND = "#2f5ea8", "#c62a1c", "#f6c4bd"  # in the dark the style sheet inverts a figure
+_LEAST = 0.01  # share of the height that a bar has: one row among thousands is seen, too
+_THRESHOLD: dict[str, Any] = {"color": _ALARM, "linestyle": (0, (4, 3)), "linewidth": 1}
+_NOTHING = Markup('<p class="note">nothing to draw</p>')
+_STYLE = {
+    "svg.hashsalt": "seqmlm",  # the same ids in every run
+    "svg.fonttype": "none",  # letters are those of the reader's fonts
+    "text.parse_math": False,  # a dollar sign is one
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 7,
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Frame:
-    """Where values come to lie: x in [low, high], y in [floor, ceiling]."""
+@contextmanager
+def styled() -> Iterator[None]:
+    """What is drawn and made a `picture` inside has the style of a page."""
+    import matplotlib
 
-    low: float
-    high: float
-    floor: float
-    ceiling: float
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the reader's font may have it
+        yield
 
-    def x(self, value: float) -> float:
-        """The horizontal place of a value."""
-        share = (value - self.low) / ((self.high - self.low) or 1.0)
-        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
-    def y(self, value: float) -> float:
-        """The vertical place of a value; what is outside is drawn at the edge."""
-        share = (value - self.floor) / ((self.ceiling - self.floor) or 1.0)
-        return round(HEIGHT - BOTTOM - min(max(share, 0.0), 1.0) * (HEIGHT - TOP - BOTTOM), 1)
+def picture(figure: Any, label: str, *notes: str) -> Markup:
+    """A matplotlib figure as SVG inside a page.
+
+    Args:
+        figure: what the gid of an artist says behind "tip:" is told where the artist is pointed at.
+        label: what it is, for those who do not see it.
+        notes: shown below it.
+    """
+    file, tips = io.StringIO(), count()
+    figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+
+    def part(found: re.Match[str]) -> str:
+        name = unescape(found[1][1:-1])
+        if not name.startswith("tip:"):
+            return "<g>"  # a number that other pictures of the page have, too
+        return Markup('<g data-tip="{}" tabindex="{}">').format(name[4:], -1 if next(tips) else 0)
+
+    svg = file.getvalue()
+    inner = svg[svg.index('<g id="figure_1">') :]  # without the declarations of a file of its own
+    drawn = Markup(re.sub(r"""<g id=("[^"]*"|'[^']*')>""", part, inner))
+    width, height = (72 * inches for inches in figure.get_size_inches())
+    whole = '<div class="wide" data-walk><svg viewBox="0 0 {:g} {:g}" role="{}" aria-label="{}">{}</div>'
+    return captioned(
+        Markup(whole).format(width, height, "group" if next(tips) else "img", label, drawn), *notes
+    )
+
+
+def captioned(drawn: Markup, *notes: str) -> Markup:
+    """A figure with what has to be said of it below."""
+    caption = "; ".join(note for note in notes if note)
+    told = Markup("<figcaption>{}</figcaption>").format(caption) if caption else Markup()
+    return Markup("<figure>{}{}</figure>").format(drawn, told)
 
 
 def track(
@@ -112,9 +158,9 @@ def track(
     values: Doubles,
     alarms: Bools | None = None,
     *,
-    threshold: float | None = None,
     x_label: str = "position",
     y_label: str = "score, bits",
+    note: str = "",
     first: int = 0,
 ) -> Markup:
     """A value along a sequence, alarmed stretches shaded.
@@ -123,18 +169,23 @@ def track(
         starts, ends: (N,) half-open, ascending by start; they may overlap.
         values: (N,) NaN where there is none.
         alarms: (N,) True at what is to be marked, or None for nothing.
-        threshold: drawn as a line.
         x_label, y_label: what the axes are.
+        note: shown below.
         first: number of the first place of all, 0 or 1; from 1 on, the last place of a stretch is told.
     """
     if not len(starts):
-        return Markup('<p class="note">nothing to draw</p>')
-    frame = _frame(float(starts[0]), float(ends.max()), values, threshold)
-    bands = [] if alarms is None else _bands(starts[alarms], ends[alarms], frame, first)
-    middles, highest = _thinned((starts + ends) / 2, values, frame)
-    points = " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in zip(middles, highest, strict=True))
-    curve = Markup('<polyline class="curve" points="{}"/>').format(points)
-    return _picture([*bands, *_axes(frame, x_label, y_label), curve, *_line(frame, threshold)], y_label)
+        return captioned(_NOTHING, note)
+    with styled():
+        low, high, (floor, ceiling) = int(starts[0]), int(ends.max()), _range(values)
+        axes = _axes((low, high), (floor, ceiling), x_label, y_label)
+        marked = slice(0) if alarms is None else alarms
+        for begin, end in _bands(starts[marked], ends[marked], (high - low) / MOST_POINTS):
+            told = f"tip:alarm {begin:,}-{end - first:,}"
+            axes.axvspan(begin, end, color=_BAND, linewidth=2, gid=told)
+        middles = (starts + ends) / 2
+        kept = thinned(middles, values)
+        axes.plot(middles[kept], np.clip(values[kept], floor, ceiling), color=_MARK)
+        return picture(axes.figure, y_label, note, _left_out(len(values)))
 
 
 def timeline(
@@ -146,6 +197,7 @@ def timeline(
     threshold: float | None = None,
     period: tuple[float, float] | None = None,
     y_label: str = "score, bits",
+    note: str = "",
 ) -> Markup:
     """Scores as points in time.
 
@@ -153,28 +205,28 @@ def timeline(
         times: (N,) seconds since 1970 UTC.
         scores: (N,) NaN is left out.
         alarms: (N,) True at points to mark, or None.
-        titles: (N,) what is told of a point when it is pointed at, or none.
+        titles: (N,) what is told of a marked point when it is pointed at, or none.
         threshold: drawn as a line.
         period: what the picture spans; None: from the first point to the last.
         y_label: what the scores are.
+        note: shown below.
     """
-    shown = np.flatnonzero(np.isfinite(times) & ~np.isnan(scores))
-    if not len(shown):
-        return Markup('<p class="note">nothing to draw</p>')
-    span = period or (float(times[shown].min()), float(times[shown].max()))
-    frame = _frame(*span, scores[shown], threshold)
     marked = np.zeros(len(times), dtype=np.bool_) if alarms is None else alarms
-    if len(shown) > MOST_POINTS:
-        shown = _highest(times, scores, marked, shown, frame)
-    dots = []
-    for number, index in enumerate(shown.tolist()):
-        tip = titles[index] if titles else ""
-        about = Markup(' data-tip="{}" tabindex="{}"').format(tip, -1 if number else 0) if tip else ""
-        kind = "dot alarm" if marked[index] else "dot"
-        dot = Markup('<circle class="{}" cx="{}" cy="{}" r="3.5"{}/>')
-        dots.append(dot.format(kind, frame.x(times[index]), frame.y(scores[index]), about))
-    axes = _axes(frame, "time, UTC", y_label, time=True)
-    return _picture([*axes, *_line(frame, threshold), *dots], y_label, walk=True)
+    kept = thinned(times, scores, marked)
+    if not len(kept):
+        return captioned(_NOTHING, note)
+    with styled():
+        floor, ceiling = _range(scores[kept], threshold)
+        span = period or (float(times[kept].min()), float(times[kept].max()))
+        axes = _axes(span, (floor, ceiling), "time, UTC", y_label, time=True)
+        heights, usual = np.clip(scores, floor, ceiling), kept[~marked[kept]]
+        axes.plot(times[usual], heights[usual], "o", color=_MARK, alpha=0.75, clip_on=False)
+        for one in kept[marked[kept]].tolist():
+            tip = f"tip:{titles[one]}" if titles else None
+            axes.plot(times[one], heights[one], "o", color=_ALARM, clip_on=False, gid=tip)
+        if threshold is not None:
+            axes.axhline(threshold, **_THRESHOLD)
+        return picture(axes.figure, y_label, note, _left_out(len(times)))
 
 
 def histogram(
@@ -184,6 +236,7 @@ def histogram(
     threshold: float | None = None,
     expected: float | None = None,
     x_label: str = "score, bits",
+    note: str = "",
 ) -> Markup:
     """How many rows have which score.
 
@@ -193,50 +246,41 @@ def histogram(
         threshold: drawn as an upright line where it lies between the edges.
         expected: rows that each bin should have, drawn as a level line.
         x_label: what the score is.
+        note: shown below.
     """
-    most = max(float(counts.max(initial=1)), expected or 0.0)
-    frame = Frame(low=float(edges[0]), high=float(edges[-1]), floor=0.0, ceiling=most)
-    bars = []
-    for count, low, high in zip(counts.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        if count:
-            top = min(frame.y(count), HEIGHT - BOTTOM - 1.5)  # one row among thousands can be seen too
-            width = max(frame.x(high) - frame.x(low) - 1, 1)
-            bar = Markup('<rect class="bar" x="{}" y="{}" width="{:.1f}" height="{:.1f}"/>')
-            bars.append(bar.format(frame.x(low), top, width, HEIGHT - BOTTOM - top))
-    line = []
-    if threshold is not None and edges[0] <= threshold <= edges[-1]:
-        upright = Markup('<line class="threshold" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>')
-        line = [upright.format(frame.x(threshold), TOP, HEIGHT - BOTTOM)]
-    line += _line(frame, expected)
-    return _picture([*_axes(frame, x_label, "rows"), *bars, *line], "rows by score")
+    with styled():
+        most = max(float(counts.max(initial=1)), expected or 0.0)
+        axes = _axes((edges[0], edges[-1]), (0.0, most), x_label, "rows")
+        heights = np.where(counts > 0, np.maximum(counts, _LEAST * most), 0)
+        axes.stairs(heights, edges, fill=True, color=_MARK)
+        if threshold is not None and edges[0] <= threshold <= edges[-1]:
+            axes.axvline(threshold, **_THRESHOLD)
+        if expected is not None:
+            axes.axhline(expected, **_THRESHOLD)
+        return picture(axes.figure, "rows by score", note)
 
 
-def activity(edges: Doubles, rows: Longs, alarms: Longs | None) -> Markup:
+def activity(edges: Doubles, rows: Longs, alarms: Longs | None, *, note: str = "") -> Markup:
     """How many rows there were when, and alarms among them.
 
     Args:
         edges: (B + 1,) ascending, seconds since 1970 UTC.
         rows: (B,) in each bin of time.
         alarms: (B,) among them, or None for none to draw.
+        note: shown below.
     """
-    frame = Frame(low=float(edges[0]), high=float(edges[-1]), floor=0.0, ceiling=float(rows.max(initial=1)))
-    red = np.zeros(len(rows), dtype=np.int64) if alarms is None else alarms
-    bar = Markup(
-        '<rect class="{}" x="{}" y="{:.1f}" width="{:.1f}" height="{:.1f}" data-tip="{}" tabindex="{}"/>'
-    )
-    drawn: list[Markup] = []
-    for number in np.flatnonzero(rows).tolist():
-        low, high = float(edges[number]), float(edges[number + 1])
-        tip = f"{_moment(low, high - low)} to {_moment(high, high - low)}: "
-        tip += number_of(int(rows[number]), "row")
-        tip += "" if alarms is None else f", {number_of(int(red[number]), 'alarm')}"
-        for kind, count in (("bar", rows[number]), ("bar alarm", red[number])):
-            if count:
-                height = max(HEIGHT - BOTTOM - frame.y(float(count)), 2.0)  # one among thousands is seen too
-                width = max(frame.x(high) - frame.x(low) - 1, 1)
-                place = (frame.x(low), HEIGHT - BOTTOM - height, width, height)
-                drawn.append(bar.format(kind, *place, tip, -1 if drawn else 0))
-    return _picture([*_axes(frame, "time, UTC", "rows", time=True), *drawn], "rows in time", walk=True)
+    most = float(rows.max(initial=1))
+    with styled():
+        axes = _axes((edges[0], edges[-1]), (0.0, most), "time, UTC", "rows", time=True)
+        for colour, counts in ((_MARK, rows), (_ALARM, rows[:0] if alarms is None else alarms)):
+            for number in np.flatnonzero(counts).tolist():
+                low, width = edges[number], edges[number + 1] - edges[number]
+                told = f"tip:{_moment(low, width)} to {_moment(low + width, width)}: "
+                told += number_of(int(rows[number]), "row")
+                told += "" if alarms is None else f", {number_of(int(alarms[number]), 'alarm')}"
+                height = max(counts[number], _LEAST * most)
+                axes.bar(low, height, 0.97 * width, align="edge", color=colour, gid=told)
+        return picture(axes.figure, "rows in time", note)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +289,7 @@ class Bar:
 
     Args:
         begin, end: seconds since 1970 UTC.
-        label: shown beside it, cut where there is no room.
+        label: shown above it, cut where there is no room.
         tip: told where it is pointed at.
         over: False: it may go on behind its end.
     """
@@ -257,85 +301,38 @@ class Bar:
     over: bool = True
 
 
-_LANE, _LETTERS = 22, 70  # height of a bar with its label; characters of a label
+_LANE, _LETTERS = 30, 70  # height of a bar with its label; characters of a label
 
 
-def bars(given: Sequence[Bar], begin: float, end: float) -> Markup:
+def bars(given: Sequence[Bar], begin: float, end: float, *, note: str = "") -> Markup:
     """What lasted from when to when, a line each, cut off at two times.
 
     Args:
         given: in their order from the top.
         begin, end: seconds since 1970 UTC.
+        note: shown below.
     """
-    frame = Frame(low=begin, high=end, floor=0.0, ceiling=1.0)
-    bottom = TOP + _LANE * len(given)
-    drawn = [Markup('<path class="axis" d="M{} {}V{}H{}"/>').format(LEFT, TOP, bottom, WIDTH - RIGHT)]
-    mark = Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>')
-    places = np.linspace(begin, end, 6)[:-1].tolist()
-    drawn += [mark.format(max(frame.x(v), LEFT + 26), bottom + 14, _moment(v, end - begin)) for v in places]
-    shape = Markup(
-        '<rect class="{}" x="{}" y="{}" width="{:.1f}" height="{}" rx="2" data-tip="{}" tabindex="{}"/>'
-        '<text class="lane" x="{:.1f}" y="{}" text-anchor="{}">{}</text>'
-    )
-    for lane, one in enumerate(given):
-        left, right = (frame.x(min(max(at, begin), end)) for at in (one.begin, one.end))
-        width, top = max(right - left, 4.0), TOP + lane * _LANE
-        label = one.label if len(one.label) <= _LETTERS else f"{one.label[: _LETTERS - 1]}…"
-        needed, right = 6 * len(label), left + width
-        if WIDTH - RIGHT - right >= needed:
-            place = (right + 5, "start")
-        elif left - LEFT >= needed:
-            place = (left - 5, "end")
-        else:
-            place = (left + 5, "start")
-        kind = "span" if one.over else "span open"
-        drawn.append(
-            shape.format(
-                kind,
-                left,
-                top + 4,
-                width,
-                _LANE - 8,
-                one.tip,
-                -1 if lane else 0,
-                place[0],
-                top + 15,
-                place[1],
-                label,
-            )
-        )
-    return _picture(drawn, "what lasted from when to when", walk=True, height=bottom + 24)
-
-
-def heat(bits: Doubles, titles: Sequence[str] = (), *, scale: float = SCALE) -> Markup:
-    """One cell a unit, coloured by surprisal; up to `MOST_POINTS` cells, then the highest of each column.
-
-    Args:
-        bits: (U,) surprisals.
-        titles: (U,) what is told of a unit when it is pointed at, or none.
-        scale: bits of the strongest colour.
-    """
-    if not len(bits):
-        return Markup('<p class="note">nothing to draw</p>')
-    cells = min(len(bits), MOST_POINTS)
-    cuts = np.linspace(0, len(bits), cells + 1).astype(np.int64)
-    known = np.nan_to_num(bits, nan=-np.inf)
-    best = [int(a + known[a:b].argmax()) for a, b in pairwise(cuts.tolist())]
-    width = (WIDTH - LEFT - RIGHT) / cells
-    rows = []
-    for number, (index, step) in enumerate(zip(best, steps(bits[best], scale).tolist(), strict=True)):
-        about = ""
-        if titles:
-            about = Markup(' data-tip="{}" tabindex="{}"').format(titles[index], -1 if number else 0)
-        cell = Markup('<rect class="h{}" x="{:.2f}" y="4" width="{:.2f}" height="22"{}/>')
-        rows.append(cell.format(step, LEFT + number * width, width + 0.1, about))
-    return _picture(rows, "surprisal of each unit", walk=True, height=30)
+    height = TOP + _LANE * len(given) + BOTTOM
+    with styled():
+        axes = _axes((begin, end), (len(given), 0.0), "time, UTC", "", time=True, height=height)
+        axes.set_yticks([])
+        least = 0.004 * (end - begin)  # what was over at once is seen, too
+        for lane, one in enumerate(given):
+            left = min(max(one.begin, begin), end - least)
+            right = max(min(one.end, end), left + least)
+            shape = {"color": _ALARM, "alpha": 1 if one.over else 0.55, "gid": f"tip:{one.tip}"}
+            axes.barh(lane + 0.75, right - left, 0.4, left, **shape)
+            label = " ".join(one.label.split())
+            label = label if len(label) <= _LETTERS else f"{label[: _LETTERS - 1]}…"
+            place, side = (left, "left") if left + right <= begin + end else (right, "right")
+            axes.text(place, lane + 0.5, label, ha=side, va="bottom")
+        return picture(axes.figure, "what lasted from when to when", note)
 
 
 MOST_COLUMNS = 1000
 """Columns of a grid that are drawn."""
 
-_BLOCK, _CELL, _ROW = 50, (WIDTH - LEFT - RIGHT) / 50, 11
+_BLOCK = 50  # columns of a grid side by side
 
 
 def grid(
@@ -345,6 +342,7 @@ def grid(
     names: Sequence[str],
     *,
     scale: float = SCALE,
+    note: str = "",
 ) -> Markup:
     """Cells in rows and columns, coloured by bits; 50 columns in a picture, the first `MOST_COLUMNS` of all.
 
@@ -354,44 +352,37 @@ def grid(
         columns: C labels, of which every tenth is shown.
         names: C * R what is told of a cell when it is pointed at, column after column.
         scale: bits of the strongest colour.
+        note: shown below.
     """
-    pictures = []
-    for begin in range(0, min(len(bits), MOST_COLUMNS), _BLOCK):
-        block = bits[begin : min(begin + _BLOCK, MOST_COLUMNS)]
-        shown = steps(block, scale)
-        parts = [
-            Markup('<text x="{}" y="{}">{}</text>').format(LEFT - 14, 14 + (row + 1) * _ROW - 2, letter)
+    kinds = np.where(np.isnan(bits), "band", np.char.add("s", steps(bits, scale).astype(str))).tolist()
+    shown, size, drawn = min(len(bits), MOST_COLUMNS), len(letters), legend(scale)
+    for begin in range(0, shown, _BLOCK):
+        block = range(begin, min(begin + _BLOCK, shown))
+        heads = ["", *(columns[column] if column % 10 == 0 else "" for column in block)]
+        rows = [
+            (letter, [(kinds[column][row], names[column * size + row]) for column in block])
             for row, letter in enumerate(letters)
         ]
-        for column in range(len(block)):
-            x = LEFT + column * _CELL
-            if column % 10 == 0:
-                parts.append(Markup('<text x="{:.1f}" y="11">{}</text>').format(x, columns[begin + column]))
-            for row in range(len(letters)):
-                name = names[(begin + column) * len(letters) + row]
-                tip = Markup(' data-tip="{}" tabindex="{}"').format(name, 0 if column == row == 0 else -1)
-                mark = "band" if np.isnan(block[column, row]) else f"h{shown[column, row]}"
-                cell = Markup('<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"{}/>')
-                parts.append(cell.format(mark, x, 14 + row * _ROW, _CELL, _ROW, tip))
-        label = f"columns {columns[begin]} to {columns[begin + len(block) - 1]}"
-        pictures.append(_picture(parts, label, walk=True, height=18 + len(letters) * _ROW))
-    return Markup("").join(pictures)
+        drawn += _cells("grid", f"columns {columns[block[0]]} to {columns[block[-1]]}", heads, rows)
+    left_out = f"the first {MOST_COLUMNS:,} of {len(bits):,} columns are drawn" if len(bits) > shown else ""
+    return captioned(drawn, note, left_out)
 
 
 MOST_BLOCKS = 64
 """Rows and columns of a matrix; of more units the highest of each block of them is drawn."""
 
-_MARGIN, _SIDE = 130, 560
-_NAMED = 40  # rows beside which there is room for a name
+_Cell = tuple[str, str]  # class of the style sheet, what is told of it
 
 
 def matrix(
     values: Doubles,
     names: Sequence[str],
-    found: Set[tuple[int, int]],
-    known: Set[tuple[int, int]],
+    found: Set[tuple[int, int]] = frozenset(),
+    known: Set[tuple[int, int]] = frozenset(),
     *,
     scale: float,
+    unit: str = "bits",
+    note: str = "",
 ) -> Markup:
     """Pairs of N units: values above the diagonal; below it what was found, what is known, and what is both.
 
@@ -400,136 +391,123 @@ def matrix(
         names: N of them, of the units.
         found, known: pairs of units, the smaller first; darkest where both, palest where known alone.
         scale: the value of the strongest colour, above 0.
+        unit: of the values.
+        note: shown below.
     """
-    cuts = np.linspace(0, len(values), min(len(values), MOST_BLOCKS) + 1).astype(np.int64).tolist()
-    blocks = list(pairwise(cuts))
-    side = min(22.0, _SIDE / max(len(blocks), 1))
-    owner = np.repeat(np.arange(len(blocks)), np.diff(cuts))
-    ground = Markup('<rect class="h0" x="{}" y="0" width="{:.1f}" height="{:.1f}"/>')
-    parts = [ground.format(_MARGIN, side * len(blocks), side * len(blocks))]
-    for row, (first, _) in enumerate(blocks):
-        if len(blocks) <= _NAMED or row % 8 == 0:
-            label, named = Markup('<text x="0" y="{:.1f}">{}</text>'), f"{first} {names[first]}"[:18]
-            parts.append(label.format(row * side + min(side, 11), named))
-    cell = Markup('<rect class="h{}" x="{:.1f}" y="{:.1f}" width="{:.2f}" height="{:.2f}"{}/>')
-    marked = _below(owner, found, known) + _above(values, names, blocks, scale)
-    for number, (row, column, step, told) in enumerate(marked):
-        tip = Markup(' data-tip="{}" tabindex="{}"').format(told, -1 if number else 0)
-        parts.append(cell.format(step, _MARGIN + column * side, row * side, side + 0.1, side + 0.1, tip))
-    return _picture(parts, "values of pairs", walk=True, height=round(side * len(blocks)) + 4)
-
-
-_Cell = tuple[int, int, int, str]  # row, column, step of the colour, what is told of it
-
-
-def _below(owner: Longs, found: Set[tuple[int, int]], known: Set[tuple[int, int]]) -> list[_Cell]:
-    """The cells below the diagonal of a matrix; `owner` is the block of each unit."""
-    kinds: dict[tuple[int, int], set[str]] = {}
-    for name, pairs in (("found", found), ("known", known)):
-        for i, j in pairs:
-            kinds.setdefault((int(owner[j]), int(owner[i])), set()).add(name)
-    step = {"found": 5, "known": 3}
-    return [
-        (row, column, sum(step[name] for name in own), " and ".join(sorted(own)))
-        for (row, column), own in sorted(kinds.items())
+    if not len(values):
+        return captioned(_NOTHING, note)
+    size = min(len(values), MOST_BLOCKS)
+    cuts = np.linspace(0, len(values), size + 1).astype(np.int64)
+    owner = np.repeat(np.arange(size), np.diff(cuts))
+    labels = [
+        f"{first} {names[first]}" if last == first + 1 else f"{first}-{last - 1}"
+        for first, last in pairwise(cuts.tolist())
     ]
+    highest = np.fmax.reduceat(np.fmax.reduceat(values, cuts[:-1], axis=0), cuts[:-1], axis=1)
+    told = [[("s0", "")] * size for _ in range(size)]
+    for i, j in np.argwhere(np.triu(steps(highest, scale))).tolist():
+        told[i][j] = (f"s{steps(highest, scale)[i, j]}", f"{labels[i]}, {labels[j]}: {highest[i, j]:.3g}")
+    edges = [{(int(owner[j]), int(owner[i])) for i, j in pairs} for pairs in (found, known)]
+    for i, j in edges[0] | edges[1]:
+        own = [(i, j) in kind for kind in edges]
+        told[i][j] = (f"s{5 * own[0] + 3 * own[1]}", " and ".join(compress(("found", "known"), own)))
+    left_out = f"highest of each block of units; {MOST_BLOCKS} blocks" if len(values) > size else ""
+    rows = [(label[:18], row) for label, row in zip(labels, told, strict=True)]
+    return captioned(legend(scale, unit) + _cells("matrix", "values of pairs", (), rows), note, left_out)
 
 
-def _above(
-    values: Doubles, names: Sequence[str], blocks: Sequence[tuple[int, int]], scale: float
-) -> list[_Cell]:
-    """The cells on and above the diagonal of a matrix that have a colour: the highest value of each block."""
-    found = []
-    for row, (first, last) in enumerate(blocks):
-        for column, (begin, end) in enumerate(blocks[row:], row):
-            block = np.nan_to_num(values[first:last, begin:end], nan=-np.inf)
-            i, j = (int(place) for place in np.unravel_index(block.argmax(), block.shape))
-            if step := int(steps(block[i, j], scale)):
-                one, other = (f"{place} {names[place]}" for place in (first + i, begin + j))
-                found.append((row, column, step, f"{one}, {other}: {block[i, j]:.3g}"))
-    return found
+def _cells(
+    kind: str, label: str, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[_Cell]]]
+) -> Markup:
+    """Coloured cells with the names of their rows and columns, as HTML."""
+    name, cell = Markup("<b>{}</b>"), Markup('<i class="{}" data-tip="{}" tabindex="{}"></i>')
+    parts, stop = [name.format(head) for head in heads], 0
+    for row, cells in rows:
+        parts.append(name.format(row))
+        for mark, tip in cells:
+            parts.append(cell.format(mark, tip, stop) if tip else Markup('<i class="s0"></i>'))
+            stop = -1 if tip else stop
+    whole = '<div class="wide"><div class="cells {}" style="--n:{}" {}>{}</div></div>'
+    role = Markup('data-walk role="group" aria-label="{}"').format(label)
+    return Markup(whole).format(kind, len(rows[0][1]) if rows else 1, role, Markup().join(parts))
 
 
-def _frame(low: float, high: float, values: Doubles, threshold: float | None) -> Frame:
-    finite = values[np.isfinite(values)].tolist() + ([] if threshold is None else [threshold])
-    floor, ceiling = min(finite, default=0.0), max(finite, default=1.0)
-    floor = min(floor, 0.0)
-    return Frame(low=low, high=high, floor=floor, ceiling=ceiling if ceiling > floor else floor + 1.0)
+# Where points come to lie.
 
 
-def _thinned(places: Doubles, values: Doubles, frame: Frame) -> tuple[list[float], list[float]]:
-    """At most `MOST_POINTS` points, the highest of each column."""
-    kept = np.flatnonzero(~np.isnan(values))
-    if len(kept) > MOST_POINTS:
-        kept = _highest(places, values, np.zeros(len(values), dtype=np.bool_), kept, frame)
-    return places[kept].tolist(), values[kept].tolist()
+def thinned(places: ArrayLike, values: Doubles, marked: Bools | None = None) -> Longs:
+    """Indices of at most `MOST_POINTS` points: of each column the highest, and a marked one before others.
 
-
-def _highest(places: Doubles, values: Doubles, marked: Bools, kept: Longs, frame: Frame) -> Longs:
-    """Of each column the marked point with the highest value, or the highest where none is marked."""
-    share = (places[kept] - frame.low) / ((frame.high - frame.low) or 1.0)
+    Args:
+        places: (N,) where they are; what is not finite is left out.
+        values: (N,) NaN is left out.
+        marked: (N,) points to be kept before higher ones, or None.
+    """
+    at = np.asarray(places, dtype=np.float64)
+    kept = np.flatnonzero(np.isfinite(at) & ~np.isnan(values))
+    if len(kept) <= MOST_POINTS:
+        return kept
+    share = (at[kept] - at[kept].min()) / (np.ptp(at[kept]) or 1.0)
     column = np.minimum((share * MOST_POINTS).astype(np.int64), MOST_POINTS - 1)
-    order = np.lexsort((values[kept], marked[kept], column))
+    order = np.lexsort((values[kept], np.zeros(len(kept)) if marked is None else marked[kept], column))
     last = np.append(np.flatnonzero(np.diff(column[order])), len(order) - 1)
     return np.asarray(kept[order][last], dtype=np.int64)
 
 
-def _bands(starts: Longs, ends: Longs, frame: Frame, first: int) -> list[Markup]:
-    """A shade behind each alarmed stretch; overlapping ones are one, and so are those a column apart."""
-    least = (frame.high - frame.low) / MOST_POINTS
+def _left_out(points: int) -> str:
+    return f"highest of each of {MOST_POINTS:,} columns" if points > MOST_POINTS else ""
+
+
+def _range(values: Doubles, threshold: float | None = None) -> tuple[float, float]:
+    """Lowest and highest of an axis: 0 or less, and the highest finite value."""
+    finite = [0.0, *values[np.isfinite(values)].tolist(), *([] if threshold is None else [threshold])]
+    floor, ceiling = min(finite), max(finite)
+    return floor, ceiling if ceiling > floor else floor + 1.0
+
+
+def _bands(starts: Longs, ends: Longs, least: float) -> list[list[int]]:
+    """Alarmed stretches; overlapping ones are one, and so are those at most `least` apart."""
     merged: list[list[int]] = []
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         if merged and start <= merged[-1][1] + least:
             merged[-1][1] = max(merged[-1][1], end)
         else:
             merged.append([start, end])
-    shade = Markup('<rect class="band" x="{}" y="{}" width="{:.1f}" height="{}" data-tip="alarm {:,}-{:,}"/>')
-    height = HEIGHT - TOP - BOTTOM
-    return [
-        shade.format(frame.x(a), TOP, max(frame.x(b) - frame.x(a), 2.0), height, a, b - first)
-        for a, b in merged
-    ]
+    return merged
 
 
-def _line(frame: Frame, threshold: float | None) -> list[Markup]:
-    if threshold is None:
-        return []
-    line = Markup('<line class="threshold" x1="{}" x2="{}" y1="{y}" y2="{y}"/>')
-    return [line.format(LEFT, WIDTH - RIGHT, y=frame.y(threshold))]
+def _axes(
+    x: tuple[float, float],
+    y: tuple[float, float],
+    x_label: str,
+    y_label: str,
+    *,
+    time: bool = False,
+    height: int = HEIGHT,
+) -> Any:
+    """The axes of a new figure, which spans x and y; times are told at five places."""
+    from matplotlib.figure import Figure
 
-
-def _axes(frame: Frame, x_label: str, y_label: str, *, time: bool = False) -> list[Markup]:
-    bottom = HEIGHT - BOTTOM
-    drawn = [
-        Markup('<path class="axis" d="M{} {}V{}H{}"/>').format(LEFT, TOP, bottom, WIDTH - RIGHT),
-        Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(WIDTH - RIGHT, HEIGHT - 4, x_label),
-        Markup('<text x="12" y="{}" transform="rotate(-90 12 {})">{}</text>').format(bottom, bottom, y_label),
-    ]
-    mark = Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>')
-    width = frame.high - frame.low
+    low, high = x[0], x[1] if x[1] > x[0] else x[0] + 1.0
+    figure = Figure(figsize=(WIDTH / 72, height / 72))
+    inner = (LEFT, BOTTOM, WIDTH - LEFT - RIGHT, height - TOP - BOTTOM)
+    axes = figure.add_axes(tuple(np.divide(inner, (WIDTH, height, WIDTH, height))))
+    axes.set(xlim=(low, high), ylim=y)
+    axes.set_xlabel(x_label, loc="right")
+    axes.set_ylabel(y_label, loc="bottom")
+    axes.locator_params(nbins=5)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(
+            lambda value, _: f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
+        )
     if time:
-        places = np.linspace(frame.low, frame.high, 6)[:-1].tolist()
-        drawn += [mark.format(max(frame.x(v), LEFT + 26), bottom + 14, _moment(v, width)) for v in places]
-    else:
-        drawn += [mark.format(frame.x(v), bottom + 14, _number(v)) for v in _ticks(frame.low, frame.high)]
-    side = Markup('<text x="{}" y="{}" text-anchor="end">{}</text>')
-    drawn += [side.format(LEFT - 5, frame.y(v) + 4, _number(v)) for v in _ticks(frame.floor, frame.ceiling)]
-    return drawn
+        moments = np.linspace(low, high, 6)[:-1]
+        axes.set_xticks(moments, [_moment(one, high - low) for one in moments], ha="left")
+    return axes
 
 
-def _number(value: float) -> str:
+def _number(value: float, _: object) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Round values between two ends, about four."""
-    if high <= low:
-        return [low]
-    raw = (high - low) / 4
-    size = 10.0 ** math.floor(math.log10(raw))
-    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw)
-    first, last = math.ceil(low / step), math.floor(high / step)
-    return [number * step for number in range(first, last + 1)]
 
 
 def _moment(seconds: float, width: float) -> str:
@@ -538,9 +516,3 @@ def _moment(seconds: float, width: float) -> str:
     except (OverflowError, ValueError):
         return f"{seconds:.4g} s"
     return moment.strftime("%Y-%m-%d" if width > 5 * 86400 else "%m-%d %H:%M" if width > 600 else "%H:%M:%S")
-
-
-def _picture(parts: Sequence[Markup], label: str, *, walk: bool = False, height: int = HEIGHT) -> Markup:
-    holder = Markup('<div class="wide"{}><svg viewBox="0 0 {} {}" role="{}" aria-label="{}">{}</svg></div>')
-    walking = Markup(" data-walk") if walk else ""
-    return holder.format(walking, WIDTH, height, "group" if walk else "img", label, Markup("").join(parts))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Concatenate, ParamSpec
 
 import jinja2
 import numpy as np
@@ -20,6 +21,8 @@ from seqmlm.engine.durable import replace_file
 from seqmlm.errors import StateError, printable
 from seqmlm.reports import drawing
 from seqmlm.reports.drawing import SCALE, coloured_text, legend
+
+Given = ParamSpec("Given")
 
 Cell = str | int | float | bool | None
 """What stands in a table; None and NaN are shown as a dash."""
@@ -39,6 +42,16 @@ class _Part:
     number: int
     heading: str
     body: Markup
+
+
+def _added(draw: Callable[Given, Markup]) -> Callable[Concatenate[Page, str, Given], None]:
+    """A method of a page that adds a picture under a heading."""
+
+    def add(page: Page, heading: str, /, *args: Given.args, **options: Given.kwargs) -> None:
+        page.section(heading, draw(*args, **options))
+
+    add.__doc__ = draw.__doc__
+    return add
 
 
 class Page:
@@ -140,78 +153,6 @@ class Page:
         held = Markup('<div class="coloured" data-walk tabindex="0" role="group" aria-label="{}">{}</div>')
         self._add(heading, told + legend(scale) + held.format(heading, shown))
 
-    def track(
-        self,
-        heading: str,
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        values: NDArray[np.float64],
-        alarms: NDArray[np.bool_] | None = None,
-        *,
-        threshold: float | None = None,
-        x_label: str = "position",
-        y_label: str = "score, bits",
-        note: str = "",
-        first: int = 0,
-    ) -> None:
-        """Add a value along a sequence, alarmed stretches shaded; see `drawing.track`."""
-        drawn = drawing.track(
-            starts, ends, values, alarms, threshold=threshold, x_label=x_label, y_label=y_label, first=first
-        )
-        self._figure(heading, drawn, note, len(starts))
-
-    def timeline(
-        self,
-        heading: str,
-        times: NDArray[np.float64],
-        scores: NDArray[np.float64],
-        alarms: NDArray[np.bool_] | None = None,
-        titles: Sequence[str] = (),
-        *,
-        threshold: float | None = None,
-        period: tuple[float, float] | None = None,
-        y_label: str = "score, bits",
-        note: str = "",
-    ) -> None:
-        """Add scores as points in time (seconds since 1970 UTC); see `drawing.timeline`."""
-        drawn = drawing.timeline(
-            times, scores, alarms, titles, threshold=threshold, period=period, y_label=y_label
-        )
-        self._figure(heading, drawn, note, len(times))
-
-    def histogram(
-        self,
-        heading: str,
-        counts: NDArray[np.int64],
-        edges: NDArray[np.float64],
-        *,
-        threshold: float | None = None,
-        expected: float | None = None,
-        x_label: str = "score, bits",
-        note: str = "",
-    ) -> None:
-        """Add how many rows have which score; see `drawing.histogram`."""
-        drawn = drawing.histogram(counts, edges, threshold=threshold, expected=expected, x_label=x_label)
-        self._figure(heading, drawn, note)
-
-    def activity(
-        self,
-        heading: str,
-        edges: NDArray[np.float64],
-        rows: NDArray[np.int64],
-        alarms: NDArray[np.int64] | None,
-        *,
-        note: str = "",
-    ) -> None:
-        """Add how many rows, and alarms among them, there were when; see `drawing.activity`."""
-        self._figure(heading, drawing.activity(edges, rows, alarms), note)
-
-    def bars(
-        self, heading: str, bars: Sequence[drawing.Bar], begin: float, end: float, *, note: str = ""
-    ) -> None:
-        """Add what lasted from when to when; see `drawing.bars`."""
-        self._figure(heading, drawing.bars(bars, begin, end), note)
-
     def facts(self, heading: str, values: Mapping[str, Cell]) -> None:
         """Add what is known of one thing, a line each; what is None or "" is left out."""
         line = Markup("<dt>{}</dt><dd>{}</dd>")
@@ -219,53 +160,13 @@ class Page:
         inner = Markup("").join(line.format(name, _told(value)) for name, value in told)
         self._add(heading, Markup('<dl class="facts">{}</dl>').format(inner))
 
-    def heat(
-        self,
-        heading: str,
-        bits: NDArray[np.float64],
-        titles: Sequence[str] = (),
-        *,
-        scale: float = SCALE,
-        note: str = "",
-    ) -> None:
-        """Add a line of cells coloured by surprisal, one a unit; see `drawing.heat`."""
-        drawn = drawing.heat(bits, titles, scale=scale)
-        self._figure(heading, legend(scale) + drawn, note, len(bits))
-
-    def grid(
-        self,
-        heading: str,
-        bits: NDArray[np.float64],
-        letters: Sequence[str],
-        columns: Sequence[str],
-        names: Sequence[str],
-        *,
-        scale: float = SCALE,
-        note: str = "",
-    ) -> None:
-        """Add cells in rows and columns, coloured by bits; see `drawing.grid`."""
-        drawn = drawing.grid(bits, letters, columns, names, scale=scale)
-        left_out = f"the first {drawing.MOST_COLUMNS:,} of {len(bits):,} columns are drawn"
-        told = [part for part in (note, left_out if len(bits) > drawing.MOST_COLUMNS else "") if part]
-        self._figure(heading, legend(scale) + drawn, "; ".join(told))
-
-    def matrix(
-        self,
-        heading: str,
-        values: NDArray[np.float64],
-        names: Sequence[str],
-        found: Set[tuple[int, int]] = frozenset(),
-        known: Set[tuple[int, int]] = frozenset(),
-        *,
-        scale: float,
-        unit: str = "bits",
-        note: str = "",
-    ) -> None:
-        """Add values of pairs, and which of them were found and are known; see `drawing.matrix`."""
-        drawn = drawing.matrix(values, names, found, known, scale=scale)
-        blocks = f"highest of each block of units; {drawing.MOST_BLOCKS} blocks"
-        told = [part for part in (note, blocks if len(values) > drawing.MOST_BLOCKS else "") if part]
-        self._figure(heading, legend(scale, unit) + drawn, "; ".join(told))
+    track = _added(drawing.track)
+    timeline = _added(drawing.timeline)
+    histogram = _added(drawing.histogram)
+    activity = _added(drawing.activity)
+    bars = _added(drawing.bars)
+    grid = _added(drawing.grid)
+    matrix = _added(drawing.matrix)
 
     def html(self) -> str:
         """The whole file; control characters, and what turns the direction of text, are shown as escapes."""
@@ -302,13 +203,6 @@ class Page:
             raise StateError(
                 f"cannot write the report {path}: {error.strerror}; free space or name another file"
             ) from None
-
-    def _figure(self, heading: str, drawn: Markup, note: str, points: int = 0) -> None:
-        most = drawing.MOST_POINTS
-        thinned = f"highest of each of {most:,} columns" if points > most else ""
-        caption = "; ".join(part for part in (note, thinned) if part)
-        told = Markup("<figcaption>{}</figcaption>").format(caption) if caption else Markup("")
-        self._add(heading, Markup("<figure>{}{}</figure>").format(drawn, told))
 
     def _add(self, heading: str, body: Markup) -> None:
         self._parts.append(_Part(len(self._parts), heading, body))

@@ -8,14 +8,15 @@ fields.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from seqmlm.anomaly.values import Row, Scored
-from seqmlm.reports.bins import Highest, Point
+from seqmlm.reports.drawing import MOST_POINTS, thinned
 from seqmlm.reports.page import Page
 
 MOST_AXES = 200
@@ -25,6 +26,44 @@ DRAWN = 12
 _AROUND = 300  # characters shown on either side of a part of a long record
 _LONG = 4000
 _THINNED = "the most unusual rows of each stretch"
+
+
+class Point(NamedTuple):
+    """Something at a place: a stretch of a longer sequence, a moment.
+
+    start, end: where. value: higher is more unusual. alarm: whether one was raised.
+    label: what is told of it.
+    """
+
+    start: float
+    end: float
+    value: float
+    alarm: bool
+    label: str = ""
+
+
+class Highest:
+    """The most unusual points of every stretch, alarms first: of any number at most `2 * MOST_POINTS`."""
+
+    def __init__(self) -> None:
+        self._points: list[Point] = []
+        self.top = -math.inf
+        self.thinned = False
+
+    def add(self, point: Point) -> None:
+        """Keep a point for as long as none near it is more unusual; NaN is left out."""
+        if math.isnan(point.value):
+            return
+        self.top = max(self.top, point.value)
+        self._points.append(point)
+        if len(self._points) > 2 * MOST_POINTS:
+            starts, _, values, alarms, _ = (np.array(column) for column in zip(*self._points, strict=True))
+            self._points = [self._points[place] for place in thinned(starts, values, alarms)]
+            self.thinned = True
+
+    def points(self) -> list[Point]:
+        """What was kept, in order of place."""
+        return sorted(self._points)
 
 
 class Marked(Protocol):
@@ -72,7 +111,14 @@ class Picture:
 
 
 class Coloured(Picture):
-    """The text of a record, each unit on the colour of its surprisal; of a long one what is near its rows."""
+    """The text of a record, each unit on the colour of its surprisal; of a long one what is near its rows.
+
+    Args:
+        numbered: units are told with their number, from 1 on.
+    """
+
+    def __init__(self, numbered: bool = False) -> None:
+        self._numbered = numbered
 
     def draw_record(self, page: Page, shown: Shown) -> None:
         scored, note = shown.scored, shown.note
@@ -90,23 +136,24 @@ class Coloured(Picture):
             text[low:high],
             [(start - low, end - low) for start, end in spans[units].tolist()],
             scored.surprisal[units],
-            [shown.tell(unit) for unit in units.tolist()],
+            [self._told(shown, unit) for unit in units.tolist()],
             scale=shown.scale,
             note=note,
         )
 
+    def _told(self, shown: Shown, unit: int) -> str:
+        number = f"{shown.scored.places[unit] + 1}: " if self._numbered else ""
+        return f"{number}{shown.tell(unit)}"
+
 
 class UnitTrack(Picture):
-    """The surprisal of every unit of a record, as a line of heat and as a curve; units count from 1."""
+    """The surprisal of every unit of a record as a curve; units count from 1."""
 
     def draw_record(self, page: Page, shown: Shown) -> None:
         scored = shown.scored
         if not len(scored):
             return
         places = scored.places + 1
-        titles = [f"{place}: {shown.tell(unit)}" for unit, place in enumerate(places.tolist())]
-        note = f"{shown.unit} by {shown.unit}"
-        page.heat("", scored.surprisal, titles, scale=shown.scale, note=note)
         alarms = np.zeros(len(scored), dtype=np.bool_)
         for one in shown.rows:
             if one.alarm and len(one.row.units) < len(scored):
@@ -119,7 +166,7 @@ class Timeline(Picture):
     """Scores of rows with a time over time."""
 
     def __init__(self) -> None:
-        self._times = Highest(width=1e-3)
+        self._times = Highest()
 
     def add(self, row: Row, alarm: bool) -> None:
         if row.time is not None and row.score is not None:

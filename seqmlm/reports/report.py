@@ -1,6 +1,6 @@
 """The report of a scoring: counts, scores, the most unusual rows, pictures of them, and how to read it all.
 
-A report takes rows as they come and keeps counts, bins and the `WORST` rows, so a scoring of any length fits
+A report takes rows as they come and keeps counts and the `WORST` rows, so a scoring of any length fits
 in memory; the price is that only these rows can be looked up in it. What is drawn of them is up to the
 field's pictures (`seqmlm.reports.pictures`).
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,6 @@ import numpy as np
 
 from seqmlm.anomaly.findings import small
 from seqmlm.anomaly.values import SEEN, Row, Scored
-from seqmlm.reports.bins import Counts
 from seqmlm.reports.page import Cell, Page
 from seqmlm.reports.pictures import Picture, Shown
 from seqmlm.reports.reasons import counted
@@ -30,6 +30,7 @@ WORST = 50
 PICTURED = 12
 """Records of them that are pictured."""
 
+_BINS = 60  # of the histogram, of scores to four digits
 _UNLIKELY = math.log(0.005)  # alternatives below half a percent are not named
 _LONGEST = 80
 _MOST = 5  # alternatives that are named of a unit that is pointed at
@@ -62,7 +63,7 @@ class Judged(Protocol):
 
 
 class ScoreReport:
-    """Collects judged rows as they come; memory holds counts, bins and the `WORST` rows.
+    """Collects judged rows as they come; memory holds counts and the `WORST` rows.
 
     Args:
         title, subtitle: of the page.
@@ -95,7 +96,7 @@ class ScoreReport:
         self.rows = self.alarms = self.unfamiliar = 0
         self._strange: list[Judged] = []
         self._judged = False
-        self._all, self._alarmed = Counts(), math.inf
+        self._all, self._alarmed = Counter[float](), math.inf
 
     def add(self, judged: Judged) -> None:
         """Take in one row."""
@@ -110,7 +111,8 @@ class ScoreReport:
             self._strange += [judged] if len(self._strange) < WORST else []
         if row.score is None:
             return
-        self._all.add(row.score)
+        if math.isfinite(row.score):
+            self._all[float(f"{row.score:.4g}")] += 1
         unlikely = 0.0 if judged.p_value is None else -judged.p_value
         entry = (unlikely, row.score, -next(self._order), judged)
         if len(self._worst) < WORST:
@@ -159,12 +161,13 @@ class ScoreReport:
         self.page(facts).write(path, private)
 
     def _add_histogram(self, page: Page) -> None:
-        found = self._all.shown()
-        if found is None:
+        if not self._all:
             return
+        scores, counts = zip(*self._all.items(), strict=True)
+        heights, edges = np.histogram(scores, bins=_BINS, weights=counts)
         threshold = self._alarmed if math.isfinite(self._alarmed) else None
         note = "" if threshold is None else "the line is the lowest score of an alarm"
-        page.histogram("Scores", *found, threshold=threshold, note=note, x_label="score")
+        page.histogram("Scores", heights, edges, threshold=threshold, note=note, x_label="score")
 
     def _add_table(self, page: Page, worst: Sequence[Judged]) -> None:
         columns = (

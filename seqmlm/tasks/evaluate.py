@@ -7,8 +7,6 @@ sensitive data every figure from which a count from 1 to 10 could be derived is 
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -24,6 +22,7 @@ from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.detection import Confusion, Curve, Detection, Measure, compare, confusion, f1_of_alarms
 from seqmlm.evaluation.intervals import Difference, Rate
+from seqmlm.reports.drawing import picture, styled
 from seqmlm.reports.page import Cell, Page
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.tasks.labels import Columns, Labelled, aligned, is_column, read_labelled
@@ -383,23 +382,20 @@ def notes(result: Evaluation) -> str:
 def _picture(curves: dict[str, Curve]) -> Markup:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for (name, curve), colour in zip(curves.items(), _COLOURS, strict=False):
-        left.plot(*_roc(curve), color=colour, label=name)
-        right.plot(*_precision_recall(curve), color=colour, drawstyle="steps-pre")
-    left.set_xscale("symlog", linthresh=_LOWEST)
-    left.set(xlabel="false positive rate", ylabel="recall", title="ROC", xlim=(0, 1))
-    right.set(xlabel="recall", ylabel="precision", title="precision and recall", xlim=(0, 1), ylim=(0, 1.02))
-    left.legend(frameon=False, fontsize="small")
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None})
-    encoded = base64.b64encode(drawn.getvalue()).decode()
-    return Markup('<img alt="ROC and precision-recall curves" src="data:image/svg+xml;base64,{}">').format(
-        encoded
-    )
+    with styled():
+        figure = Figure(figsize=(14, 5.6), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for (name, curve), colour in zip(curves.items(), _COLOURS, strict=False):
+            left.plot(*_roc(curve), color=colour, label=name)
+            right.plot(*_precision_recall(curve), color=colour, drawstyle="steps-pre")
+        left.set_xscale("symlog", linthresh=_LOWEST)
+        left.xaxis.set_major_formatter("{x:g}")
+        left.set(xlabel="false positive rate", ylabel="recall", title="ROC", xlim=(0, 1))
+        right.set(
+            xlabel="recall", ylabel="precision", title="precision and recall", xlim=(0, 1), ylim=(0, 1.02)
+        )
+        left.legend(frameon=False)
+        return picture(figure, "ROC and precision-recall curves")
 
 
 def _roc(curve: Curve) -> tuple[Doubles, Doubles]:

@@ -4,58 +4,79 @@ from __future__ import annotations
 
 import re
 
+import matplotlib
 import numpy as np
 import pytest
+from pages import Reading
 
 from seqmlm.reports import drawing
-from seqmlm.reports.drawing import coloured_text, steps
+from seqmlm.reports.drawing import Bar, coloured_text, steps, thinned
+
+INNER = drawing.WIDTH - drawing.LEFT - drawing.RIGHT
+WHOLE = drawing.HEIGHT - drawing.TOP - drawing.BOTTOM
 
 
-def points(svg: str) -> list[tuple[float, float]]:
-    found = re.search(r'<polyline class="curve" points="([^"]*)"', svg)
-    assert found
-    return [(float(x), float(y)) for x, y in (pair.split(",") for pair in found[1].split())]
+def tips(html: str) -> list[str | None]:
+    """What is told of the parts of a picture, in order."""
+    return [part["data-tip"] for part in Reading(html).all("g") if "data-tip" in part]
+
+
+def shapes(html: str) -> list[tuple[str, float, float, float]]:
+    """What is told, and left end, width and height of each part that is a shape."""
+    found = re.findall(r'<g data-tip="([^"]*)"[^>]*>\s*<path d="([^"]*)"', html)
+    points = [(tip, np.array(re.findall(r"(\S+) (\S+) \n", path), dtype=float)) for tip, path in found]
+    return [(tip, own[:, 0].min(), *np.ptp(own, axis=0)) for tip, own in points]
 
 
 def test_a_single_peak_survives_thinning() -> None:
     values = np.zeros(100_000)
     values[54_321] = 7.0
-    starts = np.arange(100_000)
-    drawn = points(drawing.track(starts, starts + 1, values))
-    assert len(drawn) <= drawing.MOST_POINTS
-    assert min(y for _, y in drawn) == drawing.TOP
-    inner = drawing.WIDTH - drawing.LEFT - drawing.RIGHT
-    place = next(x for x, y in drawn if y == drawing.TOP)
-    assert place == pytest.approx(drawing.LEFT + 0.54321 * inner, abs=0.2)
+    kept = thinned(np.arange(100_000), values)
+    assert 54_321 in kept
+    assert len(kept) == drawing.MOST_POINTS
+    assert (np.diff(kept) > 0).all()
+    few = thinned(np.array([0.0, np.nan, 2.0, 3.0]), np.array([1.0, 1.0, np.nan, -np.inf]))
+    assert few.tolist() == [0, 3]
+
+
+def test_alarmed_points_survive_thinning_beside_higher_ones() -> None:
+    alarms = np.arange(5000) == 123
+    scores = np.where(alarms, 0.5, 1.0)
+    titles = [f"row <{number}>" for number in range(5000)]
+    html = drawing.timeline(np.linspace(0, 10, 5000), scores, alarms, titles)
+    assert tips(html) == ["row <123>"]
+    assert html.count("fill-opacity: 0.75") < drawing.MOST_POINTS
 
 
 def test_overlapping_alarms_are_one_band_and_distant_ones_two() -> None:
     starts = np.arange(0, 1000, 50)
-    alarms = np.isin(starts, [100, 150, 700])
-    svg = drawing.track(starts, starts + 100, starts * 0.01, alarms)
-    assert re.findall(r'data-tip="alarm ([\d,]+)-([\d,]+)"', svg) == [("100", "250"), ("700", "800")]
-
-
-def test_alarmed_points_survive_thinning_beside_higher_ones() -> None:
-    times = np.linspace(0, 10, 5000)
-    scores = np.ones(5000)
-    alarms = np.zeros(5000, dtype=bool)
-    alarms[123], scores[123] = True, 0.5
-    svg = drawing.timeline(times, scores, alarms)
-    assert svg.count('class="dot alarm"') == 1
-    assert svg.count("<circle") <= drawing.MOST_POINTS
+    html = drawing.track(starts, starts + 100, starts * 0.01, np.isin(starts, [100, 150, 700]))
+    (first, x, width, height), (second, *_) = shapes(html)
+    assert (first, second) == ("alarm 100-250", "alarm 700-800")
+    assert (x, width, height) == pytest.approx(
+        (drawing.LEFT + INNER * 100 / 1050, INNER * 150 / 1050, WHOLE), abs=0.1
+    )
 
 
 @pytest.mark.parametrize("values", [[], [np.nan, np.nan], [np.inf, 1.0], [2.0, 2.0], [-1.0, 3.0]])
 def test_odd_values_give_valid_pictures(values: list[float]) -> None:
     array, starts = np.array(values), np.arange(len(values))
-    pictures = [
-        drawing.track(starts, starts + 1, array, threshold=1.0),
-        drawing.timeline(starts * 1e12, array),
-        drawing.heat(array),
-    ]
-    for svg in pictures:
-        assert not re.search(r'="[^"]*(nan|inf)', svg)
+    for html in (
+        drawing.track(starts, starts + 1, array),
+        drawing.timeline(starts * 1e12, array, threshold=1.0),
+    ):
+        assert not re.search(r'="[^"]*(nan|inf)', html)
+        assert ("nothing to draw" in html) == (not len(values)) or np.isnan(array).all()
+
+
+def test_a_picture_is_the_same_bytes_and_changes_no_setting() -> None:
+    before = dict(matplotlib.rcParams)
+    one, again = (
+        drawing.histogram(np.array([3, 1]), np.array([0.0, 1.0, 2.0]), x_label="$a$ 漢") for _ in range(2)
+    )
+    assert one == again
+    assert "$a$ 漢" in Reading(one).text
+    assert dict(matplotlib.rcParams) == before
 
 
 def test_the_scale_is_linear_in_bits_and_ends() -> None:
@@ -73,79 +94,62 @@ def test_coloured_text_keeps_every_character_once() -> None:
 def test_histogram_marks_the_threshold_inside_only() -> None:
     counts, edges = np.array([1000, 0, 1]), np.array([0.0, 1.0, 2.0, 3.0])
     inside, outside = (drawing.histogram(counts, edges, threshold=t) for t in (1.5, 3.5))
-    assert "threshold" in inside
-    assert "threshold" not in outside
-    heights = [float(h) for h in re.findall(r'class="bar"[^>]* height="([\d.]+)"', inside)]
-    assert len(heights) == 2
-    assert heights[1] >= 1.5
+    assert "stroke-dasharray" in inside
+    assert "stroke-dasharray" not in outside
+    (area,) = re.findall(r'<path d="([^"]*)" clip-path="[^"]*" style="fill: #', outside)
+    heights = drawing.HEIGHT - drawing.BOTTOM - np.array(re.findall(r" (\S+) \n", area), dtype=float)
+    assert sorted({float(height) for height in heights.round(1)}) == [0.0, 1.7, WHOLE]  # one row is seen
     level = drawing.histogram(np.array([2, 2]), np.array([0.0, 0.5, 1.0]), expected=4.0)
-    (y,) = re.findall(r'<line class="threshold" x1="[^"]*" x2="[^"]*" y1="([^"]*)"', level)
-    assert float(y) == drawing.TOP  # the picture is as high as what is expected
+    assert re.search(rf'd="M {drawing.LEFT} {drawing.TOP} [^"]*" [^>]*stroke-dasharray', level)
 
 
 def test_rows_and_alarms_in_time_are_bars_of_their_height() -> None:
-    edges = np.arange(4) * 3600.0
-    svg = drawing.activity(edges, np.array([100, 0, 50]), np.array([1, 0, 50]))
-    bars = re.findall(r'<rect class="([^"]*)" x="([^"]*)" y="[^"]*" width="[^"]*" height="([^"]*)"', svg)
-    whole = drawing.HEIGHT - drawing.TOP - drawing.BOTTOM
-    assert [kind for kind, _, _ in bars] == ["bar", "bar alarm", "bar", "bar alarm"]
-    heights = [float(height) for _, _, height in bars]
-    assert heights == pytest.approx([whole, 2.0, whole / 2, whole / 2], abs=0.1)  # one of a hundred is seen
-    assert [float(x) for _, x, _ in bars][2] == pytest.approx(
-        drawing.LEFT + (1000 - 56 - 12) * 2 / 3, abs=0.2
-    )
-    assert "01-01 00:00 to 01-01 01:00: 100 rows, 1 alarm" in svg
-    assert "alarm" not in drawing.activity(edges, np.array([1, 2, 3]), None)
+    html = drawing.activity(np.arange(4) * 3600.0, np.array([100, 0, 50]), np.array([1, 0, 50]))
+    found = sorted(shapes(html), key=lambda one: one[1])
+    assert found[0][0] == "01-01 00:00 to 01-01 01:00: 100 rows, 1 alarm"
+    heights = [WHOLE, 0.01 * WHOLE, WHOLE / 2, WHOLE / 2]  # one of a hundred is seen
+    assert [height for *_, height in found] == pytest.approx(heights, abs=0.1)
+    assert found[2][1] == pytest.approx(drawing.LEFT + INNER * 2 / 3, abs=0.2)
+    assert "alarm" not in drawing.activity(np.arange(4) * 3600.0, np.array([1, 2, 3]), None)
 
 
 def test_what_lasted_is_cut_at_the_ends_of_the_picture() -> None:
     given = [
-        drawing.Bar(begin=-50.0, end=50.0, label="early", tip="a"),
-        drawing.Bar(begin=90.0, end=500.0, label="late", tip="b", over=False),
-        drawing.Bar(begin=20.0, end=20.0, label="short " * 40, tip="c"),
+        Bar(begin=-50.0, end=50.0, label="early", tip="a"),
+        Bar(begin=90.0, end=500.0, label="late", tip="b", over=False),
+        Bar(begin=20.0, end=20.0, label="short " * 40, tip="c"),
     ]
-    svg = drawing.bars(given, 0.0, 100.0)
-    found = re.findall(r'<rect class="([^"]*)" x="([^"]*)" y="[^"]*" width="([^"]*)"', svg)
-    inner = drawing.WIDTH - drawing.LEFT - drawing.RIGHT
-    assert [(kind, float(x), float(width)) for kind, x, width in found] == [
-        ("span", drawing.LEFT, pytest.approx(inner / 2, abs=0.2)),
-        ("span open", pytest.approx(drawing.LEFT + 0.9 * inner, abs=0.2), pytest.approx(inner / 10, abs=0.2)),
-        ("span", pytest.approx(drawing.LEFT + 0.2 * inner, abs=0.2), 4.0),
+    html = drawing.bars(given, 0.0, 100.0)
+    assert [one[:3] for one in shapes(html)] == [
+        ("a", drawing.LEFT, pytest.approx(INNER / 2, abs=0.2)),
+        ("b", pytest.approx(drawing.LEFT + 0.9 * INNER, abs=0.2), pytest.approx(INNER / 10, abs=0.2)),
+        ("c", pytest.approx(drawing.LEFT + 0.2 * INNER, abs=0.2), pytest.approx(0.004 * INNER, abs=0.2)),
     ]
-    labels = re.findall(r'<text class="lane" x="([^"]*)" y="[^"]*" text-anchor="([^"]*)">([^<]*)<', svg)
-    assert [(anchor, len(text) <= 70) for _, anchor, text in labels] == [
-        ("start", True),
-        ("end", True),
-        ("start", True),
-    ]
-    assert all(drawing.LEFT <= float(x) <= drawing.WIDTH for x, _, _ in labels)
+    assert html.count("opacity: 0.55") == 1
+    labels = re.findall(r"text-anchor: (\w+)[^>]*>(early|late|short[^<]*)<", html)
+    assert [anchor for anchor, _ in labels] == ["start", "end", "start"]
+    assert len(labels[2][1]) <= 70
+
+
+def cells(html: str, width: int) -> dict[tuple[int, int], tuple[str | None, str | None]]:
+    """Row and column to class and tip of the cells that tell something."""
+    found = [(one["class"], one.get("data-tip")) for one in Reading(html).all("i") if one]
+    return {divmod(place, width): one for place, one in enumerate(found) if one[1] is not None}
 
 
 def test_a_grid_has_a_cell_for_each_letter_in_blocks_of_columns() -> None:
     bits = np.full((120, 3), 4.0)
     bits[7, 1], bits[8, 2], bits[9, 0] = np.nan, -3.0, np.inf
     names = [f"{column}{letter}" for column in range(120) for letter in "ACD"]
-    svg = drawing.grid(bits, "ACD", [str(column) for column in range(120)], names, scale=8.0)
-    assert svg.count("<svg") == 3
-    assert svg.count("<rect") == 360
-    marks = {tip: mark for mark, tip in re.findall(r'<rect class="(\w+)"[^>]*data-tip="(\w+)"', svg)}
-    assert (marks["7C"], marks["8D"], marks["9A"], marks["0A"]) == ("band", "h0", "h8", "h4")
-    assert not re.search(r'="[^"]*(nan|inf)', svg)
-    many = drawing.grid(np.zeros((1200, 1)), "A", ["x"] * 1200, ["y"] * 1200)
-    assert many.count("<rect") == drawing.MOST_COLUMNS
-
-
-def _cells(svg: str) -> dict[tuple[int, int], tuple[str, str]]:
-    """(row, column) of a matrix to the class and the tip of its cell, the ground left out."""
-    found = re.findall(
-        r'<rect class="(h\d)" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="[\d.]+" data-tip="([^"]*)"',
-        svg,
-    )
-    left = float(re.findall(r'<rect class="h0" x="([\d.]+)"', svg)[0])
-    side = float(found[0][3]) - 0.1
-    return {
-        (round(float(y) / side), round((float(x) - left) / side)): (mark, tip) for mark, x, y, _, tip in found
-    }
+    html = drawing.grid(bits, "ACD", [f"at {column}" for column in range(120)], names, scale=8.0)
+    assert html.count('class="cells') == 3
+    marks = {one["data-tip"]: one["class"] for one in Reading(html).all("i") if "data-tip" in one}
+    assert sorted(marks) == sorted(names)
+    assert [marks[name] for name in ("7C", "8D", "9A", "0A")] == ["band", "s0", "s8", "s4"]
+    assert re.findall(r"<b>(at \d+)</b>", html) == [f"at {column}" for column in range(0, 120, 10)]
+    many = drawing.grid(np.zeros((1200, 1)), "A", ["x"] * 1200, ["y"] * 1200, note="n")
+    assert many.count("data-tip") == drawing.MOST_COLUMNS
+    assert "n; the first 1,000 of 1,200 columns are drawn" in many
 
 
 def test_a_matrix_has_values_above_its_diagonal_and_edges_below() -> None:
@@ -153,19 +157,23 @@ def test_a_matrix_has_values_above_its_diagonal_and_edges_below() -> None:
     values[0, 1] = values[1, 0] = 8.0
     values[1, 3] = values[3, 1] = 4.0
     values[2, 3] = values[3, 2] = -1.0
-    svg = drawing.matrix(values, ["a<b", "c", "d", "e"], {(0, 1), (1, 3)}, {(1, 3), (0, 2)}, scale=8.0)
-    assert _cells(svg) == {
-        (0, 1): ("h8", "0 a&lt;b, 1 c: 8"),
-        (1, 3): ("h4", "1 c, 3 e: 4"),
-        (1, 0): ("h5", "found"),
-        (2, 0): ("h3", "known"),
-        (3, 1): ("h8", "found and known"),
+    html = drawing.matrix(values, ["a<b", "c", "d", "e"], {(0, 1), (1, 3)}, {(1, 3), (0, 2)}, scale=8.0)
+    assert cells(html.split("cells matrix")[1], 4) == {
+        (0, 1): ("s8", "0 a<b, 1 c: 8"),
+        (1, 3): ("s4", "1 c, 3 e: 4"),
+        (1, 0): ("s5", "found"),
+        (2, 0): ("s3", "known"),
+        (3, 1): ("s8", "found and known"),
     }
 
 
 def test_a_large_matrix_shows_the_highest_of_each_block() -> None:
     values = np.zeros((640, 640))
     values[25, 127] = values[127, 25] = 5.0
-    svg = drawing.matrix(values, ["u"] * 640, {(3, 639)}, set(), scale=5.0)
-    assert _cells(svg) == {(2, 12): ("h8", "25 u, 127 u: 5"), (63, 0): ("h5", "found")}
-    assert "<rect" in drawing.matrix(np.zeros((0, 0)), [], set(), set(), scale=1.0)
+    html = drawing.matrix(values, ["u"] * 640, {(3, 639)}, set(), scale=5.0)
+    assert cells(html.split("cells matrix")[1], 64) == {
+        (2, 12): ("s8", "20-29, 120-129: 5"),
+        (63, 0): ("s5", "found"),
+    }
+    assert "64 blocks" in html
+    assert "nothing to draw" in drawing.matrix(np.zeros((0, 0)), [], set(), set(), scale=1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from seqmlm.data.record import Record
 from seqmlm.domains.protein import PROTEIN
 from seqmlm.reports import pictures
 from seqmlm.reports import report as module
-from seqmlm.reports.pictures import Coloured, Timeline, Tracks, UnitTrack
+from seqmlm.reports.drawing import MOST_POINTS
+from seqmlm.reports.page import Page
+from seqmlm.reports.pictures import Coloured, Highest, Point, Timeline, Tracks
 from seqmlm.reports.report import ScoreReport
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
@@ -122,6 +125,31 @@ def test_of_many_axes_all_but_the_worst_are_forgotten() -> None:
     assert "The 12 contigs with the highest scores are drawn." in html
 
 
+def test_the_highest_of_every_stretch_is_kept_and_alarms_first() -> None:
+    values = np.random.default_rng(1).random(50_000)
+    kept = Highest()
+    for place, value in enumerate([*values.tolist(), float("nan")]):
+        kept.add(Point(place, place + 1, 0.0 if place == 777 else value, place == 777))
+    points = kept.points()
+    assert kept.thinned
+    assert len(points) <= 2 * MOST_POINTS
+    assert [one.start for one in points] == sorted(one.start for one in points)
+    assert [one.start for one in points if one.alarm] == [777]
+    assert kept.top == max(one.value for one in points) == np.delete(values, 777).max()
+
+
+def test_all_scores_are_in_the_histogram(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    monkeypatch.setattr(Page, "histogram", lambda page, heading, *given, **options: drawn.append(given))
+    values, report = np.random.default_rng(0).lognormal(0, 3, 3000), ScoreReport("t")
+    for number, value in enumerate([*values.tolist(), math.inf]):
+        report.add(judged(f"r{number}", value))
+    report.page()
+    [(counts, edges)] = drawn
+    assert counts.sum() == 3000
+    assert counts.tolist() == np.histogram([float(f"{value:.4g}") for value in values], edges)[0].tolist()
+
+
 def test_rows_in_time_are_a_timeline() -> None:
     report = ScoreReport("t", pictures=[Timeline()])
     for number in range(30):
@@ -130,14 +158,14 @@ def test_rows_in_time_are_a_timeline() -> None:
             Judged(Row(**{**_fields(one.row), "time": 1.7e9 + 60 * number}), one.scored, 0.5, one.alarm)
         )
     html = report.page().html()
-    assert html.count("<circle") == 30
-    assert html.count('class="dot alarm"') == 1
+    assert html.count("fill-opacity: 0.75") == 29
+    assert re.findall(r'data-tip="([^"]*)" tabindex="0">\s*<defs>', html) == ["s29: 29"]
 
 
 def test_places_of_a_field_that_counts_from_one() -> None:
     html = {}
     for first in (0, 1):
-        report = ScoreReport("t", pictures=[UnitTrack()], unit="residue", first=first)
+        report = ScoreReport("t", pictures=PROTEIN.pictures(PROTEIN.levels[0]), unit="residue", first=first)
         one = scored("p", "ACXEF", [1.0, 2.0, 0.0, 9.0, 1.0])
         one = replace(one, number=np.array([0, 1, 3, 4]), surprisal=one.surprisal[[0, 1, 3, 4]], values={})
         row = part_row(one, np.array([2]), "4", {"surprisal": 9.0})

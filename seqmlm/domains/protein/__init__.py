@@ -90,7 +90,7 @@ class ProteinDomain(Domain):
         """Residues on colours, and surprisal along the chain."""
         from seqmlm.reports.pictures import Coloured, UnitTrack
 
-        return Coloured(), UnitTrack()
+        return Coloured(numbered=True), UnitTrack()
 
     def blank(self, units: int) -> str:
         """Gaps."""
