@@ -38,7 +38,7 @@ from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, Doubles, Mode
 from seqmlm.errors import DataError, SeqmlmError, StateError
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.session import NO_ENCODING, Session
+from seqmlm.inference.session import Session
 from seqmlm.streams.cursor import Position
 from seqmlm.streams.sources import LiveInput, ReadAhead
 from seqmlm.tokenizers.base import Tokenizer, UnknownUnit
@@ -59,7 +59,6 @@ _LEAST = {False: 4096, True: 1 << 17}  # forward tokens of a batch: less would l
 
 Item = TypeVar("Item")
 Read = Callable[[Problems], Iterable[Record]]
-Through = Callable[[Iterable[Record], Problems], Iterable[Record]]
 
 
 # How much is done at a time
@@ -219,12 +218,9 @@ def unknown_tokens(tokenizer: Tokenizer, encodings: Iterable[Encoding]) -> int:
 
 
 def _tokenized(
-    domain: Domain, tokenizer: Tokenizer | None, records: Sequence[Record], problems: Problems
+    domain: Domain, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
 ) -> Iterator[Encoded | None]:
     """Tokenize records one after another; None for one that cannot be spelled, which goes to `problems`."""
-    if tokenizer is None:
-        yield from (Encoded(record, NO_ENCODING) for record in records)
-        return
     try:
         encodings = tokenizer.encode_batch([record.raw for record in records])
     except DataError:
@@ -249,9 +245,9 @@ def _singly(
         yield found
 
 
-def _unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer | None) -> int:
+def _unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer) -> int:
     """Records more than half of which is unknown."""
-    if tokenizer is None or not batch or not len(tokenizer.unfamiliar):
+    if not batch or not len(tokenizer.unfamiliar):
         return 0
     unknown = np.zeros(max(tokenizer.space.size, max(tokenizer.unfamiliar) + 1), dtype=np.bool_)
     unknown[list(tokenizer.unfamiliar)] = True
@@ -278,12 +274,12 @@ class Input(NamedTuple):
 
     Args:
         read: begins to read them, handing what cannot be read to the `Problems` it is called with.
-        domain, tokenizer: theirs; without a tokenizer they are handed on as they are.
+        domain, tokenizer: theirs.
     """
 
     read: Read
     domain: Domain
-    tokenizer: Tokenizer | None
+    tokenizer: Tokenizer
 
 
 class Batch(list[Item]):
@@ -485,7 +481,6 @@ def input_batches(
     latency: float | None,
     budget: Budget,
     stopping: Callable[[], bool],
-    through: Through | None,
 ) -> Iterator[Iterator[Batch[Encoded]]]:
     """The batches of a run's input, until the context ends.
 
@@ -498,13 +493,11 @@ def input_batches(
         budget: of a batch.
         stopping: asked again and again while input is awaited; once it is true nothing more is read, and what
             was read is handed on.
-        through: makes other records of those that are read, which are not tokenized then.
     """
 
     def given(named: Sequence[str]) -> Input:
         read = session.reader(named, format=format, options=options)
-        own = read if through is None else lambda told: through(read(told), told)
-        return Input(own, session.domain, session.tokenizer if through is None else None)
+        return Input(read, session.domain, session.tokenizer)
 
     if latency is None:
         size = input_bytes(sources)

@@ -42,7 +42,7 @@ from seqmlm.engine.durable import FileLock
 from seqmlm.engine.signals import Stopped, StopSignals
 from seqmlm.errors import DataError, SeqmlmError
 from seqmlm.inference import batches
-from seqmlm.inference.batches import Batch, Budget, Encoded, Through, input_batches
+from seqmlm.inference.batches import Batch, Budget, Encoded, input_batches
 from seqmlm.inference.session import Session
 from seqmlm.streams.cursor import Cursor, Position
 from seqmlm.streams.outputs import output_lock
@@ -161,7 +161,6 @@ class Runner(Generic[Item, Answers]):
         format: str | None = None,
         options: Mapping[str, Any] | None = None,
         latency: float | None = None,
-        through: Through | None = None,
     ) -> None:
         """Run over records of the session's domain, to the end of the input or until a signal comes.
 
@@ -170,7 +169,6 @@ class Runner(Generic[Item, Answers]):
             format, options: as `Domain.read` takes them.
             latency: seconds within which rows follow their lines: standard input is read while it is written,
                 and every batch is committed. None: the sources are read as files.
-            through: makes other records of those that are read, which are not tokenized then.
 
         Raises:
             DataError: a bad record, where `problems` raises; the rows before it are written. Or no record at
@@ -189,7 +187,6 @@ class Runner(Generic[Item, Answers]):
                 latency=latency,
                 budget=self.budget,
                 stopping=lambda: self.stopped is not None,
-                through=through,
             ) as found,
         ):
             if latency is None:

@@ -43,7 +43,7 @@ Key = tuple[bytes, Hashable]
 
 _NO_RECORD = Record(id="", raw="", source="", line=0)
 NO_ENCODING = Encoding(ids=np.zeros(0, dtype=np.int32), groups=np.zeros(0, dtype=np.int32))
-"""Of a record that was not tokenized, or not kept."""
+"""Of a record that is not kept."""
 
 
 class Session:

@@ -13,11 +13,10 @@ from typing import Any, TextIO, TypeVar
 
 from seqmlm.data.files import expand
 from seqmlm.data.problems import OnError, Problems
-from seqmlm.data.record import Record
 from seqmlm.engine.device import Precision
 from seqmlm.engine.signals import StopSignals
 from seqmlm.errors import UsageError
-from seqmlm.inference.batches import Batch, Budget, Encoded
+from seqmlm.inference.batches import Batch, Budget
 from seqmlm.inference.runner import Counts, Output, Progress, Runner
 from seqmlm.inference.session import Session
 from seqmlm.reports.page import Page
@@ -93,38 +92,6 @@ class GapConfig:
         return {**told, "model": session.model.path, "sources": list(self.paths)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """How a run over records ended.
-
-    Args:
-        records, bad: read, and left out of them.
-        notes: what was met on the way, and how often.
-        out: where the rows are; None for standard output.
-        stopped: the signal that ended it early, or None.
-        seconds: that it took.
-    """
-
-    records: int
-    bad: int
-    notes: Mapping[str, int]
-    out: Path | None
-    stopped: int | None
-    seconds: float
-
-    @classmethod
-    def of(cls, runner: Runner[Any, Any], out: Path | None) -> Written:
-        """How it ended, after it has."""
-        return cls(
-            records=runner.counts.asked,
-            bad=runner.problems.bad_count,
-            notes=dict(runner.problems.counts),
-            out=out,
-            stopped=runner.stopped,
-            seconds=runner.seconds,
-        )
-
-
 @contextmanager
 def writing(
     config: GapConfig,
@@ -143,7 +110,12 @@ def writing(
 
     Args:
         out: the file of its rows; None for `stdout`.
-        config, session, columns, answers, rows, stdout, counts, budget, progress: as of `write_rows`.
+        config, session, columns: of the run and its rows.
+        answers: asks about a batch; hands what it cannot ask about to the problems.
+        rows: of what was answered.
+        stdout: where rows go without a file.
+        counts: what is remembered for a run that is resumed.
+        budget: of a batch and of a commit interval; None for that of exact scores.
     """
     private = session.card.sensitive
     quarantine = Path(f"{config.out or 'rows'}.quarantine.jsonl")
@@ -172,52 +144,6 @@ def writing(
             progress=progress,
             signals=signals,
         )
-
-
-def write_rows(
-    config: GapConfig,
-    session: Session,
-    columns: Schema,
-    through: Callable[..., Iterator[Record]] | None,
-    answers: Callable[[Batch[Encoded], Problems], Answers],
-    rows: Callable[[Answers], Sequence[Fields]],
-    stdout: TextIO,
-    *,
-    counts: Counts | None = None,
-    budget: Budget | None = None,
-    options: Mapping[str, Any],
-    progress: Progress | None = None,
-) -> Written:
-    """Run over records and write their rows.
-
-    Args:
-        config, session, columns: of the run and its rows.
-        through: makes other records of those that are read; None where these are tokenized as they are.
-        answers: asks about a batch; hands what it cannot ask about to the problems.
-        rows: of what was answered.
-        stdout: where rows go without a file.
-        counts: what is remembered for a run that is resumed.
-        budget: of a batch and of a commit interval; None for that of exact scores.
-        options: of the readers.
-
-    Raises:
-        DataError: a bad record, where problems raise; or nothing could be read.
-        StateError: rows that cannot be written.
-    """
-    with writing(
-        config,
-        session,
-        columns,
-        answers,
-        rows,
-        stdout,
-        out=config.out,
-        counts=counts,
-        budget=budget,
-        progress=progress,
-    ) as runner:
-        runner.run(config.paths, format=config.format, options=options, through=through)
-        return Written.of(runner, config.out)
 
 
 def keep_report(

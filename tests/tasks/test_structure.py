@@ -21,6 +21,7 @@ from written import rows as rows_of
 
 from seqmlm import plugins
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
+from seqmlm.inference.batches import Budget
 from seqmlm.inference.maps import Maps
 from seqmlm.structure.maps import DependenceMap
 from seqmlm.tasks.structure import Structure, StructureConfig
@@ -110,6 +111,27 @@ def test_edges_go_to_standard_output_and_all_pairs_where_they_are_asked_for(
         assert (row["unit_i"], row["unit_j"]) == (text[pair[0]], text[pair[1]])
         assert (row["method"], row["mass"]) == ("cmi/equal", 1 / len(text))
         assert row["z"] is row["p"] is row["se"] is None
+
+
+def test_sequences_are_mapped_together_as_long_as_that_is_cheap(
+    model: str, fasta: Path, equal: list[Equal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seqmlm.tasks.task.BATCH_RECORDS", 256)
+    monkeypatch.setattr("seqmlm.tasks.structure.Budget.of", lambda model: Budget(batch=200))
+    of, batches = Maps.of, list[int]()
+
+    def counted(self: Maps, given: Any) -> Any:
+        batches.append(sum(len(one.encodings[0]) ** 2 for one in given))  # a copy for each token
+        batches.append(len(given))
+        return of(self, given)
+
+    monkeypatch.setattr(Maps, "of", counted)
+    _map(model, fasta)
+    costs, counts = batches[::2], batches[1::2]
+    assert sum(counts) == 20
+    assert all(cost >= 200 for cost in costs[:-1])
+    assert max(counts) > 1
+    assert max(costs) < 200 + 14**2
 
 
 def test_pairs_are_as_far_apart_as_is_said(model: str, fasta: Path, equal: list[Equal]) -> None:
