@@ -76,13 +76,12 @@ def options() -> dict[str, int]:
     sys.path.insert(0, str(ROOT))
     from typer.main import get_command
 
-    from seqmlm import plugins
-    from seqmlm.cli import app
+    from seqmlm.cli import app, tasks
     from seqmlm.cli.command import command
 
     found: Counter[str] = Counter()
     left = [("", get_command(app))]
-    left += [(name, command(name, plugins.load("tasks", name))) for name in plugins.names("tasks")]
+    left += [(name, command(name, one.load())) for name, one in tasks().items()]
     while left:
         words, one = left.pop()
         inner = getattr(one, "commands", None)

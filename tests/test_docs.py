@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import COMMANDS, TASKS
+from commands import COMMANDS, CONFIGURED
 
 from seqmlm import plugins
 from seqmlm.config import parse_assignments
@@ -101,7 +101,7 @@ def test_command_lines_and_settings_are_known(path: Path) -> None:
     added = _ENTRY.findall(text)  # what the document itself shows how to add
     lines = [line for line in _command_lines(text) if line.split(" ")[0] not in added]
     assert not [wrong for line in lines if (wrong := _wrong(line))]
-    of_tasks = {field.name for task in TASKS.values() for field in fields(task.Config)}
+    of_tasks = {field.name for task in CONFIGURED.values() for field in fields(task.Config)}
     for setting in _SETTING.findall(text):
         if setting.partition("=")[0] in of_tasks:
             continue

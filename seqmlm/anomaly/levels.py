@@ -173,6 +173,10 @@ class SecondReading(ABC):
         """
 
 
+TRACKS = (".bedgraph", ".bg", ".bed", ".bw", ".bigwig")
+"""Endings of files of scores along a sequence."""
+
+
 class Track(Protocol):
     """An open file that keeps the scores of rows along the sequence they lie in."""
 
@@ -237,8 +241,8 @@ class Level(ABC):
             StateError: the file cannot be written.
         """
         raise UsageError(
-            f"--track shows scores along a coordinate axis, and rows of level {self.name} have no place on "
-            "one; --report draws them"
+            f"{path.name} has scores along a coordinate axis, and rows of level {self.name} have no place on "
+            "one; name a file of rows with --out, or draw them with --report"
         )
 
     def as_judged(self, record: Record, random: np.random.Generator) -> Sequence[Record]:

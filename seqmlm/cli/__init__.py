@@ -14,6 +14,7 @@ import select
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.metadata import EntryPoint
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -28,10 +29,8 @@ from seqmlm.cli import (
     models,
     report,
     runs,
-    score,
     train,
     variants,
-    watch,
     workspace,
 )
 from seqmlm.cli.command import command, first_line
@@ -39,10 +38,25 @@ from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
 # Commands that can skip bad records, beside those of tasks.
-_TAKES_ON_ERROR = {"train", "score", "watch", "calibrate", "data", "variants"}
+_TAKES_ON_ERROR = {"train", "calibrate", "data", "variants"}
 
+
+_OWN = {
+    name: EntryPoint(name, place, "seqmlm.tasks")
+    for name, place in {
+        "score": "seqmlm.tasks.score:Score",
+        "watch": "seqmlm.watch.scoring:Watch",
+        "review": "seqmlm.tasks.review:Review",
+    }.items()
+}
+"""Commands of configs that are no tasks on the contract; in the list they come first, behind `train`."""
 
 _BEFORE_TASKS = "evaluate"  # in the list of commands, tasks come behind this one
+
+
+def tasks() -> dict[str, EntryPoint]:
+    """The commands that are read from a config, by name; loads nothing."""
+    return {**_OWN, **plugins.entries("tasks")}
 
 
 class _BrokenPipe(Exception):
@@ -62,18 +76,18 @@ class _Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         names = super().list_commands(ctx)
         at = names.index(_BEFORE_TASKS) + 1
-        return [*names[:at], *(name for name in plugins.names("tasks") if name not in names), *names[at:]]
+        return [names[0], *_OWN, *names[1:at], *plugins.names("tasks"), *names[at:]]
 
     def get_command(self, ctx: Any, name: str) -> Any:  # for the list of commands: tasks load torch
         own = super().get_command(ctx, name)
-        if own is None and name in plugins.names("tasks"):
-            return TyperCommand(name, help=first_line(plugins.entries("tasks")[name]))
+        if own is None and name in tasks():
+            return TyperCommand(name, help=first_line(tasks()[name]))
         return own
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, own, rest = super().resolve_command(ctx, args)
         if isinstance(own, TyperCommand) and own.callback is None and name is not None:
-            own = command(name, plugins.load("tasks", name))
+            own = command(name, _OWN[name].load() if name in _OWN else plugins.load("tasks", name))
         return name, own, rest
 
     def invoke(self, ctx: Any) -> Any:
@@ -90,8 +104,6 @@ app = typer.Typer(
     help="Masked language models for any kind of sequence. To begin: seqmlm train --domain protein",
 )
 app.command("train")(train.train)
-app.command("score")(score.score)
-app.command("watch")(watch.watch)
 app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("variants")(variants.variants)
@@ -148,11 +160,7 @@ def _fail(error: BaseException, given: Sequence[str]) -> NoReturn:
     if isinstance(error, SeqmlmError):
         tell(f"error: {error}")
         command = next((word for word in given if not word.startswith("-")), "")
-        if (
-            isinstance(error, DataError)
-            and error.skippable
-            and command in {*_TAKES_ON_ERROR, *plugins.names("tasks")}
-        ):
+        if isinstance(error, DataError) and error.skippable and command in {*_TAKES_ON_ERROR, *tasks()}:
             tell("hint: --on-error skip ignores bad records, --on-error quarantine also saves them to a file")
         _end(error.exit_code)
     if isinstance(error, MemoryError):

@@ -70,16 +70,21 @@ def _run(name: str, make: type[Any], config: Any, as_json: bool) -> None:
     with TrainingConsole() if make.trains else ScoringConsole() as console:
         summary = make.launch(name, config, stdout=sys.stdout, progress=console, as_json=as_json)
     out = getattr(config, "out", None)
-    end_as_asked(summary.stopped, out)
+    if summary.answer:
+        _show(summary, out, as_json)
+    end_as_asked(summary.stopped, out if summary.go_on else None, go_on=summary.go_on)
+
+
+def _show(summary: Any, out: Path | None, as_json: bool) -> None:
     if as_json and not summary.streamed:
         print_json(summary.to_dict())
-    else:
-        rows = summary.streamed or (out is not None and not summary.tables)
-        (tell if rows else say)(summary.answer)
-        if summary.notes:
-            tell("met on the way: " + "; ".join(f"{why}: {n}" for why, n in summary.notes.items()))
-        for title, columns, cells in summary.tables:
-            print_table(columns, [[*map(_cell, row)] for row in cells], title=title or None, aside=rows)
+        return
+    rows = summary.streamed or (out is not None and not summary.tables)
+    (tell if rows else say)(summary.answer)
+    if summary.notes:
+        tell("met on the way: " + "; ".join(f"{why}: {n}" for why, n in summary.notes.items()))
+    for title, columns, cells in summary.tables:
+        print_table(columns, [[*map(_cell, row)] for row in cells], title=title or None, aside=rows)
 
 
 def _print_settings(config: Any) -> None:

@@ -78,14 +78,6 @@ OnErrorSkip = Annotated[
 
 # Computation
 
-Mode = Annotated[
-    str | None,
-    typer.Option(
-        help="How log-probabilities are computed: exact (mask one unit at a time), partition:K (mask "
-        "each unit once in K passes) or one-pass (mask nothing). Default: by domain; where that "
-        "would take more than ten minutes by estimate, or is not calibrated, another one that is."
-    ),
-]
 Level = Annotated[
     str | None,
     typer.Option(help="What gets a score each, such as record, line or residue. Default: by domain."),
@@ -114,30 +106,8 @@ TokensPerBatch = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the random draws.")]
 
-# Alarms
-
-Fpr = Annotated[
-    float | None,
-    typer.Option(help="False positive rate: share of normal rows that raise an alarm, such as 0.001."),
-]
-AlarmsPerDay = Annotated[
-    float | None,
-    typer.Option(help="Alarms a day on normal data, instead of --fpr; the data must have times."),
-]
-Extrapolate = Annotated[
-    bool,
-    typer.Option(
-        "--extrapolate",
-        help="Allow a rate below what the normal rows guarantee, by the fit of a tail to their scores.",
-    ),
-]
-AlarmsOnly = Annotated[bool, typer.Option("--alarms-only", help="Write only the rows that raise an alarm.")]
-
 # Output
 
-PerUnit = Annotated[
-    bool, typer.Option("--per-unit", help="Add span, surprisal, entropy and rank of every unit.")
-]
 OutFolder = Annotated[Path, typer.Option(help="Folder to write to; created if missing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 

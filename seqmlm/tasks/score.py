@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any, TextIO
+from dataclasses import replace
+from typing import Any, ClassVar, TextIO
 
 from seqmlm.data.problems import Problems
 from seqmlm.engine.signals import StopSignals
+from seqmlm.errors import UsageError
 from seqmlm.inference.runner import NoProgress, Output, Progress, Runner
 from seqmlm.inference.session import Session
 from seqmlm.streams.outputs import check_outputs
@@ -15,7 +17,61 @@ from seqmlm.tasks.score_config import ScoreConfig, ScoringRequest
 from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary, lines, schema, summarized
 from seqmlm.tasks.score_plan import ScoringPlan, check_rate, choose
 from seqmlm.tasks.score_show import ScoreReporter
+from seqmlm.tasks.task import RESUME
 from seqmlm.workspace import Workspace
+
+
+class ScoringCommand:
+    """A command that scores: what the command line shows of its summary.
+
+    Attributes:
+        Config: class of its config.
+    """
+
+    Config: ClassVar[type[ScoringRequest]]
+    trains: ClassVar[bool] = False
+
+    @classmethod
+    def launch(
+        cls, name: str, config: Any, *, stdout: TextIO, progress: Progress, as_json: bool
+    ) -> ScoreSummary:
+        """Score; with `as_json` the summary is data, and its sentence is told beside."""
+        if as_json and config.out is None:
+            raise UsageError(
+                "--json prints the summary on standard output: name a file for the rows with --out"
+            )
+        summary = cls.run(config, stdout, progress)
+        if as_json:
+            progress.message(summary.sentence())
+        return replace(summary, streamed=config.out is None)
+
+    @classmethod
+    def run(cls, config: Any, stdout: TextIO, progress: Progress) -> ScoreSummary:
+        """Score what the config names."""
+        raise NotImplementedError
+
+
+class Score(ScoringCommand):
+    """Score sequences with a model: one JSON line each; a higher score is more unusual.
+
+    `pll` is the pseudo-log-likelihood in nats; `bits_per_unit`, `score` and `surprisal` are in bits.
+    If the model is calibrated, `p_value` is the share of normal rows that are at least as unusual.
+    Exact scoring takes one forward pass per unit; its time grows with the square of a record's length, of a
+    model whose layers look nearby (`train --layers nearby`) with the length.
+
+    Example: seqmlm score enzymes new.fasta --fpr 0.01 --report new.html --out scores.jsonl
+
+    Example: seqmlm score genome new.fa --out new.bedgraph
+
+    Example: tail -F app.log | seqmlm score app - --max-latency 1s --fpr 0.001 --alarms-only
+    """
+
+    Config = ScoreConfig
+
+    @classmethod
+    def run(cls, config: ScoreConfig, stdout: TextIO, progress: Progress) -> ScoreSummary:
+        """Score files, or standard input as it comes."""
+        return score_files(config, stdout, progress)
 
 
 def score_files(config: ScoreConfig, stdout: TextIO, progress: Progress | None = None) -> ScoreSummary:
@@ -42,7 +98,7 @@ def score_files(config: ScoreConfig, stdout: TextIO, progress: Progress | None =
         progress.message(note)
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
-        request = None if config.out is None else plan.request(config)
+        request = None if config.out is None or config.track is not None else plan.request(config)
         output = output_of(config, plan, stdout, request)
         stack.callback(output.close)
         output.claim()
@@ -62,6 +118,7 @@ def score_files(config: ScoreConfig, stdout: TextIO, progress: Progress | None =
         )
         runner.run(config.sources, format=config.format, options=config.options, latency=config.latency)
         summary = summarized(runner, counts, plan, level=plan.level.name, run=reporter.run_name)
+        summary = replace(summary, go_on="" if request is None or config.latency is not None else RESUME)
         reporter.finish(summary)
     return summary
 
@@ -100,15 +157,16 @@ def problems_of(config: ScoringRequest, plan: ScoringPlan) -> Problems:
 
 
 def output_of(
-    config: ScoreConfig, plan: ScoringPlan, stdout: TextIO, request: Mapping[str, Any] | None = None
+    config: ScoreConfig, plan: ScoringPlan, stdout: TextIO, request: Mapping[str, Any] | None
 ) -> Output:
-    """Where the rows go; without a request, such an output cannot be continued."""
+    """Where the rows go, nowhere beside a track; without a request such an output cannot be continued."""
+    track = config.track is not None
     return Output(
-        config.out,
+        None if track else config.out,
         schema(plan),
         format=config.output_format,
         request=request,
         resume=config.resume,
         private=plan.sensitive,
-        stdout=stdout,
+        stdout=None if track else stdout,
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from seqmlm.anomaly.levels import TRACKS
 from seqmlm.data.files import expand
-from seqmlm.data.problems import OnError
 from seqmlm.data.timestamps import duration
-from seqmlm.engine.device import Precision
 from seqmlm.errors import UsageError
 from seqmlm.inference.batches import is_pipe
 from seqmlm.inference.expert import Use
@@ -18,45 +17,48 @@ from seqmlm.streams.cursor import Cursor
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import format_of
 from seqmlm.tasks.corpus import split_source
+from seqmlm.tasks.task import CommandConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoringRequest:
+class ScoringRequest(CommandConfig):
     """What every scoring is asked: which model judges what, and how many alarms are wanted.
 
     Args:
-        model: a reference.
-        paths: what is read.
-        mode: "exact", "partition:K", "one-pass"; None: see `choose_mode`.
-        level: what of a record is judged; None for the domain's own.
-        per_unit: every unit with its surprisal, entropy and rank.
-        out: where rows go; None for standard output.
-        fpr: share of normal rows that may raise an alarm, in (0, 1).
-        alarms_per_day: the same, as a number a day.
-        extrapolate: the rate may be below what normal rows guarantee: it rests on the fit of a tail.
-        alarms_only: rows without an alarm are not written.
-        domain, format, options, on_error: as reading data takes them.
-        tokens_per_batch: budget of a forward pass; None for what suits the device.
-        precision: of the matrix products; "auto" is "bf16" on a GPU that has it, else "fp32".
-        expert: whether counts are mixed into scores: where they help ("auto"), "counts" or "none".
+        out: write the rows to this file instead of stdout: .jsonl, .csv or .parquet.
+        fpr: false positive rate: share of normal rows that raise an alarm, such as 0.001.
+        alarms_per_day: alarms a day on normal data, instead of --fpr; the data must have times.
+        extrapolate: allow a rate below what the normal rows guarantee, by the fit of a tail to their scores.
+        alarms_only: write only the rows that raise an alarm.
+        level: what gets a score each, such as record, line or residue. Default: by domain.
+        mode: how log-probabilities are computed: exact (mask one unit at a time), partition:K (mask each unit
+            once in K passes) or one-pass (mask nothing). Default: by domain; where that would take more than
+            ten minutes by estimate, or is not calibrated, another one that is.
+        per_unit: add span, surprisal, entropy and rank of every unit.
+        format: format of the input files (see `seqmlm data formats`). Default: detected.
+        options: KEY=VALUE: option of the file reader, such as column=text; repeatable.
+        tokens_per_batch: tokens of one forward pass; halved when memory runs out. Default: by device.
+        precision: precision of matrix products: fp32 (exact to rounding), bf16 (faster on GPUs and CPUs with
+            bfloat16 units; log-probabilities change by a few hundredths), or auto (bf16 on a GPU that has it,
+            else fp32).
+        expert: counts of the training data, mixed into the model's probabilities: auto (where that was better
+            on validation records), counts (wherever the model has any) or none.
     """
 
-    model: str
-    paths: tuple[str, ...] = ()
-    mode: str | None = None
-    level: str | None = None
-    per_unit: bool = False
+    shown: ClassVar[tuple[str, ...]] = (
+        *("out", "fpr", "alarms_per_day", "extrapolate", "alarms_only", "level", "mode", "per_unit"),
+        *("domain", "format", "options", "on_error", "tokens_per_batch", "precision", "expert"),
+    )
+
     out: Path | None = None
     fpr: float | None = None
     alarms_per_day: float | None = None
     extrapolate: bool = False
     alarms_only: bool = False
-    domain: str | None = None
-    format: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    on_error: OnError = "raise"
+    level: str | None = None
+    mode: str | None = None
+    per_unit: bool = False
     tokens_per_batch: int | None = None
-    precision: Precision = "fp32"
     expert: Use = "auto"
 
     decides_nothing: ClassVar[tuple[str, ...]] = ("model", "paths", "on_error", "extrapolate", "out")
@@ -128,33 +130,30 @@ class ScoreConfig(ScoringRequest):
     """What `seqmlm score` can be told.
 
     Args:
-        paths: files, folders, or "-".
-        format_out: "jsonl", "csv" or "parquet"; None: what the name of `out` says.
-        resume: continue the unfinished scoring of `out`.
-        max_latency: duration ("1s", "500ms" as "0.5s"): standard input is read live.
-        report: an HTML file that shows the results.
-        track: a file of scores along a genome for its browsers.
-        since, diff: a revision, or a unified diff: only lines of a folder of source code that differ from it.
-        sarif: alarms as SARIF.
-        baseline: SARIF or JSON lines of an earlier scoring: only alarms that it does not have are written.
+        out: write the rows to this file instead of stdout: .jsonl, .csv or .parquet; or the scores along a
+            genome alone: .bedgraph, .bed (names genes) or .bw.
+        format_out: format of the rows: jsonl, csv or parquet. Default: by the name of --out.
+        resume: resume an interrupted --out; no row is lost or duplicated.
+        max_latency: DURATION: read standard input live; write each row at most this long after its line, such
+            as 1s.
+        report: write an HTML report to this file and log a run in MLflow.
     """
+
+    shown: ClassVar[tuple[str, ...]] = (
+        *("out", "format_out", "resume", "max_latency", "report"),
+        *ScoringRequest.shown[1:],
+    )
 
     format_out: str | None = None
     resume: bool = False
     max_latency: str | None = None
     report: Path | None = None
-    track: Path | None = None
-    since: str | None = None
-    diff: Path | None = None
-    sarif: Path | None = None
-    baseline: Path | None = None
 
-    decides_nothing = (*ScoringRequest.decides_nothing, "resume", "max_latency", "report", "track", "sarif")
+    decides_nothing = (*ScoringRequest.decides_nothing, "resume", "max_latency", "report")
 
     @property
     def measured(self) -> Sequence[str]:
-        changes = self.since is not None or self.diff is not None  # few, and unknown before they are read
-        return ["-"] if changes else self.sources
+        return self.sources
 
     @property
     def begun_mode(self) -> str | None:
@@ -178,6 +177,12 @@ class ScoreConfig(ScoringRequest):
         return seconds
 
     @property
+    def track(self) -> Path | None:
+        """Where `out` is one: scores along a sequence, without rows."""
+        track = self.out is not None and self.format_out is None and self.out.suffix.lower() in TRACKS
+        return self.out if track else None
+
+    @property
     def output_format(self) -> str:
         """How rows are written.
 
@@ -188,8 +193,7 @@ class ScoreConfig(ScoringRequest):
 
     @property
     def outputs(self) -> dict[str, Path | None]:
-        named = {"--report": self.report, "--track": self.track, "--sarif": self.sarif}
-        return {**named, **super().outputs}
+        return {"--report": self.report, **super().outputs}
 
     def decisive(self) -> dict[str, Any]:
         return {**super().decisive(), "format_out": self.output_format}
@@ -197,36 +201,24 @@ class ScoreConfig(ScoringRequest):
     def check(self) -> None:
         if not self.paths:
             raise UsageError("nothing to score: name files, folders, or - for standard input")
-        self._check_output()
+        check_outputs(self.outputs, inputs=expand(self.sources), streams=True)
+        _ = self.output_format
         self._check_resume()
         super().check()
-        for name, path in (("--sarif", self.sarif), ("--baseline", self.baseline)):
-            if path is not None and self.rate_option is None:
-                raise UsageError(f"{name} is about alarms: say how many are wanted with --fpr, such as 0.001")
         if self.latency is not None and self.sources != ["-"]:
             raise UsageError(
                 "--max-latency is about lines that are still being written: give - as the one input"
             )
 
-    def _check_output(self) -> None:
-        check_outputs(self.outputs, inputs=expand(self.sources), streams=True)
-        check_outputs(self.outputs, inputs=[] if self.diff is None else [self.diff])
-        if self.baseline is not None:  # SARIF may take the place of its own baseline, which is read before
-            others = {name: path for name, path in self.outputs.items() if name != "--sarif"}
-            check_outputs(others, inputs=[self.baseline])
-        _ = self.output_format
-
     def _check_resume(self) -> None:
         if not self.resume:
             return
-        if self.out is None:
-            raise UsageError("--resume continues a file: name it with --out")
+        if self.out is None or self.track is not None:
+            raise UsageError("--resume continues a file of rows: name it with --out")
         if any(map(is_pipe, expand(self.sources))):
             raise UsageError(
                 "--resume is not possible with standard input or a pipe: what was read from it is gone; "
                 "write it to a file first"
             )
-        if any(path is not None for path in (self.report, self.track, self.sarif)):
-            raise UsageError(
-                "--report, --track and --sarif show what one process has scored; leave them out of a --resume"
-            )
+        if self.report is not None:
+            raise UsageError("--report shows what one process has scored; leave it out of a --resume")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -268,6 +268,8 @@ class ScoreSummary:
             calibrated with; None of fewer than `FEWEST_TOLD` rows, here or there.
         lowest_p: the same of p-values of at most .05.
         stopped: the signal that ended it early, or None.
+        streamed: whether rows went to standard output.
+        go_on: what the same command needs to go on with it; "" where that is not possible.
         quarantine: where bad records went, or None.
         notes: what happened on the way that a person should know.
     """
@@ -294,6 +296,20 @@ class ScoreSummary:
     stopped: int | None = None
     quarantine: str | None = None
     run: str | None = None
+    streamed: bool = False
+    go_on: str = ""
+
+    notes: ClassVar[Mapping[str, Any]] = {}
+    tables: ClassVar[Sequence[Any]] = ()
+
+    @property
+    def answer(self) -> str:
+        """What the command line says."""
+        return self.sentence()
+
+    def to_dict(self) -> dict[str, Any]:
+        """What machines read."""
+        return {name: value for name, value in asdict(self).items() if name not in ("streamed", "go_on")}
 
     def warnings(self) -> list[str]:
         """What a person should know before believing the scores, a sentence each."""
@@ -450,7 +466,7 @@ def summarized(
         level: what the rows are.
         run: name of the tracked run, if there is one.
     """
-    problems = runner.problems
+    problems, shares = runner.problems, counts.shares(plan)
     unscored, first = ({UNSCORED: counts.unscored}, {UNSCORED: counts.first}) if counts.unscored else ({}, {})
 
     def count(number: int) -> int | str | None:
@@ -476,7 +492,8 @@ def summarized(
         unfamiliar=redacted_count(counts.unfamiliar) if plan.sensitive else counts.unfamiliar,
         unknown=redacted_count(counts.unknown) if plan.sensitive else counts.unknown,
         trained_on=redacted_count(counts.trained_on) if plan.sensitive else counts.trained_on,
-        **counts.shares(plan),
+        low_p=shares.get("low_p"),
+        lowest_p=shares.get("lowest_p"),
         stopped=runner.stopped,
         quarantine=str(problems.quarantine) if problems.quarantined and problems.bad_count else None,
         run=run,

@@ -1,4 +1,4 @@
-"""What a scoring shows beside its rows: findings as SARIF, a report, a track, and the run that keeps them.
+"""What a scoring shows beside its rows: a report, a track, and the run that keeps them.
 
 All of it is written at the end, from what is collected in bounded memory while rows pass.
 """
@@ -11,79 +11,18 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
-from seqmlm import __version__
-from seqmlm.anomaly.findings import Finding, finding, uri_of
-from seqmlm.anomaly.levels import Level, Track
+from seqmlm.anomaly.levels import Track
 from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.errors import DataError
 from seqmlm.inference.detector import JudgedRow
-from seqmlm.reports.findings import Baseline, write_sarif
 from seqmlm.reports.report import ScoreReport
 from seqmlm.tasks.corpus import UNNAMED, shown_name
 from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_output import ScoreSummary, reason
+from seqmlm.tasks.score_output import ScoreSummary
 from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.workspace import Workspace
-
-
-class Findings:
-    """Collects the alarms of one scoring; other rows pass.
-
-    Args:
-        rule: what is found, the name of the level or of its change.
-        level: that is judged.
-        baseline: an earlier run's SARIF or JSON lines; None for none.
-        out: SARIF file, or None.
-        private: only the owner may read it.
-
-    Raises:
-        DataError: the baseline cannot be read.
-    """
-
-    def __init__(
-        self, rule: str, level: Level, baseline: Path | None, out: Path | None, *, private: bool
-    ) -> None:
-        self._rule, self._level, self._out, self._private = rule, level, out, private
-        self._baseline = None if baseline is None else Baseline.read(baseline)
-        self._found: list[Finding] = []
-        self._looked_at: set[str] = set()
-
-    def is_new(self, judged: JudgedRow) -> bool:
-        """Take a row; whether it is to be shown: every one without a baseline, with one only new alarms."""
-        if self._baseline is None and self._out is None:
-            return True
-        row, scored = judged.row, judged.scored
-        self._looked_at.add(uri_of(scored))
-        if not judged.alarm:
-            return self._baseline is None
-        one = finding(self._rule, row, scored, judged.p_value, reason(self._rule, self._level, judged))
-        if self._baseline is None:
-            self._keep(one)
-            return True
-        known = self._baseline.is_known(one)
-        self._keep(one.against("unchanged" if known else "new"))
-        return not known
-
-    def look_at(self, uri: str) -> None:
-        """A file that was looked at, also where it has no rows any more."""
-        self._looked_at.add(uri)
-
-    def _keep(self, one: Finding) -> None:
-        if self._out is not None:
-            self._found.append(one)
-
-    def finish(self) -> None:
-        """Write the SARIF file; findings of the baseline that were not met again are absent.
-
-        Raises:
-            StateError: it cannot be written.
-        """
-        if self._out is None:
-            return
-        gone = [] if self._baseline is None else self._baseline.absent(self._looked_at)
-        write_sarif(self._out, [*self._found, *gone], version=__version__, private=self._private)
 
 
 class ScoreReporter:
@@ -101,8 +40,7 @@ class ScoreReporter:
     ) -> None:
         self._config, self._plan, self._workspace, self._notify = config, plan, workspace, notify
         self._run: TrackedRun | None = None
-        self._private = private = plan.sensitive
-        self._findings = Findings(plan.level.name, plan.level, config.baseline, config.sarif, private=private)
+        self._private = plan.sensitive
         self._report: ScoreReport | None = None
         self._track: Track | None = None
 
@@ -127,7 +65,7 @@ class ScoreReporter:
                 meaning=session.tokenizer.meaning,
                 first=level.counted_from,
             )
-        if config.report is not None or config.track is not None:
+        if config.report is not None:
             self._run = self._tracked().__enter__()
         return self
 
@@ -177,12 +115,12 @@ class ScoreReporter:
             run.dataset(self._data, source, digest, facts, context="scoring")
 
     def add(self, judged: JudgedRow) -> bool:
-        """Take a row; whether it is to be written: with a baseline, only what is new."""
+        """Take a row; whether it is to be written: every one."""
         if self._report is not None:
             self._report.add(judged)
         if self._track is not None:
             self._track.add(judged.row, judged.scored)
-        return self._findings.is_new(judged)
+        return True
 
     def _threshold(self) -> dict[str, str]:
         """What an alarm rests on, for the report's head."""
@@ -199,7 +137,6 @@ class ScoreReporter:
             StateError: it cannot be written.
         """
         config = self._config
-        self._findings.finish()
         kept: list[Path] = []
         if self._report is not None and config.report is not None:
             facts = {"records": summary.records, "incidents": summary.incidents, "left out": summary.bad}

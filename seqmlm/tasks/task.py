@@ -282,6 +282,9 @@ def _said(value: Cell) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+RESUME = "with --resume to complete"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Summary:
     """How a run ended.
@@ -296,6 +299,7 @@ class Summary:
         streamed: whether rows went to standard output.
         stopped: the signal that ended it early, or None; then there are no figures.
         seconds: that it took.
+        go_on: what the same command needs to go on with it, where it was stopped.
     """
 
     task: str
@@ -308,6 +312,7 @@ class Summary:
     streamed: bool = False
     stopped: int | None = None
     seconds: float = 0.0
+    go_on: str = RESUME
 
     def to_dict(self) -> dict[str, Any]:
         """What machines read: the figures, and what is known of every run."""

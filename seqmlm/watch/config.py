@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from seqmlm.data.timestamps import duration
 from seqmlm.errors import UsageError
@@ -26,18 +26,35 @@ class WatchConfig(ScoringRequest):
     """What `seqmlm watch` can be told.
 
     Args:
-        paths: files, or patterns of files, that are scored while others write to them.
-        max_latency: duration ("1s", "500ms" as "0.5s") within which a row follows its line.
-        source: "journald" in place of `paths`: see `seqmlm.watch.journal`.
-        ignore: a file of regular expressions: alarms that fit one make no incident.
-        calibration: "fixed", or "rolling": p-values are ranks among the stream's newest rows.
-        shadow: an alias of the model: the version that it names judges the same rows beside.
-        quiet: duration without an alarm after which an incident is over; None for `QUIET`.
-        webhook: addresses that are told of incidents.
-        webhook_format: of what they are sent; one for all, or one each.
-        metrics_port: where counters can be read; 0 for any that is free.
-        metrics_host: address that the port is on.
+        paths: files to watch, or patterns of files in quotes.
+        out: write the rows to this file of JSON lines instead of stdout.
+        max_latency: DURATION: write each row at most this long after its line, such as 0.5s.
+        source: in place of files: journald, perhaps with options of journalctl that say which entries, such
+            as 'journald -u nginx'.
+        ignore: file of regular expressions, one a line: alarms whose least expected line or template fits one
+            make no incident.
+        calibration: what p-values are ranks among: fixed (the rows the model was calibrated with) or rolling
+            (the newest rows of the stream, without those of acknowledged incidents).
+        shadow: ALIAS: the version of the model that this alias names judges the same rows beside, and raises
+            nothing: each row says in `shadow` whether it would alarm. Scoring takes about twice the time and
+            memory.
+        quiet: DURATION: an incident is over when its file raised no alarm for so long, such as 10m. Default:
+            5m.
+        webhook: URL: post each incident to this address until it is taken; repeatable. Its token is read from
+            SEQMLM_WEBHOOK_TOKEN.
+        webhook_format: FORMAT: format of what is posted: plain, alertmanager (its API v2) or otlp (logs as
+            JSON); one for all webhooks, or one for each. Default: plain.
+        metrics_port: PORT: serve counters on this port, as /metrics (Prometheus) and /metrics.json; 0 for any
+            that is free.
+        metrics_host: ADDRESS: address of this machine that --metrics-port is on.
     """
+
+    shown: ClassVar[tuple[str, ...]] = (
+        *("out", "fpr", "alarms_only", "max_latency", "source", "ignore", "calibration", "shadow", "quiet"),
+        *("webhook", "webhook_format", "metrics_port", "metrics_host"),
+        *("alarms_per_day", "extrapolate", *ScoringRequest.shown[5:]),
+    )
+    metavar: ClassVar[str] = "[PATH]..."
 
     max_latency: str = "1s"
     source: str | None = None

@@ -26,7 +26,7 @@ from seqmlm.inference.batches import Batch, Encoded
 from seqmlm.inference.calibrations import FEW_RECORDS
 from seqmlm.inference.runner import NoProgress, Progress, Runner
 from seqmlm.inference.session import Session
-from seqmlm.tasks.score import opened, problems_of
+from seqmlm.tasks.score import ScoringCommand, opened, problems_of
 from seqmlm.tasks.score_output import ScoreSummary, summarized
 from seqmlm.tasks.score_plan import ScoringPlan, choose
 from seqmlm.watch.config import ROLLING, WatchConfig
@@ -44,6 +44,32 @@ from seqmlm.watch.webhooks import TOKEN, Courier, Origin, Webhook, notices, unsa
 from seqmlm.workspace import Workspace
 
 _TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for scoring
+
+
+class Watch(ScoringCommand):
+    """Watch files: score their lines while others write to them, and make incidents of their alarms.
+
+    Rotated files and new files of a pattern are taken up. Whatever ended it, it goes on where it was left:
+    after a kill rows may come again on stdout, never in --out. What alarms come to: `seqmlm incidents list`.
+
+    Example: seqmlm watch app 'logs/*.log' --max-latency 1s --fpr 0.001 --out alarms.jsonl
+
+    Example: seqmlm watch app --source 'journald -u nginx' --fpr 0.001 --out alarms.jsonl
+
+    Example: seqmlm watch app@live 'logs/*.log' --fpr 0.01 --calibration rolling --out alarms.jsonl
+
+    Example: seqmlm watch app@live 'logs/*.log' --shadow candidate --fpr 0.001 --out alarms.jsonl
+    """
+
+    Config = WatchConfig
+
+    @classmethod
+    def run(cls, config: WatchConfig, stdout: TextIO, progress: Progress) -> ScoreSummary:
+        """Watch files until a signal comes."""
+        summary = watch_files(config, progress, stdout=stdout)
+        if summary.stopped is not None and config.out is None:
+            progress.message("stopped; run the same command to go on with the rows after these")
+        return replace(summary, go_on="to go on with")
 
 
 def watch_files(

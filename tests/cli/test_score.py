@@ -70,14 +70,21 @@ def test_alarms_by_the_stored_calibration(run: Run, home: Path, tmp_path: Path) 
     assert "sensitive" not in found[0]
 
 
-def test_a_track_is_kept_with_a_run(run: Run, home: Path, tmp_path: Path) -> None:
+def test_a_track_takes_the_place_of_rows_and_is_kept_with_a_report(
+    run: Run, home: Path, tmp_path: Path
+) -> None:
     saved(random_model("dna", BaseTokenizer(), max_length=64), tmp_path / "dna")
     source, track = tmp_path / "g.fasta", tmp_path / "g.bedgraph"
     source.write_text(">chr1\n" + "ACGTTGCAAT" * 30 + "\n")
-    run("score", tmp_path / "dna", source, "--track", track, "--out", tmp_path / "x.jsonl").ok()
+    done = run("score", tmp_path / "dna", source, "--out", track, "--report", tmp_path / "g.html").ok()
+    assert done.out == ""
     assert "chr1\t" in track.read_text()
     [kept] = (home / "mlartifacts").rglob("g.bedgraph")
     assert kept.read_bytes() == track.read_bytes()
+    refused = run("score", tmp_path / "dna", source, "--out", track, "--resume")
+    assert (refused.code, "a file of rows" in refused.err) == (2, True)
+    mine = run("score", home / "mine", proteins(tmp_path / "n.fasta", 3, 6), "--out", track)
+    assert (mine.code, "have no place on one" in mine.err) == (2, True)
 
 
 def test_of_sensitive_data_nothing_is_kept_with_the_run_and_every_row_says_so(

@@ -223,7 +223,7 @@ def run(*arguments: str | Path) -> int:
 def everything(model: Path, folder: Path, out: Path) -> list[int]:
     """The exit codes of all commands that read a work tree."""
     return [
-        run("score", model, folder, "--since", "HEAD", "--out", out / "since.jsonl"),
+        run("review", model, folder, "--since", "HEAD", "--out", out / "since.jsonl"),
         run("score", model, folder, "--out", out / "rows.jsonl"),
         run("data", "inspect", folder, "--domain", "code"),
         run("train", "--dry-run", "--domain", "code", "--data", folder, "--size", "tiny", "--max-steps", "2"),
@@ -331,11 +331,11 @@ def test_a_patch_reaches_nothing_outside(model, trap, tmp_path, name, said, capf
     path = name.format(outside=outside)
     patch = written(tmp_path / "p.diff", f"--- {path}\n+++ {path}\n@@ -1 +1 @@\n-x = 2\n+x = 1\n")
     out = tmp_path / "rows.jsonl"
-    assert run("score", model, trap.folder, "--diff", patch, "--out", out) == 3
+    assert run("review", model, trap.folder, "--diff", patch, "--out", out) == 3
     told = capfd.readouterr()
     assert said in told.err.replace("\n", " ")
     assert "Traceback" not in told.err
-    assert run("score", model, trap.folder, "--diff", patch, "--out", out, "--on-error", "skip") in (0, 3)
+    assert run("review", model, trap.folder, "--diff", patch, "--out", out, "--on-error", "skip") in (0, 3)
     assert not out.exists() or not out.read_text()
 
 
@@ -350,7 +350,7 @@ def test_a_patch_reaches_nothing_outside(model, trap, tmp_path, name, said, capf
 )
 def test_a_hunk_of_impossible_lines_is_said(model, trap, tmp_path, hunk, capfd):
     patch = written(tmp_path / "p.diff", f"--- a/same.py\n+++ b/same.py\n{hunk}\n-x = 2\n+x = 1\n")
-    assert run("score", model, trap.folder, "--diff", patch, "--out", tmp_path / "rows.jsonl") == 3
+    assert run("review", model, trap.folder, "--diff", patch, "--out", tmp_path / "rows.jsonl") == 3
     told = capfd.readouterr().err
     assert "p.diff:" in told.replace("\n", "")
     assert "Traceback" not in told

@@ -8,7 +8,7 @@ from typing import Any
 from typer.main import get_command
 
 from seqmlm import plugins
-from seqmlm.cli import app
+from seqmlm.cli import app, tasks
 from seqmlm.cli.command import command
 
 
@@ -20,5 +20,6 @@ def _leaves(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
         yield from _leaves(inner, (*words, name))
 
 
-TASKS = {name: plugins.load("tasks", name) for name in plugins.names("tasks")}
-COMMANDS = dict(_leaves(get_command(app))) | {(name,): command(name, task) for name, task in TASKS.items()}
+CONFIGURED = {name: one.load() for name, one in tasks().items()}
+TASKS = {name: CONFIGURED[name] for name in plugins.names("tasks")}
+COMMANDS = dict(_leaves(get_command(app))) | {(name,): command(name, one) for name, one in CONFIGURED.items()}

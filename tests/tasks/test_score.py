@@ -269,11 +269,10 @@ def test_outputs_that_are_one_file_or_no_file_are_refused_before_any_work(
         ({"out": tmp_path / "x", "report": tmp_path / "." / "x"}, "the same file"),
         ({"out": tmp_path / "link"}, "leave out --out: rows go to standard output"),
         ({"report": tmp_path / "pipe"}, "--report .* is a pipe"),
-        ({"track": Path("/dev/null")}, "--track /dev/null is a device"),
+        ({"report": Path("/dev/null")}, "--report /dev/null is a device"),
         ({"out": Path("/dev/stdout")}, "--out /dev/stdout is a symbolic link"),
         ({"out": Path(model) / "scores.jsonl"}, "in the folder of the model"),
         ({"report": Path(model) / "config.json"}, "in the folder of the model"),
-        ({"out": tmp_path / "b", "baseline": tmp_path / "b", "fpr": 0.1}, "one of the inputs"),
         (
             {"out": tmp_path / "x", "on_error": "quarantine", "report": tmp_path / "x.quarantine.jsonl"},
             "--report and --on-error quarantine are the same file",

@@ -1,4 +1,4 @@
-"""`seqmlm score --since`, `--diff`, `--sarif`, `--baseline`, through the command line, with a tiny model."""
+"""`seqmlm review`, through the command line, with a tiny model."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def score(*arguments: str | Path) -> int:
+def review(*arguments: str | Path, command: str = "review") -> int:
     try:
-        main(["score", *map(str, arguments)])
+        main([command, *map(str, arguments)])
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0
@@ -49,7 +49,7 @@ def test_changed_lines_before_and_after(model, tree, way, tmp_path):
         git(tree, "reset", "-q", "--hard")
     asked = ["--since", "HEAD"] if way == "since" else ["--diff", str(diff)]
     out = tmp_path / "rows.jsonl"
-    assert score(model, ".", *asked, "--out", out, "--fpr", "0.2") == 0
+    assert review(model, ".", *asked, "--out", out, "--fpr", "0.2") == 0
     found = rows(out)
     told = [(row["source"], row["line"], row["change"], row["line_before"]) for row in found]
     assert sorted(told) == [
@@ -68,10 +68,10 @@ def test_changed_lines_before_and_after(model, tree, way, tmp_path):
 
 def test_scores_are_those_of_both_whole_files(model, tree, tmp_path):
     out, old, new = (tmp_path / name for name in ("c.jsonl", "old.jsonl", "new.jsonl"))
-    assert score(model, ".", "--since", "HEAD", "--out", out) == 0
+    assert review(model, ".", "--since", "HEAD", "--out", out) == 0
     (tmp_path / "stack.py").write_text(MODULE)
-    assert score(model, tmp_path / "stack.py", "--out", old) == 0
-    assert score(model, "pkg/stack.py", "--out", new) == 0
+    assert review(model, tmp_path / "stack.py", "--out", old, command="score") == 0
+    assert review(model, "pkg/stack.py", "--out", new, command="score") == 0
     [changed] = [row for row in rows(out) if row["change"] == "modified"]
     [after] = [row for row in rows(new) if row["line"] == 18]
     [before] = [row for row in rows(old) if row["line"] == 17]
@@ -83,7 +83,7 @@ def test_scores_are_those_of_both_whole_files(model, tree, tmp_path):
 def test_only_new_findings_show(model, tree, tmp_path):
     first, again, out = tmp_path / "a.sarif", tmp_path / "b.sarif", tmp_path / "rows.jsonl"
     common = [model, "pkg/stack.py", "--out", out, "--fpr", "0.3", "--alarms-only"]
-    assert score(*common, "--sarif", first) == 0
+    assert review(*common, "--sarif", first) == 0
     known = rows(out)
     assert known
     results = json.loads(first.read_text())["runs"][0]["results"]
@@ -93,7 +93,7 @@ def test_only_new_findings_show(model, tree, tmp_path):
     }
     path = tree / "pkg" / "stack.py"
     path.write_text("\n\n\n" + path.read_text())
-    assert score(*common, "--sarif", again, "--baseline", first) == 0
+    assert review(*common, "--sarif", again, "--baseline", first) == 0
     states = [r["baselineState"] for r in json.loads(again.read_text())["runs"][0]["results"]]
     new = rows(out)
     assert states.count("new") == len(new) < len(known)
@@ -111,23 +111,23 @@ def test_a_failure_leaves_the_old_rows_and_promises_no_resuming(
     out = tmp_path / name
     out.write_text("old")
     with monkeypatch.context() as patched:
-        patched.setattr("seqmlm.tasks.score_changes._became", fail)
-        assert score(model, ".", "--since", "HEAD", "--out", out) == 3
+        patched.setattr("seqmlm.tasks.review._became", fail)
+        assert review(model, ".", "--since", "HEAD", "--out", out) == 3
     assert out.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("rows")] == [name]
     assert "--resume" not in capsys.readouterr().err
-    assert score(model, ".", "--since", "HEAD", "--out", out) == 0
+    assert review(model, ".", "--since", "HEAD", "--out", out) == 0
     assert out.read_text() != "old"
 
 
 def test_sarif_may_take_the_place_of_its_own_baseline(model, tree, tmp_path):
     sarif = tmp_path / "a.sarif"
     common = [model, "pkg/stack.py", "--fpr", "0.3", "--sarif", sarif]
-    assert score(*common) == 0
-    assert score(*common, "--baseline", sarif) == 0
+    assert review(*common) == 0
+    assert review(*common, "--baseline", sarif) == 0
     states = {r["baselineState"] for r in json.loads(sarif.read_text())["runs"][0]["results"]}
     assert states == {"unchanged"}
-    assert score(*common[:-2], "--baseline", sarif, "--out", sarif) == 2
+    assert review(*common[:-2], "--baseline", sarif, "--out", sarif) == 2
 
 
 @pytest.mark.parametrize(
@@ -135,19 +135,16 @@ def test_sarif_may_take_the_place_of_its_own_baseline(model, tree, tmp_path):
     [
         (["--since", "nowhere"], 2, "no revision 'nowhere'"),
         (["--since", "HEAD", "--diff", "d"], 2, "give one"),
-        (["--since", "HEAD", "--resume", "--out", "x.jsonl"], 2, "--resume"),
-        (["--since", "HEAD", "--report", "x.html"], 2, "--report"),
-        (["--since", "HEAD", "--track", "x.bedgraph"], 2, "--track"),
         (["--since", "HEAD", "--sarif", "x"], 2, "--fpr"),
         (["--since", "HEAD", "--level", "token"], 2, "level 'line'"),
         (["--diff", "nowhere.diff"], 3, "nowhere.diff"),
     ],
 )
 def test_requests_that_make_no_sense(model, tree, capsys, arguments, code, message):
-    assert score(model, ".", *arguments) == code
+    assert review(model, ".", *arguments) == code
     assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_one_folder(model, tree, capsys):
-    assert score(model, "same.py", "--since", "HEAD") == 2
+    assert review(model, "same.py", "--since", "HEAD") == 2
     assert "one folder" in capsys.readouterr().err
