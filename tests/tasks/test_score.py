@@ -220,7 +220,7 @@ def test_standard_input_is_not_resumed_and_inputs_are_not_written(
     with pytest.raises(UsageError, match="standard input"):
         _score(model, Path("-"), out=tmp_path / "x", resume=True)
     before = fasta.read_bytes()
-    for name in ("out", "report", "track"):
+    for name in ("out", "report"):
         with pytest.raises(UsageError, match=f"--{name}"):
             _score(model, fasta, **{name: fasta})
     assert fasta.read_bytes() == before
@@ -306,11 +306,10 @@ def test_rows_without_p_values_are_told_with_the_command_that_gives_them(model: 
 def test_a_track_of_rows_without_a_place_is_refused_before_anything_is_read(
     model: str, workspace: Path, tmp_path: Path
 ) -> None:
-    bad, out, track = workspace / "bad.fasta", tmp_path / "o.jsonl", tmp_path / "t.bedgraph"
+    bad, track = workspace / "bad.fasta", tmp_path / "t.bedgraph"
     bad.write_text(">p\n1234\n")
     with pytest.raises(UsageError, match="level protein have no place"):
-        _score(model, bad, out=out, track=track)
-    assert not out.exists()
+        _score(model, bad, out=track)
     assert list(workspace.iterdir()) == [bad]
 
 
