@@ -51,7 +51,7 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.session import Session
 from seqmlm.tasks.bias import Bias, BiasConfig
 from seqmlm.tasks.task import run
-from seqmlm.tasks.variants import VariantsConfig, judge_variants
+from seqmlm.tasks.variants import VariantsConfig, VariantsTask
 from seqmlm.tasks.zeroshot import Zeroshot, ZeroshotConfig
 
 Row = dict[str, Any]
@@ -158,15 +158,14 @@ def blat(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
         wildtype=str(out / "blat.fasta"),
         measured="2500",
     )
-    found = judge_variants(config, None).agreement
-    assert found is not None
-    for name, own in found.metrics.items():
-        one = own["spearman"]
-        row = {"set": "BLAT (Spearman)", "asked": name, "accuracy": one.value, "n": found.n}
-        row |= {"low": one.low, "high": one.high}
-        if name == "model" and found.gain is not None:
-            gain = {"gain": found.gain.value, "gain_low": found.gain.low, "gain_high": found.gain.high}
-            row |= {"rival": found.against, **gain}
+    found = run("variants", VariantsTask, config).figures
+    for name, own in found["agreement"].items():
+        one, gain = own["spearman"], found["gain"]
+        row = {"set": "BLAT (Spearman)", "asked": name, "accuracy": one["value"], "n": found["measured"]}
+        row |= {"low": one["low"], "high": one["high"]}
+        if name == "model" and gain is not None:
+            bounds = {"gain": gain["value"], "gain_low": gain["low"], "gain_high": gain["high"]}
+            row |= {"rival": gain["against"], **bounds}
         yield row
 
 

@@ -43,6 +43,7 @@ class Case:
         arguments: of the command, behind model and input.
         bad: a line that is bad, for tasks that read records.
         rows: that the input gives. each: of them, of one item.
+        beside: a further file in the same folder, and its text.
     """
 
     model: str
@@ -52,6 +53,7 @@ class Case:
     bad: str | None
     rows: int
     each: int = 1
+    beside: tuple[str, str] | None = None
 
     @property
     def items(self) -> int:
@@ -73,8 +75,13 @@ REVIEWS = tuple(
     f"a dog {'barks' * (n % 2)} {'so ' * (n % 5)}loudly,{'good' if n % 3 else 'bad'}" for n in range(21)
 )
 TEXTS = tuple(json.dumps({"text": f"the cat{' a dog' * n}"}) for n in range(7))
+MUTANTS = tuple(f"{old}{n}W,MKTAYIAKQR" for n, old in enumerate("MKTAYIA", 1))
+ASSAYS = ("DMS_id,target_seq", "measured,MKTAYIAKQR", "gone,MKTAYIAKQR")
+ASSAY = "\n".join(("mutant,DMS_score", *(f"{one.partition(',')[0]},{n}" for n, one in enumerate(MUTANTS))))
 CLASSES = ("--template", "{text} it was [MASK].", "--label", "good=great,cat", "--label", "bad=terrible")
 CASES = {
+    "assays": Case("protein", "reference.csv", ASSAYS, (), None, 7, beside=("measured.csv", ASSAY)),
+    "variants": Case("protein", "v.csv", ("mutant,wt_seq", *MUTANTS), (), "Y4W,MKTAYIAKQR", len(MUTANTS)),
     "fill": Case("protein", "gaps.fasta", PROTEINS, ("--top", "2"), ">bad\nMK1_A", 7),
     "generate": Case("protein", "gaps.fasta", PROTEINS, ("--seed", "3"), ">bad\nMK1_A", 7),
     "rescore": Case("text", "lists.jsonl", LISTS, ("--dev", "0.4"), '{"id": "bad"}', 7),
@@ -147,6 +154,9 @@ def asked(request: pytest.FixtureRequest, models: dict[str, Path], tmp_path: Pat
     path = None if case.name is None else tmp_path / case.name
     if path is not None:
         path.write_text("\n".join(case.lines) + "\n")
+    if case.beside is not None:
+        name, text = case.beside
+        (tmp_path / name).write_text(text)
     return Asked(request.param, case, models[case.model], path, seqmlm)
 
 
@@ -275,7 +285,7 @@ def test_another_request_is_not_gone_on_with(
         assert asked("--out", out).code == 143
     asked("--out", out, "--resume", "--set", "precision=bf16").refused(4, "precision")
     if asked.input is not None:
-        asked.input.write_text("\n".join(asked.case.lines[1:]) + "\n")
+        asked.input.write_text("\n".join(asked.case.lines[:-1]) + "\n")
         asked("--out", out, "--resume").refused(4, "has changed")
 
 

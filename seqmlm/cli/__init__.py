@@ -30,7 +30,6 @@ from seqmlm.cli import (
     report,
     runs,
     train,
-    variants,
     workspace,
 )
 from seqmlm.cli.command import command, first_line
@@ -38,7 +37,7 @@ from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
 # Commands that can skip bad records, beside those of tasks.
-_TAKES_ON_ERROR = {"train", "calibrate", "data", "variants"}
+_TAKES_ON_ERROR = {"train", "calibrate", "data"}
 
 
 _OWN = {
@@ -106,7 +105,6 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
-app.command("variants")(variants.variants)
 app.command("sample")(data.sample)
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")

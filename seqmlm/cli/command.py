@@ -132,7 +132,7 @@ def _parameters(kind: type[Any]) -> Parameters:
         found["paths"] = _parameter("paths", Annotated[list[str] | None, argument], None)
         found["data"] = _parameter("data", opt.Data, None)
     for name in kind.shown:
-        found[name] = _parameter(name, _option(name, hints[name], helps[name], fields[name].default), None)
+        found[name] = _parameter(name, _option(fields[name], hints[name], helps[name]), None)
     others = ", ".join(sorted(fields.keys() - {"model", "paths", *kind.shown}))
     note = typer.Option("--set", metavar="NAME=VALUE", help=f"Another setting, repeatable: {others}.")
     found["settings"] = _parameter("settings", Annotated[list[str] | None, note], None)
@@ -146,8 +146,12 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _option(name: str, hint: Any, text: str, default: Any) -> Any:
-    """How Typer declares a field: its type, its flag and its help, which ends with choices and default."""
+def _option(field: dataclasses.Field[Any], hint: Any, text: str) -> Any:
+    """How Typer declares a field: its type, its flag and its help, which ends with choices and default.
+
+    Another flag that means the same is the field's `also`.
+    """
+    name, default = field.name, field.default
     kinds = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
     kind = next(one for one in kinds if one is not type(None))
     origin = get_origin(kind)
@@ -167,7 +171,8 @@ def _option(name: str, hint: Any, text: str, default: Any) -> Any:
         text = f"{text.rstrip('.')}. Default: {usual}"
     if kind is bool:
         return Annotated[bool | None, typer.Option(flag, help=_sentence(text))]
-    return Annotated[kind | None, typer.Option(flag, metavar=metavar, help=_sentence(text))]
+    flags = (flag, *field.metadata.get("also", ()))
+    return Annotated[kind | None, typer.Option(*flags, metavar=metavar, help=_sentence(text))]
 
 
 def _sentence(text: str) -> str:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import UsageError
@@ -95,6 +95,7 @@ class VariantTable:
         column: that names the variants, or holds the changed sequences; None: by name.
         first: number that the table gives to the first unit of the wild type; None: inferred.
         window: letters that the model sees at once, where wild types are cut out of something longer.
+        copied: a copy of the table will be made, with the effects in it.
     """
 
     path: str
@@ -103,6 +104,7 @@ class VariantTable:
     column: str | None = None
     first: int | None = None
     window: int | None = None
+    copied: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,49 +130,29 @@ Predict = Callable[[Variant], float | None]
 """What a cheap rival says of a variant, higher = fitter; None where it says nothing."""
 
 
-class Annotated(ABC):
-    """A copy of a table of variants under way; `finish` gives it its name, `close` alone leaves nothing."""
-
-    @abstractmethod
-    def write(self, effects: Sequence[tuple[Variant, float | None]]) -> None:
-        """Take effects, in the order of the table."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Copy the rest, and put the file into its place."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Let go of the files."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *what: object) -> None:
-        self.close()
-
-
 class Variants(ABC):
     """What a field knows of its variants.
 
     Attributes:
         letters: what can stand at one place; a map of all changes has a row for each.
         windows: whether every variant has a wild type of its own, a window; such tables are read as a stream.
-        columns: fields of a variant that its row repeats, each with its kind ("text", "integer").
+        columns: fields of a variant that its row repeats.
+        formats: of a copy of a table, and the endings of its name.
     """
 
     letters: str
     windows: ClassVar[bool] = False
-    columns: ClassVar[Mapping[str, Any]] = {}
+    columns: ClassVar[Sequence[str]] = ()
+    formats: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     @abstractmethod
-    def read(self, table: VariantTable, problems: Problems, say: Callable[[str], None]) -> Iterator[Variant]:
+    def read(self, table: VariantTable, problems: Problems) -> Iterator[Variant]:
         """The variants of a file, in order.
 
         Args:
             table: the file.
-            problems: receives variants that cannot be read or do not fit the wild type.
-            say: told what was inferred, such as how the table numbers the wild type.
+            problems: receives variants that cannot be read or do not fit the wild type; notes what was
+                inferred, such as how the table numbers the wild type, and what has no score.
 
         Raises:
             UsageError: a request that makes no sense.
@@ -193,22 +175,21 @@ class Variants(ABC):
         """The same variant as the other strand has it, where there is one: the mean of both is the effect."""
         return None
 
-    def annotated(self, table: VariantTable, out: Path, note: str) -> Annotated | None:
-        """A copy of the table with effects in it, where the name of `out` asks for one; else None.
+    def copy(self, path: str, rows: Iterator[Mapping[str, Any]], note: str) -> Iterator[str]:
+        """A copy of a table with the effects of its variants, in one of `formats`, line by line.
 
         Args:
-            table: the variants.
-            out: the copy.
+            path: the table.
+            rows: of its variants, in order: `line`, `effect`, and the field's `columns`.
             note: what the effects are, in one line.
-
-        Raises:
-            UsageError: the table is of another format than the copy.
-            StateError: it cannot be written.
         """
-        return None
+        raise NotImplementedError
 
     def assays(self, folder: Path) -> list[Assay]:
         """The assays of a benchmark that the field has.
+
+        Args:
+            folder: of the benchmark, or its reference file.
 
         Raises:
             UsageError: the field has none.

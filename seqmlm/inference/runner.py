@@ -46,7 +46,7 @@ from seqmlm.inference.batches import Batch, Budget, Encoded, input_batches
 from seqmlm.inference.session import Session
 from seqmlm.streams.cursor import Cursor, Position
 from seqmlm.streams.outputs import output_lock
-from seqmlm.streams.sinks import Fields, Schema, Sink, committed_rows, open_sink, partial_of, unwritable
+from seqmlm.streams.sinks import Fields, Schema, Sink, open_sink, partial_of, unwritable
 
 COMMIT_RECORDS = 1 << 16
 """Records after which a commit is made, where the budget of forward tokens is not used up before."""
@@ -207,39 +207,22 @@ class Runner(Generic[Item, Answers]):
             remedy="look at the data with 'seqmlm data inspect'",
         )
 
-    def run_items(
-        self,
-        items: Iterable[Item],
-        *,
-        most: int = batches.BATCH_RECORDS,
-        again: Callable[[Item, Fields], None] | None = None,
-        then: Callable[[], None] | None = None,
-    ) -> None:
-        """Run over whatever else is asked about, such as pairs of strings.
+    def run_items(self, items: Iterable[Item], *, most: int = batches.BATCH_RECORDS) -> None:
+        """Run over whatever else is asked about; of an output without a request, which is not continued.
 
         Args:
             items: in order.
             most: of them in a batch.
-            again: given each item that an earlier process has done, with its row. An output with a request
-                needs it, and a row for every item: items are read again from the first one on.
-            then: called when all rows are committed, before the output is finished.
 
         Raises:
             DataError: what the items or `answers` raise.
             StateError: rows that cannot be written.
         """
         stream = iter(items)
-        parts = iter(lambda: list(islice(stream, most)), [])
         with self._written():
-            if self.records:
-                assert again is not None
-                with self.problems.replaying(self._position.problems):
-                    for row, item in zip(self.output.earlier(), stream, strict=False):
-                        again(item, row)
+            assert not self.records
+            parts = iter(lambda: list(islice(stream, most)), [])
             self._over(Batch(part, read=len(part)) for part in parts)
-            if then is not None and self._finished and self.counts.asked:
-                self._commit()
-                then()
 
     def run_turns(self, turns: Iterable[Iterable[Batch[Item]]]) -> None:
         """Run over the batches of turn after turn, each of which is committed as a whole.
@@ -419,12 +402,6 @@ class Output:
         self._save(Position(), problems)
         self._anew = True
         return Position()
-
-    def earlier(self) -> Iterator[Fields]:
-        """The rows that earlier processes have committed, where this run continues theirs."""
-        assert self.path is not None
-        for some in committed_rows(self.path if self._format == "jsonl" else partial_of(self.path)):
-            yield from some
 
     def write(self, rows: Sequence[Fields]) -> None:
         """Take rows.

@@ -15,6 +15,9 @@ place is asked in the window in whose middle it stands, as ProteinGym does; what
 
 Where a token is several letters (k-mers, byte pairs) a letter is hidden with all tokens that show it,
 and read as a letter: `masked` is the one masked convention there. Of both strands the mean is taken.
+
+Beside them stands how well the model knows the wild type: by so many bits does what stands at the places of a
+variant surprise it, by `masked`. Effects are worth little where chance does as well (Gordon et al. 2024).
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from seqmlm.inference.session import Session
 
 MASKED = ("masked", "wt", "mask_fill", "mutant", "match_fill")
 CONVENTIONS = (*MASKED, "pll_delta")
+BITS = "wildtype_bits"
 NOT_LETTERS = "variants need a model whose units are single letters, each a token"
 
 Floats = NDArray[np.float32]
@@ -102,8 +106,6 @@ class VariantScorer:
 
     Attributes:
         one_letter: whether every letter is a token; else `masked` is the one masked convention.
-        surprisal: sum (nats) of what wild types have at the places of substitutions, by `masked`.
-        places: how many that were; one that several variants change counts each time.
 
     Raises:
         UsageError: the model's units are not single letters.
@@ -122,7 +124,7 @@ class VariantScorer:
         self._mirrored, self._windows = mirrored, windows
         self._scorer = RecordScorer(session)
         self._wildtypes: dict[str, _Wildtype] = {}
-        self.surprisal, self.places = 0.0, 0
+        self._expected: dict[str, set[int]] = {}
         self._symbols = session.tokenizer.units.names
         self.one_letter = self._symbols is None or session.tokenizer.single_tokens
         if self.one_letter:
@@ -131,8 +133,19 @@ class VariantScorer:
         elif not set(letters) <= set(self._symbols or ()):
             raise UsageError(NOT_LETTERS)
 
+    def expect(self, variants: Iterable[Variant]) -> None:
+        """Variants that will be asked about in several batches: what they share is asked once.
+
+        It is asked by itself, so that no answer depends on which variants are in a batch.
+        """
+        for one in variants:
+            if one.scored and one.substitutions:
+                self._expected.setdefault(one.wildtype, set()).update(edit.start for edit in one.edits)
+
     def effects(self, variants: Sequence[Variant]) -> list[Effects]:
         """Log-ratios (nats) of some variants by convention, higher = fitter; {} for what is not scored.
+
+        Where `masked` is known, `BITS` is beside it.
 
         Raises:
             DataError: a sequence that cannot be spelled.
@@ -150,24 +163,21 @@ class VariantScorer:
         found: list[Effects] = [{} for _ in variants]
         exchanged = [n for n, one in enumerate(variants) if one.scored and one.substitutions]
         if not self.one_letter:
-            for number, value in zip(exchanged, self._hidden([variants[n] for n in exchanged]), strict=True):
-                found[number] = {"masked": value}
+            for n, effects in zip(exchanged, self._hidden([variants[n] for n in exchanged]), strict=True):
+                found[n] = effects
             exchanged = []
         places = {n: self._places(variants[n]) for n in exchanged}
         contexts: dict[str, dict[Context, None]] = {}
         for number, own in places.items():
             wanted = contexts.setdefault(variants[number].wildtype, {})
             wanted.update(dict.fromkeys(context for place in own for context in place[2:]))
-            text = variants[number].wildtype
-            if own and not self._windows and len(self._own(text).encoding) <= self.session.card.max_length:
-                # One pass answers for all places: later batches will find theirs there.
-                wanted.update(dict.fromkeys(map(Context, range(len(text)))))
+        for text in contexts:
+            shared = sorted(self._expected.pop(text, ()))
+            self._rows(self._own(text), [Context(one, at) for one in shared for at in ((), (one,))])
         answers = {text: self._rows(self._own(text), asked) for text, asked in contexts.items()}
         for number, own in places.items():
             rows = answers[variants[number].wildtype]
-            found[number] = _summed(own, rows)
-            self.surprisal -= sum(float(rows[one.masked][one.old]) for one in own)
-            self.places += len(own)
+            found[number] = _summed(own, rows) | _bits([float(rows[one.masked][one.old]) for one in own])
         whole = [n for n, one in enumerate(variants) if one.scored and (self._pll or not one.substitutions)]
         for number, delta in zip(whole, self._deltas([variants[n] for n in whole]), strict=True):
             found[number] |= delta
@@ -181,10 +191,6 @@ class VariantScorer:
         rows = np.stack([answers[one] for one in contexts]).astype(np.float64)
         old = own.encoding.ids[own.tokens]
         return np.asarray(rows[:, list(self._ids.values())] - rows[np.arange(len(old)), old][:, None])
-
-    def bits(self) -> float | None:
-        """Mean surprisal of what the wild types have at the places of substitutions; None without any."""
-        return self.surprisal / self.places / math.log(2) if self.places else None
 
     def _own(self, text: str) -> _Wildtype:
         if text not in self._wildtypes:
@@ -268,7 +274,7 @@ class VariantScorer:
             substituted_in=changed[:, 2] if put else None,
         )
 
-    def _hidden(self, variants: Sequence[Variant]) -> list[float]:
+    def _hidden(self, variants: Sequence[Variant]) -> list[Effects]:
         """`masked` where tokens are several letters: each letter hidden with all tokens that show it."""
         rule, session = self.session.tokenizer.units, self.session
         assert rule.names is not None
@@ -280,21 +286,23 @@ class VariantScorer:
                 gapped = rule.open(encoding, [(edit.start, edit.end)])
                 queries.append(rule.ask_gaps(rule.narrowed(gapped, 0, session.card.max_length)))
                 of.append((number, symbol[edit.text], symbol[one.wildtype[edit.start]]))
-        found = [0.0] * len(variants)
+        ratios, known = [0.0] * len(variants), [list[float]() for _ in variants]
         want = (Rows(),)
         answers = session.conditionals().ask(queries, rule.needs(want))
         for (number, new, old), query, answer in zip(of, queries, answers, strict=True):
             [row] = rule.read(query, answer, want).values[Rows.name]
-            found[number] += float(row[new]) - float(row[old])
-            self.surprisal, self.places = self.surprisal - float(row[old]), self.places + 1
-        return found
+            ratios[number] += float(row[new]) - float(row[old])
+            known[number].append(float(row[old]))
+        return [{"masked": ratio} | _bits(own) for ratio, own in zip(ratios, known, strict=True)]
 
     def _deltas(self, variants: Sequence[Variant]) -> list[Effects]:
         """PLL of each mutant minus that of its wild type, and the same of their means over units."""
         whole = [one for one in variants if one.flank is None]
-        new = dict.fromkeys(one.wildtype for one in whole if self._own(one.wildtype).pll is None)
-        texts = [*new, *(one.mutant for one in whole)]
-        encodings = encoded_texts(self.session.tokenizer, texts)
+        for own in {one.wildtype: self._own(one.wildtype) for one in whole}.values():
+            if own.pll is None:
+                [score] = self._scorer.sequences([own.encoding])
+                own.pll = score.pll
+        encodings = encoded_texts(self.session.tokenizer, [one.mutant for one in whole])
         wanted = [np.ones(len(one), dtype=np.bool_) for one in encodings]
         for one in variants:
             if one.flank is not None:
@@ -302,9 +310,7 @@ class VariantScorer:
                 wanted += self._segments(one, pair[0], pair[1])
                 encodings += pair
         scores = self._scorer.sequences(encodings, wanted=wanted)
-        for text, score in zip(new, scores, strict=False):
-            self._own(text).pll = score.pll
-        mutants, pairs = iter(scores[len(new) : len(texts)]), iter(scores[len(texts) :])
+        mutants, pairs = iter(scores[: len(whole)]), iter(scores[len(whole) :])
         found = []
         for one in variants:
             before = (self._own(one.wildtype).pll or 0.0) if one.flank is None else next(pairs).pll
@@ -338,6 +344,11 @@ class VariantScorer:
             wanted[rule.places(encoding)[(at >= left) & (at < size - right)]] = True
             found.append(wanted)
         return found
+
+
+def _bits(log_probs: Sequence[float]) -> Effects:
+    """The mean surprisal of what the wild type has, by name; nothing where nothing changes."""
+    return {BITS: -float(np.mean(log_probs, dtype=np.float64)) / math.log(2)} if log_probs else {}
 
 
 def _spans(encoding: Encoding) -> Longs:

@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, TextIO
@@ -211,8 +212,8 @@ class Rows:
         mode = 0o600 if self._private else 0o666
         try:
             if self._own is not None and self._format == "own":
-                text = self._own(self.read())
-                replace_file(path, lambda file: file.writelines(one.encode() for one in text), mode=mode)
+                text = (one.encode() for one in self._own(self.read()))
+                replace_file(path, partial(_packed if path.suffix in _PACKED else _put, text), mode=mode)
                 return
             with tempfile.TemporaryDirectory() as folder:
                 lines = self._lines
@@ -247,6 +248,22 @@ def columns_of(rows: Iterable[Row], known: Mapping[str, Kind]) -> dict[str, Kind
             else:
                 found[name] = "number" if {before, own} == {"integer", "number"} else "json"
     return {name: kind or "text" for name, kind in found.items()}
+
+
+_PACKED = (".gz", ".bgz")
+
+
+def _put(lines: Iterable[bytes], file: IO[bytes]) -> None:
+    file.writelines(lines)
+
+
+def _packed(lines: Iterable[bytes], file: IO[bytes]) -> None:
+    """In the blocks of bgzip, which programs that read genomes find places in."""
+    from Bio.bgzf import BgzfWriter
+
+    with BgzfWriter(fileobj=file) as packed:
+        for line in lines:
+            packed.write(line)
 
 
 def _read(path: Path) -> Iterator[Row]:

@@ -5,130 +5,156 @@ from __future__ import annotations
 import csv
 import io
 import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 
 from seqmlm.data.problems import Problems
-from seqmlm.domains.variants import Assay, Variant, Variants
+from seqmlm.domains.variants import Assay, Variant
 from seqmlm.engine.durable import replace_file
-from seqmlm.errors import StateError, UsageError, number_of
+from seqmlm.errors import UsageError, number_of
 from seqmlm.evaluation.effects import DRAWS, METRICS
 from seqmlm.evaluation.intervals import Difference, bootstrap_weights, summarized
-from seqmlm.inference.batches import BATCH_RECORDS
-from seqmlm.inference.runner import NoProgress, Progress
 from seqmlm.inference.session import Session
-from seqmlm.streams.cursor import Cursor, Position, file_facts
-from seqmlm.streams.sinks import changed
-from seqmlm.tasks.gaps import GapConfig
-from seqmlm.tasks.measurements import Measurements
-from seqmlm.tasks.variants import Judged, judged, scorer_of
+from seqmlm.rows.file import Row
+from seqmlm.streams.outputs import check_outputs
+from seqmlm.tasks.measurements import TITLES, Measurements, agreement_table, effects_of, intervals
+from seqmlm.tasks.task import Figures, Table, Task, TaskConfig
+from seqmlm.tasks.variants import KINDS, Convention, judged, scorer_of
 
 SUMMARY = "summary.csv"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AssaysConfig(GapConfig):
-    """What a benchmark can be told.
+class AssaysConfig(TaskConfig):
+    """What `seqmlm assays` can be told.
 
     Args:
-        folder: the benchmark.
-        convention: which of `CONVENTIONS` is the effect; deletions and insertions have "pll_delta".
-        scores: folder of the tables that are written.
+        paths: folder of the benchmark, or its reference file.
+        convention: which log-ratio the effect is; deletions and insertions have pll_delta.
+        out: FOLDER/summary.csv: write the figures of all assays there, and a table of each beside it in the
+            benchmark's layout; or all rows to one file: .jsonl, .csv, .tsv or .parquet.
     """
 
-    folder: Path
-    convention: str = "masked"
-    scores: Path | None = None
+    shown = ("convention", "out", "resume", "report", "domain", "on_error")
+    metavar = "FOLDER"
 
-    def request(self, session: Session, assays: Sequence[Assay] = ()) -> dict[str, Any]:
-        """What decides the scores."""
-        told = {name: value for name, value in super().request(session).items() if name != "scores"}
-        files = [one.table.path for one in assays]
-        return {**told, "input": file_facts(files), "model file": file_facts(session.model.files)}
+    convention: Convention = "masked"
+
+    def check(self) -> None:
+        if len(self.paths) != 1:
+            raise UsageError("name one folder of a benchmark, or its reference file")
+        super().check()
 
 
-@dataclass(frozen=True, kw_only=True)
-class AssaysResult:
-    """How all assays came out.
+class Assays(Task[AssaysConfig, Variant]):
+    """Score every assay of a benchmark of variants, such as ProteinGym, beside what needs no model.
 
-    Args:
-        assays: name -> prediction -> metric -> value.
-        overall: prediction -> metric -> mean over kinds of the mean over subjects, with an interval of a
-            bootstrap over subjects.
-        variants: of all assays.
-        seconds: that it took.
+    The folder has a reference file and the tables that it names, in any subfolder; assays whose table is not
+    there are left out. Means are those of the benchmark: of the assays of a protein and kind of selection, of
+    the proteins of a kind, of the kinds.
+
+    Example: seqmlm assays esm2 ProteinGym/ --out scores/summary.csv
     """
 
-    assays: Mapping[str, Mapping[str, Mapping[str, float]]]
-    overall: Mapping[str, Mapping[str, Difference]]
-    variants: int
-    seconds: float
+    Config = AssaysConfig
+    unit = "variant"
+    columns: ClassVar[dict[str, Any]] = KINDS
+    formats = MappingProxyType({"summary": (SUMMARY,)})
+
+    def __init__(self, config: AssaysConfig, session: Session) -> None:
+        super().__init__(config, session)
+        self.streams, self.field = False, session.domain.variants()
+        self.scorer = scorer_of(session, self.field, config.convention)
+        self.assays = {one.table.path: one for one in self.field.assays(Path(config.paths[0]))}
+        self.model = session.card.run_name or Path(session.model.path).name
+        if self.further_format is not None:
+            tables = {one.name: self._table(one) for one in self.assays.values()}
+            check_outputs(tables, inputs=self.files())
+
+    def _table(self, assay: Assay) -> Path:
+        assert self.config.out is not None
+        return self.config.out.with_name(f"{assay.name}.csv")
+
+    def files(self) -> list[str]:
+        given = self.config.paths[0]
+        return [*([given] if Path(given).is_file() else []), *self.assays]
+
+    def records(self, problems: Problems) -> Iterator[Variant]:
+        """The variants of all assays.
+
+        Raises:
+            DataError: an assay without measurements.
+            UsageError: a table that has a column of the model's name.
+        """
+        for assay in self.assays.values():
+            variants = list(self.field.read(assay.table, problems))
+            if not variants:
+                continue
+            if (name := self.model) in variants[0].fields:
+                raise UsageError(f"the tables have a column {name!r} already: rename the model's folder")
+            self._measured(assay, variants)
+            self.scorer.expect(variants)
+            yield from variants
+
+    def _measured(self, assay: Assay, variants: Sequence[Variant]) -> Measurements:
+        return Measurements.of(assay.measured, self.field, self.session, variants)
+
+    def rows(self, items: Sequence[Variant]) -> Iterator[list[Row]]:
+        """A row for each variant: its assay, its effect, and every convention."""
+        made = judged(self.scorer, self.field, items, self.config.convention)
+        for one, own in zip(items, made, strict=True):
+            yield [{"assay": self.assays[one.source].name, **row} for row in own]
+
+    def _each(self, rows: Iterable[Row]) -> Iterator[tuple[Assay, list[Variant], list[Row], Figures]]:
+        """Every assay with its variants, rows, and the metrics of each prediction."""
+        for source, own in groupby(rows, key=itemgetter("source")):
+            assay, effects = self.assays[source], list(own)
+            variants = list(self.field.read(assay.table, Problems("skip")))
+            found = self._measured(assay, variants).compared(effects, draws=0)["agreement"]
+            metrics = {name: {key: one["value"] for key, one in each.items()} for name, each in found.items()}
+            yield assay, variants, effects, metrics
+
+    def figures(self, rows: Iterable[Row]) -> Figures:
+        """The metrics of each assay, and their means."""
+        assays, found, variants = list[Assay](), dict[str, Any](), 0
+        for assay, _, effects, metrics in self._each(rows):
+            assays.append(assay)
+            found[assay.name], variants = metrics, variants + len(effects)
+        return {"variants": variants, "overall": intervals(summed_up(assays, found)), "assays": found}
+
+    def sentence(self, figures: Figures, items: int) -> str:
+        assays = number_of(len(figures["assays"]), "assay")
+        return f"scored {number_of(items, self.unit)} of {assays}"
+
+    def tables(self, figures: Figures) -> Iterator[Table]:
+        yield Table("All assays", *agreement_table(figures["overall"]))
+        rows = [(name, *own["model"].values()) for name, own in figures["assays"].items()]
+        yield Table("Each assay: the model", ["assay", *TITLES.values()], rows)
+
+    def written(self, rows: Iterator[Row]) -> Iterator[str]:
+        """The figures of all assays; the table of each is beside them before they are."""
+        yield _line(["DMS_id", "UniProt_ID", "coarse_selection_type", "prediction", *METRICS])
+        for assay, variants, effects, metrics in self._each(rows):
+            columns = list(variants[0].fields)
+            lines = [_line([*columns, self.model])]
+            for one, effect in zip(variants, effects_of(variants, effects), strict=True):
+                lines.append(_line([*(one.fields[name] for name in columns), effect]))
+            replace_file(self._table(assay), "".join(lines).encode())
+            for name, own in metrics.items():
+                yield _line([assay.name, assay.subject, assay.kind, name, *own.values()])
 
 
-def judge_assays(config: AssaysConfig, progress: Progress | None = None) -> AssaysResult:
-    """Score every assay of a benchmark.
-
-    Raises:
-        UsageError: a field without a benchmark.
-        DataError: a folder or table that is not laid out as published.
-        StateError: no such model, or a table that cannot be written.
-    """
-    told, began = progress or NoProgress(), time.monotonic()
-    if config.resume and config.scores is None:
-        raise UsageError("--resume continues the tables of a folder named with --out")
-    session = config.open()
-    field = session.domain.variants()
-    assays = field.assays(config.folder)
-    cursor, done = None, 0
-    if config.scores is not None:
-        cursor = Cursor(config.scores / SUMMARY, config.request(session, assays))
-        if config.resume and (left := cursor.load()) is not None:
-            done = left.records
-            told.message(f"continuing {config.scores} after {number_of(done, 'assay')}")
-        else:
-            cursor.save(Position())
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    variants = 0
-    for number, assay in enumerate(assays, 1):
-        own, count = _assay(config, session, field, assay, told, scored=number <= done)
-        found[assay.name], variants = own, variants + count
-        rho = own["model"]["spearman"]
-        told.message(f"{number} of {len(assays)}: {assay.name}, {count:,} variants, Spearman {rho:.3f}")
-        if cursor is not None:
-            cursor.save(Position(records=max(number, done)))
-    overall = summed_up(assays, found)
-    if config.scores is not None and cursor is not None:
-        _write(config.scores / SUMMARY, _summary(assays, found))
-        cursor.remove()
-    return AssaysResult(assays=found, overall=overall, variants=variants, seconds=time.monotonic() - began)
-
-
-def _assay(
-    config: AssaysConfig, session: Session, field: Variants, assay: Assay, told: Progress, *, scored: bool
-) -> tuple[dict[str, dict[str, float]], int]:
-    """Score one assay and write its table, or read what was scored; its figures, and number of variants."""
-    variants = list(field.read(assay.table, Problems(), told.message))
-    measured = Measurements.of(assay.measured, field, session, variants)
-    name = session.card.run_name or Path(session.model.path).name
-    path = None if config.scores is None else config.scores / f"{assay.name}.csv"
-    if scored and path is not None:
-        done = _read(path, name, variants, config.convention)
-    else:
-        scorer = scorer_of(session, field, config.convention)
-        done = [
-            one
-            for at in range(0, len(variants), BATCH_RECORDS)
-            for one in judged(scorer, variants[at : at + BATCH_RECORDS], config.convention)
-        ]
-        if path is not None:
-            _write(path, _table(done, name))
-    figures = measured.compared((one.effect for one in done), draws=0).metrics
-    return {key: {m: value.value for m, value in own.items()} for key, own in figures.items()}, len(variants)
+def _line(cells: Sequence[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
 
 
 def summed_up(
@@ -167,57 +193,3 @@ def summed_up(
         }
         for name in names
     }
-
-
-def _table(done: Sequence[Judged], model: str) -> list[list[Any]]:
-    """The assay's own columns, and the model's scores in a column of its name."""
-    columns = list(done[0].variant.fields)
-    if model in columns:
-        raise UsageError(f"the tables have a column {model!r} already: rename the model's folder")
-    rows = [[*(one.variant.fields[name] for name in columns), one.effect] for one in done]
-    return [[*columns, model], *rows]
-
-
-def _read(path: Path, model: str, variants: Sequence[Variant], convention: str) -> list[Judged]:
-    """The effects of an earlier process, from the table that it has written.
-
-    Raises:
-        StateError: the table is gone, or no longer what it was.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            values = [float(row[model]) if row[model] else None for row in csv.DictReader(file)]
-        pairs = list(zip(variants, values, strict=True))
-    except (OSError, KeyError, ValueError):
-        raise changed(path) from None
-    return [
-        Judged(variant=one, effects={} if value is None else {convention: value}, convention=convention)
-        for one, value in pairs
-    ]
-
-
-def _summary(
-    assays: Sequence[Assay], found: Mapping[str, Mapping[str, Mapping[str, float]]]
-) -> list[list[Any]]:
-    """A row for each assay and prediction."""
-    rows = [
-        [one.name, one.subject, one.kind, name, *(own[metric] for metric in METRICS)]
-        for one in assays
-        for name, own in found[one.name].items()
-    ]
-    return [["DMS_id", "UniProt_ID", "coarse_selection_type", "prediction", *METRICS], *rows]
-
-
-def _write(path: Path, rows: Sequence[Sequence[Any]]) -> None:
-    """Write a table, whole or not at all.
-
-    Raises:
-        StateError: it cannot be written.
-    """
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text.getvalue().encode())
-    except OSError as error:
-        raise StateError(f"cannot write {path}: {error.strerror}; free space or name another --out") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.domains.variants import Variant, Variants
-from seqmlm.errors import DataError, StateError, nearest
-from seqmlm.evaluation.effects import DRAWS, Agreement, agreement
+from seqmlm.errors import DataError, StateError, nearest, number_of
+from seqmlm.evaluation.effects import DRAWS, METRICS, agreement
+from seqmlm.evaluation.intervals import Difference
 from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.session import Session
+from seqmlm.rows.file import Row
+from seqmlm.tasks.task import Figures
 
 Doubles = NDArray[np.float64]
 
@@ -22,6 +25,8 @@ BINS = "DMS_score_bin"
 """ProteinGym's column of what counts as fit."""
 
 TRAINING = "training frequencies"
+
+TITLES = dict(zip(METRICS, ("Spearman", "NDCG@10%", "AUC", "MCC"), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,11 +87,74 @@ class Measurements:
                 named[name] = own
         return cls(values=values, fit=fit, predictions=named, variants=variants, places=places)
 
-    def compared(self, effects: Iterable[float | None], draws: int = DRAWS) -> Agreement:
-        """How N effects and the others agree with the measurements, on variants that have all of them."""
-        own = np.array([_number(one) for one in effects])
+    def compared(self, rows: Iterable[Row], draws: int = DRAWS) -> Figures:
+        """How effects and the others agree with the measurements, on variants that have all of them.
+
+        Args:
+            rows: of the variants, in their order, with `line`, `id` and `effect`; some may have none.
+            draws: of the bootstrap; 0 for figures without intervals.
+        """
+        own = np.array([_number(one) for one in effects_of(self.variants, rows)])
         named = {"model": own, **self.predictions}
-        return agreement(self.values, named, self.fit, self.places, draws=draws)
+        found = agreement(self.values, named, self.fit, self.places, draws=draws)
+        each = intervals(found.metrics)
+        gain = None if found.gain is None else {"against": found.against, **interval(found.gain)}
+        return {"measured": found.n, "fit": found.positive, "agreement": each, "gain": gain}
+
+    def substitutions(self) -> set[tuple[int, str]]:
+        """Place and new unit of each single substitution that was measured."""
+        measured = np.isfinite(self.values)
+        edits = (one.edits for one, known in zip(self.variants, measured, strict=True) if known)
+        return {(own[0].start, own[0].text) for own in edits if len(own) == 1}
+
+
+def effects_of(variants: Iterable[Variant], rows: Iterable[Row]) -> Iterator[float | None]:
+    """The effect of each variant; None of one without a row."""
+    left = iter(rows)
+    row = next(left, None)
+    for one in variants:
+        if row is not None and (row["line"], row["id"]) == (one.line, one.name):
+            yield row["effect"]
+            row = next(left, None)
+        else:
+            yield None
+
+
+def interval(found: Difference) -> dict[str, float]:
+    """A figure with its interval, as JSON has it."""
+    return {"value": found.value, "low": found.low, "high": found.high}
+
+
+def intervals(found: Mapping[str, Mapping[str, Difference]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Figures by prediction and metric, each with its interval, as JSON has them."""
+    return {name: {key: interval(one) for key, one in own.items()} for name, own in found.items()}
+
+
+def agreement_table(found: Figures) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows: a prediction a row, its figures with intervals."""
+    rows = [
+        [name, *(f"{one['value']:.4f} ({one['low']:.3f} to {one['high']:.3f})" for one in own.values())]
+        for name, own in found.items()
+    ]
+    return ["prediction", *TITLES.values()], rows
+
+
+def gain(figures: Figures) -> Iterator[str]:
+    """By how much the model is better than its best rival, in a sentence."""
+    if own := figures.get("gain"):
+        yield (
+            f"Spearman of the model minus that of {own['against']}: {own['value']:+.4f} "
+            f"({own['low']:+.3f} to {own['high']:+.3f}), on {number_of(figures['measured'], 'variant')}"
+        )
+
+
+def doubt(figures: Figures) -> Iterator[str]:
+    """Why what is suggested is worth little, where another prediction ranks the measurements better."""
+    if "agreement" in figures and figures.get("next"):
+        found = figures["agreement"]
+        best = max(found, key=lambda name: float(np.nan_to_num(found[name]["spearman"]["value"])))
+        if best != "model":
+            yield f"{best} ranks what was measured better than this model: do not choose by what it suggests"
 
 
 def training_floor(session: Session) -> Any:

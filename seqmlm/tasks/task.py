@@ -22,6 +22,7 @@ from datetime import datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, TextIO, TypeVar
 
 from seqmlm.data.files import expand
@@ -81,7 +82,7 @@ class CommandConfig:
 
     model: str
     paths: tuple[str, ...] = ()
-    domain: str | None = None
+    domain: str | None = field(default=None, metadata={"also": ("-d",)})
     format: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     on_error: OnError = "raise"
@@ -103,6 +104,9 @@ class TaskConfig(CommandConfig):
     shown: ClassVar[tuple[str, ...]] = ("out", "resume", "report", *CommandConfig.shown)
     inputs: ClassVar[tuple[str, ...]] = ()
     """Fields that name a file which is read beside the paths."""
+
+    later: ClassVar[tuple[str, ...]] = ()
+    """Fields that only what is made of finished rows depends on: a resumed run may have others."""
 
     out: Path | None = None
     format_out: str | None = None
@@ -160,7 +164,8 @@ class Task(ABC, Generic[ConfigT, Item]):
         learnt: it asks a fine-tuned model, and nothing else.
         trains: it makes a model; progress is then that of a training.
         own_format: rows are written in the field's own format (`written`), unless JSON is asked for.
-        formats: further formats that `written` writes, and the endings of their files.
+        formats: further formats that `written` writes, and the endings of their files; a name that ends in
+            .gz or .bgz is packed by bgzip.
 
     Raises:
         UsageError: what makes no sense for this model; before anything is read.
@@ -171,12 +176,12 @@ class Task(ABC, Generic[ConfigT, Item]):
     columns: ClassVar[Mapping[str, Kind]] = {}
     public: ClassVar[frozenset[str]] = frozenset()
     own_format: ClassVar[bool] = False
-    formats: ClassVar[Mapping[str, Sequence[str]]] = {}
     whole: ClassVar[bool] = False
     json_rows: ClassVar[bool] = False
     learnt: ClassVar[bool] = False
     trains: ClassVar[bool] = False
     streams: bool = True
+    formats: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def __init__(self, config: ConfigT, session: Session) -> None:
         self.config, self.session = config, session
@@ -226,7 +231,7 @@ class Task(ABC, Generic[ConfigT, Item]):
 
     def sentence(self, figures: Figures, items: int) -> str:
         """The answer, as a person would say it."""
-        told = ", ".join(f"{name} {_said(value)}" for name, value in figures.items() if _is_cell(value))
+        told = ", ".join(f"{name} {said(value)}" for name, value in figures.items() if _is_cell(value))
         return number_of(items, self.unit) + (f": {told}" if told else "")
 
     def tables(self, figures: Figures) -> Iterable[Table]:
@@ -263,9 +268,9 @@ class Task(ABC, Generic[ConfigT, Item]):
             UsageError: the name of the output says another format.
         """
         out, asked = self.config.out, self.config.format_out
-        suffix = "" if out is None else out.suffix.lower()
-        every = {**FORMATS, **self.formats}
-        by_name = next((name for name, endings in every.items() if suffix in endings), None)
+        name = "" if out is None else out.name.lower()
+        every = {**self.formats, **FORMATS}
+        by_name = next((one for one, endings in every.items() if name.endswith(tuple(endings))), None)
         if asked in every and by_name not in (None, asked):
             raise UsageError(f"{out} is {by_name} by its name, and --format-out says {asked}; leave that out")
         chosen = asked or by_name
@@ -276,7 +281,8 @@ def _is_cell(value: Any) -> bool:
     return isinstance(value, (int, float, str))
 
 
-def _said(value: Cell) -> str:
+def said(value: Cell) -> str:
+    """A figure as people read it."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
@@ -431,9 +437,10 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
     asked = "own" if task.further_format else format_of(config.out, config.format_out)
     lines = as_json or (config.out is not None and config.out.suffix.lower() == ".jsonl")
     own = task.own_format and config.format_out is None and not lines
-    request = {key: value for key, value in asdict(config).items() if key not in _NO_REQUEST}
+    left_out = _NO_REQUEST | {*config.later}
+    request = {key: value for key, value in asdict(config).items() if key not in left_out}
     if config.out is not None:
-        request |= {"sources": list(config.sources), "input": file_facts(task.files())}
+        request |= {"sources": list(config.paths), "input": file_facts(task.files())}
         request |= {"model": file_facts(session.model.files), "precision": session.precision}
     return Rows(
         config.out,

@@ -14,7 +14,7 @@ from seqmlm.domains.variants import Edit, Variant
 from seqmlm.engine.query import Query
 from seqmlm.errors import UsageError
 from seqmlm.inference.session import Session
-from seqmlm.inference.variants import CONVENTIONS, MASKED, VariantScorer
+from seqmlm.inference.variants import BITS, CONVENTIONS, MASKED, VariantScorer
 from seqmlm.tokenizers.residue import STANDARD, TOKENS, ResidueTokenizer
 
 WILDTYPE = "MKTAYIAKQRQISFVKSHFSRQ"
@@ -96,11 +96,10 @@ def test_deletions_and_insertions_have_a_pll_delta_alone(esm: tuple[Session, Any
 
 def test_bits_of_the_wild_type_are_those_of_the_places_asked(esm: tuple[Session, Any]):
     session, model = esm
-    scorer = VariantScorer(session, STANDARD)
-    assert scorer.bits() is None
-    scorer.effects([variant((3, "W"), (4, "C"))])
+    changed, same = VariantScorer(session, STANDARD).effects([variant((3, "W"), (4, "C")), variant()])
+    assert BITS not in same
     rows = [direct(model, WILDTYPE, place, {place})[ID[WILDTYPE[place]]] for place in (3, 4)]
-    assert scorer.bits() == pytest.approx(-np.mean(rows) / np.log(2), abs=1e-5)
+    assert changed[BITS] == pytest.approx(-np.mean(rows) / np.log(2), abs=1e-5)
 
 
 def test_no_pass_is_repeated(esm: tuple[Session, Any]):
@@ -108,6 +107,7 @@ def test_no_pass_is_repeated(esm: tuple[Session, Any]):
     scorer = VariantScorer(esm[0], STANDARD)
     every = [variant((i, new)) for i in range(22) for new in STANDARD if new != WILDTYPE[i]]
     before = esm[0].conditionals().statistics.unique
+    scorer.expect(every)
     scorer.effects(every[:200])
     scorer.effects(every[200:])
     grid = scorer.map(WILDTYPE)
@@ -116,6 +116,16 @@ def test_no_pass_is_repeated(esm: tuple[Session, Any]):
         edit = one.edits[0]
         assert grid[edit.start, STANDARD.index(edit.text)] == pytest.approx(found["masked"], abs=1e-6)
     assert esm[0].conditionals().statistics.unique == before + 22 + 1
+
+
+def test_answers_do_not_depend_on_what_is_in_a_batch(esm: tuple[Session, Any]):
+    """To the last bit: whoever goes on with a run that was stopped has other variants in his first batch."""
+    asked = [*SINGLES, *DOUBLES, *INDELS]
+    whole, rest = VariantScorer(esm[0], STANDARD, pll=True), VariantScorer(esm[0], STANDARD, pll=True)
+    for one in (whole, rest):
+        one.expect(asked)
+    found = whole.effects(asked[:2]) + whole.effects(asked[2:])
+    assert rest.effects(asked[2:]) == found[2:]
 
 
 def test_a_long_protein_is_asked_in_the_window_of_proteingym():

@@ -1,4 +1,4 @@
-"""`seqmlm variants --proteingym`: the benchmark's own layout in and out, and means as it makes them."""
+"""`seqmlm assays`: the benchmark's own layout in and out, and means as it makes them."""
 
 from __future__ import annotations
 
@@ -54,9 +54,8 @@ def folder(tmp_path: Path) -> Path:
 def test_scores_are_written_beside_the_columns_of_the_benchmark(
     seqmlm: Run, esm: Path, folder: Path, tmp_path: Path
 ):
-    done = seqmlm(
-        "variants", esm, "-d", "protein", "--proteingym", folder, "--out", tmp_path / "scores", "--json"
-    ).ok()
+    out = tmp_path / "scores" / "summary.csv"
+    done = seqmlm("assays", esm, folder, "-d", "protein", "--out", out, "--json").ok()
     assert set(done.json["assays"]) == {"ONE_A_2020", "TWO_A_2020"}
     scorer = VariantScorer(Session.open(str(esm), domain="protein", expert="none"), STANDARD)
     for name, text in WILDTYPES.items():
@@ -79,18 +78,18 @@ def test_scores_are_written_beside_the_columns_of_the_benchmark(
 def test_an_interrupted_benchmark_is_resumed(
     seqmlm: Run, esm: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    given = ("variants", esm, "-d", "protein", "--proteingym", folder, "--json", "--out")
-    whole = seqmlm(*given, tmp_path / "whole")
-    calls = stop_at(monkeypatch, VariantScorer, "effects", 2, KeyboardInterrupt())
-    assert seqmlm(*given, tmp_path / "scores").code == 130
-    seqmlm(*given, tmp_path / "scores", "--resume", "--convention", "wt").refused(4, "cannot continue")
-    done = seqmlm(*given, tmp_path / "scores", "--resume").ok()
-    assert [len(variants) for (variants,) in calls[2:]] == [80]  # of the second assay alone
-    assert done.json["assays"] == whole.json["assays"]
+    monkeypatch.setattr("seqmlm.tasks.task.BATCH_RECORDS", 50)
+    given = ("assays", esm, folder / "reference.csv", "-d", "protein", "--json", "--out")
+    whole, out = seqmlm(*given, tmp_path / "whole" / "summary.csv"), tmp_path / "scores" / "summary.csv"
+    calls = stop_at(monkeypatch, VariantScorer, "effects", 3, KeyboardInterrupt())
+    assert seqmlm(*given, out).code == 130
+    seqmlm(*given, out, "--resume", "--convention", "wt").refused(4, "cannot continue")
+    done = seqmlm(*given, out, "--resume").ok()
+    assert [len(variants) for (variants,) in calls[3:]] == [50, 18]  # 168 of both assays together
+    assert done.json == whole.json
     files = {path.name: path.read_bytes() for path in (tmp_path / "scores").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
-    done = seqmlm("variants", esm, "-d", "protein", "--proteingym", folder, "--resume")
-    assert (done.code, "--resume continues" in done.err) == (2, True)
+    assert files.keys() == {"summary.csv", "ONE_A_2020.csv", "TWO_A_2020.csv"}
 
 
 def test_subjects_and_kinds_count_alike():
@@ -109,19 +108,20 @@ def test_subjects_and_kinds_count_alike():
     assert overall.low < overall.value < overall.high
 
 
-@pytest.mark.parametrize("given", [("--first", "0"), ("--cutoff", "0"), ("--next", "2"), ("--measured", "x")])
-def test_what_the_reference_file_says_is_not_given_too(
-    seqmlm: Run, esm: Path, folder: Path, given: tuple[str, str]
-):
-    seqmlm("variants", esm, "-d", "protein", "--proteingym", folder, *given).refused(2, "leave the rest out")
-
-
-def test_folders_that_are_none(seqmlm: Run, esm: Path, folder: Path, tmp_path: Path):
-    (tmp_path / "empty").mkdir()
-    given = ("variants", esm, "-d", "protein", "--proteingym")
-    seqmlm(*given, tmp_path / "empty").refused(3, "no reference file with DMS_id")
+def test_requests_that_make_no_sense(seqmlm: Run, esm: Path, folder: Path, tmp_path: Path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "some.csv").write_text("mutant\nA1W\n")
+    given = ("assays", esm, "-d", "protein")
+    seqmlm(*given, tmp_path / "other").refused(3, "no reference file with DMS_id")
+    seqmlm(*given, folder, folder).refused(2, "name one folder")
+    over = folder / "DMS" / "summary.csv"
+    seqmlm(*given, folder, "--out", over).refused(2, "ONE_A_2020.csv", "one of the inputs")
+    table = folder / "DMS" / "TWO_A_2020.csv"
+    lines = table.read_text()
+    table.write_text(lines.replace("DMS_score,", "small,"))
+    seqmlm(*given, folder).refused(2, "have a column 'small' already")
+    table.write_text(lines.replace("DMS_score,", "score,"))
+    seqmlm(*given, folder).refused(3, "TWO_A_2020.csv", "no such field")
     for path in (folder / "DMS").glob("*"):
         path.unlink()
     seqmlm(*given, folder).refused(3, "no table of an assay")
-    seqmlm(*given, folder, "--measured", "DMS_score").refused(2, "leave the rest out")
-    seqmlm("variants", esm).refused(2, "name a file of variants")

@@ -78,7 +78,7 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
 
     wildtype = fasta(tracked_workspace / "wt.fasta", given[:1])
     variants = written(tracked_workspace / "variants.txt", "A1C\nA1C:G9F\nF5C\n")
-    found = seqmlm("variants", "fam", variants, "--wildtype", wildtype, "--convention", "mutant").ok()
+    found = seqmlm("variants", "fam", variants, "--wildtype", wildtype, "--set", "convention=mutant").ok()
     one, both, other = (json.loads(line)["effect"] for line in found.out.splitlines())
     assert one < other
     assert both > one

@@ -14,7 +14,6 @@ from stopped import stop_at
 from text_models import text_model
 from written import written
 
-from seqmlm.inference import runner
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import MASKED, VariantScorer
 from seqmlm.tokenizers.residue import STANDARD
@@ -63,25 +62,27 @@ def test_rows(seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path):
     assert (gone["convention"], gone["masked"]) == ("pll_delta", None)
     assert stop["effect"] is stop["convention"] is None
     assert same["effect"] == 0
+    assert (same["wildtype_bits"], gone["wildtype_bits"]) == (None, None)
+    assert two["wildtype_bits"] > 0
     assert "scored 5 of 6 variants" in done.err
     assert "1 of 6 variants are deletions or insertions" in done.err
-    assert "1 variant with a stop codon" in done.err
+    assert "a stop codon: not scored, as no residue stands there: 1" in done.err
     assert "the model does not know this wild type: " in done.err
 
 
 def test_conventions_and_formats(seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path):
     asked, out = table(tmp_path, "A4W:Y5C", "K2del"), tmp_path / "rows.csv"
     given = ("variants", esm, asked, "-d", "protein", "--wildtype", wildtype, "--out", out)
-    assert seqmlm(*given, "--convention", "pll_delta").code == 0
+    assert seqmlm(*given, "--set", "convention=pll_delta").code == 0
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert [row["effect"] == row["pll_delta"] != "" for row in rows] == [True, True]
     assert rows[0]["pll_delta"] != rows[0]["masked"]
-    seqmlm(*given, "--convention", "mask_fil").refused(2, "did you mean 'mask_fill'")
+    seqmlm(*given, "--set", "convention=mask_fil").refused(2, "must be one of masked, wt, mask_fill")
 
 
 def test_agreement(seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_path: Path):
     given = ("variants", esm, measured, "-d", "protein", "--wildtype", wildtype, "--measured", "fitness")
-    done = seqmlm(*given, "--prediction", "opposite", "--cutoff", "0", "--json").ok()
+    done = seqmlm(*given, "--set", "prediction=[opposite]", "--set", "cutoff=0", "--json").ok()
     found = done.json
     assert (found["variants"], found["measured"]) == (399, 399)
     assert set(found["agreement"]) == {"model", "opposite", "BLOSUM62"}
@@ -90,11 +91,13 @@ def test_agreement(seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_p
     assert found["agreement"]["opposite"]["spearman"]["value"] == pytest.approx(-1, abs=1e-6)
     assert found["gain"]["against"] == "BLOSUM62"
     assert 0 < found["fit"] < 399
-    part = seqmlm(*given, "--prediction", "reported", "--json").json
+    part = seqmlm(*given, "--set", "prediction=[reported]", "--json").json
     assert part["measured"] == 19
-    shown = seqmlm(*given)
-    assert shown.out.splitlines()[0].split("\t") == ["prediction", "Spearman", "NDCG@10%", "AUC", "MCC"]
-    assert "Spearman of the model minus that of BLOSUM62: +" in shown.err
+    told, *_, gain, header, first = seqmlm(*given).out.splitlines()[:-1]
+    assert told == "scored 399 of 399 variants"
+    assert gain.startswith("Spearman of the model minus that of BLOSUM62: +")
+    assert header.split("\t") == ["prediction", "Spearman", "NDCG@10%", "AUC", "MCC"]
+    assert first.split("\t")[1].startswith("1.0000 (")
 
 
 def test_next_is_fit_unmeasured_and_of_another_place(
@@ -121,9 +124,9 @@ def test_what_ranks_worse_than_others_says_so_beside_its_suggestions(
     table.write_text("\n".join([f"{head},other", *rows]) + "\n")
     given = ("variants", esm, table, "-d", "protein", "--wildtype", wildtype, "--next", "1")
     good = seqmlm(*given, "--measured", "fitness")
-    assert "do not choose" not in good.err
-    bad = seqmlm(*given, "--measured", "other", "--prediction", "other")
-    assert "other ranks what was measured better than this model: do not choose" in bad.err
+    assert "do not choose" not in good.out
+    bad = seqmlm(*given, "--measured", "other", "--set", "prediction=[other]")
+    assert "other ranks what was measured better than this model: do not choose" in bad.out
 
 
 def test_a_report_and_its_run(
@@ -142,13 +145,14 @@ def test_a_report_and_its_run(
     runs = seqmlm("runs", "list", "--json").json
     assert [one["name"].startswith("variants-") for one in runs] == [True]
     shown = seqmlm("runs", "show", runs[0]["name"], "--json").json
-    assert shown["metrics"]["spearman"] == pytest.approx(1, abs=1e-6)
-    assert shown["metrics"]["BLOSUM62/auc"] > 0
+    assert shown["metrics"]["agreement/model/spearman/value"] == pytest.approx(1, abs=1e-6)
+    assert shown["metrics"]["agreement/BLOSUM62/auc/value"] > 0
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
-@pytest.mark.parametrize("end", ["crash", "signal"])
-def test_an_interrupted_run_is_resumed(seqmlm, esm, wildtype, tmp_path, monkeypatch, name, end):
+def test_what_is_made_of_all_rows_can_be_asked_for_later(
+    seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A run goes on that was stopped in the middle of its batches, with the same bytes and figures."""
     random = np.random.default_rng(1)
     rows = ["mutant,fitness", "W1A,0"]
     for _ in range(600):
@@ -157,28 +161,17 @@ def test_an_interrupted_run_is_resumed(seqmlm, esm, wildtype, tmp_path, monkeypa
         changes = [f"{WILDTYPE[at]}{at + 1}{to}" for at, to in zip((first, second), new, strict=True)]
         rows.append(f"{':'.join(changes)},{random.normal()}")
     asked = written(tmp_path / "doubles.csv", "\n".join([*rows, "W1A,0"]) + "\n")
-    given = ("variants", esm, asked, "-d", "protein", "--wildtype", wildtype, "--on-error", "quarantine")
-    compared = (*given, "--measured", "fitness", "--json", "--out")
-    whole = seqmlm(*compared, tmp_path / f"whole-{name}").ok()
-
-    error = SystemExit(9) if end == "crash" else None
-    calls = stop_at(monkeypatch, VariantScorer, "effects", 3, error)
-    monkeypatch.setattr(runner, "COMMIT_RECORDS", 1)
-    out = tmp_path / name
-    stopped = seqmlm(*given, "--out", out)
-    assert stopped.code == (9 if end == "crash" else 143), stopped.err
-    assert end == "crash" or "stopped; run the same command with --resume to complete" in stopped.err
-    seqmlm(*given, "--out", out, "--resume", "--convention", "wt").refused(4, "cannot continue")
-    done = seqmlm(*compared, out, "--resume")  # what is made of all rows can be asked for later
-    assert done.code == 0, done.err
-    assert f"continuing {out} after 512 records" in done.err
+    given = ("variants", esm, asked, "-d", "protein", "--wildtype", wildtype, "--on-error", "skip")
+    compared, out = (*given, "--measured", "fitness", "--json", "--out"), tmp_path / "rows.csv"
+    whole = seqmlm(*compared, tmp_path / "whole.csv").ok()
+    calls = stop_at(monkeypatch, VariantScorer, "effects", 3, SystemExit(9))
+    assert seqmlm(*given, "--out", out).code == 9
+    seqmlm(*given, "--out", out, "--resume", "--set", "convention=wt").refused(4, "cannot continue")
+    done = seqmlm(*compared, out, "--resume").ok()
+    assert f"continuing {out} after 512 items" in done.err
     assert [len(variants) for (variants,) in calls[3:]] == [600 - 512]
-    assert out.read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
-    bad = [Path(f"{one}.quarantine.jsonl").read_text() for one in (out, tmp_path / f"whole-{name}")]
-    assert (bad[0], bad[0].count("\n")) == (bad[1], 2)
-    left = {key: value for key, value in whole.json.items() if key not in ("seconds", "passes")}
-    assert {key: done.json[key] for key in left} == left
-    assert sorted(one.name for one in tmp_path.glob(f"{name}*")) == [name, f"{name}.quarantine.jsonl"]
+    assert out.read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert done.json == whole.json
 
 
 def test_bad_input(seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_path: Path):
@@ -193,15 +186,16 @@ def test_bad_input(seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_p
         (3, "'1' at 22 is no residue", (tmp_path / "sequences.csv",)),
         (3, "no such field (did you mean 'fitness'", (measured, "--measured", "fitnes")),
         (3, "not a number", (measured, "--measured", "mutant")),
-        (3, "no such field", (measured, "--column", "nothing")),
-        (2, "--measured", (measured, "--prediction", "opposite")),
+        (3, "no such field", (measured, "--set", "column=nothing")),
+        (2, "--measured", (measured, "--set", "prediction=[opposite]")),
+        (2, "name one file of variants", (measured, outside)),
         (3, "nowhere.csv", (tmp_path / "nowhere.csv",)),
     ]
     for code, told, given in cases:
         seqmlm("variants", esm, *given, "-d", "protein", "--wildtype", wildtype).refused(code, told)
     done = seqmlm("variants", esm, outside, "-d", "protein", "--wildtype", wildtype, "--on-error", "skip")
     assert (done.code, len(done.out.splitlines())) == (0, 1)
-    assert "1 left out" in done.err
+    assert "Q99W: 99 is outside the wild type, whose residues are 1 to 22: 1" in done.err
 
 
 def test_a_model_of_another_field(seqmlm: Run, wildtype: Path, measured: Path, tmp_path: Path):
@@ -220,10 +214,10 @@ def test_published_correlations(seqmlm: Run, esm: Path, tmp_path: Path, real_dat
 
     with gzip.open(folder / "P62593_BLAT_variants_esm_example.fasta.gz", "rt") as lines:
         (tmp_path / "blat.fasta").write_text("".join([next(lines), next(lines)]))
-    asked = [part for name in names for part in ("--prediction", f"mutation_effect_prediction_{name}")]
+    predictions = ",".join(f"mutation_effect_prediction_{name}" for name in names)
     done = seqmlm(
         "variants", esm, labelled, "-d", "protein", "--wildtype", tmp_path / "blat.fasta",
-        "--measured", "2500", *asked, "--json",
+        "--measured", "2500", "--set", f"prediction=[{predictions}]", "--json",
     )  # fmt: skip
     assert done.code == 0, done.err
     assert (done.json["variants"], done.json["measured"]) == (4996, 4788)
@@ -247,10 +241,13 @@ def test_the_family_of_a_domain(tmp_path: Path, real_data: Path):
         pytest.skip("these files are not here")
     wildtype = "GNIFIKNLHPDIDNKALYDTFSVFGDILSSKIATDENGKSKGFGFVHFEEEGAAKEAIDALNGMLLNGQEIYVAP"
     (tmp_path / "wt.fasta").write_text(f">pab1\n{wildtype}\n")
-    said = list[str]()
+    problems = Problems()
     asked = VariantTable(path=str(file), wildtype=str(tmp_path / "wt.fasta"))
-    variants = list(PROTEIN.variants().read(asked, Problems(), said.append))
-    assert "the first residue of the wild type 126: so 75 of 75 places fit" in said[0]
+    variants = list(PROTEIN.variants().read(asked, problems))
+    assert (
+        problems.counts["the table numbers the first residue of the wild type 126; of its 75 places fit"]
+        == 75
+    )
     predict = PROTEIN.variants().rivals([wildtype], str(family))["site-independent"]
     pairs = [(float(one.fields["score"]), predict(one)) for one in variants if one.scored]
     known = [pair for pair in pairs if pair[1] is not None]

@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice
-from pathlib import Path
-from typing import IO, Any, ClassVar, NamedTuple
+from itertools import chain, groupby, islice
+from operator import itemgetter
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -25,9 +24,8 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.features import known_as
 from seqmlm.data.rows import read_rows
 from seqmlm.domains.dna.bed import indexed
-from seqmlm.domains.variants import Annotated, Edit, Predict, Variant, Variants, VariantTable, changes
-from seqmlm.engine.durable import move_into_place, refuse_irregular
-from seqmlm.errors import DataError, StateError, UsageError, number_of
+from seqmlm.domains.variants import Edit, Predict, Variant, Variants, VariantTable, changes
+from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.tokenizers.nucleotide import BASES, reverse_complement
 
 WINDOW = 512
@@ -56,7 +54,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 
 _BASES = re.compile(r"[ACGTNacgtn]+")
 _NUMBER = re.compile(r"\d{1,18}")
-_COLUMNS = ("chrom", "pos", "ref", "alt")
+COLUMNS = ("chrom", "pos", "ref", "alt")
 _SUFFIXES = (".vcf", ".vcf.gz", ".vcf.bgz")
 
 
@@ -64,12 +62,10 @@ class _Allele(NamedTuple):
     """An allele as it is written.
 
     Args:
-        number: among those of its line, from 0 on.
         bad: what is wrong with its line; the other fields mean nothing then.
     """
 
     line: int
-    number: int
     chrom: str
     pos: int
     ref: str
@@ -83,17 +79,19 @@ class DNAVariants(Variants):
 
     letters = BASES
     windows = True
-    columns: ClassVar[Mapping[str, Any]] = {"chrom": "text", "pos": "integer", "ref": "text", "alt": "text"}
+    columns = COLUMNS
+    formats: ClassVar[Mapping[str, Sequence[str]]] = {"vcf": _SUFFIXES}
 
-    def read(self, table: VariantTable, problems: Problems, say: Callable[[str], None]) -> Iterator[Variant]:
+    def read(self, table: VariantTable, problems: Problems) -> Iterator[Variant]:
         if table.wildtype is None:
             raise UsageError("variants of DNA are checked against a genome: name it with --reference FILE.fa")
         if table.column is not None or table.first is not None:
-            raise UsageError("--column and --first are for proteins; DNA has chrom, pos, ref and alt")
-        passed = Counter[str]()
+            raise UsageError("column and first are for proteins; DNA has chrom, pos, ref and alt")
+        if table.copied and not _is_vcf(table.path):
+            raise UsageError("a scored VCF is a copy of a VCF, and the variants are a table: name a .csv")
         with indexed(table.wildtype, "--reference") as genome:
-            place = _Placed(genome, table, passed)
-            alleles = _vcf(table.path) if _is_vcf(table.path) else _rows(table.path)
+            place = _Placed(genome, table, problems)
+            alleles = _vcf(table) if _is_vcf(table.path) else _rows(table.path)
             first = list(islice(alleles, FIRST_ROWS))
             place.same_genome(first)
             for one in chain(first, alleles):
@@ -105,8 +103,6 @@ class DNAVariants(Variants):
                     continue
                 if found is not None:
                     yield found
-        for reason, count in sorted(passed.items()):
-            say(f"{number_of(count, 'allele')} not scored: {reason}")
 
     def mirrored(self, variant: Variant) -> Variant | None:
         """The reverse complement."""
@@ -120,7 +116,7 @@ class DNAVariants(Variants):
     def rivals(self, wildtypes: Sequence[str], alignment: str | None) -> Mapping[str, Predict]:
         """Transitions before transversions; and how frequent the triplet of bases is in the windows."""
         if alignment is not None:
-            raise UsageError("--alignment is for proteins: a genome's variants have no family")
+            raise UsageError("an alignment is for proteins: a genome's variants have no family")
         counts = Counter[str]()
         for text in wildtypes:
             for strand in (text, reverse_complement(text)):
@@ -150,13 +146,17 @@ class DNAVariants(Variants):
 
         return {"transition": transition, "triplet frequencies": triplets}
 
-    def annotated(self, table: VariantTable, out: Path, note: str) -> Annotated | None:
-        """The same VCF with `SEQMLM_LLR` in INFO; a name in .gz is packed by bgzip."""
-        if not out.name.lower().endswith(_SUFFIXES):
-            return None
-        if not _is_vcf(table.path):
-            raise UsageError("a scored VCF is a copy of a VCF, and the variants are a table: name a .csv")
-        return _ScoredVCF(table.path, out, note)
+    def copy(self, path: str, rows: Iterator[Mapping[str, Any]], note: str) -> Iterator[str]:
+        """The same VCF with `SEQMLM_LLR` in INFO; every other column stays as it is."""
+        scored = groupby(rows, key=itemgetter("line"))
+        line, own = next(scored, (0, ()))
+        for number, text in lines(path, Problems()):
+            if text.startswith("#CHROM"):
+                yield f"##INFO=<ID={INFO},Number=A,Type=Float,Description={json.dumps(note)}>\n"
+            if number == line:
+                text = _with_effects(text, {row["alt"]: row["effect"] for row in own})
+                line, own = next(scored, (0, ()))
+            yield f"{text}\n"
 
 
 def _is_vcf(path: str) -> bool:
@@ -169,11 +169,11 @@ class _Placed:
     Args:
         genome: for random access.
         table: the path, and how much the model sees at once.
-        passed: counts alleles that have no score, by reason.
+        problems: notes alleles that have no score.
     """
 
-    def __init__(self, genome: Any, table: VariantTable, passed: Counter[str]) -> None:
-        self._genome, self._table, self._passed = genome, table, passed
+    def __init__(self, genome: Any, table: VariantTable, problems: Problems) -> None:
+        self._genome, self._table, self._problems = genome, table, problems
         self._window = min(WINDOW, table.window or WINDOW)
 
     def same_genome(self, first: Sequence[_Allele]) -> None:
@@ -221,7 +221,7 @@ class _Placed:
         if (there := self._at(contig, one.pos, len(ref))) != ref:
             raise ValueError(f"the reference has {_short(there)} at {contig}:{one.pos}, not {_short(ref)}")
         if one.alt == "." or not _BASES.fullmatch(alt):
-            self._passed["no sequence (*, <DEL>, a breakend, or no alternative)"] += 1
+            self._problems.note("an allele that is no sequence (*, <DEL>, a breakend, or none): not scored")
             return None
         edits = changes(ref, alt)
         begin = one.pos - 1 + (edits[0].start if edits else 0)
@@ -230,18 +230,18 @@ class _Placed:
         width = self._window - (self._window - (end - begin)) % 2
         scored = "N" not in alt + ref and max(end - begin, len(alt)) <= width // 2
         if not scored:
-            self._passed[f"N, or longer than half a window ({width // 2:,} bases)"] += 1
+            self._problems.note(f"N, or longer than half a window ({width // 2:,} bases): not scored")
         start = max(0, min(begin - (width - (end - begin)) // 2, size - width))
         letters = _bases(str(self._genome[contig][start : start + width]))
         offset = one.pos - 1 - start
-        fields = {**one.fields, **dict(zip(_COLUMNS, (one.chrom, one.pos, one.ref, one.alt), strict=True))}
+        fields = {**one.fields, **dict(zip(COLUMNS, (one.chrom, one.pos, one.ref, one.alt), strict=True))}
         return Variant(
             name=f"{one.chrom}:{one.pos}{_short(one.ref)}>{_short(one.alt)}",
             wildtype=letters,
             edits=tuple(Edit(e.start + offset, e.end + offset, e.text) for e in edits) if scored else (),
             source=self._table.path,
             line=one.line,
-            fields={**fields, _NUMBER_OF_ALLELE: one.number},
+            fields=fields,
             scored=scored,
             flank=FLANK,
         )
@@ -249,9 +249,6 @@ class _Placed:
     def _at(self, contig: str, pos: int, count: int) -> str:
         """What the reference has there, in capitals."""
         return str(self._genome[contig][max(0, pos - 1) : max(0, pos - 1 + count)]).upper()
-
-
-_NUMBER_OF_ALLELE = "allele"
 
 
 def _bases(letters: str) -> str:
@@ -263,15 +260,18 @@ def _short(letters: str) -> str:
     return letters if len(letters) <= 20 else f"{letters[:20]}... ({len(letters):,} bases)"
 
 
-def _vcf(path: str) -> Iterator[_Allele]:
+def _vcf(table: VariantTable) -> Iterator[_Allele]:
     """The alleles of a VCF, a line with several split."""
     declared: dict[str, None] = {}
-    header = False
+    header, path = False, table.path
     for number, text in lines(path, Problems()):
         if text.startswith("#"):
             header = header or text.startswith("#CHROM")
             if (match := re.match(r"##INFO=<ID=([^,>]+)", text)) is not None:
                 declared[match[1]] = None
+                if table.copied and match[1] == INFO:
+                    remedy = f"take it out first: bcftools annotate -x INFO/{INFO}"
+                    raise DataError(f"the VCF has {INFO} already", source=path, line=number, remedy=remedy)
             continue
         if not text.strip():
             continue
@@ -281,14 +281,14 @@ def _vcf(path: str) -> Iterator[_Allele]:
         cells = text.split("\t")
         if len(cells) < 8 or not _NUMBER.fullmatch(cells[1]) or not _BASES.fullmatch(cells[3]):
             reason = "not a line of a VCF: eight columns are wanted, POS a whole number, REF bases"
-            yield _Allele(number, 0, "", 0, "", "", {}, reason)
+            yield _Allele(number, "", 0, "", "", {}, reason)
             continue
         info = _info(cells[7])
         alts = cells[4].split(",")
         for at, alt in enumerate(alts):
             own = {name: _of_allele(value, at, len(alts)) for name, value in info.items()}
             fields = {**declared, "id": cells[2], "qual": None if cells[5] == "." else cells[5], **own}
-            yield _Allele(number, at, cells[0], int(cells[1]), cells[3], alt, fields)
+            yield _Allele(number, cells[0], int(cells[1]), cells[3], alt, fields)
 
 
 def _info(cell: str) -> dict[str, str | None]:
@@ -321,102 +321,21 @@ def _rows(path: str) -> Iterator[_Allele]:
             if missing := [name for name in NAMES if name not in columns]:
                 remedy = "a table of DNA variants has chrom, pos (from 1 on), ref and alt; or give a VCF"
                 raise DataError(f"no column {missing[0]}", source=path, line=line, remedy=remedy)
-        chrom, pos, ref, alt = (str(fields.get(columns[name], "")).strip() for name in _COLUMNS)
+        chrom, pos, ref, alt = (str(fields.get(columns[name], "")).strip() for name in COLUMNS)
         if not _NUMBER.fullmatch(pos) or not _BASES.fullmatch(ref) or not chrom:
             reason = "not a variant: chrom, pos (a whole number), ref and alt (bases) are wanted"
-            yield _Allele(line, 0, "", 0, "", "", {}, reason)
+            yield _Allele(line, "", 0, "", "", {}, reason)
             continue
-        for at, one in enumerate(alt.split(",")):
-            yield _Allele(line, at, chrom, int(pos), ref, one, fields)
+        for one in alt.split(","):
+            yield _Allele(line, chrom, int(pos), ref, one, fields)
 
 
-class _ScoredVCF(Annotated):
-    """A copy of a VCF, line by line: every column but INFO stays as it is.
-
-    Args:
-        source: the VCF. out: its copy. note: what the effects are.
-    """
-
-    def __init__(self, source: str, out: Path, note: str) -> None:
-        self._out, self._partial = out, out.with_name(f"{out.name}.partial")
-        self._line: tuple[int, list[tuple[int, float | None]]] | None = None
-        self._source, self._note, self._closed = source, note, False
-        self._lines = lines(source, Problems())
-        try:
-            refuse_irregular(out)
-            self._file = _opened(self._partial, packed=out.suffix.lower() in (".gz", ".bgz"))
-        except OSError as error:
-            raise StateError(f"cannot write {out}: {error.strerror}") from None
-
-    def write(self, effects: Sequence[tuple[Variant, float | None]]) -> None:
-        for variant, value in effects:
-            if self._line is None or self._line[0] != variant.line:
-                self._upto()
-                self._line = (variant.line, [])
-            self._line[1].append((int(variant.fields[_NUMBER_OF_ALLELE]), value))
-
-    def _upto(self) -> None:
-        """Copy up to the line that is complete now."""
-        if self._line is None:
-            return
-        wanted, values = self._line
-        for number, text in self._lines:
-            if number == wanted:
-                self._put(_with_effects(text, values))
-                return
-            self._copy(number, text)
-
-    def _copy(self, number: int, text: str) -> None:
-        if text.startswith(f"##INFO=<ID={INFO},"):
-            remedy = f"take it out first: bcftools annotate -x INFO/{INFO}"
-            raise DataError(f"the VCF has {INFO} already", source=self._source, line=number, remedy=remedy)
-        if text.startswith("#CHROM"):
-            self._put(f"##INFO=<ID={INFO},Number=A,Type=Float,Description={json.dumps(self._note)}>")
-        self._put(text)
-
-    def _put(self, text: str) -> None:
-        try:
-            self._file.write(f"{text}\n".encode())
-        except OSError as error:
-            raise StateError(f"cannot write {self._out}: {error.strerror}") from None
-
-    def finish(self) -> None:
-        self._upto()
-        self._line = None
-        for number, text in self._lines:
-            self._copy(number, text)
-        self._release()
-        try:
-            move_into_place(self._partial, self._out)
-        except OSError as error:
-            raise StateError(f"cannot write {self._out}: {error.strerror}") from None
-
-    def close(self) -> None:
-        with suppress(OSError):  # what is left is thrown away
-            self._release()
-        self._partial.unlink(missing_ok=True)
-
-    def _release(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._file.close()
-
-
-def _opened(path: Path, *, packed: bool) -> IO[bytes]:
-    from Bio import bgzf
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file: IO[bytes] = bgzf.BgzfWriter(str(path), "wb") if packed else path.open("wb")
-    return file
-
-
-def _with_effects(text: str, values: Iterable[tuple[int, float | None]]) -> str:
+def _with_effects(text: str, known: Mapping[str, float | None]) -> str:
     """A line with the effects of its alleles in INFO; as it was where none has one."""
-    known = dict(values)
-    if all(value is None for value in known.values()):
-        return text
     cells = text.split("\t")
-    count = cells[4].count(",") + 1
-    told = ",".join("." if (value := known.get(at)) is None else f"{value:.6g}" for at in range(count))
-    cells[7] = f"{INFO}={told}" if cells[7] == "." else f"{cells[7].rstrip(';')};{INFO}={told}"
+    values = [known.get(alt) for alt in cells[4].split(",")]
+    if all(value is None for value in values):
+        return text
+    told = f"{INFO}={','.join('.' if value is None else f'{value:.6g}' for value in values)}"
+    cells[7] = told if cells[7] == "." else f"{cells[7].rstrip(';')};{told}"
     return "\t".join(cells)

@@ -8,7 +8,7 @@ Tables number residues as their authors do; that a wild type begins elsewhere is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -147,7 +147,7 @@ class ProteinVariants(Variants):
     def __init__(self, domain: Domain) -> None:
         self._domain = domain
 
-    def read(self, table: VariantTable, problems: Problems, say: Callable[[str], None]) -> Iterator[Variant]:
+    def read(self, table: VariantTable, problems: Problems) -> Iterator[Variant]:
         wildtype = table.sequence
         if wildtype is None and table.wildtype is not None:
             wildtype = self._wildtype(table.wildtype)
@@ -158,7 +158,7 @@ class ProteinVariants(Variants):
         of: dict[str, list[_Row]] = {}
         for row in rows:
             of.setdefault(row.wildtype, []).append(row)
-        firsts = {sequence: _numbering(table, own, sequence, say) for sequence, own in of.items()}
+        firsts = {sequence: _numbering(table, own, sequence, problems) for sequence, own in of.items()}
         found = list[Variant]()
         for row in rows:
             try:
@@ -166,8 +166,8 @@ class ProteinVariants(Variants):
             except ValueError as error:
                 bad.append(_bad(str(error), table.path, row.line))
         _refuse(sorted(bad, key=lambda one: one.line or 0), problems)
-        if stops := sum(not one.scored for one in found):
-            say(f"{number_of(stops, 'variant')} with a stop codon: not scored, as no residue stands there")
+        stops = sum(not one.scored for one in found)
+        problems.note("a stop codon: not scored, as no residue stands there", stops)
         yield from found
 
     def _records(self, path: str, **options: Any) -> Iterator[Record]:
@@ -228,9 +228,10 @@ class ProteinVariants(Variants):
 
         Assays whose table is not there are left out.
         """
-        files = {path.name.removesuffix(".gz"): path for path in sorted(folder.rglob("*.csv*"), reverse=True)}
+        root = folder.parent if folder.is_file() else folder
+        files = {path.name.removesuffix(".gz"): path for path in sorted(root.rglob("*.csv*"), reverse=True)}
         found, reference = [], None
-        for path in files.values():
+        for path in [folder] if folder.is_file() else files.values():
             for line, row in read_rows(str(path)):
                 if not {"DMS_id", "target_seq"} <= row.keys():
                     break
@@ -282,7 +283,7 @@ def _columns(fields: Mapping[str, Any], table: VariantTable, line: int) -> tuple
             "no column with a known name for the variants",
             source=table.path,
             line=line,
-            remedy=f"name it with --column; known: {', '.join((*NAMES[:4], *SEQUENCES[:2]))}",
+            remedy=f"name it with --set column=NAME; known: {', '.join((*NAMES[:4], *SEQUENCES[:2]))}",
         )
     return (known,)
 
@@ -319,7 +320,7 @@ def _refuse(bad: Sequence[DataError], problems: Problems) -> None:
         problems.bad(one)
 
 
-def _numbering(table: VariantTable, rows: Sequence[_Row], wildtype: str, say: Callable[[str], None]) -> int:
+def _numbering(table: VariantTable, rows: Sequence[_Row], wildtype: str, problems: Problems) -> int:
     """The number that a table gives to the first residue of the wild type.
 
     Raises:
@@ -354,13 +355,11 @@ def _numbering(table: VariantTable, rows: Sequence[_Row], wildtype: str, say: Ca
             f"{len(places)} places do, at best, where its first residue is number {best}",
             source=table.path,
             line=wrong[1],
-            remedy="check the wild type, or say the number of its first residue with --first",
+            remedy="check the wild type, or say the number of its first residue with --set first=NUMBER",
         )
     if best != 1:
-        say(
-            f"{table.path} numbers the first residue of the wild type {best}: "
-            f"so {fit.sum()} of {len(places)} places fit"
-        )
+        said = f"the table numbers the first residue of the wild type {best}; of its {len(places)} places fit"
+        problems.note(said, int(fit.sum()))
     return best
 
 

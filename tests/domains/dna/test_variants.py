@@ -21,11 +21,10 @@ from tiny_models import random_model
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna.overlapping import KmerTokenizer
-from seqmlm.domains.dna.variants import FLANK, DNAVariants, _ScoredVCF
+from seqmlm.domains.dna.variants import FLANK, DNAVariants
 from seqmlm.domains.variants import Edit, Variant, VariantTable
-from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.inference import model_folder, runner
-from seqmlm.inference.runner import Runner
+from seqmlm.errors import DataError, UsageError
+from seqmlm.inference import model_folder
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import VariantScorer
 from seqmlm.tokenizers.base import Tokenizer
@@ -85,10 +84,10 @@ def vcf(folder: Path, *rows: str, name: str = "calls.vcf") -> Path:
     return path
 
 
-def read(path: Path, reference: Path, on_error: Any = "raise") -> tuple[list[Variant], list[str], Problems]:
-    said, problems = list[str](), Problems(on_error)
+def read(path: Path, reference: Path, on_error: Any = "raise") -> tuple[list[Variant], Problems]:
+    problems = Problems(on_error)
     table = VariantTable(path=str(path), wildtype=str(reference), window=WINDOW)
-    return list(DNAVariants().read(table, problems, said.append)), said, problems
+    return list(DNAVariants().read(table, problems)), problems
 
 
 def by_hand(own: Session, text: str, masked: set[int], asked: int) -> np.ndarray[Any, Any]:
@@ -183,13 +182,13 @@ def test_conventions_of_single_letters_are_refused_for_others(seqmlm: Run, refer
     model_folder.write(tmp_path / "kmers", own.rows, own.tokenizer, own.card)
     asked = vcf(tmp_path, row(100))
     given = ("variants", tmp_path / "kmers", asked, "--reference", reference)
-    seqmlm(*given, "--convention", "wt").refused(2, "use masked or pll_delta")
+    seqmlm(*given, "--set", "convention=wt").refused(2, "use masked or pll_delta")
     assert seqmlm(*given).code == 0
 
 
 def test_windows_and_names(tmp_path: Path, reference: Path):
     rows = [row(1), row(100), row(300), row(60, contig="chr2"), row(10, contig="chr2")]
-    found, _, _ = read(vcf(tmp_path, *rows, name="calls.vcf.gz"), reference)
+    found, _ = read(vcf(tmp_path, *rows, name="calls.vcf.gz"), reference)
     assert [one.line for one in found] == [5, 6, 7, 8, 9]
     first, middle, last, named, lower = found
     assert (first.wildtype, first.edits[0].start) == (CHR1[:WINDOW], 0)  # shifted, not padded
@@ -213,8 +212,8 @@ def test_lines_of_several_alleles_and_alleles_that_are_none(tmp_path: Path, refe
         row(108, CHR1[107].lower()),
         row(110, "N"),
     ]
-    found, said, _ = read(vcf(tmp_path, *rows), reference)
-    assert [(one.line, one.fields["allele"]) for one in found[:2]] == [(5, 0), (5, 1)]
+    found, problems = read(vcf(tmp_path, *rows), reference)
+    assert [one.line for one in found[:2]] == [5, 5]
     assert [one.edits[0].text for one in found[:2]] == two
     assert [(one.fields["AF"], one.fields["DB"]) for one in found[:2]] == [("0.1", "1"), ("0.2", "1")]
     assert found[2].fields["AF"] is None
@@ -222,8 +221,11 @@ def test_lines_of_several_alleles_and_alleles_that_are_none(tmp_path: Path, refe
     assert found[3].edits[0].end - found[3].edits[0].start == 2
     assert (found[4].edits, found[4].scored) == ((), True)
     assert not found[5].scored
-    assert said[0].startswith("1 allele not scored: N, or longer")
-    assert said[1].startswith("4 alleles not scored: no sequence")
+    told = [
+        "N, or longer than half a window (20 bases)",
+        "an allele that is no sequence (*, <DEL>, a breakend, or none)",
+    ]
+    assert problems.counts == {f"{told[0]}: not scored": 1, f"{told[1]}: not scored": 4}
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def test_bad_rows_name_their_line(tmp_path: Path, reference: Path, bad: str, tol
     with pytest.raises(DataError, match=r"calls\.vcf:6: ") as error:
         read(path, reference)
     assert told in str(error.value)
-    found, _, problems = read(path, reference, "skip")
+    found, problems = read(path, reference, "skip")
     assert ([one.line for one in found], problems.bad_count) == ([5, 7], 1)
 
 
@@ -251,7 +253,7 @@ def test_another_genome(tmp_path: Path, reference: Path):
     right = [row(pos) for pos in range(100, 200)]
     with pytest.raises(DataError, match=r"6 of the first 106 reference .* another assembly"):
         read(vcf(tmp_path, *right, *wrong), reference, "skip")
-    found, _, problems = read(vcf(tmp_path, *right, *wrong[:5]), reference, "skip")  # 4.8 %
+    found, problems = read(vcf(tmp_path, *right, *wrong[:5]), reference, "skip")  # 4.8 %
     assert (len(found), problems.bad_count) == (100, 5)
     with pytest.raises(DataError, match=r"none of the contigs .*\(7\) .* \(chr1, 2\): .*another assembly"):
         read(vcf(tmp_path, *(row(pos, contig="7", ref="A") for pos in range(9))), reference, "skip")
@@ -260,7 +262,7 @@ def test_another_genome(tmp_path: Path, reference: Path):
 def test_tables(tmp_path: Path, reference: Path):
     path = tmp_path / "calls.tsv"
     path.write_text(f"CHROM\tPOS\tREF\tALT\tscore\nchr1\t100\t{CHR1[99]}\t{other(CHR1[99])}\t0.5\n")
-    [one], _, _ = read(path, reference)
+    [one], _ = read(path, reference)
     assert (one.line, one.fields["score"], one.wildtype) == (2, "0.5", CHR1[79:120])
     path.write_text("CHROM\tPOS\tREF\nchr1\t100\tA\n")
     with pytest.raises(DataError, match="no column alt"):
@@ -276,7 +278,7 @@ def test_rivals():
     assert predict["transition"](transition) > predict["transition"](transversion)  # type: ignore[operator]
     # Both strands: AAG and CTT once, ACG and CGT twice each.
     assert predict["triplet frequencies"](transversion) == pytest.approx(np.log(2 / 5))
-    with pytest.raises(UsageError, match="--alignment"):
+    with pytest.raises(UsageError, match="an alignment is for proteins"):
         DNAVariants().rivals([], "family.a3m")
 
 
@@ -330,10 +332,9 @@ def test_rows_and_a_vcf_that_comes_back(seqmlm: Run, model: Path, reference: Pat
             [one["effect"] for one in told[1:3]], rel=1e-4
         )
         assert info[2] == "END=150"  # nothing to say
-        assert not (tmp_path / f"{name}.partial").exists()
     with bgzf.open(str(tmp_path / "scored.vcf.gz"), "rb") as packed:  # refuses gzip that is not BGZF
         assert packed.readline().startswith(b"##fileformat")
-    again, _, _ = read(tmp_path / "scored.vcf.gz", reference)
+    again, _ = read(tmp_path / "scored.vcf.gz", reference)
     assert len(again) == 5
     done = seqmlm("variants", model, out, "--reference", reference, "--out", tmp_path / "twice.vcf")
     assert (done.code, "has SEQMLM_LLR already" in done.err) == (3, True)
@@ -344,26 +345,25 @@ def test_rows_and_a_vcf_that_comes_back(seqmlm: Run, model: Path, reference: Pat
 def test_an_interrupted_copy_is_resumed(
     seqmlm: Run, model: Path, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ):
-    monkeypatch.setitem(Runner.run_items.__kwdefaults__, "most", 16)
+    monkeypatch.setattr("seqmlm.tasks.task.BATCH_RECORDS", 16)
     asked = vcf(tmp_path, *(row(20 + 7 * n) for n in range(38)))
     given = ("variants", model, asked, "--reference", reference, "--out")
     seqmlm(*given, tmp_path / "whole.vcf.gz").ok()
     error = SystemExit(9) if end == "crash" else None
     calls = stop_at(monkeypatch, VariantScorer, "effects", 0 if end == "full disk" else 3, error)
 
-    def full(self: _ScoredVCF) -> None:
-        raise StateError("cannot write: No space left on device")
+    def full(*given: object, **more: object) -> None:
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(runner, "COMMIT_RECORDS", 1)
     out = tmp_path / "scored.vcf.gz"
     with monkeypatch.context() as patched:
         if end == "full disk":
-            patched.setattr(_ScoredVCF, "finish", full)
+            patched.setattr("seqmlm.rows.file.replace_file", full)
         assert seqmlm(*given, out).code == {"crash": 9, "signal": 143, "full disk": 4}[end]
     assert not out.exists()
     done = seqmlm(*given, out, "--resume").ok()
     assert [len(one) for (one,) in calls[3:]] == ([] if end == "full disk" else [38 - 2 * 16])
-    assert "scored 38 of 38 variants" in done.err
+    assert "scored 38 of 38 variants" in done.out + done.err
     assert lines_of(out) == lines_of(tmp_path / "whole.vcf.gz")
     assert [one.name for one in tmp_path.glob("scored*")] == ["scored.vcf.gz"]
 
@@ -373,9 +373,11 @@ def test_a_file_with_a_wrong_base_leaves_no_output(seqmlm: Run, model: Path, ref
     out.write_text("older")
     done = seqmlm("variants", model, asked, "--reference", reference, "--out", out)
     assert (done.code, "calls.vcf:6: the reference has" in done.err) == (3, True)
-    assert (out.read_text(), list(tmp_path.glob("*.partial"))) == ("older", [])
-    done = seqmlm("variants", model, asked, "--reference", reference, "--out", out, "--on-error", "skip")
-    assert (done.code, "1 left out" in done.err) == (0, True)
+    assert out.read_text() == "older"
+    done = seqmlm(
+        "variants", model, asked, "--reference", reference, "--out", out, "--on-error", "skip", "--resume"
+    ).ok()
+    assert f"the reference has {CHR1[99]} at chr1:100, not {other(CHR1[99])}: 1" in done.err
     assert len(lines_of(out)) == 4 + 1 + 2
 
 
@@ -400,7 +402,7 @@ def test_requests_that_make_no_sense(seqmlm: Run, model: Path, reference: Path, 
         (2, "--reference", (asked,)),
         (2, "one wild type", (asked, "--reference", reference, "--next", "2")),
         (2, "a copy of a VCF", (table, "--reference", reference, "--out", tmp_path / "out.vcf")),
-        (2, "are for proteins", (asked, "--reference", reference, "--first", "2")),
+        (2, "are for proteins", (asked, "--reference", reference, "--set", "first=2")),
         (3, "nowhere.fa: no such file", (asked, "--reference", tmp_path / "nowhere.fa")),
         (3, "no record", (tmp_path / "empty.vcf", "--reference", reference)),
         (3, "no record", (tmp_path / "empty.vcf", "--reference", reference, "--out", tmp_path / "o.vcf")),

@@ -17,16 +17,16 @@ from seqmlm.errors import DataError, UsageError
 WILDTYPE = "MKTAYIAKQRQISFVKSHFSRQ"
 
 
-def read(folder: Path, rows: list[Any], **asked: Any) -> tuple[list[Variant], list[str]]:
-    """The variants of a table of some rows, and what was said."""
+def read(folder: Path, rows: list[Any], **asked: Any) -> tuple[list[Variant], dict[str, int]]:
+    """The variants of a table of some rows, and what was noted, how often."""
     (folder / "wt.fasta").write_text(f">wt\n{asked.pop('wildtype', WILDTYPE)}\n")
-    table, said = folder / "v.jsonl", list[str]()
+    table = folder / "v.jsonl"
     kept = [row if isinstance(row, dict) else {"mutant": row} for row in rows]
     table.write_text("".join(f"{json.dumps(row)}\n" for row in kept))
     problems = asked.pop("problems", None) or Problems()
     given = {"wildtype": str(folder / "wt.fasta"), **asked}
-    found = PROTEIN.variants().read(VariantTable(path=str(table), **given), problems, said.append)
-    return list(found), said
+    found = list(PROTEIN.variants().read(VariantTable(path=str(table), **given), problems))
+    return found, problems.counts
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_columns(tmp_path: Path):
         assert read(tmp_path, [row])[0][0].mutant == "MKTWYIAKQRQISFVKSHFSRQ"
     own = [{"wt_seq": "ACDEF", "mut_seq": "ACDEG"}, {"wt_seq": "KLMNP", "mut_seq": "KLMP"}]
     found, _ = read(tmp_path, own, wildtype="ACDEF")
-    found = list(PROTEIN.variants().read(VariantTable(path=str(tmp_path / "v.jsonl")), Problems(), str))
+    found = list(PROTEIN.variants().read(VariantTable(path=str(tmp_path / "v.jsonl")), Problems()))
     assert [(one.name, one.wildtype, one.mutant) for one in found] == [
         ("F5G", "ACDEF", "ACDEG"),
         ("4N>-", "KLMNP", "KLMP"),
@@ -93,7 +93,7 @@ def test_other_files(tmp_path: Path):
     found = {}
     for name in ("v.txt", "v.fasta"):
         table = VariantTable(path=str(tmp_path / name), wildtype=str(tmp_path / "wt.fasta"))
-        found[name] = list(PROTEIN.variants().read(table, Problems(), str))
+        found[name] = list(PROTEIN.variants().read(table, Problems()))
     assert [(one.name, one.line) for one in found["v.txt"]] == [("A4W", 1), ("Y5C", 3)]
     assert [(one.name, one.edits) for one in found["v.fasta"]] == [("one", found["v.txt"][0].edits)]
 
@@ -103,7 +103,8 @@ def test_numbering_is_inferred_and_said(tmp_path: Path, first: int):
     rows = [f"{letter}{i + first}W" for i, letter in enumerate(WILDTYPE) if i + first >= 0]
     found, said = read(tmp_path, rows)
     assert [one.edits[0].start for one in found] == list(range(len(WILDTYPE)))[-len(rows) :]
-    assert f"the first residue of the wild type {first}: so {len(rows)} of {len(rows)} places fit" in said[0]
+    told = f"the table numbers the first residue of the wild type {first}; of its {len(rows)} places fit"
+    assert said == {told: len(rows)}
 
 
 def test_numbering_of_a_part(tmp_path: Path):
@@ -111,7 +112,7 @@ def test_numbering_of_a_part(tmp_path: Path):
     rows = [f"{letter}{i + 24}W" for i, letter in enumerate(WILDTYPE)]
     problems = Problems("skip")
     found, said = read(tmp_path, rows, wildtype=WILDTYPE[3:18], problems=problems)
-    assert "the first residue of the wild type 27: so 15 of 22 places fit" in said[0]
+    assert said["the table numbers the first residue of the wild type 27; of its 22 places fit"] == 15
     assert (len(found), problems.bad_count) == (15, 7)
 
 
@@ -154,13 +155,13 @@ def test_what_does_not_fit_is_listed_with_its_line(tmp_path: Path):
 def test_stops_are_kept_without_a_score(tmp_path: Path):
     found, said = read(tmp_path, ["A4*", "p.Ala4Ter", "A4W"])
     assert [one.scored for one in found] == [False, False, True]
-    assert "2 variants with a stop codon" in said[0]
+    assert said == {"a stop codon: not scored, as no residue stands there": 2}
 
 
 def test_bad_tables(tmp_path: Path):
     (tmp_path / "none.csv").write_text("mutant,score\n")
     with pytest.raises(DataError, match="no variants"):
-        list(PROTEIN.variants().read(VariantTable(path=str(tmp_path / "none.csv")), Problems(), str))
+        list(PROTEIN.variants().read(VariantTable(path=str(tmp_path / "none.csv")), Problems()))
     with pytest.raises(DataError, match="the file is empty"):
         read(tmp_path, [])
     with pytest.raises(DataError, match="no column with a known name"):
@@ -173,10 +174,10 @@ def test_bad_tables(tmp_path: Path):
     (tmp_path / "two.fasta").write_text(">a\nMKT\n>b\nMKT\n")
     table = VariantTable(path=str(tmp_path / "w.txt"))
     with pytest.raises(UsageError, match="--wildtype"):
-        list(PROTEIN.variants().read(table, Problems(), str))
+        list(PROTEIN.variants().read(table, Problems()))
     table = VariantTable(path=str(tmp_path / "w.txt"), wildtype=str(tmp_path / "two.fasta"))
     with pytest.raises(DataError, match="2 sequences, and the wild type is one"):
-        list(PROTEIN.variants().read(table, Problems(), str))
+        list(PROTEIN.variants().read(table, Problems()))
 
 
 def test_rivals(tmp_path: Path):

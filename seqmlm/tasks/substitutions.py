@@ -1,0 +1,73 @@
+"""Every single substitution of one wild type: a picture of them, and what should be tested next."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.reports.page import Page
+from seqmlm.tasks.measurements import Measurements
+
+SCALE = 8.0
+"""Bits lost, from which on a substitution has the strongest colour in a report."""
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Every single substitution of one wild type.
+
+    Args:
+        wildtype: L units.
+        letters: A of them.
+        values: (L, A) the model's log-ratios, by `masked`.
+        first: number of the first unit.
+    """
+
+    wildtype: str
+    letters: str
+    values: NDArray[np.float64]
+    first: int
+
+    def name(self, place: int, letter: int) -> str:
+        """As people write it."""
+        return f"{self.wildtype[place]}{place + self.first}{self.letters[letter]}"
+
+    def suggestions(self, count: int, measured: Measurements | None) -> list[dict[str, Any]]:
+        """What to test next: the best expected substitutions that nobody measured, each of another place.
+
+        Greedy: the best of all places first; a place comes again when all others had their turn.
+        """
+        known = set() if measured is None else measured.substitutions()
+        offered = [
+            [
+                (float(self.values[place, number]), place, number)
+                for number, letter in enumerate(self.letters)
+                if letter != old and (place, letter) not in known
+            ]
+            for place, old in enumerate(self.wildtype)
+        ]
+        turns = [
+            (-turn, *one) for own in offered for turn, one in enumerate(sorted(own, key=lambda x: -x[0]))
+        ]
+        best = sorted(turns, key=lambda one: (-one[0], -one[1], one[2]))[:count]
+        return [{"variant": self.name(place, n), "effect": value} for _, value, place, n in best]
+
+    def draw(self, page: Page) -> None:
+        """Add the picture to a report."""
+        own = np.array(list(self.letters)) == np.array(list(self.wildtype))[:, None]
+        bits = np.where(own, np.nan, -self.values) / math.log(2)
+        cells = [
+            f"{self.name(place, letter)}: {self.values[place, letter]:+.2f} nats"
+            for place in range(len(self.wildtype))
+            for letter in range(len(self.letters))
+        ]
+        labels = [f"{letter}{place + self.first}" for place, letter in enumerate(self.wildtype)]
+        note = (
+            "how many bits less probable each letter is than that of the wild type, which is shaded; "
+            "without colour: as probable, or more"
+        )
+        page.grid("Every substitution", bits, self.letters, labels, cells, scale=SCALE, note=note)
