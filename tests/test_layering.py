@@ -287,6 +287,7 @@ STAND_APART = {
     "domains.dna.track": "files for genome browsers",
     "domains.protein.clusters": "a clustering of its own, loaded with a split by identity alone",
     "structure.cmi": "the estimators of one quantity; others, and the choice among all, are a chapter",
+    "tasks.substitutions": "every substitution of a wild type: a picture, and a choice among them",
     "domains.*.variants": "how variants are written, loaded by the command that reads them alone",
     "domains.*.structure": "what maps of dependence mean, loaded by the command that makes them alone",
     "domains.*.levels": "what a field's records are judged by, a chapter a reader looks for",
