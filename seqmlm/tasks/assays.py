@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,11 +23,12 @@ from seqmlm.evaluation.intervals import Difference, bootstrap_weights, summarize
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.streams.outputs import check_outputs
+from seqmlm.streams.sinks import unwritable
 from seqmlm.tasks.measurements import TITLES, Measurements, agreement_table, effects_of, intervals
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig
 from seqmlm.tasks.variants import KINDS, Convention, judged, scorer_of
 
-SUMMARY = "summary.csv"
+SUMMARY = "summary"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +38,16 @@ class AssaysConfig(TaskConfig):
     Args:
         paths: folder of the benchmark, or its reference file.
         convention: which log-ratio the effect is; deletions and insertions have pll_delta.
-        out: FOLDER/summary.csv: write the figures of all assays there, and a table of each beside it in the
-            benchmark's layout; or all rows to one file: .jsonl, .csv, .tsv or .parquet.
+        scores: FOLDER: write a table of each assay there in the benchmark's own layout, with the effects in a
+            column of the model's name, and the figures of all in summary.csv.
     """
 
-    shown = ("convention", "out", "resume", "report", "domain", "on_error")
+    shown = ("scores", "convention", "out", "resume", "report", "domain", "on_error")
     metavar = "FOLDER"
+    later = ("scores",)
 
     convention: Convention = "masked"
+    scores: Path | None = None
 
     def check(self) -> None:
         if len(self.paths) != 1:
@@ -60,27 +62,24 @@ class Assays(Task[AssaysConfig, Variant]):
     there are left out. Means are those of the benchmark: of the assays of a protein and kind of selection, of
     the proteins of a kind, of the kinds.
 
-    Example: seqmlm assays esm2 ProteinGym/ --out scores/summary.csv
+    Example: seqmlm assays esm2 ProteinGym/ --scores scores/
     """
 
     Config = AssaysConfig
     unit = "variant"
     columns: ClassVar[dict[str, Any]] = KINDS
-    formats = MappingProxyType({"summary": (SUMMARY,)})
+    streams = False
 
     def __init__(self, config: AssaysConfig, session: Session) -> None:
         super().__init__(config, session)
-        self.streams, self.field = False, session.domain.variants()
+        self.field = session.domain.variants()
         self.scorer = scorer_of(session, self.field, config.convention)
         self.assays = {one.table.path: one for one in self.field.assays(Path(config.paths[0]))}
         self.model = session.card.run_name or Path(session.model.path).name
-        if self.further_format is not None:
-            tables = {one.name: self._table(one) for one in self.assays.values()}
-            check_outputs(tables, inputs=self.files())
-
-    def _table(self, assay: Assay) -> Path:
-        assert self.config.out is not None
-        return self.config.out.with_name(f"{assay.name}.csv")
+        if config.scores is not None:
+            names = [*(one.name for one in self.assays.values()), SUMMARY]
+            tables = {f"--scores, {name}:": config.scores / f"{name}.csv" for name in names}
+            check_outputs(tables, inputs=self.files(), folder=session.model.path)
 
     def files(self) -> list[str]:
         given = self.config.paths[0]
@@ -138,23 +137,36 @@ class Assays(Task[AssaysConfig, Variant]):
         rows = [(name, *own["model"].values()) for name, own in figures["assays"].items()]
         yield Table("Each assay: the model", ["assay", *TITLES.values()], rows)
 
-    def written(self, rows: Iterator[Row]) -> Iterator[str]:
-        """The figures of all assays; the table of each is beside them before they are."""
-        yield _line(["DMS_id", "UniProt_ID", "coarse_selection_type", "prediction", *METRICS])
-        for assay, variants, effects, metrics in self._each(rows):
+    def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
+        folder = self.config.scores
+        if folder is None:
+            return ()
+        written = list[Path]()
+        summary = [["DMS_id", "UniProt_ID", "coarse_selection_type", "prediction", *METRICS]]
+        for assay, variants, effects, metrics in self._each(rows()):
             columns = list(variants[0].fields)
-            lines = [_line([*columns, self.model])]
-            for one, effect in zip(variants, effects_of(variants, effects), strict=True):
-                lines.append(_line([*(one.fields[name] for name in columns), effect]))
-            replace_file(self._table(assay), "".join(lines).encode())
-            for name, own in metrics.items():
-                yield _line([assay.name, assay.subject, assay.kind, name, *own.values()])
+            told = zip(variants, effects_of(variants, effects), strict=True)
+            cells = [[*(one.fields[name] for name in columns), effect] for one, effect in told]
+            written.append(_write(folder, assay.name, [[*columns, self.model], *cells]))
+            facts = assay.name, assay.subject, assay.kind
+            summary += [[*facts, name, *own.values()] for name, own in metrics.items()]
+        return [*written, _write(folder, SUMMARY, summary)]
 
 
-def _line(cells: Sequence[Any]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue()
+def _write(folder: Path, name: str, rows: Sequence[Sequence[Any]]) -> Path:
+    """Write a table, whole or not at all.
+
+    Raises:
+        StateError: it cannot be written.
+    """
+    text, path = io.StringIO(), folder / f"{name}.csv"
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, text.getvalue().encode())
+    except OSError as error:
+        raise unwritable(path, error) from None
+    return path
 
 
 def summed_up(

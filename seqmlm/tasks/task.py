@@ -269,7 +269,7 @@ class Task(ABC, Generic[ConfigT, Item]):
         """
         out, asked = self.config.out, self.config.format_out
         name = "" if out is None else out.name.lower()
-        every = {**self.formats, **FORMATS}
+        every = {**FORMATS, **self.formats}
         by_name = next((one for one, endings in every.items() if name.endswith(tuple(endings))), None)
         if asked in every and by_name not in (None, asked):
             raise UsageError(f"{out} is {by_name} by its name, and --format-out says {asked}; leave that out")

@@ -54,8 +54,7 @@ def folder(tmp_path: Path) -> Path:
 def test_scores_are_written_beside_the_columns_of_the_benchmark(
     seqmlm: Run, esm: Path, folder: Path, tmp_path: Path
 ):
-    out = tmp_path / "scores" / "summary.csv"
-    done = seqmlm("assays", esm, folder, "-d", "protein", "--out", out, "--json").ok()
+    done = seqmlm("assays", esm, folder, "-d", "protein", "--scores", tmp_path / "scores", "--json").ok()
     assert set(done.json["assays"]) == {"ONE_A_2020", "TWO_A_2020"}
     scorer = VariantScorer(Session.open(str(esm), domain="protein", expert="none"), STANDARD)
     for name, text in WILDTYPES.items():
@@ -79,12 +78,12 @@ def test_an_interrupted_benchmark_is_resumed(
     seqmlm: Run, esm: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("seqmlm.tasks.task.BATCH_RECORDS", 50)
-    given = ("assays", esm, folder / "reference.csv", "-d", "protein", "--json", "--out")
-    whole, out = seqmlm(*given, tmp_path / "whole" / "summary.csv"), tmp_path / "scores" / "summary.csv"
+    given = ("assays", esm, folder / "reference.csv", "-d", "protein", "--json")
+    whole, out = seqmlm(*given, "--scores", tmp_path / "whole"), ("--out", tmp_path / "rows.jsonl")
     calls = stop_at(monkeypatch, VariantScorer, "effects", 3, KeyboardInterrupt())
-    assert seqmlm(*given, out).code == 130
-    seqmlm(*given, out, "--resume", "--convention", "wt").refused(4, "cannot continue")
-    done = seqmlm(*given, out, "--resume").ok()
+    assert seqmlm(*given, *out).code == 130
+    seqmlm(*given, *out, "--resume", "--convention", "wt").refused(4, "cannot continue")
+    done = seqmlm(*given, *out, "--resume", "--scores", tmp_path / "scores").ok()
     assert [len(variants) for (variants,) in calls[3:]] == [50, 18]  # 168 of both assays together
     assert done.json == whole.json
     files = {path.name: path.read_bytes() for path in (tmp_path / "scores").iterdir()}
@@ -114,8 +113,7 @@ def test_requests_that_make_no_sense(seqmlm: Run, esm: Path, folder: Path, tmp_p
     given = ("assays", esm, "-d", "protein")
     seqmlm(*given, tmp_path / "other").refused(3, "no reference file with DMS_id")
     seqmlm(*given, folder, folder).refused(2, "name one folder")
-    over = folder / "DMS" / "summary.csv"
-    seqmlm(*given, folder, "--out", over).refused(2, "ONE_A_2020.csv", "one of the inputs")
+    seqmlm(*given, folder, "--scores", folder / "DMS").refused(2, "ONE_A_2020.csv", "one of the inputs")
     table = folder / "DMS" / "TWO_A_2020.csv"
     lines = table.read_text()
     table.write_text(lines.replace("DMS_score,", "small,"))
