@@ -75,7 +75,8 @@ def prepare(field: str, data: Path, out: Path) -> Path:
     from scoring_arms import tokenizer_class
     from throughput_arms import _proteins, _sentences
 
-    from seqmlm.engine.backbones import ModelConfig, build
+    from seqmlm.engine.backbones import build
+    from seqmlm.engine.shapes import ModelConfig
 
     of, _, layers = field.partition("-")
     read = {"text": _sentences, "protein": _proteins, "dna": _genome}
@@ -211,10 +212,11 @@ def growth(options: argparse.Namespace) -> dict[str, Any]:
     import torch
     from scoring_arms import tokenizer_class
 
-    from seqmlm.engine.backbones import ModelConfig, build
+    from seqmlm.engine.backbones import build
     from seqmlm.engine.conditionals import Conditionals
     from seqmlm.engine.model import MaskedRows
     from seqmlm.engine.scoring import Scorer
+    from seqmlm.engine.shapes import ModelConfig
     from seqmlm.engine.units import EXACT
 
     torch.set_num_threads(options.threads)

@@ -22,7 +22,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from seqmlm.engine.backbones import ModelConfig, build, parameter_count
+from seqmlm.engine.backbones import build, parameter_count
+from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.types import Encoding, TokenSpace
 
 RATE = 0.15

@@ -164,10 +164,16 @@ def test_nothing_unpickles() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["import seqmlm", "from seqmlm.cli import main; main(['--help'])", "import seqmlm.engine.durable"],
+    [
+        *("import seqmlm", "from seqmlm.cli import main; main(['--help'])", "import seqmlm.engine.durable"),
+        *(f"import seqmlm.tasks.{name}" for name in ("inspect", "evaluate", "evaluate_predictions", "runs")),
+        "from seqmlm import plugins; [plugins.domain(name).all_formats for name in plugins.names('domains')]",
+        *("import seqmlm.watch.incidents  # sqlalchemy", "import seqmlm.tasks.models  # sqlalchemy"),
+    ],
 )
-def test_help_loads_nothing_heavy(command: str) -> None:
+def test_what_asks_no_model_loads_nothing_heavy(command: str) -> None:
     heavy = "{'torch', 'transformers', 'mlflow', 'datasets', 'sqlalchemy', 'pandas', 'matplotlib'}"
+    heavy += f" - {set(command.partition('# ')[2].split())}"
     code = (
         "import sys\n"
         f"try:\n    {command}\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n"

@@ -10,16 +10,18 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.data.record import Record
 from seqmlm.engine.reductions import Reduction
-from seqmlm.engine.scoring import SequenceScore
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import Units
+
+if TYPE_CHECKING:
+    from seqmlm.engine.scoring import SequenceScore
 
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]

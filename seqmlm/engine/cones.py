@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seqmlm.engine.attention import Group, block_cost, call_cost
-from seqmlm.engine.packing import PackedBatch, ranges, running
-from seqmlm.engine.types import Floats, Longs
+from seqmlm.engine.packing import PackedBatch, running
+from seqmlm.engine.types import Floats, Longs, ranges
 
 
 class Layers(NamedTuple):

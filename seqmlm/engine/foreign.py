@@ -15,13 +15,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import isfinite, prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
 
 from seqmlm.errors import StateError
 from seqmlm.parsing import read_json
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"

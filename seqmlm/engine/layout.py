@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from seqmlm.engine.cones import ConeBatch, Layers, Places, cone_batch, costs
-from seqmlm.engine.packing import PackedBatch, ranges, running
+from seqmlm.engine.packing import PackedBatch, running
 from seqmlm.engine.query import Query, check
-from seqmlm.engine.types import Floats, Ids, Longs, TokenSpace
+from seqmlm.engine.types import Floats, Ids, Longs, TokenSpace, ranges
 from seqmlm.errors import UsageError
 
 # Copies are computed as differences if they cost at most this share of whole ones.

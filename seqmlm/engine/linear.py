@@ -30,8 +30,6 @@ from seqmlm.engine.packing import PackedBatch
 from seqmlm.engine.types import Longs, TokenSpace
 from seqmlm.errors import StateError, UsageError, nearest
 
-SIZE = "linear"
-"""What `--size` calls it."""
 MODEL_TYPE = "seqmlm-linear"
 """What config.json calls it."""
 

@@ -549,14 +549,3 @@ def running(counts: Longs) -> Longs:
     totals: Longs = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=totals[1:])
     return totals
-
-
-def ranges(starts: Longs, counts: Longs) -> Longs:
-    """range(start, start + count) for each of N, one after another.
-
-    >>> ranges(np.array([5, 0]), np.array([2, 3]))
-    array([5, 6, 0, 1, 2])
-    """
-    offsets = np.repeat(starts - (np.cumsum(counts) - counts), counts)
-    joined: Longs = np.arange(len(offsets), dtype=np.int64) + offsets
-    return joined

@@ -9,20 +9,23 @@ Everything is computed a few rows at a time, so that no temporary is much larger
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from seqmlm.engine.randomness import uniform
 from seqmlm.engine.types import Longs
 from seqmlm.errors import UsageError
+
+if TYPE_CHECKING:  # fields declare what is read of units, and load no torch for that
+    import torch
+    from torch import Tensor
 
 # Elements of a temporary: 64 MiB of fp32; of one that stays in a CPU's cache: 1 MiB.
 CHUNK = 1 << 24
@@ -51,15 +54,17 @@ class Block:
     def normaliser(self) -> Tensor:
         """(K,) log of the sum of exponentials; on a CPU in pieces that fit the cache, twice as fast."""
         if self.logits.device.type != "cpu":
-            return torch.logsumexp(self.logits, -1)
+            return self.logits.logsumexp(-1)
+        import torch
+
         step = max(1, CACHED // self.logits.shape[1])
-        return torch.cat([torch.logsumexp(part, -1) for part in torch.split(self.logits, step)])
+        return torch.cat([part.logsumexp(-1) for part in torch.split(self.logits, step)])
 
     @cached_property
     def targets(self) -> Tensor:
         """(P,) the logits of the targets."""
         found = self.logits[self.row, self.column.clamp(min=0)]
-        return found.masked_fill(self.column < 0, -torch.inf)
+        return found.masked_fill(self.column < 0, -math.inf)
 
     @cached_property
     def _tops(self) -> dict[int, tuple[Tensor, Tensor]]:
@@ -133,7 +138,9 @@ class Entropy(Reduction):
     over_unit = "sum"
 
     def apply(self, block: Block) -> Tensor:
-        entropy: Tensor = torch.special.entr(torch.softmax(block.logits, -1)).sum(-1)
+        from torch.special import entr
+
+        entropy: Tensor = entr(block.logits.softmax(-1)).sum(-1)
         return entropy
 
 
@@ -147,7 +154,7 @@ class Rank(Reduction):
 
     def apply(self, block: Block) -> Tensor:
         # Counting instead of sorting: O(W) a pair, and ties do not depend on the order of a sort.
-        found = torch.empty(len(block.row), dtype=torch.int64, device=block.logits.device)
+        found = block.row.new_empty(len(block.row))
         for some in block.pieces():
             found[some] = (block.logits[block.row[some]] > block.targets[some, None]).sum(-1)
         return found
@@ -168,7 +175,9 @@ class _Top(Reduction):
         return isinstance(other, type(self)) and self.k >= other.k
 
     def _padded(self, found: Tensor, value: float) -> Tensor:
-        return torch.nn.functional.pad(found, (0, self.k - found.shape[1]), value=value)
+        from torch.nn.functional import pad
+
+        return pad(found, (0, self.k - found.shape[1]), value=value)
 
 
 @dataclass(frozen=True)
@@ -179,7 +188,7 @@ class TopIds(_Top):
 
     def apply(self, block: Block) -> Tensor:
         values, columns = block.top(self.k)
-        return self._padded(block.named(columns).masked_fill(values == -torch.inf, -1), -1)
+        return self._padded(block.named(columns).masked_fill(values == -math.inf, -1), -1)
 
 
 @dataclass(frozen=True)
@@ -190,7 +199,7 @@ class TopLogProbs(_Top):
 
     def apply(self, block: Block) -> Tensor:
         values, _ = block.top(self.k)
-        return self._padded(values - block.normaliser[:, None], -torch.inf)
+        return self._padded(values - block.normaliser[:, None], -math.inf)
 
 
 def top(k: int) -> tuple[Reduction, ...]:
@@ -213,13 +222,13 @@ class Candidates(Reduction):
         return len(self.ids)
 
     def apply(self, block: Block) -> Tensor:
-        wanted = torch.tensor(self.ids, dtype=torch.int64, device=block.logits.device)
+        wanted = block.row.new_tensor(self.ids)
         if block.ids is None:
             if self.ids and not 0 <= min(self.ids) <= max(self.ids) < block.logits.shape[1]:
                 raise UsageError(f"candidates: an id outside the vocabulary of {block.logits.shape[1]}")
             return block.logits[:, wanted] - block.normaliser[:, None]
         same = block.ids[None] == wanted[:, None]
-        found = block.logits[:, same.int().argmax(-1)].masked_fill(~same.any(-1), -torch.inf)
+        found = block.logits[:, same.int().argmax(-1)].masked_fill(~same.any(-1), -math.inf)
         return found - block.normaliser[:, None]
 
 
@@ -241,15 +250,17 @@ class Sample(Reduction):
     seed: int
 
     def apply(self, block: Block) -> Tensor:
+        import torch
+
         assert block.draw is not None
         own = block.logits.device
         # In fp64, which Apple's devices do not have: in fp32 the sums over a large vocabulary would move the
         # borders by more than rare tokens are probable.
         device = torch.device("cpu") if own.type == "mps" else own
         numbers = torch.from_numpy(uniform(self.seed, block.draw[:, 0], block.draw[:, 1])).to(device)
-        found = torch.empty(len(block.row), dtype=torch.int64, device=own)
+        found = block.row.new_empty(len(block.row))
         for some in block.pieces():
-            sums = torch.softmax(block.logits[block.row[some]].to(device).double(), -1).cumsum(-1)
+            sums = block.logits[block.row[some]].to(device).double().softmax(-1).cumsum(-1)
             column = torch.searchsorted(sums, numbers[some, None] * sums[:, -1:], right=True)[:, 0]
             found[some] = block.named(column.to(own))
         return found
@@ -338,7 +349,7 @@ def reduce(
             )
             values = {one.name: one.apply(block) for one in want}
             # One NaN or infinity among the logits of a row is seen in its normaliser, which most wishes need.
-            found.append(Reduced(rows, pairs, values, torch.isfinite(block.normaliser)))
+            found.append(Reduced(rows, pairs, values, block.normaliser.isfinite()))
     return found
 
 
@@ -354,6 +365,8 @@ def of_shares(
     Returns:
         By name, (E, ...).
     """
+    import torch
+
     with np.errstate(divide="ignore"):
         logits = torch.from_numpy(np.log(shares))
     block = Block(logits, None, torch.arange(len(shares)), torch.from_numpy(target), draw)
@@ -362,6 +375,8 @@ def of_shares(
 
 def _sent(array: Longs, device: torch.device) -> Tensor:
     """Copy to the device without waiting (a copy from pageable memory would wait for the forward pass)."""
+    import torch
+
     tensor = torch.from_numpy(array)
     if device.type != "cuda":
         return tensor.to(device)

@@ -164,3 +164,14 @@ class MovingWindows(Windows, Protocol):
     def at(self, epoch: int, index: int) -> Encoding:
         """A window as it is cut in an epoch."""
         ...
+
+
+def ranges(starts: Longs, counts: Longs) -> Longs:
+    """range(start, start + count) for each of N, one after another.
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3]))
+    array([5, 6, 0, 1, 2])
+    """
+    offsets = np.repeat(starts - (np.cumsum(counts) - counts), counts)
+    joined: Longs = np.arange(len(offsets), dtype=np.int64) + offsets
+    return joined

@@ -33,16 +33,10 @@ from safetensors import SafetensorError
 from seqmlm import __version__, plugins
 from seqmlm.config import from_dict, to_dict
 from seqmlm.domains.base import Domain
-from seqmlm.engine import linear
-from seqmlm.engine.backbones import load as load_backbone
-from seqmlm.engine.backbones import never_predict
-from seqmlm.engine.channels import InputChannels
 from seqmlm.engine.durable import DISK, FileLock, InUseError, entry_of, owner_only, replace_file
 from seqmlm.engine.foreign import ADAPTER, INDEX, file_of
-from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.masking import base
 from seqmlm.engine.masking.base import Masker, MaskingConfig
-from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError
 from seqmlm.parsing import read_json
@@ -52,9 +46,12 @@ from seqmlm.tokenizers.base import read_card as tokenizer_card
 from seqmlm.tokenizers.huggingface import FILES as TOKENIZER_FILES
 from seqmlm.tokenizers.huggingface import imported
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # who reads a card, or makes a masker, loads no torch for that
     from transformers import PreTrainedModel
 
+    from seqmlm.engine.channels import InputChannels
+    from seqmlm.engine.linear import LinearRows
+    from seqmlm.engine.model import MaskedRows
 
 CARD, CALIBRATION, COUNTS = "seqmlm.json", "calibration.safetensors", "counts.safetensors"
 HEAD = "head.safetensors"
@@ -174,6 +171,9 @@ def write_plain(directory: Path, folder: Path, card: Card) -> None:
         UsageError, StateError: the model or its tokenizer cannot be loaded.
         OSError: the files cannot be written.
     """
+    from seqmlm.engine.backbones import never_predict
+    from seqmlm.engine.model import MaskedRows
+
     space = _tokenizer(folder).space
     model = _weights(folder, space)
     rows = MaskedRows(model, space, probability=card.probability, channels=load_channels(folder, model))
@@ -381,6 +381,9 @@ def load(
         UsageError: the domain is missing or another one.
         StateError: the folder is incomplete or damaged.
     """
+    from seqmlm.engine import linear
+    from seqmlm.engine.model import MaskedRows
+
     path = Path(reference)
     card = _checked_card(path, replaced)
     if card is not None and domain is not None and domain != card.domain:
@@ -439,6 +442,9 @@ def load_weights(reference: str | Path, space: TokenSpace) -> PreTrainedModel:
 def _weights(
     reference: str | Path, space: TokenSpace, head: Literal["needed", "optional"] = "needed"
 ) -> PreTrainedModel:
+    from seqmlm.engine import linear
+    from seqmlm.engine.backbones import load as load_backbone
+
     if linear.load(reference, space) is not None:
         raise UsageError(
             f"{reference} is a linear model, which has no weights that transformers could load: it cannot be "
@@ -457,6 +463,8 @@ def load_channels(reference: str | Path, model: PreTrainedModel) -> InputChannel
     card = read_card(Path(reference))
     if card is None or not card.channels:
         return None
+    from seqmlm.engine.channels import InputChannels
+
     return InputChannels.load(Path(reference), card.channels, model.get_input_embeddings().embedding_dim)
 
 

@@ -37,9 +37,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.special import logsumexp
-from scipy.stats import genpareto
 
 from seqmlm.errors import DataError, StateError
 
@@ -70,6 +67,8 @@ def harmonic(p_values: Statistics) -> Doubles:
 
     In its upper tail it is the Cauchy combination of Liu and Xie (2020).
     """
+    from scipy.special import logsumexp
+
     logs = -np.log(np.stack(list(p_values.values())))
     return np.asarray(logsumexp(logs, axis=0) - np.log(len(logs)), dtype=np.float64)
 
@@ -127,6 +126,8 @@ def fitted_tail(values: Doubles) -> Doubles:
 
 def beyond_largest(tail: Doubles, values: Doubles) -> Doubles:
     """(M,) values at or above the largest of a tail to the ratio of their survival to its own, in [0, 1]."""
+    from scipy.stats import genpareto
+
     threshold, scale, shape, largest = tail.tolist()
     # Logarithms: both survivals may be too small for a number.
     log = genpareto.logsf([*values, largest], shape, loc=threshold, scale=scale)
@@ -135,6 +136,8 @@ def beyond_largest(tail: Doubles, values: Doubles) -> Doubles:
 
 def _penalised_likelihood(excesses: Doubles) -> tuple[float, float]:
     """Scale and shape that maximise likelihood times prior; (K,) excesses above 0."""
+    from scipy.optimize import minimize
+
     unit = float(excesses.mean())
     scaled = excesses / unit
 

@@ -13,9 +13,8 @@ from seqmlm import plugins
 from seqmlm.config import arguments_of, from_dict, merge, to_dict
 from seqmlm.data.splits import CalibrateOn
 from seqmlm.domains.base import Domain
-from seqmlm.engine.backbones import INITIALIZATIONS, LAYERS, ModelConfig
-from seqmlm.engine.linear import SIZE as LINEAR
 from seqmlm.engine.masking.base import MaskingConfig, check_options, options_of
+from seqmlm.engine.shapes import INITIALIZATIONS, LAYERS, LINEAR, ModelConfig
 from seqmlm.errors import UsageError, nearest
 
 # Section, key and kind of the settings that name a plugin.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,15 +17,16 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows, required
 from seqmlm.data.tags import scheme_of
-from seqmlm.engine.heads import Kind
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.predictions import PRIMARY, measures
 from seqmlm.parsing import parse_json
 from seqmlm.streams.sinks import unescaped
 from seqmlm.tasks.evaluate import EvaluateConfig
 from seqmlm.tasks.labels import Columns
-from seqmlm.tasks.predict import TRUTH
-from seqmlm.tasks.predictions import Predictions, is_stored, read_predictions
+from seqmlm.tasks.predictions import TRUTH, Predictions, is_stored, read_predictions
+
+if TYPE_CHECKING:
+    from seqmlm.engine.heads import Kind
 
 _OF_SCORES = ("labels", "baseline", "prevalence", "report", "positive", "negative")
 

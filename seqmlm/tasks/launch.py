@@ -16,9 +16,8 @@ from seqmlm import plugins
 from seqmlm.config import merge, parse_assignments, read_yaml, to_dict
 from seqmlm.data.files import is_reference, save_stdin
 from seqmlm.data.readers.huggingface import Reference
-from seqmlm.engine.backbones import SHAPE_KEYS, SIZES
-from seqmlm.engine.linear import SIZE as LINEAR
 from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.shapes import LINEAR, SHAPE_KEYS, SIZES
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.inference.model_folder import inline_words
 from seqmlm.registry import Registry, resolve

@@ -28,9 +28,8 @@ from seqmlm.rows.tracks import bedgraph, conll
 from seqmlm.tasks.cases import has_types, target
 from seqmlm.tasks.columns import Labelling, reading
 from seqmlm.tasks.labelled import group_of
+from seqmlm.tasks.predictions import GROUP, TRUTH
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed
-
-TRUTH, GROUP = "truth", "group"
 
 
 @dataclass(frozen=True, kw_only=True)

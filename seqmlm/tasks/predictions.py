@@ -12,6 +12,8 @@ import numpy as np
 from seqmlm.errors import StateError
 
 PREDICTIONS = "predictions.parquet"
+TRUTH, GROUP = "truth", "group"
+"""Columns of predicted rows that `seqmlm evaluate` reads."""
 _KEY = b"seqmlm"
 
 

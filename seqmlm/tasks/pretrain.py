@@ -20,7 +20,7 @@ from seqmlm import plugins
 from seqmlm.config import from_dict, to_dict
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.engine import checkpoint
-from seqmlm.engine.backbones import LAYERS, PATTERN_KEYS, parameter_count
+from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.durable import owner_only, replace_file
 from seqmlm.engine.linear import LinearRows, Penalty
@@ -28,6 +28,7 @@ from seqmlm.engine.loop import Loop, LoopResult, NullObserver, Observer, StepRep
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import restore_module
 from seqmlm.engine.pseudolikelihood import LinearLoop
+from seqmlm.engine.shapes import LAYERS, PATTERN_KEYS
 from seqmlm.errors import StateError, UsageError
 from seqmlm.parsing import read_json
 from seqmlm.registry import Registry

@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from seqmlm.engine.backbones import SIZES, body_parameter_count
+from seqmlm.engine.backbones import body_parameter_count
 from seqmlm.engine.device import is_out_of_memory, random_state_kept, release_memory
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.loop import LoopResult, measured_speed
 from seqmlm.engine.packing import PackedBatch
+from seqmlm.engine.shapes import SIZES
 from seqmlm.tasks.assemble import Parts, assemble, batch_tokens, loop_config
 from seqmlm.tasks.config import AFTERWARDS, PretrainConfig, seconds
 from seqmlm.tasks.corpus import Corpus

@@ -24,10 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.holes import Gapped
-from seqmlm.engine.packing import ranges
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, Rows, TargetLogProb, of_shares, union
-from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids, Longs, TokenSpace
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids, Longs, TokenSpace, ranges
 from seqmlm.engine.units import Doubles, UnitLogProbs, Units, variants
 from seqmlm.errors import UsageError
 from seqmlm.tokenizers.base import Tokenizer, Unknown, UnknownUnit, read_card

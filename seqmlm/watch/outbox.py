@@ -37,12 +37,10 @@ from seqmlm.watch.generations import FileState, Gap
 from seqmlm.watch.grouping import Grouping
 from seqmlm.watch.rolling import Rolling
 from seqmlm.watch.store import Change, Incident, Notice, Streams
+from seqmlm.watch.streams import ALIVE_SECONDS
 
 COMMIT_SECONDS = 5.0
 """Between commits of how far files were read, where no row came of it."""
-
-ALIVE_SECONDS = 60.0
-"""Between commits of a stream that reads nothing: whoever looks at the database sees that it is alive."""
 
 _MOMENT = 0.05  # seconds between two looks at files that do not grow
 _REFILLED = 1000  # rows that are fetched at a time to fill the output again

@@ -13,9 +13,11 @@ from seqmlm.data.timestamps import duration
 from seqmlm.engine.durable import FileLock
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry import Registry, resolve
-from seqmlm.watch.outbox import ALIVE_SECONDS
 from seqmlm.watch.store import Pruned, StreamEntry, Streams
 from seqmlm.workspace import Workspace
+
+ALIVE_SECONDS = 60.0
+"""Between commits of a stream that reads nothing: whoever looks at the database sees that it is alive."""
 
 _ALIVE = timedelta(seconds=2.5 * ALIVE_SECONDS)
 

@@ -23,7 +23,6 @@ from transformers import (
 )
 
 from seqmlm.engine.backbones import (
-    ModelConfig,
     body_parameter_count,
     build,
     load,
@@ -34,6 +33,7 @@ from seqmlm.engine.backbones import (
     widened,
 )
 from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from seqmlm.engine.backbones import ModelConfig, build
+from seqmlm.engine.backbones import build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.reductions import Entropy, Rank, top
 from seqmlm.engine.scoring import Scorer
+from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Mode, partition, unit_numbers
 from seqmlm.errors import UsageError

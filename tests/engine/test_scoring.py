@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from seqmlm.engine import units
-from seqmlm.engine.backbones import ModelConfig, build
+from seqmlm.engine.backbones import build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.layout import lay_out
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.scoring import SequenceScore, pseudo_log_likelihood
+from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import pll_queries
 

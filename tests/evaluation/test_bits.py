@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from seqmlm.engine.backbones import ModelConfig, build
+from seqmlm.engine.backbones import build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.masking.base import Corruptor, MaskingConfig, uniform_units
 from seqmlm.engine.masking.uniform import Uniform
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.randomness import EVALUATION, rng
+from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.types import Encoding, InMemory, TokenSpace
 from seqmlm.engine.units import Units, unit_numbers
 from seqmlm.errors import UsageError

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from seqmlm import plugins
-from seqmlm.engine.backbones import ModelConfig, build
+from seqmlm.engine.backbones import build
 from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.shapes import ModelConfig
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import Card, LoadedModel
 from seqmlm.tokenizers.base import Tokenizer

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seqmlm.engine.backbones import ModelConfig, build
+from seqmlm.engine.backbones import build
 from seqmlm.engine.heads import HeadConfig, LabelledRows, Labels
 from seqmlm.engine.loop import Loop, LoopConfig, NullObserver, StepReport
 from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.masking.uniform import Uniform
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import PackedBatch, PackedRow, RowDataset, RowPlanner, pack
+from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, TokenSpace
 
 SPACE = TokenSpace(size=16, pad=0, mask=3, unk=None, start=1, end=2, special=(0, 1, 2, 3))

@@ -9,7 +9,7 @@ import yaml
 
 from seqmlm import plugins
 from seqmlm.config import parse_assignments, to_dict
-from seqmlm.engine.backbones import SIZES
+from seqmlm.engine.shapes import SIZES
 from seqmlm.errors import StateError, UsageError
 from seqmlm.tasks.assemble import loop_config, row_length
 from seqmlm.tasks.config import (

@@ -15,8 +15,9 @@ from tiny_domain_models import patients_model
 from tiny_models import protein_model, random_model
 
 from seqmlm.domains.dna import DNA
-from seqmlm.engine.backbones import ModelConfig, build
+from seqmlm.engine.backbones import build
 from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import batches, model_folder

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from seqmlm.domains.dna.overlapping import KmerTokenizer
-from seqmlm.engine.backbones import ModelConfig, build
+from seqmlm.engine.backbones import build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.reductions import Reduction
 from seqmlm.engine.scoring import Scorer
+from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.types import InMemory
 from seqmlm.engine.windows import central_windows, windows
 from seqmlm.errors import UsageError

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from seqmlm.domains.dna.overlapping import KmerTokenizer
-from seqmlm.engine.backbones import ModelConfig, build
+from seqmlm.engine.backbones import build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.reductions import Candidates, Entropy, Sample
+from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Units
 from seqmlm.errors import UsageError

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.masking.base import Outcome, RateMasker, check_share, draw, eligible_tokens
-from seqmlm.engine.packing import ranges
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, Rows
-from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Floats, Ids, Longs, TokenSpace
+from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Floats, Ids, Longs, TokenSpace, ranges
 from seqmlm.engine.units import (
     EXACT,
     QUERY_TOKENS,

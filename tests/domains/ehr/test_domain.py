@@ -13,9 +13,10 @@ from seqmlm import plugins
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr import EHR
 from seqmlm.domains.ehr.readers.histories import Event, History
-from seqmlm.engine.backbones import ModelConfig, build
+from seqmlm.engine.backbones import build
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
+from seqmlm.engine.shapes import ModelConfig
 from seqmlm.errors import UsageError
 from seqmlm.inference.model_folder import make_masker
 from seqmlm.tasks.config import resolve_config

@@ -1,0 +1,174 @@
+"""Which model to train: sizes, patterns of layers, initializations. Settings alone, which load no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from seqmlm.errors import UsageError, nearest
+
+LINEAR = "linear"
+"""The size that is no encoder (`seqmlm.engine.linear`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Shape of a from-scratch model: layers, hidden size, attention heads, features of the gated MLP."""
+
+    layers: int
+    hidden: int
+    heads: int
+    intermediate: int
+
+
+SIZES: dict[str, Size] = {
+    "tiny": Size(layers=4, hidden=128, heads=4, intermediate=192),
+    "small": Size(layers=6, hidden=256, heads=4, intermediate=384),
+    "base": Size(layers=12, hidden=768, heads=12, intermediate=1152),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    """Which tokens the layers look at.
+
+    Args:
+        every: of so many layers one looks at the whole sequence, the first one first; None for the first
+            layer alone.
+        window: tokens to each side that the others look at.
+        purpose: what it is for.
+    """
+
+    every: int | None
+    window: int
+    purpose: str
+
+    def __str__(self) -> str:
+        if self.every == 1:
+            return f"every layer looks at the whole sequence; for {self.purpose}"
+        which = "the first layer looks" if self.every is None else f"one layer of {self.every} looks"
+        others = f"the others {self.window} tokens to each side"
+        return f"{which} at the whole sequence, {others}; for {self.purpose}"
+
+
+LAYERS: dict[str, Pattern] = {
+    "nearby.v1": Pattern(
+        every=None, window=4, purpose="cheap scores, where units depend on their neighbours"
+    ),
+    "mixed.v1": Pattern(every=2, window=16, purpose="scores, and structure between units far apart"),
+    "everywhere.v1": Pattern(every=1, window=64, purpose="sets, and structure between units far apart"),
+    "modernbert.v1": Pattern(every=3, window=64, purpose="anything, as ModernBERT was published"),
+}
+"""Patterns of layers, by versioned name."""
+PATTERN_KEYS = frozenset({"global_attn_every_n_layers", "local_attention", "layer_types"})
+"""Fields of `transformers.ModernBertConfig` that a pattern sets."""
+SHAPE_KEYS = frozenset({"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"})
+"""Those that a size sets."""
+
+INITIALIZATIONS: dict[str, str] = {
+    "modernbert.v1": "truncated normal of scale .02",
+    "unigram.v1": "the same; the decoder's bias is the log frequency of a token in the training split",
+    "scaled.v1": "truncated normal of scale 1 / sqrt(hidden), and that bias",
+}
+
+_RESERVED = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which model to start from.
+
+    Args:
+        size: "tiny" (4 layers x 128), "small" (6 x 256) or "base" (12 x 768); or "linear", which is no
+            encoder (`seqmlm.engine.linear`); ignored when `init` is given.
+        init: folder or hub id of a masked LM to continue instead.
+        max_length: longest sequence in tokens, special tokens included.
+        dropout: probability for embeddings, MLP and attention, in [0, 1).
+        layers: which tokens each layer looks at, a name in `LAYERS`.
+        initialization: of the weights, a name in `INITIALIZATIONS`.
+        overrides: further fields of `transformers.ModernBertConfig`; of a linear model, of
+            `seqmlm.engine.linear.Penalty`.
+    """
+
+    size: str = "small"
+    init: str | None = None
+    max_length: int = 512
+    dropout: float = 0.0
+    layers: str = "modernbert.v1"
+    initialization: str = "modernbert.v1"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.size not in (*SIZES, LINEAR):
+            known = nearest(self.size, (*SIZES, LINEAR))
+            raise UsageError(f"unknown model size {self.size!r}{known}")
+        if self.layers not in LAYERS:
+            raise UsageError(f"unknown model.layers {self.layers!r}{nearest(self.layers, LAYERS)}")
+        if self.initialization not in INITIALIZATIONS:
+            known = nearest(self.initialization, INITIALIZATIONS)
+            raise UsageError(f"unknown model.initialization {self.initialization!r}{known}")
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout must lie in [0, 1), not {self.dropout}")
+        if self.max_length < 3:
+            raise UsageError(
+                "max_length must have room for at least one unit between two special tokens, not "
+                f"{self.max_length}"
+            )
+        _check_overrides(self)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is a linear model, which is trained, saved and loaded in its own way."""
+        return self.init is None and self.size == LINEAR
+
+
+def settings_of(config: ModelConfig) -> dict[str, Any]:
+    """The fields of `ModernBertConfig` that do not depend on the vocabulary."""
+    size, pattern = SIZES[config.size], LAYERS[config.layers]
+    settings: dict[str, Any] = {
+        "hidden_size": size.hidden,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "intermediate_size": size.intermediate,
+        "max_position_embeddings": config.max_length,
+        "embedding_dropout": config.dropout,
+        "mlp_dropout": config.dropout,
+        "attention_dropout": config.dropout,
+        "local_attention": 2 * pattern.window,
+        **config.overrides,
+    }
+    settings.setdefault("global_attn_every_n_layers", pattern.every or settings["num_hidden_layers"])
+    if config.initialization == "scaled.v1":
+        settings.setdefault("initializer_range", settings["hidden_size"] ** -0.5)
+    return settings
+
+
+def _check_overrides(config: ModelConfig) -> None:
+    """Refuse overrides that no ModernBERT takes, before anything is read.
+
+    Raises:
+        UsageError: an unknown name, one that the token space determines, or a value that does not fit.
+    """
+    if config.is_linear:
+        from seqmlm.engine.linear import Penalty
+
+        Penalty.of(config.overrides)
+        return
+    if not config.overrides:
+        return
+    import torch
+    from transformers import ModernBertConfig, ModernBertForMaskedLM
+
+    known = set(ModernBertConfig().to_dict()) | {"global_attn_every_n_layers"}
+    for key in config.overrides:
+        if key in _RESERVED:
+            raise UsageError(f"model override {key!r} is determined by the tokenizer and cannot be set")
+        if key not in known:
+            raise UsageError(f"unknown model override {key!r}{nearest(str(key), known)}")
+    try:
+        with torch.device("meta"):
+            ModernBertForMaskedLM(ModernBertConfig(**settings_of(config)))
+    except Exception as error:  # transformers and torch check values in many ways
+        reason = " ".join(str(error).split())
+        raise UsageError(f"model.overrides = {dict(config.overrides)} cannot be used: {reason}") from None
