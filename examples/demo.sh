@@ -52,6 +52,6 @@ normal protein in twenty raise an alarm. demo/report.html shows where each prote
 some shuffled ones pass. Three commands to try next (first: export SEQMLM_HOME="$PWD/demo"):
 
   seqmlm ui                                              the run, its curves and its model in the MLflow UI
-  seqmlm score demo YOUR.fasta --per-unit --out yours.jsonl   every residue's surprisal, one JSON line a protein
+  seqmlm score demo YOUR.fasta --set per_unit=true --out yours.jsonl   every residue's surprisal, one JSON line a protein
   seqmlm train --domain protein YOUR.fasta --max-time 10m --name mine   a model of your own proteins
 NEXT

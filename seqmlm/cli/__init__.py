@@ -162,7 +162,7 @@ def _fail(error: BaseException, given: Sequence[str]) -> NoReturn:
             tell("hint: --on-error skip ignores bad records, --on-error quarantine also saves them to a file")
         _end(error.exit_code)
     if isinstance(error, MemoryError):
-        tell("error: there is not enough memory: give less at a time, such as a smaller --tokens-per-batch")
+        tell("error: there is not enough memory: give less at a time, such as a smaller tokens_per_batch")
         _end(1)
     if isinstance(error, RecursionError):
         tell("error: something that was read is nested too deeply: look at the input and the settings")

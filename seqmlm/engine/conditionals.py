@@ -268,7 +268,7 @@ class Conditionals:
         if not sound:
             raise NotFiniteError(
                 "an answer of the model is not a finite number: its weights are damaged (copy the model "
-                f"again from where it is whole), or too large for {self.precision} (use --precision fp32)"
+                f"again from where it is whole), or too large for {self.precision} (use precision fp32)"
             )
 
     def _inside(self, layout: Layout, pairs: Longs) -> NDArray[np.bool_]:

@@ -48,7 +48,7 @@ _WINDOWS, _OF_RECORD = 1_500, 16
 _ASKED, _FLOOR, _SHARE = 4_000, 300_000, 0.02
 _LEAST_UNITS, _RECORDS = 50, 10
 _HEADER = "seqmlm"
-_AGAIN = "copy the model again from where it is whole, or score without counts (--expert none)"
+_AGAIN = "copy the model again from where it is whole, or score without counts (expert=none)"
 
 
 def fit_expert(
@@ -220,7 +220,7 @@ def stored_expert(model: LoadedModel, use: Use = "auto") -> CountExpert | None:
         if use == "counts":
             raise StateError(
                 f"{model.path} has no counts ({COUNTS}), as models of few data: train it again with more, "
-                "or leave --expert out"
+                "or leave expert out"
             )
         return None
     arrays, header = tensors(file, _AGAIN)

@@ -534,9 +534,9 @@ class _Table:
             except (self._arrow.ArrowException, OverflowError, TypeError, ValueError):
                 return StateError(
                     f"a value of the column {field.name!r} is no {field.type}, as the table has it: write "
-                    "JSON lines (--format-out jsonl), which take any value"
+                    "JSON lines (a name that ends in .jsonl), which take any value"
                 )
-        return StateError("rows do not fit the table: write JSON lines (--format-out jsonl)")
+        return StateError("rows do not fit the table: write JSON lines (a name that ends in .jsonl)")
 
     def _flat(self, row: Fields) -> dict[str, Any]:
         return {name: self._cell(name, value) for name, value in self._rows_of.flat(row).items()}

@@ -178,7 +178,7 @@ def _counts(
     verdict = counts_verdict(model.domain.levels, better=bool(expert.facts["better"]))
     say(
         f"asked one {model.domain.unit} at a time: {bits['model']:.3f} bits by the model, "
-        f"{bits['counts']:.3f} by counts, {bits['mixture']:.3f} by both; {verdict} (--expert)"
+        f"{bits['counts']:.3f} by counts, {bits['mixture']:.3f} by both; {verdict} (expert)"
     )
     if expert.facts["gain_over_counts"]["low"] <= 0:
         say("the model adds nothing to counts so far: train longer, or on more data")

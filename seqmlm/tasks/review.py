@@ -43,7 +43,7 @@ class ReviewConfig(ScoringRequest):
 
     shown: ClassVar[tuple[str, ...]] = (
         *("since", "diff", "fpr", "sarif", "baseline", "out", "alarms_only", "level"),
-        "on_error",
+        *ScoringRequest.shown,
     )
     metavar: ClassVar[str] = "[PATH]..."
 

@@ -63,7 +63,7 @@ class Score(ScoringCommand):
 
     Example: seqmlm score genome new.fa --out new.bedgraph
 
-    Example: tail -F app.log | seqmlm score app - --max-latency 1s --fpr 0.001 --alarms-only
+    Example: tail -F app.log | seqmlm score app - --max-latency 1s --fpr 0.001 --set alarms_only=true
     """
 
     Config = ScoreConfig

@@ -45,11 +45,6 @@ class ScoringRequest(CommandConfig):
             on validation records), counts (wherever the model has any) or none.
     """
 
-    shown: ClassVar[tuple[str, ...]] = (
-        *("out", "fpr", "alarms_per_day", "extrapolate", "alarms_only", "level", "mode", "per_unit"),
-        *("domain", "format", "options", "on_error", "tokens_per_batch", "precision", "expert"),
-    )
-
     out: Path | None = None
     fpr: float | None = None
     alarms_per_day: float | None = None
@@ -94,7 +89,7 @@ class ScoringRequest(CommandConfig):
     def rate_option(self) -> str | None:
         """What asks for alarms; None where nothing does."""
         if self.alarms_per_day is not None:
-            return "--alarms-per-day"
+            return "--set alarms_per_day"
         return None if self.fpr is None else "--fpr"
 
     def decisive(self) -> dict[str, Any]:
@@ -113,16 +108,15 @@ class ScoringRequest(CommandConfig):
             DataError: an input is not there.
         """
         if self.fpr is not None and self.alarms_per_day is not None:
-            raise UsageError("--fpr and --alarms-per-day both say how many alarms are wanted; give one")
+            raise UsageError("--fpr and alarms_per_day both say how many alarms are wanted; give one")
         if self.fpr is not None and not 0 < self.fpr < 1:
             raise UsageError(f"--fpr is a share between 0 and 1, such as 0.001; got {self.fpr:g}")
         if self.alarms_per_day is not None and not self.alarms_per_day > 0:
-            raise UsageError(f"--alarms-per-day must be above 0; got {self.alarms_per_day:g}")
+            raise UsageError(f"alarms_per_day must be above 0; got {self.alarms_per_day:g}")
         asked = self.rate_option is not None
-        if self.extrapolate and not asked:
-            raise UsageError("--extrapolate is about a rate of alarms: --fpr or --alarms-per-day")
-        if self.alarms_only and not asked:
-            raise UsageError("--alarms-only needs a rate of alarms: --fpr or --alarms-per-day")
+        for name, value in {"extrapolate": self.extrapolate, "alarms_only": self.alarms_only}.items():
+            if value and not asked:
+                raise UsageError(f"{name} is about a rate of alarms: --fpr, or --set alarms_per_day=N")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +134,8 @@ class ScoreConfig(ScoringRequest):
     """
 
     shown: ClassVar[tuple[str, ...]] = (
-        *("out", "format_out", "resume", "max_latency", "report"),
-        *ScoringRequest.shown[1:],
+        *("out", "fpr", "level", "mode", "report", "resume", "max_latency"),
+        *CommandConfig.shown,
     )
 
     format_out: str | None = None

@@ -249,7 +249,7 @@ _HOURS = 120  # minutes from which on hours are told
 
 
 _OTHER_COUNTS = "the calibration was made with other counts than these scores mix in"
-_SAME_COUNTS = "leave --expert out, or calibrate with the same --expert"
+_SAME_COUNTS = "leave expert out, or calibrate with the same"
 
 
 def _rests_on(stored: Stored, session: Session, level: Level) -> bool:
@@ -266,8 +266,8 @@ def _counts(session: Session, level: Level) -> list[str]:
     bits = {name: session.expert.facts[f"{name}_bits"] for name in ("mixture", "model", "counts")}
     return [
         f"counts are mixed in: {bits['mixture']:.3f} bits per {session.tokenizer.unit} on validation records "
-        f"({bits['model']:.3f} by the model alone, {bits['counts']:.3f} by counts alone; --expert none leaves"
-        " them out)"
+        f"({bits['model']:.3f} by the model alone, {bits['counts']:.3f} by counts alone; --set expert=none "
+        "leaves them out)"
     ]
 
 
@@ -329,7 +329,9 @@ def _too_rare(config: ScoringRequest, level: Level, mode: str, stored: Stored) -
     if alpha >= fitted.smallest_rate or (config.extrapolate and fitted.has_tail):
         return None
     least = rate_above(fitted.smallest_rate)
-    further = ", or continue below it by the fit of a tail with --extrapolate" if fitted.has_tail else ""
+    further = (
+        ", or continue below it by the fit of a tail with --set extrapolate=true" if fitted.has_tail else ""
+    )
     return (
         f"{config.rate_option} asks for a rate of {alpha:.3g}; the {fitted.rows:,} normal rows that level "
         f"{level.name} is calibrated with in mode {mode} guarantee rates of {least} and above: ask "
@@ -338,7 +340,7 @@ def _too_rare(config: ScoringRequest, level: Level, mode: str, stored: Stored) -
 
 
 def _uncalibrated(config: ScoringRequest, level: Level, mode: str, option: str) -> StateError:
-    counts = "" if config.expert == "auto" else f" with --expert {config.expert}"
+    counts = "" if config.expert == "auto" else f" with expert={config.expert}"
     return StateError(
         f"{option} needs a calibration, and the model {config.model} has none of level {level.name} in mode "
         f"{mode}{counts}: make one from normal data with {_calibrating(config, level, mode)}"

@@ -50,9 +50,9 @@ class WatchConfig(ScoringRequest):
     """
 
     shown: ClassVar[tuple[str, ...]] = (
-        *("out", "fpr", "alarms_only", "max_latency", "source", "ignore", "calibration", "shadow", "quiet"),
-        *("webhook", "webhook_format", "metrics_port", "metrics_host"),
-        *("alarms_per_day", "extrapolate", *ScoringRequest.shown[5:]),
+        *("out", "fpr", "alarms_only", "level", "mode", "max_latency", "source", "ignore", "calibration"),
+        *("shadow", "quiet", "webhook", "webhook_format", "metrics_port", "metrics_host", "format"),
+        *ScoringRequest.shown,
     )
     metavar: ClassVar[str] = "[PATH]..."
 

@@ -184,7 +184,7 @@ class StreamPeriod:
                 "their p-values, are not known here."
             )
         if self.rated is False:
-            found.append(f"{name} is scored without --fpr or --alarms-per-day, so it raises no alarms.")
+            found.append(f"{name} is scored without --fpr or alarms_per_day, so it raises no alarms.")
         if self.gaps:
             found.append(
                 f"{name} has {number_of(self.gaps, 'place')} where bytes were destroyed before they could be "

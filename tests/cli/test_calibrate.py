@@ -104,7 +104,7 @@ def test_rates_that_the_normal_rows_do_not_guarantee(
     assert "--mode partition:4, the default of this field, has too few normal rows for the rate (40)" in (
         chosen.err
     )
-    seqmlm("score", "mine", new, "--fpr", 0.0001, "--extrapolate", "--mode", "one-pass").ok()
+    seqmlm("score", "mine", new, "--fpr", 0.0001, "--set", "extrapolate=true", "--mode", "one-pass").ok()
 
     # Before the model is loaded; from a pipe as from a file.
     monkeypatch.setattr(model_folder, "load", _killed)
@@ -119,10 +119,10 @@ def test_rates_that_the_normal_rows_do_not_guarantee(
         [rate] = re.findall(f"in mode {mode} guarantee rates of ([0-9.]+) and above", refused.err)
         assert fitted.smallest_rate <= float(rate) < 1.1 * fitted.smallest_rate
         assert f"--mode {mode}'" in refused.err
-        assert ("--extrapolate" in refused.err) is fitted.has_tail
+        assert ("extrapolate=true" in refused.err) is fitted.has_tail
     done = seqmlm("score", "mine", new, "--fpr", "0.01", "--mode", "exact")
     done.refused(4, "mode exact: make one from normal data")
-    assert "--extrapolate is about" in seqmlm("score", "mine", new, "--extrapolate").err
+    assert "extrapolate is about" in seqmlm("score", "mine", new, "--set", "extrapolate=true").err
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_calibration_knows_its_precision_and_scores_in_another_say_so(seqmlm: 
     assert kept == {"partition:4": "bf16", "one-pass": "fp32"}
     out, rows = workspace / "out.jsonl", {}
     for precision in ("fp32", "bf16"):
-        asked = ("score", "mine", normal, "--out", out, "--json", "--precision", precision)
+        asked = ("score", "mine", normal, "--out", out, "--json", "--set", f"precision={precision}")
         done = seqmlm(*asked).ok()
         assert done.json["precision"] == precision
         assert ("the calibration was made in bf16, this scoring is in fp32" in done.err) == (

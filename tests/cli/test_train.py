@@ -62,7 +62,7 @@ def test_train_then_score_a_users_fasta(seqmlm: Run, fasta: Path, workspace: Pat
     assert layers in trained.err
     assert list(_losses(workspace / "runs/mine")) == [1, 2, 3, 4]
 
-    scored = seqmlm("score", "mine", fasta, "--per-unit").ok()
+    scored = seqmlm("score", "mine", fasta, "--set", "per_unit=true").ok()
     lines = [json.loads(line) for line in scored.out.splitlines()]
     assert [line["id"] for line in lines] == [f"p{number}" for number in range(40)]
     first = lines[0]

@@ -34,7 +34,7 @@ def test_train_with_channels_score_and_go_on(seqmlm: Run, table: Path, workspace
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
     assert not (workspace / "runs/first/predictions.txt").exists()
     scores = workspace / "scores.jsonl"
-    seqmlm("score", "first", table, "--per-unit", "--out", scores).ok()
+    seqmlm("score", "first", table, "--set", "per_unit=true", "--out", scores).ok()
     lines = [json.loads(line) for line in scores.read_text().splitlines()]
     assert len({line["id"].split("#")[0] for line in lines}) == 80
     assert len({line["id"] for line in lines}) == len(lines) > 80  # a row a visit

@@ -67,7 +67,7 @@ def test_a_field_with_a_level_and_a_picture_of_its_own(seqmlm: Run, tmp_path: Pa
         ["sample", "--domain", "music", "--out", tmp_path, "--n", 25],
         ["data", "inspect", "--domain", "music", tmp_path, "--json"],
         ["train", "--domain", "music", tunes, "--name", "m", "--max-steps", 3],
-        ["score", "m", tunes, "--per-unit", "--out", out, "--report", report],
+        ["score", "m", tunes, "--set", "per_unit=true", "--out", out, "--report", report],
         ["evaluate", out, "--labels", tmp_path / "truth.json", "--json"],
         ["fill", "m", "C4 _ E4 _", "--json", "--top", 2],
         ["zeroshot", "m", tunes, "--template", "{text} _", *classes],
@@ -97,7 +97,7 @@ def test_a_field_whose_format_is_a_folder(seqmlm: Run, tmp_path: Path) -> None:
         ["sample", "--domain", "weather", "--out", tmp_path, "--n", 8],
         ["data", "inspect", "--domain", "weather", folder, "--json"],
         ["train", "--domain", "weather", folder, "--name", "w", "--max-steps", 3],
-        ["score", "w", folder, "--per-unit", "--out", out, "--report", report],
+        ["score", "w", folder, "--set", "per_unit=true", "--out", out, "--report", report],
     )
     assert json.loads(inspected)["records"] == 8 * 36
     found = rows(out)

@@ -179,8 +179,8 @@ def run(name: str, out: Path) -> None:
         written(out / f"evaluate-{label}.json", seqmlm("evaluate", *arguments, *common))
 
     first, second, *others = field.levels
-    exact = score("exact", "--mode", "exact", "--per-unit")
-    fast = score("one-pass", "--mode", "one-pass", "--fpr", 0.1, "--per-unit")
+    exact = score("exact", "--mode", "exact", "--set", "per_unit=true")
+    fast = score("one-pass", "--mode", "one-pass", "--fpr", 0.1, "--set", "per_unit=true")
     score("partition", "--mode", "partition:3")
     evaluate(first, exact, "--baseline", fast)
 

@@ -114,7 +114,7 @@ def everything(
     rows, labels = out / "rows.jsonl", out / "labels.csv"
     labels.write_text("id,label\ncanaryuser,1\n")
     said, codes = "", {}
-    more = ("--fpr", 0.1, "--per-unit")
+    more = ("--fpr", 0.1, "--set", "per_unit=true")
     for name, arguments in {
         "train": ("train", *kind, *data, *SMALL, *sensitive, *aside, "--name", "m"),
         "calibrate": ("calibrate", "m", *fresh, *skip),

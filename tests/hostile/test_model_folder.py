@@ -62,7 +62,7 @@ def test_the_exploits_are_live(exploits: tuple[Path, dict[str, Any]]) -> None:
 
 
 def test_the_harmless_folder_is_scored(seqmlm: Run, model: Path, text: Path) -> None:
-    done = seqmlm("score", model, text, "--domain", "text").ok()
+    done = seqmlm("score", model, text, "--set", "domain=text").ok()
     assert len(done.out.splitlines()) == 2
 
 
@@ -70,7 +70,7 @@ def test_the_harmless_folder_is_scored(seqmlm: Run, model: Path, text: Path) -> 
 def test_nothing_runs(seqmlm: Run, exploits: tuple[Path, dict[str, Any]], text: Path, name: str) -> None:
     base, said = exploits
     before = contents(base)
-    domain = () if (base / name / "seqmlm.json").exists() else ("--domain", "text")
+    domain = () if (base / name / "seqmlm.json").exists() else ("--set", "domain=text")
     done = seqmlm("score", base / name, text, *domain)
     assert done.code == said["expected"][name], done.err
     assert "Traceback" not in done.err
@@ -89,7 +89,7 @@ def test_no_answer_is_taken_from_the_data(
 ) -> None:
     """transformers would ask whether to run the code, and read the answer where the data come from."""
     base, _ = exploits
-    words = ("score", base / name, "-", "--domain", "text")
+    words = ("score", base / name, "-", "--set", "domain=text")
     done = forks.run(*words, stdin="y\ny\nyes\n", environment={"SEQMLM_HOME": str(tmp_path)})
     assert done.refused(4, "auto_map").out == ""
     assert not (base / "canaries" / name).exists()
@@ -102,7 +102,7 @@ def test_nor_by_other_commands(
 ) -> None:
     folder = exploits[0] / name
     given = {
-        "calibrate": ("calibrate", folder, text, "--domain", "text"),
+        "calibrate": ("calibrate", folder, text, "--set", "domain=text"),
         "train": ("train", "--domain", "text", "--init", folder, text, "--max-steps", 1),
         "export": ("models", "export", folder, "--out", tmp_path / "out"),
     }[command]
@@ -211,7 +211,7 @@ def poisoned(path: Path, value: float) -> None:
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_said(seqmlm: Run, model: Path, text: Path, name: str) -> None:
     DAMAGE[name](model)
-    domain = () if (model / "seqmlm.json").exists() else ("--domain", "text")
+    domain = () if (model / "seqmlm.json").exists() else ("--set", "domain=text")
     done = seqmlm("score", model, text, *domain)
     wrong_request = name in ("no mask token",)
     assert done.code == (2 if wrong_request else 4), (done.code, done.err)

@@ -153,7 +153,7 @@ class Bench:
         return [word.replace("{}", str(home)) for word in self.one.options]
 
     def _format(self) -> list[str]:
-        return ["--format", self.one.format] if self.one.command == "score" else []
+        return ["--format", self.one.format]
 
     @staticmethod
     def _out(folder: Path) -> Path:

@@ -245,7 +245,7 @@ def test_counts_that_cannot_be_read_or_lack_something_are_an_error(
     }.get(damage) or saved(arrays, {"seqmlm": json.dumps({**described, **changed})})
     assert bad != content
     (tmp_path / COUNTS).write_bytes(bad)
-    with pytest.raises(StateError, match="--expert none"):
+    with pytest.raises(StateError, match="expert=none"):
         stored_expert(replace(model, path=str(tmp_path)))
 
 

@@ -67,7 +67,7 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     exact, single = (
         [json.loads(line) for line in found.out.splitlines()]
         for found in (
-            seqmlm("score", "fam", asked, "--expert", "none", "--mode", mode)
+            seqmlm("score", "fam", asked, "--set", "expert=none", "--mode", mode)
             for mode in ("exact", "one-pass")
         )
     )

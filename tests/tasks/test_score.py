@@ -298,7 +298,7 @@ def test_rows_without_p_values_are_told_with_the_command_that_gives_them(model: 
     said, command = Lines(), f"'seqmlm calibrate {model} NORMAL --level protein --mode partition:3"
     _score(model, fasta, progress=said, mode="partition:3")
     assert [one for one in said.said if "no p-values" in one and f"{command}'" in one]
-    with pytest.raises(StateError, match="--expert none") as refused:
+    with pytest.raises(StateError, match="expert=none") as refused:
         _score(model, fasta, mode="partition:3", fpr=0.05, expert="none")
     assert f"{command} --expert none'" in str(refused.value)
 

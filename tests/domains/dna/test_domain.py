@@ -102,7 +102,7 @@ def test_train_and_score(seqmlm, tmp_path: Path, tokenizer: str, masker: str):
         assert len({len(line) for line in shown[:3]}) == 1
     few = tmp_path / "few.fa"
     few.write_text(">x\nACGTNNACGTTGCANACCAGGATTACATTTACAGGATACCAGG\n>y\nACGTACGGGT\n")
-    scored = seqmlm("score", "m", few, "--per-unit").ok()
+    scored = seqmlm("score", "m", few, "--set", "per_unit=true").ok()
     for line, record in zip(
         map(json.loads, scored.out.splitlines()), read_fasta(few, Problems()), strict=True
     ):
