@@ -329,9 +329,8 @@ def _too_rare(config: ScoringRequest, level: Level, mode: str, stored: Stored) -
     if alpha >= fitted.smallest_rate or (config.extrapolate and fitted.has_tail):
         return None
     least = rate_above(fitted.smallest_rate)
-    further = (
-        ", or continue below it by the fit of a tail with --set extrapolate=true" if fitted.has_tail else ""
-    )
+    tail = ", or continue below it by the fit of a tail with --set extrapolate=true"
+    further = tail if fitted.has_tail else ""
     return (
         f"{config.rate_option} asks for a rate of {alpha:.3g}; the {fitted.rows:,} normal rows that level "
         f"{level.name} is calibrated with in mode {mode} guarantee rates of {least} and above: ask "

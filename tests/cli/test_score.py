@@ -116,7 +116,7 @@ def test_of_sensitive_data_nothing_is_kept_with_the_run_and_every_row_says_so(
 
 def test_rows_come_in_time_while_the_pipe_stays_open(forks: ForkServer, home: Path) -> None:
     process = forks.start(
-        *("score", home / "mine", "-", "--format", "fasta", "--max-latency", "1s"),
+        *("score", home / "mine", "-", "--set", "format=fasta", "--max-latency", "1s"),
         stdin=None,
         environment={"SEQMLM_HOME": str(home)},
     )

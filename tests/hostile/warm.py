@@ -152,9 +152,6 @@ class Bench:
         home = folder / "clean" if (folder / "clean").is_dir() else folder
         return [word.replace("{}", str(home)) for word in self.one.options]
 
-    def _format(self) -> list[str]:
-        return ["--format", self.one.format]
-
     @staticmethod
     def _out(folder: Path) -> Path:
         return folder.parent / f"{folder.name}.jsonl"
@@ -166,8 +163,8 @@ class Bench:
         if self.one.command != "score":
             words += ["--set", "mode=partition:4"]
             return words + ([] if case.packed else ["--set", "tokens_per_batch=1"])
-        words += ["--mode", "partition:4", *self._format(), "--json"]
-        words += [] if case.packed else ["--tokens-per-batch", 1]
+        words += ["--mode", "partition:4", "--set", f"format={self.one.format}", "--json"]
+        words += [] if case.packed else ["--set", "tokens_per_batch=1"]
         return words + (["--level", LEVELS[self.one.domain]] if self.one.domain in LEVELS else [])
 
     def _run(self, folder: Path, case: Case, *words: object) -> Ended:
@@ -258,7 +255,7 @@ class Bench:
                 folder,
                 case,
                 *("data", "inspect", f"{self.one.prefix}{case.path}", "--domain", self.one.domain),
-                *self._format(),
+                *("--format", self.one.format),
                 *("--json", *self._options(folder)),
             )
             yield from (f"inspect: {text}" for text in self._ending(done, case))

@@ -191,7 +191,7 @@ def test_the_command_goes_on_after_kills(workspace: Path) -> None:
     logs.mkdir()
     model.mkdir()
     write_log_model(model)
-    options = ["--option", f"window={WINDOW}", "--option", "session=none", "--format", "iso"]
+    options = ["--option", f"window={WINDOW}", "--option", "session=none", "--set", "format=iso"]
     follow = command(*("watch", model, logs / "*.log*", "--max-latency", "0.2s", "--out", out, *options))
     lines = [f"2024-03-05 10:00:{n:02d} INFO {NORMAL[n % 4]} {n}\n" for n in range(52)]
     chance = random.Random(3)

@@ -304,7 +304,9 @@ def test_a_value_that_its_column_cannot_hold_is_said_without_it(
     sink = open_sink(tmp_path / "a", SCHEMA, format=kind)
     sink.write([*ROWS[:3], {**ROWS[3], name: value}])
     sink.commit()
-    with pytest.raises(StateError, match=f"a value of the column '{name}' is no .*ends in \.jsonl") as caught:
+    with pytest.raises(
+        StateError, match=rf"a value of the column '{name}' is no .*ends in \.jsonl"
+    ) as caught:
         sink.finish()
     sink.close()
     assert "secret" not in str(caught.value)

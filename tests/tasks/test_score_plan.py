@@ -28,8 +28,9 @@ from seqmlm.inference.estimate import work_of
 from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Normal
 from seqmlm.tasks import score_plan
+from seqmlm.tasks.review import ReviewConfig
 from seqmlm.tasks.score import score_files
-from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.tasks.score_config import ScoreConfig, ScoringRequest
 from seqmlm.tasks.score_plan import about, choose, choose_mode
 from seqmlm.tokenizers.bases import BaseTokenizer
 
@@ -65,7 +66,7 @@ def costs(session: Session, config: ScoreConfig) -> dict[str, float]:
     return dict(found.tokens)
 
 
-def mode(session: Session, config: ScoreConfig) -> tuple[str, str]:
+def mode(session: Session, config: ScoringRequest) -> tuple[str, str]:
     found = choose_mode(config, session, session.domain.level(None))
     return found.mode, found.why
 
@@ -148,7 +149,8 @@ def test_pipes_and_changes_are_not_read_for_it(calibrated: dict[str, Stored], tm
     session, own = Session(protein_model(100)), "the default of this field"
     assert mode(session, request("-")) == ("partition:4", own)
     for changed in ({"since": "main"}, {"diff": tmp_path / "no.diff"}):
-        assert mode(session, request(tmp_path / "nowhere", **changed)) == ("partition:4", own)
+        asked = ReviewConfig(model="m", paths=(str(tmp_path / "nowhere"),), **changed)  # type: ignore[arg-type]
+        assert mode(session, asked) == ("partition:4", own)
     del calibrated["partition:4"]
     told = "one-pass", f"--mode partition:4, {own}, is not calibrated for these scores"
     assert mode(session, request("-")) == told
