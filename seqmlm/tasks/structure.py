@@ -45,6 +45,9 @@ COLUMNS = {"id", "source", "line", "i", "j", "unit_i", "unit_j", *LAYERS, "predi
 
 GRAPHS = ("edges.json", "edges.graphml")
 
+ROWS = 1 << 17
+"""Rows that are made together, of half a kilobyte each."""
+
 PICTURED = 20
 """Sequences that a report shows, the first ones."""
 
@@ -259,8 +262,9 @@ class Structure(Task[StructureConfig, Subject]):
                 problems.bad(placed(error, record, problems.sensitive))
 
     def share(self, item: Subject) -> float:
-        """By what a map costs; a family is asked about alone."""
-        return 1.0 if self.config.family else self.maps.tokens(len(item.asked.encodings[0])) / self.batch
+        """By what a map costs, and its rows, which are held in memory; a family is asked about alone."""
+        tokens, rows = self.maps.tokens(len(item.asked.encodings[0])), len(item.units) ** 2 / 2
+        return 1.0 if self.config.family else max(tokens / self.batch, rows / ROWS)
 
     # Rows
 
