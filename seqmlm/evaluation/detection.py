@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,58 +45,37 @@ class Curve:
         """Number of negative items."""
         return float(self.false[-1])
 
-    @cached_property
+    @property
     def auroc(self) -> float:
         """Probability that a positive scores above a negative, ties counting half; NaN with one class."""
         both = self.positives * self.negatives
-        gained = np.diff(self.false, prepend=0.0)
-        middle = self.true - np.diff(self.true, prepend=0.0) / 2
-        return float(gained @ middle / both) if both else float("nan")
+        area = np.trapezoid(np.append(0.0, self.true), np.append(0.0, self.false))
+        return float(area / both) if both else float("nan")
 
-    @cached_property
+    @property
     def average_precision(self) -> float:
         """Area under the precision-recall curve as a step function; NaN without positives."""
         if not self.positives:
             return float("nan")
-        alarmed = self.true + self.false
-        precision = np.divide(self.true, alarmed, out=np.zeros_like(alarmed), where=alarmed > 0)
-        return float(np.diff(self.true, prepend=0.0) @ precision / self.positives)
+        alarmed = np.maximum(self.true + self.false, 1e-300)  # a draw may lack the highest items
+        return float(np.diff(self.true, prepend=0.0) @ (self.true / alarmed) / self.positives)
 
-    @cached_property
+    @property
     def oracle_f1(self) -> float:
         """The best F1 of any threshold, which can be chosen only with the labels; NaN without positives."""
         if not self.positives:
             return float("nan")
         return float((2 * self.true / (self.true + self.false + self.positives)).max())
 
-    def at_rate(self, rate: float) -> int:
-        """The last point whose false positive rate is at most `rate`; -1 if there is none."""
+    def found(self, rate: float) -> float:
+        """Positives found where at most a share `rate` of the negatives is alarmed."""
         # Counts are integers; the tolerance is for the rounding of rate x negatives only.
-        return int(np.searchsorted(self.false, rate * self.negatives * (1 + 1e-12), side="right")) - 1
+        point = np.searchsorted(self.false, rate * self.negatives * (1 + 1e-12), side="right")
+        return float(self.true[point - 1]) if point else 0.0
 
     def recall_at(self, rate: float) -> float:
         """Share of positives found where at most `rate` of the negatives are alarmed; NaN with one class."""
-        if not (self.positives and self.negatives):
-            return float("nan")
-        point = self.at_rate(rate)
-        return float(self.true[point] / self.positives) if point >= 0 else 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Operating:
-    """Recall at a requested false positive rate.
-
-    Args:
-        rate: requested.
-        threshold: alarm where the score is at least this; None if even the highest score exceeds the rate.
-        recall: positives found, with its exact interval.
-        false_positive_rate: the actual rate at this threshold, at most `rate`.
-    """
-
-    rate: float
-    threshold: float | None
-    recall: Rate
-    false_positive_rate: Rate
+        return self.found(rate) / self.positives if self.positives and self.negatives else float("nan")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,21 +155,6 @@ class Detection:
         false = np.bincount(self._place, weights=ones * ~self.labels, minlength=size)
         return Curve(self._values, np.cumsum(true), np.cumsum(false))
 
-    def operating(self, rate: float) -> Operating:
-        """Recall at a false positive rate, with exact (Clopper-Pearson) intervals.
-
-        The threshold is chosen on the same items and their labels, as an oracle would.
-        """
-        curve = self.curve()
-        point = curve.at_rate(rate)
-        true, false = (int(curve.true[point]), int(curve.false[point])) if point >= 0 else (0, 0)
-        return Operating(
-            rate=rate,
-            threshold=float(curve.thresholds[point]) if point >= 0 else None,
-            recall=exact_rate(true, int(curve.positives)),
-            false_positive_rate=exact_rate(false, int(curve.negatives)),
-        )
-
     def auroc_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Bounds of the AUROC for independent items (DeLong et al. 1988), within 0 and 1.
 
@@ -232,14 +195,14 @@ def confusion(labels: ArrayLike, alarms: ArrayLike) -> Confusion:
     Raises:
         DataError: different numbers of them.
     """
+    from sklearn.metrics import confusion_matrix
+
     truth, raised = np.asarray(labels, dtype=np.bool_), np.asarray(alarms, dtype=np.bool_)
     if truth.shape != raised.shape:
         raise DataError(f"{len(raised)} alarms for {len(truth)} labels")
+    (quiet, wrong), (missed, right) = confusion_matrix(truth, raised, labels=[False, True]).tolist()
     return Confusion(
-        true_positives=int((truth & raised).sum()),
-        false_positives=int((~truth & raised).sum()),
-        false_negatives=int((truth & ~raised).sum()),
-        true_negatives=int((~truth & ~raised).sum()),
+        true_positives=right, false_positives=wrong, false_negatives=missed, true_negatives=quiet
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from seqmlm.evaluation.intervals import Difference, resampled
 
@@ -65,17 +65,22 @@ def agreement_of(measured: Doubles, predicted: Doubles, fit: Bools) -> dict[str,
     """
     from scipy.stats import rankdata
 
-    ranks, truth = rankdata(predicted), rankdata(measured)
-    spread = len(ranks) and ranks.std() * truth.std()
-    rho = np.mean((ranks - ranks.mean()) * (truth - truth.mean())) / spread if spread else float("nan")
-    hits, misses = int(fit.sum()), int((~fit).sum())
+    ranks, hits = rankdata(predicted), int(fit.sum())
     auc = mcc = float("nan")
-    if hits and misses:
-        auc = (ranks[fit].sum() - hits * (hits + 1) / 2) / (hits * misses)
+    if 0 < hits < len(fit):
+        auc = (ranks[fit].sum() - hits * (hits + 1) / 2) / (hits * (len(fit) - hits))
         called = predicted >= np.median(predicted)
-        both = np.std(called) * np.std(fit)
-        mcc = (np.mean(called & fit) - called.mean() * fit.mean()) / both if both else 0.0
-    return {"spearman": float(rho), "ndcg": ndcg(measured, predicted), "auc": float(auc), "mcc": float(mcc)}
+        mcc = 0.0 if called.all() else correlation(called, fit)
+    rho = correlation(ranks, rankdata(measured))
+    return {"spearman": rho, "ndcg": ndcg(measured, predicted), "auc": float(auc), "mcc": mcc}
+
+
+def correlation(one: ArrayLike, other: ArrayLike) -> float:
+    """Pearson's, of two arrays (N,); NaN where one of them does not vary."""
+    first, second = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    if not (len(first) and np.ptp(first) and np.ptp(second)):
+        return float("nan")
+    return float(np.asarray(np.corrcoef(first, second))[0, 1])
 
 
 def agreement(

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.detection import Detection
+from seqmlm.evaluation.effects import correlation
 from seqmlm.evaluation.intervals import Difference as Interval
 from seqmlm.evaluation.intervals import bootstrap_weights, resampled, summarized
 
@@ -229,17 +230,25 @@ def _multilabel(truth: Longs, predicted: Doubles) -> dict[str, Reader]:
 def _value(truth: Doubles, predicted: Doubles) -> dict[str, Reader]:
     from scipy.stats import rankdata
 
-    columns = [np.reshape(one, (len(truth), -1)).astype(np.float64) for one in (truth, predicted)]
+    columns = [np.reshape(one, (len(truth), -1)).T.astype(np.float64) for one in (truth, predicted)]
 
-    def reader(measure: Callable[[Doubles, Doubles], Doubles]) -> Reader:
-        """Mean over columns of a measure of true and predicted values (N, K)."""
-        return lambda taken: _mean(measure(*(np.repeat(one, taken.astype(int), axis=0) for one in columns)))
+    def r2(x: Doubles, y: Doubles) -> float:
+        return float(1 - np.mean((x - y) ** 2) / x.var()) if np.ptp(x) else float("nan")
+
+    def reader(measure: Callable[[Doubles, Doubles], float]) -> Reader:
+        """Mean over columns of a measure of true and predicted values (N,)."""
+
+        def read(taken: Doubles) -> float:
+            rows = np.repeat(np.arange(len(taken)), taken.astype(int))
+            return _mean([measure(x[rows], y[rows]) for x, y in zip(*columns, strict=True)])
+
+        return read
 
     return {
-        "spearman": reader(lambda x, y: _correlation(rankdata(x, axis=0), rankdata(y, axis=0))),
-        "pearson": reader(_correlation),
-        "rmse": reader(lambda x, y: np.sqrt(np.mean((x - y) ** 2, axis=0))),
-        "r2": reader(lambda x, y: 1 - _share(np.mean((x - y) ** 2, axis=0), _centred(x).var(axis=0))),
+        "spearman": reader(lambda x, y: correlation(rankdata(x), rankdata(y))),
+        "pearson": reader(correlation),
+        "rmse": reader(lambda x, y: float(np.sqrt(np.mean((x - y) ** 2)))),
+        "r2": reader(r2),
     }
 
 
@@ -281,18 +290,6 @@ def _curves(columns: Iterable[tuple[Any, Any]]) -> dict[str, Reader]:
         "auroc": lambda taken: _mean([curve(taken).auroc for curve in curves]),
         "auprc": lambda taken: _mean([curve(taken).average_precision for curve in curves]),
     }
-
-
-def _centred(values: Doubles) -> Doubles:
-    """Columns (N, K) around their means; of what is constant exactly 0."""
-    apart = values - values[:1]
-    return np.asarray(apart - apart.mean(axis=0))
-
-
-def _correlation(one: Doubles, other: Doubles) -> Doubles:
-    """Pearson's, of columns (N, K)."""
-    x, y = _centred(one), _centred(other)
-    return _share(np.sum(x * y, axis=0), np.sqrt(np.sum(x * x, axis=0) * np.sum(y * y, axis=0)))
 
 
 def _share(part: ArrayLike, whole: ArrayLike) -> Doubles:

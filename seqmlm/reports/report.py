@@ -170,40 +170,26 @@ class ScoreReport:
         page.histogram("Scores", heights, edges, threshold=threshold, note=note, x_label="score")
 
     def _add_table(self, page: Page, worst: Sequence[Judged]) -> None:
-        columns = (
-            "id",
-            "where",
-            "place",
-            "overlaps",
-            "units",
-            "score",
-            "p value",
-            "extrapolated",
-            "alarm",
-            "statistics",
-            "what stands out",
-        )
         rows = [self._cells(one) for one in worst]
-        told = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in rows)]
-        shown = [[row[place] for place in told] for row in rows]
-        page.table("Most unusual", [columns[place] for place in told], shown)
+        told = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
+        page.table("Most unusual", told, [[row[name] for name in told] for row in rows])
 
-    def _cells(self, judged: Judged) -> list[Cell]:
+    def _cells(self, judged: Judged) -> dict[str, Cell]:
         row = judged.row
         start, end = (row.start, row.end) if row.place is None else (row.place.start, row.place.end)
-        return [
-            row.id,
-            f"{row.source}:{row.line}",
-            f"{start + self._first:,}-{end:,}",
-            ", ".join(row.overlaps),
-            len(row.units),
-            row.score,
-            judged.p_value,
-            "yes" if judged.extrapolated else "",
-            judged.alarm,
-            firing(judged.p_values),
-            standing_out(judged.row, judged.scored, self._surface, self._meaning),
-        ]
+        return {
+            "id": row.id,
+            "where": f"{row.source}:{row.line}",
+            "place": f"{start + self._first:,}-{end:,}",
+            "overlaps": ", ".join(row.overlaps),
+            "units": len(row.units),
+            "score": row.score,
+            "p value": judged.p_value,
+            "extrapolated": "yes" if judged.extrapolated else "",
+            "alarm": judged.alarm,
+            "statistics": firing(judged.p_values),
+            "what stands out": standing_out(judged.row, judged.scored, self._surface, self._meaning),
+        }
 
     def _add_reading(self, page: Page, worst: Sequence[Judged]) -> None:
         found = dict.fromkeys(name for one in worst for name in one.p_values)

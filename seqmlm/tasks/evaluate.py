@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.detection import Confusion, Curve, Detection, Measure, compare, confusion, f1_of_alarms
-from seqmlm.evaluation.intervals import Difference, Rate
+from seqmlm.evaluation.intervals import Difference, Rate, exact_rate
 from seqmlm.reports.drawing import picture, styled
 from seqmlm.reports.page import Cell, Page
 from seqmlm.streams.outputs import check_outputs
@@ -248,13 +248,14 @@ def _ranking(name: str, score: Detection, read: Labelled, resampled: EvaluateCon
         low, high = drawn.low, drawn.high
     else:
         low, high = score.auroc_interval()
+    recalls = [exact_rate(int(curve.found(rate)), int(curve.positives)) for rate in FALSE_POSITIVE_RATES]
     return Ranking(
         name=name,
         auroc=curve.auroc,
         auroc_low=None if math.isnan(low) else low,
         auroc_high=None if math.isnan(high) else high,
         average_precision=curve.average_precision,
-        recall=tuple(_rate(score.operating(rate).recall, read.sensitive) for rate in FALSE_POSITIVE_RATES),
+        recall=tuple(_rate(found, read.sensitive) for found in recalls),
         oracle_f1=None if read.sensitive else curve.oracle_f1,
     )
 
