@@ -404,9 +404,10 @@ def matrix(
         for first, last in pairwise(cuts.tolist())
     ]
     highest = np.fmax.reduceat(np.fmax.reduceat(values, cuts[:-1], axis=0), cuts[:-1], axis=1)
+    shades = np.triu(steps(highest, scale))
     told = [[("s0", "")] * size for _ in range(size)]
-    for i, j in np.argwhere(np.triu(steps(highest, scale))).tolist():
-        told[i][j] = (f"s{steps(highest, scale)[i, j]}", f"{labels[i]}, {labels[j]}: {highest[i, j]:.3g}")
+    for i, j in np.argwhere(shades).tolist():
+        told[i][j] = (f"s{shades[i, j]}", f"{labels[i]}, {labels[j]}: {highest[i, j]:.3g}")
     edges = [{(int(owner[j]), int(owner[i])) for i, j in pairs} for pairs in (found, known)]
     for i, j in edges[0] | edges[1]:
         own = [(i, j) in kind for kind in edges]
@@ -496,10 +497,8 @@ def _axes(
     axes.set_xlabel(x_label, loc="right")
     axes.set_ylabel(y_label, loc="bottom")
     axes.locator_params(nbins=5)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(
-            lambda value, _: f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
-        )
+    axes.xaxis.set_major_formatter(_number)
+    axes.yaxis.set_major_formatter(_number)
     if time:
         moments = np.linspace(low, high, 6)[:-1]
         axes.set_xticks(moments, [_moment(one, high - low) for one in moments], ha="left")
