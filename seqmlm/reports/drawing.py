@@ -91,9 +91,9 @@ MOST_POINTS = 1000
 WIDTH, HEIGHT = 1000, 220  # of a picture, in points of its text
 LEFT, RIGHT, TOP, BOTTOM = 80, 12, 10, 38  # margins around its axes
 
-_MARK, _ALARM, _BAND = "#2f5ea8", "#c62a1c", "#f6c4bd"  # in the dark the style sheet inverts a figure
+MARK, _ALARM, _BAND = "#2f5ea8", "#c62a1c", "#f6c4bd"  # in the dark the style sheet inverts a figure
 _LEAST = 0.01  # share of the height that a bar has: one row among thousands is seen, too
-_THRESHOLD: dict[str, Any] = {"color": _ALARM, "linestyle": (0, (4, 3)), "linewidth": 1}
+THRESHOLD: dict[str, Any] = {"color": _ALARM, "linestyle": (0, (4, 3)), "linewidth": 1}
 _NOTHING = Markup('<p class="note">nothing to draw</p>')
 _STYLE = {
     "svg.hashsalt": "seqmlm",  # the same ids in every run
@@ -184,7 +184,7 @@ def track(
             axes.axvspan(begin, end, color=_BAND, linewidth=2, gid=told)
         middles = (starts + ends) / 2
         kept = thinned(middles, values)
-        axes.plot(middles[kept], np.clip(values[kept], floor, ceiling), color=_MARK)
+        axes.plot(middles[kept], np.clip(values[kept], floor, ceiling), color=MARK)
         return picture(axes.figure, y_label, note, _left_out(len(values)))
 
 
@@ -220,12 +220,12 @@ def timeline(
         span = period or (float(times[kept].min()), float(times[kept].max()))
         axes = _axes(span, (floor, ceiling), "time, UTC", y_label, time=True)
         heights, usual = np.clip(scores, floor, ceiling), kept[~marked[kept]]
-        axes.plot(times[usual], heights[usual], "o", color=_MARK, alpha=0.75, clip_on=False)
+        axes.plot(times[usual], heights[usual], "o", color=MARK, alpha=0.75, clip_on=False)
         for one in kept[marked[kept]].tolist():
             tip = f"tip:{titles[one]}" if titles else None
             axes.plot(times[one], heights[one], "o", color=_ALARM, clip_on=False, gid=tip)
         if threshold is not None:
-            axes.axhline(threshold, **_THRESHOLD)
+            axes.axhline(threshold, **THRESHOLD)
         return picture(axes.figure, y_label, note, _left_out(len(times)))
 
 
@@ -252,11 +252,11 @@ def histogram(
         most = max(float(counts.max(initial=1)), expected or 0.0)
         axes = _axes((edges[0], edges[-1]), (0.0, most), x_label, "rows")
         heights = np.where(counts > 0, np.maximum(counts, _LEAST * most), 0)
-        axes.stairs(heights, edges, fill=True, color=_MARK)
+        axes.stairs(heights, edges, fill=True, color=MARK)
         if threshold is not None and edges[0] <= threshold <= edges[-1]:
-            axes.axvline(threshold, **_THRESHOLD)
+            axes.axvline(threshold, **THRESHOLD)
         if expected is not None:
-            axes.axhline(expected, **_THRESHOLD)
+            axes.axhline(expected, **THRESHOLD)
         return picture(axes.figure, "rows by score", note)
 
 
@@ -272,7 +272,7 @@ def activity(edges: Doubles, rows: Longs, alarms: Longs | None, *, note: str = "
     most = float(rows.max(initial=1))
     with styled():
         axes = _axes((edges[0], edges[-1]), (0.0, most), "time, UTC", "rows", time=True)
-        for colour, counts in ((_MARK, rows), (_ALARM, rows[:0] if alarms is None else alarms)):
+        for colour, counts in ((MARK, rows), (_ALARM, rows[:0] if alarms is None else alarms)):
             for number in np.flatnonzero(counts).tolist():
                 low, width = edges[number], edges[number + 1] - edges[number]
                 told = f"tip:{_moment(low, width)} to {_moment(low + width, width)}: "
@@ -399,10 +399,8 @@ def matrix(
     size = min(len(values), MOST_BLOCKS)
     cuts = np.linspace(0, len(values), size + 1).astype(np.int64)
     owner = np.repeat(np.arange(size), np.diff(cuts))
-    labels = [
-        f"{first} {names[first]}" if last == first + 1 else f"{first}-{last - 1}"
-        for first, last in pairwise(cuts.tolist())
-    ]
+    blocks = pairwise(cuts.tolist())
+    labels = [f"{a} {names[a]}" if b == a + 1 else f"{a}-{b - 1}" for a, b in blocks]
     highest = np.fmax.reduceat(np.fmax.reduceat(values, cuts[:-1], axis=0), cuts[:-1], axis=1)
     shades = np.triu(steps(highest, scale))
     told = [[("s0", "")] * size for _ in range(size)]

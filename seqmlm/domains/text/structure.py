@@ -11,7 +11,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ from seqmlm.domains.structure import Decoded, Decoder, Pair, Truth, placed
 from seqmlm.domains.text.conllu import read_conllu
 from seqmlm.errors import DataError
 from seqmlm.evaluation.intervals import ratio
+from seqmlm.reports.drawing import MARK, THRESHOLD, picture, styled
 from seqmlm.structure.maps import DependenceMap
 from seqmlm.structure.trees import (
     Edge,
@@ -405,6 +405,7 @@ def _table(decoder: TreeDecoder, decoded: Iterable[Decoded]) -> Iterator[str]:
         yield f"{row.relation}\t{row.edges}\t{row.found}\t{row.chain}\t{row.log_odds:.3f}\t{row.z:.2f}\n"
 
 
+_MISSED = {"color": "0.8"}
 _LETTER, _GAP, _LEVEL, _MIDDLE = 7, 14, 13, 34  # pixels: a letter, between words, an arc's step, the words
 
 
@@ -420,36 +421,33 @@ def arcs(
         above, below: (word, word, what it is, whether the other side has it too): others are dashed below
             and pale above.
     """
-    widths = [max(2, len(word)) * _LETTER + _GAP for word in words]
-    edges = np.cumsum([0, *widths])
-    middle = [(a + b) / 2 for a, b in pairwise(edges.tolist())]
+    from matplotlib import figure, patches, path
+
+    edges = np.cumsum([0, *(max(2, len(word)) * _LETTER + _GAP for word in words)])
+    middle = (edges[1:] + edges[:-1]) / 2
     heights = [
         round(_LEVEL * (1 + max((_level(j - i) for i, j, _, _ in part), default=0)))
         for part in (above, below)
     ]
     top, base = heights[0] + 8, heights[0] + 8 + _MIDDLE
-    path = Markup('<path class="{}" fill="none" d="M{:.0f} {}C{:.0f} {:.0f} {:.0f} {:.0f} {:.0f} {}"/>')
-    drawn: list[Markup] = []
-    for part, line, sign in ((above, top, -1), (below, base, 1)):
-        for i, j, label, agreed in part:
-            reach = line + sign * _LEVEL * _level(j - i) * 4 / 3
-            kind = "curve" if agreed else "axis" if sign < 0 else "threshold"
-            drawn.append(
-                path.format(kind, middle[i], line, middle[i], reach, middle[j], reach, middle[j], line)
-            )
-            if label and sign < 0:
-                text = Markup('<text x="{:.0f}" y="{:.0f}" text-anchor="middle">{}</text>')
-                drawn.append(
-                    text.format((middle[i] + middle[j]) / 2, line - _LEVEL * _level(j - i) - 2, label)
-                )
-    word = Markup('<text class="lane" x="{:.0f}" y="{}" text-anchor="middle">{}</text>')
-    drawn += [word.format(x, top + 21, text) for x, text in zip(middle, words, strict=True)]
+    width, height = int(edges[-1]) + 2, base + heights[1] + 8
+    with styled():
+        whole = figure.Figure(figsize=(width / 72, height / 72))
+        axes = whole.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+        axes.axis("off")
+        for part, line, sign, other in ((above, top, -1, _MISSED), (below, base, 1, THRESHOLD)):
+            for i, j, label, agreed in part:
+                reach = line + sign * _LEVEL * _level(j - i) * 4 / 3
+                points = [(middle[i], line), (middle[i], reach), (middle[j], reach), (middle[j], line)]
+                curve = path.Path(points, [1, 4, 4, 4])
+                axes.add_patch(patches.PathPatch(curve, fill=False, **({"color": MARK} if agreed else other)))
+                if sign < 0:
+                    axes.text(middle[[i, j]].mean(), line - _LEVEL * _level(j - i) - 2, label, ha="center")
+        for x, word in zip(middle, words, strict=True):
+            axes.text(x, top + 21, word, ha="center")
+        drawn = picture(whole, "arcs of the truth above the words, those predicted below")
     # Not wider than it is, so that letters keep their size in a short sentence.
-    svg = Markup(
-        '<div class="wide"><svg viewBox="0 0 {w} {h}" style="width:{w}px;min-width:{w}px" role="img" '
-        'aria-label="arcs of the truth above the words, those predicted below">{body}</svg></div>'
-    )
-    return str(svg.format(w=int(edges[-1]) + 2, h=base + heights[1] + 8, body=Markup("").join(drawn)))
+    return str(Markup('<div class="natural" style="width:{}px">{}</div>').format(width, drawn))
 
 
 def _level(distance: int) -> float:
