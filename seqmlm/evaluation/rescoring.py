@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqmlm.errors import DataError
-from seqmlm.evaluation.intervals import Difference, summarized
+from seqmlm.evaluation.intervals import ratio
 
 Norm = Literal["none", "length", "gnmt"]
 Doubles = NDArray[np.float64]
@@ -113,7 +113,8 @@ class Reranking:
 
         Returns:
             The `weight` that lists are ranked by, or None; with references errors on the part that chose it
-            (`dev`) and on all others (`test`), and by how much its error rate is below the first pass's.
+            (`dev`) and on all others (`test`), and by how much its error rate is below the first pass's
+            (`gain`), with a bootstrap over lists (Bisani and Ney 2004); None for a single list.
 
         Raises:
             DataError: a part without lists; references without words.
@@ -129,9 +130,9 @@ class Reranking:
             )
             weight = min(self.weights, key=lambda own: _errors(chosen_by, "", own)["error_rate"])
         referred, gain = bool(lists) and all(one.edits for one in lists), None
-        if referred and weight is not None:
-            first, second = ([one.edits[one.best[by]] for one in test] for by in (None, weight))
-            gain = asdict(error_rate_difference(first, second, [one.length for one in test]))
+        if referred and weight is not None and len(test) > 1:
+            gains = [one.edits[one.best[None]] - one.edits[one.best[weight]] for one in test]
+            gain = asdict(ratio(gains, [one.length for one in test]))
         return {
             "lists": len(lists),
             "hypotheses": sum(one.hypotheses for one in lists),
@@ -236,21 +237,3 @@ def error_rate(edits: ArrayLike, lengths: ArrayLike) -> float:
     if not words:
         raise DataError("the references have no words", remedy="check the reference file")
     return float(np.sum(np.asarray(edits))) / words
-
-
-def error_rate_difference(
-    first: ArrayLike, second: ArrayLike, lengths: ArrayLike, *, draws: int = 1000, seed: int = 0
-) -> Difference:
-    """First error rate minus second, with a paired bootstrap over lists (Bisani and Ney 2004).
-
-    Args:
-        first, second: (N,) edits of each list's choice.
-        lengths: (N,) words of its reference.
-        draws, seed: of the resampling.
-    """
-    gains = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
-    words = np.asarray(lengths, dtype=np.float64)
-    chosen = np.random.default_rng(seed).integers(len(gains), size=(draws, len(gains)))
-    sums = words[chosen].sum(axis=1)
-    drawn = np.divide(gains[chosen].sum(axis=1), sums, out=np.full(draws, np.nan), where=sums > 0)
-    return summarized(error_rate(gains, words), drawn)
