@@ -92,6 +92,12 @@ def _allowed(part: str, name: str) -> bool:
     return target == part or bool({target, module} & MAY_IMPORT[part])
 
 
+def test_the_island_stands_on_public_names() -> None:
+    for path in (PACKAGE / "watch").rglob("*.py"):
+        private = [name for name in _imports(path) if re.search(r"\._(?!_)", name)]
+        assert not private, f"{path}: {private}"
+
+
 def test_one_module_of_a_part_opens_no_other() -> None:
     assert _allowed("streams", "seqmlm.engine.durable.replace_file")
     assert not _allowed("streams", "seqmlm.engine.checkpoint.save")
