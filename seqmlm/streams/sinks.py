@@ -468,11 +468,6 @@ def _tabbed(value: Any) -> str:
     return "" if value is None else json.dumps(value)
 
 
-def tsv_cell(text: str) -> str:
-    """A text as it stands in a TSV file."""
-    return _tabbed(_encodable(harmless(text)))
-
-
 class _Table:
     """Rows as record batches of a declared Arrow schema.
 

@@ -418,7 +418,7 @@ def test_auto_says_what_it_chooses(words: LoadedModel, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"estimator": "best"}, "--estimator is one of"),
+        ({"estimator": "best"}, "estimator is one of"),
         ({"distance": 0}, "at least 1 unit apart"),
         ({"steps": 3}, "at least 10 steps"),
     ],
