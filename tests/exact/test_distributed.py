@@ -82,8 +82,11 @@ def test_ddp_equals_one_process_on_a_real_encoder(tmp_path: Path, main: dict[str
     assert_same(main["modernbert"], alone(tmp_path, tiny.modernbert(0.0)))
 
 
-def test_ddp_equals_one_process_on_a_head(tmp_path: Path, main: dict[str, Any]) -> None:
-    assert_same(main["head"], alone(tmp_path, tiny.headed(), dataset=tiny.Classes()))
+@pytest.mark.parametrize("pairs", [False, True])
+def test_ddp_equals_one_process_on_a_head(tmp_path: Path, main: dict[str, Any], pairs: bool) -> None:
+    """A class of each sequence, or of two that are embedded apart."""
+    seen = alone(tmp_path, tiny.headed(pairs=pairs), dataset=tiny.Classes(pairs=pairs))
+    assert_same(main["pairs" if pairs else "head"], seen)
 
 
 def test_only_the_main_process_reports(main: dict[str, Any], other: dict[str, Any]) -> None:

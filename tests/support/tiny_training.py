@@ -149,24 +149,32 @@ def dataset(sequences: Periodic | None = None) -> RowDataset:
 
 
 class Classes:
-    """Rows of the same sequences with a class each, read at all of their tokens."""
+    """Rows of the same sequences with a class each, read at all of their tokens.
+
+    Args:
+        pairs: the class is that of a sequence and the next one, embedded apart.
+    """
+
+    def __init__(self, *, pairs: bool = False) -> None:
+        self._apart = (0, 1) if pairs else (0,)
 
     def __getitem__(self, row: PackedRow) -> PackedBatch:
-        documents = []
+        documents, own = [], Periodic()
         for sample in row.samples:
-            encoding = Periodic()[sample]
-            asked = np.arange(len(encoding))
-            weights = np.full(len(asked), 1 / len(asked), dtype=np.float32)
-            label = Labels(asked, asked == 0, weights, np.array([[sample % 3]], dtype=np.float32))
-            documents.append(label.document(encoding, sample))
+            for step in self._apart:
+                encoding = own[(sample + step) % len(own)]
+                asked = np.arange(len(encoding))
+                weights = np.full(len(asked), 1 / len(asked) / len(self._apart), dtype=np.float32)
+                label = Labels(asked, asked == 0, weights, np.array([[sample % 3]], dtype=np.float32))
+                documents.append(label.document(encoding, sample))
         return pack(documents)
 
 
-def headed() -> LabelledRows:
+def headed(*, pairs: bool = False) -> LabelledRows:
     """A tiny encoder with a head of three classes."""
     rows = modernbert(0.0)
     torch.manual_seed(2)
-    return LabelledRows(rows, HeadConfig(kind="class", outputs=3, dropout=0.0))
+    return LabelledRows(rows, HeadConfig(kind="class", outputs=3, pairs=pairs, dropout=0.0))
 
 
 def make_planner() -> RowPlanner:

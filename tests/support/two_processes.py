@@ -102,6 +102,7 @@ def main(root: Path) -> None:
         ),
         "modernbert": train(root / "modernbert", tiny.modernbert(0.0)),
         "head": train(root / "head", tiny.headed(), dataset=tiny.Classes()),
+        "pairs": train(root / "pairs", tiny.headed(pairs=True), dataset=tiny.Classes(pairs=True)),
         "dropout": train(root / "dropout", tiny.TinyRows(dropout=0.3)),
         "killed": train(root / "dropout_killed", OnRankOneDropout()),
         "resumed": train(root / "dropout_killed", tiny.TinyRows(dropout=0.3), resume=True),
