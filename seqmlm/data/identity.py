@@ -65,6 +65,13 @@ class TrainedOn:
         """From entries that `seqmlm.data.prepare.prepare` made."""
         return cls((np.load(one / TRAINED_ON), np.load(one / SALT).tobytes()) for one in folders)
 
+    @classmethod
+    def of(cls, identities: Iterable[str]) -> TrainedOn:
+        """From the identities of at most `MOST` records."""
+        salt = new_salt().tobytes()
+        hashes = {identity_hash(one, salt) for one in identities}
+        return cls([(np.array(sorted(hashes), dtype=np.uint64), salt)])
+
     def __contains__(self, identity: object) -> bool:
         """Whether a record with this identity trained; of more than `MOST` records only some are known."""
         for hashes, salt in self.corpora:

@@ -21,6 +21,7 @@ import numpy as np
 import yaml
 
 from seqmlm.config import to_dict
+from seqmlm.data.identity import TrainedOn
 from seqmlm.data.labels import time_of
 from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import redact_small_counts, redacted_counts
@@ -31,6 +32,7 @@ from seqmlm.engine.durable import move_into_place, owner_only, replace_file
 from seqmlm.engine.linear import LinearRows
 from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.inference import model_folder
+from seqmlm.inference.calibrations import TRAINED_ON, saved
 from seqmlm.inference.labeller import Labeller
 from seqmlm.inference.session import Session
 from seqmlm.parsing import read_json
@@ -366,7 +368,9 @@ class _Run:
             metrics=redact_small_counts(_flat(figures), self.private),
         )
         rows: Any = labeller.rows.rows
-        model_folder.write(building, rows, session.tokenizer, card, labeller.saved())
+        taught = TrainedOn.of(session.domain.identity(one.record) for one in self.parts["train"])
+        further = {**labeller.saved(), TRAINED_ON: saved(taught.to_arrays())}
+        model_folder.write(building, rows, session.tokenizer, card, further)
         self._compare(building, labeller)
         shutil.rmtree(folder, ignore_errors=True)
         move_into_place(building, folder)

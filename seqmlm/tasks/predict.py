@@ -20,6 +20,7 @@ from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
 from seqmlm.data.tags import entities
 from seqmlm.errors import DataError, UsageError, number_of
+from seqmlm.inference.calibrations import stored_trained_on
 from seqmlm.inference.labeller import HeadCard, Labeller, Piece, pieces, pieces_of_pair, unit_bounds
 from seqmlm.inference.prompts import Prompts
 from seqmlm.inference.session import Session
@@ -30,6 +31,8 @@ from seqmlm.tasks.columns import Labelling, reading
 from seqmlm.tasks.labelled import group_of
 from seqmlm.tasks.predictions import GROUP, TRUTH
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed
+
+TAUGHT = "a record that the model was taught with: its prediction is better than that of a new one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +119,18 @@ class Predict(Task[PredictConfig, Record]):
             options = reading(self.session, asked, path) if own else config.options
             yield from self.session.reader([path], format=config.format, options=options)(problems)
 
-    def items(self, records: Iterable[Record], problems: Problems) -> Iterable[Record]:
+    def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+        """The records that are asked about; those that taught the model are counted."""
+        self.problems, identity = problems, self.session.domain.identity
+        taught = stored_trained_on(Path(self.session.model.path))
+        for record in self._asked(records, problems):
+            if taught is not None and identity(record) in taught:
+                problems.note(TAUGHT, source=record.source, line=record.line)
+            yield record
+
+    def _asked(self, records: Iterable[Record], problems: Problems) -> Iterable[Record]:
         """The records, each as it was known at its times, with its others and with its truth."""
-        config, pair, self.problems = self.config, self.card.pair, problems
+        config, pair = self.config, self.card.pair
         if self.further_format == "bedgraph":
             records = self._distinct(records, problems)
         file, until = None if config.labels is None else str(config.labels), self.session.domain.until

@@ -13,6 +13,8 @@ from seqeval.metrics import f1_score
 from seqeval.scheme import IOB2
 from text_models import text_model
 
+from seqmlm.tasks.predict import TAUGHT
+
 Run = Callable[..., Any]
 WORDS = ["the", "cat", "sees", "a", "dog", "and", "so", "no", "dogs", "bark", "loudly", "here"]
 
@@ -70,6 +72,11 @@ def test_figures_are_those_of_the_fine_tuning(
         assert of_primary == pytest.approx(told.json["intervals"][found["primary"]], abs=1e-4)
         for measure in told.json["intervals"]:
             assert found[measure] == pytest.approx(told.json[measure], abs=1e-4), (name, measure)
+    for data, taught in ((train, {TAUGHT: 80}), (test, {})):
+        assert (
+            seqmlm("predict", "learnt", data, "--out", tmp_path / "n.jsonl", "--json").ok().json["notes"]
+            == taught
+        )
     if kind == "multilabel":  # a column for each class says the same
         asked = ("--truth", "cat", "--truth", "dog", "--out", tmp_path / "flags.jsonl")
         seqmlm("predict", "learnt", test, *asked).ok()
