@@ -131,3 +131,8 @@ def test_rows_come_in_time_while_the_pipe_stays_open(forks: ForkServer, home: Pa
         assert time.monotonic() - sent < 1 + 4, "the latency, and a busy machine's slack"
         assert process.poll() is None
     assert process.wait(SECONDS).code == 0
+
+
+def test_what_is_no_source_code_is_not_reviewed(run: Run, home: Path, tmp_path: Path) -> None:
+    refused = run("review", home / "mine", proteins(tmp_path / "n.fasta", 3, 6))
+    assert (refused.code, "score its sequences with 'seqmlm score'" in refused.err) == (2, True)
