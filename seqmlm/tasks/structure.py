@@ -48,6 +48,7 @@ GRAPHS = ("edges.json", "edges.graphml")
 ROWS = 1 << 17
 """Rows that are made together, of half a kilobyte each."""
 
+EDGES_ALONE = "a sequence with edges alone in the earlier rows: figures of pairs need all, as --out has them"
 PICTURED = 20
 """Sequences that a report shows, the first ones."""
 
@@ -252,7 +253,16 @@ class Structure(Task[StructureConfig, Subject]):
         found = self._subjects(records, problems)
         if self.config.edges is None:
             return found
-        return (one._replace(rows=[*own]) for one, own in self._matched(found, self._earlier()))
+        return self._with_rows(found, problems)
+
+    def _with_rows(self, subjects: Iterable[Subject], problems: Problems) -> Iterator[Subject]:
+        """Sequences with the rows of an earlier run, which may have printed edges alone."""
+        for one, own in self._matched(subjects, self._earlier()):
+            rows, n = [*own], len(one.units)
+            if rows and all(row.get("predicted") for row in rows) and len(rows) < n * (n - 1) // 2:
+                record = one.record
+                problems.note(EDGES_ALONE, source=record.source, line=record.line)
+            yield one._replace(rows=rows)
 
     def _subjects(self, records: Iterable[Record], problems: Problems) -> Iterator[Subject]:
         for record, asked in self.maps.encoded(records, problems):

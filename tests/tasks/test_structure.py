@@ -24,7 +24,7 @@ from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
 from seqmlm.inference.batches import Budget
 from seqmlm.inference.maps import Maps
 from seqmlm.structure.maps import DependenceMap
-from seqmlm.tasks.structure import Structure, StructureConfig
+from seqmlm.tasks.structure import EDGES_ALONE, Structure, StructureConfig
 from seqmlm.tasks.task import Summary, run
 from seqmlm.tokenizers.events import EventsTokenizer
 from seqmlm.tracking import Tracker
@@ -222,6 +222,10 @@ def test_what_was_mapped_is_not_mapped_again_to_learn_more_of_it(
     assert second.read_bytes() == first.read_bytes()
     assert more.figures == _map(model, fasta, truth=truth).figures
     assert (graphs / "edges.json").exists()
+    assert EDGES_ALONE not in more.notes
+    edges = [line for line in first.read_text().splitlines() if json.loads(line)["predicted"]]
+    first.write_text("".join(f"{line}\n" for line in edges))
+    assert _map(model, fasta, edges=first).notes[EDGES_ALONE] > 0
     first.write_text('{"id": "p1"}\n')
     with pytest.raises(DataError, match=r"a.jsonl:1.*no pair of units"):
         _map(model, fasta, edges=first)
