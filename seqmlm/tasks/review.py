@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
@@ -126,13 +127,9 @@ def review(config: ReviewConfig, stdout: TextIO, progress: Progress | None = Non
     with problems_of(config, plan) as problems:
         findings = Findings(rule, plan.level, config.baseline, config.sarif, private=plan.sensitive)
         counts, detector = ScoreCounts(plan.characters), plan.detector()
-
-        def judged(batch: Sequence[Changed]) -> list[JudgedRow]:
-            return [row for change in batch for row in _judged(detector, change, problems)]
-
         runner: Runner[Any, Any] = Runner(
             plan.session,
-            judged if config.changes else detector.encoded,
+            partial(_judged, detector, problems) if config.changes else detector.encoded,
             lines(config, plan, counts, findings.is_new),
             _output(config, plan, stdout),
             problems,
@@ -241,8 +238,9 @@ class Findings:
         write_sarif(self._out, [*self._found, *gone], version=__version__, private=self._private)
 
 
-def _judged(detector: Detector, change: Changed, problems: Problems) -> list[JudgedRow]:
-    """The changed rows of a file, judged as they are now and scored by their change."""
+def _judged(detector: Detector, problems: Problems, batch: Sequence[Changed]) -> list[JudgedRow]:
+    """The changed rows of a batch of one file, judged as they are now and scored by their change."""
+    [change] = batch
     if change.after is None:
         return []
     after = detector.batch([change.after], problems)

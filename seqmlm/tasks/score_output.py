@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -119,6 +120,15 @@ def lines(
     counts.is_known = None if trained_on is None else lambda record: identity(record) in trained_on
     counts.unfamiliar_ids = [one for one in tokenizer.unfamiliar if tokenizer.space.is_special[one]]
 
+    write = partial(
+        line,
+        tokenizer=tokenizer,
+        per_unit=config.per_unit,
+        sensitive=plan.sensitive,
+        calibrated=plan.calibrated,
+        level=plan.level,
+    )
+
     def made(judged: Sequence[JudgedRow]) -> list[dict[str, Any]]:
         before = None
         kept = []
@@ -127,20 +137,7 @@ def lines(
             if wanted(row) and (row.alarm or not config.alarms_only):
                 kept.append(row)
             before = row.scored
-        return [
-            {
-                **line(
-                    row,
-                    tokenizer,
-                    per_unit=config.per_unit,
-                    sensitive=plan.sensitive,
-                    calibrated=plan.calibrated,
-                    level=plan.level,
-                ),
-                **further(row),
-            }
-            for row in kept
-        ]
+        return [{**write(row), **further(row)} for row in kept]
 
     return made
 
