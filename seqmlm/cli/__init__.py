@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import select
 import sys
 from collections.abc import Sequence
@@ -58,6 +59,10 @@ def tasks() -> dict[str, EntryPoint]:
     return {**_OWN, **plugins.entries("tasks")}
 
 
+_LINE_END = re.compile(r"(?<!\n)\n(?!\n)")
+"""Within a paragraph, where a docstring's line ends; the help's lines are as wide as the terminal."""
+
+
 class _BrokenPipe(Exception):
     """Some pipe is broken; of such an error Typer would end with 1 and without a word."""
 
@@ -87,6 +92,8 @@ class _Commands(TyperGroup):
         name, own, rest = super().resolve_command(ctx, args)
         if isinstance(own, TyperCommand) and own.callback is None and name is not None:
             own = command(name, _OWN[name].load() if name in _OWN else plugins.load("tasks", name))
+        if isinstance(own, TyperCommand) and own.help:
+            own.help = _LINE_END.sub(" ", own.help)
         return name, own, rest
 
     def invoke(self, ctx: Any) -> Any:
