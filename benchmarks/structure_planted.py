@@ -107,7 +107,7 @@ FIELDS = {
         JACOBIAN,
         learnt=6000,
         few=4,
-        options=("--layers", "mixed"),
+        options=("--set", "model.layers=mixed"),
     ),
     "dna-genes": Field(
         "rna.genes",

@@ -33,9 +33,9 @@ from seqmlm.cli import (
     train,
     workspace,
 )
-from seqmlm.cli.command import command, first_line
+from seqmlm.cli.command import command, first_line, setting
 from seqmlm.cli.output import say, tell
-from seqmlm.errors import DataError, SeqmlmError
+from seqmlm.errors import DataError, SeqmlmError, UsageError
 
 # Commands that can skip bad records, beside those of tasks.
 _TAKES_ON_ERROR = {"train", "calibrate", "data"}
@@ -101,6 +101,24 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise _BrokenPipe(error) from error
+        except typer.TyperException as error:
+            _name_setting(ctx.invoked_subcommand, getattr(error, "option_name", ""))
+            raise
+
+
+def _name_setting(command: str, option: str) -> None:
+    """Refuse an option that is a setting of the command, by its name there.
+
+    Raises:
+        UsageError: it is one.
+    """
+    kind: type[Any] | None = None
+    if command == "train":
+        from seqmlm.tasks.config import PretrainConfig as kind
+    elif command in tasks():
+        kind = tasks()[command].load().Config
+    if kind is not None and (name := setting(kind, option)):
+        raise UsageError(f"{command} has no option {option}, but a setting: --set {name}=VALUE")
 
 
 app = typer.Typer(
@@ -166,7 +184,8 @@ def _fail(error: BaseException, given: Sequence[str]) -> NoReturn:
         tell(f"error: {error}")
         command = next((word for word in given if not word.startswith("-")), "")
         if isinstance(error, DataError) and error.skippable and command in {*_TAKES_ON_ERROR, *tasks()}:
-            tell("hint: --on-error skip ignores bad records, --on-error quarantine also saves them to a file")
+            flag = "--set data.on_error=" if command == "train" else "--on-error "
+            tell(f"hint: {flag}skip ignores bad records, {flag}quarantine also saves them to a file")
         _end(error.exit_code)
     if isinstance(error, MemoryError):
         tell("error: there is not enough memory: give less at a time, such as a smaller tokens_per_batch")

@@ -45,13 +45,15 @@ def command(name: str, make: type[Any]) -> Any:
         name: of the task.
         make: its class.
     """
+    from seqmlm.config import to_dict
+
     parameters = _parameters(make.Config)
 
     def called(**given: Any) -> None:
         as_json, printed = given.pop("json_output"), given.pop("print_config")
         config = _configured(make.Config, given)
         if printed:
-            _print_settings(config)
+            say("\n".join(described(make.Config, to_dict(config))))
         else:
             _run(name, make, config, as_json)
 
@@ -87,15 +89,38 @@ def _show(summary: Any, out: Path | None, as_json: bool) -> None:
         print_table(columns, [[*map(_cell, row)] for row in cells], title=title or None, aside=rows)
 
 
-def _print_settings(config: Any) -> None:
-    """Every setting as YAML, below what it means."""
+def described(kind: type[Any], values: Mapping[str, Any]) -> list[str]:
+    """Lines of YAML with every setting below what it means.
+
+    Args:
+        kind: a config; what its docstring tells under `Args:` becomes comments.
+        values: its settings as plain values; some may be left out.
+    """
     import yaml
 
-    from seqmlm.config import to_dict
+    hints, helps, lines = get_type_hints(kind), descriptions(kind), []
+    for name, value in values.items():
+        lines += [f"# {helps[name]}"] if name in helps else []
+        if dataclasses.is_dataclass(hints[name]):
+            lines += [f"{name}:", *("  " + line for line in described(hints[name], value))]
+        else:
+            lines += yaml.safe_dump({name: value}, sort_keys=False).splitlines()
+    return lines
 
-    helps = descriptions(type(config))
-    for name, value in to_dict(config).items():
-        say(f"# {helps[name]}\n{yaml.safe_dump({name: value}, sort_keys=False)}", end="")
+
+def setting(kind: type[Any], option: str) -> str | None:
+    """The setting of a config that has an option's name: data.format for --format; None where none has.
+
+    A section has the name of its first setting: --tokenizer is tokenizer.name.
+    """
+    asked = option.lstrip("-").replace("-", "_")
+    for name, hint in get_type_hints(kind).items():
+        inner = [one.name for one in dataclasses.fields(hint)] if dataclasses.is_dataclass(hint) else []
+        if asked == name:
+            return ".".join([name, *inner[:1]])
+        if asked in inner:
+            return f"{name}.{asked}"
+    return None
 
 
 def _cell(value: Any) -> str:

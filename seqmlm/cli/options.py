@@ -67,10 +67,6 @@ Option = Annotated[
         "--option", metavar="KEY=VALUE", help="Option of the file reader, such as column=text; repeatable."
     ),
 ]
-OnError = Annotated[
-    str | None,
-    typer.Option(help="Bad records: raise (stop), skip, or quarantine (skip and save to a file)."),
-]
 OnErrorSkip = Annotated[
     str,
     typer.Option(help="Bad records, and records the model was trained on: raise (stop) or skip."),

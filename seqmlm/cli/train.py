@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from seqmlm.cli import options as opt
+from seqmlm.cli.command import described
 from seqmlm.cli.output import say
 
 
@@ -39,28 +40,17 @@ def train(
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change one setting, such as train.warmup=100; repeatable."
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change one setting, repeatable, such as masking.masker=span, train.epochs=3, "
+            "data.on_error=skip (see --print-config).",
         ),
-    ] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="Tokenizer: a name, or the folder of a saved one. Default: by domain.")
-    ] = None,
-    masker: Annotated[
-        str | None,
-        typer.Option(help="Masking strategy: uniform, whole_unit, span ... Default: by domain."),
     ] = None,
     size: Annotated[
         str | None,
         typer.Option(
             help="Model size: tiny, small or base; or linear, a Potts model of aligned sequences (--option "
             "gaps=keep). Default: by --max-time if given, else by domain."
-        ),
-    ] = None,
-    layers: Annotated[
-        str | None,
-        typer.Option(
-            help="What layers look at: nearby (cheap scores, where units depend on their neighbours), mixed "
-            "or everywhere (structure between units far apart), modernbert. Default: by domain."
         ),
     ] = None,
     init: Annotated[
@@ -80,25 +70,7 @@ def train(
             "Without --size a measured second chooses the size: --max-time 5m on two cores takes tiny."
         ),
     ] = None,
-    epochs: Annotated[
-        float | None, typer.Option(min=0.0, help="Stop after this many passes over the data.")
-    ] = None,
-    tokens_per_batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens of one optimizer step, over all processes. Default: by size."),
-    ] = None,
-    calibrate_on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="latest|spread",
-            help="Which records are set aside to calibrate scores where data are in order of time (logs): "
-            "latest, the last ones, where a system changes for good; spread, some of all times, where things "
-            "come and go. Default: latest.",
-        ),
-    ] = None,
-    format: opt.Format = None,
     option: opt.Option = None,
-    on_error: opt.OnError = None,
     resume: Annotated[
         str,
         typer.Option(
@@ -110,7 +82,7 @@ def train(
         bool, typer.Option("--dry-run", help="Run one batch, print estimates of time and memory, and stop.")
     ] = False,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print all settings as YAML and stop.")
+        bool, typer.Option("--print-config", help="Print all settings and their meaning as YAML and stop.")
     ] = False,
     json_output: opt.Json = False,
 ) -> None:
@@ -123,36 +95,22 @@ def train(
     from seqmlm.cli.console import TrainingConsole
     from seqmlm.cli.output import print_json
     from seqmlm.config import parse_options
+    from seqmlm.tasks.config import PretrainConfig
     from seqmlm.tasks.dry_run import dry_run as estimate
     from seqmlm.tasks.launch import TrainRequest, request_config
     from seqmlm.tasks.pretrain import pretrain
 
     flags: dict[str, Any] = {
-        "data": {
-            "paths": opt.merged(paths, data) or None,
-            "format": format,
-            "options": parse_options(option or []),
-            "on_error": on_error,
-            "calibrate_on": calibrate_on,
-        },
-        "masking": {"masker": masker},
-        "model": {"size": size, "layers": layers, "init": init},
-        "train": {
-            "max_steps": max_steps,
-            "max_time": max_time,
-            "epochs": epochs,
-            "tokens_per_batch": tokens_per_batch,
-        },
-        "tokenizer": {"path" if tokenizer and Path(tokenizer).is_dir() else "name": tokenizer},
+        "data": {"paths": opt.merged(paths, data) or None, "options": parse_options(option or [])},
+        "model": {"size": size, "init": init},
+        "train": {"max_steps": max_steps, "max_time": max_time},
     }
     request = TrainRequest(
         domain=domain, name=name, resume=resume, config=config, flags=flags, settings=tuple(settings or ())
     )
     if print_config:
-        import yaml
-
         printed = request_config(request)
-        say(yaml.safe_dump(printed, sort_keys=False), end="")
+        say("\n".join(described(PretrainConfig, printed)))
         if "size" not in printed["model"]:
             say("# model.size: measured when the training starts, since train.max_time is set; it decides")
             say("# train.learning_rate and train.tokens_per_batch where they are null")

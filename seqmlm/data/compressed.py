@@ -50,7 +50,7 @@ def decompress(read: Callable[[int], bytes], data: bytes, source: str, kind: str
                 out, size = [], 0
     except _Damaged as error:
         reason = error.args[0] if error.args else f"the {kind} data are damaged or truncated"
-        remedy = "download or compress the file again; --on-error skip keeps what came before"
+        remedy = "download or compress the file again; on_error=skip keeps what came before"
         fault = DataError(reason, source=source, remedy=remedy)
     if out:
         yield b"".join(out)

@@ -280,7 +280,7 @@ class Domain(ABC):
 
         Raises:
             UsageError: an unknown format, or an option that none of the formats takes.
-            DataError: a missing or empty file, or a bad record under `--on-error raise`.
+            DataError: a missing or empty file, or a bad record where `problems` raise.
         """
         self.check_request(format, options)
         return self._stream(paths, problems, format, options, scoring)
@@ -325,7 +325,7 @@ class Domain(ABC):
             if chosen is self.dataset and (is_reference(path) or Path(path).is_dir()):
                 yield from self._splits(path, problems, known)
             elif is_reference(path):
-                raise UsageError(f"{path} has the format {DATASET!r}, not {format!r}; leave --format out")
+                raise UsageError(f"{path} has the format {DATASET!r}, not {format!r}; leave the format out")
             else:
                 yield from chosen.read(path, problems, **known)
 
@@ -422,7 +422,7 @@ class Domain(ABC):
             source=record.source,
             line=record.line,
             remedy=f"position {found[0].offset + 1} of the sequence{more}; correct it, check that this is "
-            f"{self.name} data, or continue without such records (--on-error skip)",
+            f"{self.name} data, or continue without such records",
         )
 
     def row(self, record: Record) -> dict[str, Any]:

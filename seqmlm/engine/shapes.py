@@ -85,8 +85,9 @@ class ModelConfig:
         init: folder or hub id of a masked LM to continue instead.
         max_length: longest sequence in tokens, special tokens included.
         dropout: probability for embeddings, MLP and attention, in [0, 1).
-        layers: which tokens each layer looks at, a name in `LAYERS`.
-        initialization: of the weights, a name in `INITIALIZATIONS`.
+        layers: what layers look at: nearby (cheap scores, where units depend on their neighbours), mixed or
+            everywhere (structure between units far apart), modernbert; a name in `LAYERS`.
+        initialization: of the weights: modernbert, unigram or scaled; a name in `INITIALIZATIONS`.
         overrides: further fields of `transformers.ModernBertConfig`; of a linear model, of
             `seqmlm.engine.linear.Penalty`.
     """

@@ -54,39 +54,45 @@ def _at_least_one(section: str, config: object, *names: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which files, how they are read, and how they are divided."""
+    """Which files, how they are read, and how they are divided.
+
+    Args:
+        paths: files or folders; NAME=PATH makes a named corpus, and several names are mixed by mixture_alpha.
+        format: one of the domain's (`seqmlm data formats`); detected when absent.
+        options: of the reader: column, field, and what else the format knows.
+        on_error: bad records: raise (stop), skip, or quarantine (skip and save to a file).
+        deduplicate: drop records whose raw text has occurred before.
+        join_documents: fill windows with consecutive sequences of one document (full-sentence packing).
+        cuts: where training records longer than a window are cut: at the same places always (fixed.v1), or
+            elsewhere in each epoch (moving.v1), so that no unit is always seen without what stands beside it.
+        split: how validation records are chosen: by hash of the domain's split key (where the data names the
+            split of a record, that counts), by clusters of sequences with many k-mers in common (identity),
+            or the last ones in the domain's order (chronological: time, genome position).
+        validation: share of the split keys held out for validation.
+        calibration: share of the split keys held out to calibrate scores, by domain; of few records more, a
+            fifth at most, so that rates of .01 can be asked. 0 for none: such a model gives no p-values until
+            it is calibrated.
+        calibrate_on: which of them calibrate with a chronological split: latest, the last ones, where a
+            system changes for good; spread, some of all times of the training, where things come and go.
+            By key, they are drawn anyway.
+        sensitive: the records concern people or contain secrets: no value appears in messages, quarantine
+            files or artifacts. Always on for domains of patients.
+        mixture_alpha: corpora are drawn with q_i ~ p_i ** alpha, p_i being a corpus's share of the data.
+    """
 
     paths: tuple[str, ...] = ()
-    """Files or folders; NAME=PATH makes a named corpus, and several names are mixed by `mixture_alpha`."""
     format: str | None = None
-    """One of the domain's formats; guessed from the file name when absent."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the reader: column, field, and what else the format knows."""
     on_error: Literal["raise", "skip", "quarantine"] = "raise"
     deduplicate: bool = False
-    """Drop records whose raw text has occurred before."""
     join_documents: bool = False
-    """Fill windows with consecutive sequences of one document (full-sentence packing)."""
     cuts: Literal["fixed.v1", "moving.v1"] = "fixed.v1"
-    """Where training records longer than a window are cut: at the same places always, or elsewhere in each
-    epoch, so that no unit is always seen without what stands beside it; that is what fields default to."""
     split: Literal["key", "identity", "chronological"] = "key"
-    """How validation records are chosen: by hash of the domain's split key (where the data names the split
-    of a record, that counts), by clusters of sequences with many k-mers in common, or the last ones in the
-    domain's order (time, genome position)."""
     validation: float = 0.05
-    """Share of the split keys held out for validation."""
     calibration: float = 0.0
-    """Share of the split keys held out to calibrate scores, by domain; of few records more, a fifth at most,
-    so that rates of .01 can be asked. 0 for none: such a model gives no p-values until it is calibrated."""
     calibrate_on: CalibrateOn = "latest"
-    """Which of them calibrate with a chronological split: the latest, which are most like what comes next, or
-    some spread over the time of training, which hold what comes and goes. By key, they are drawn anyway."""
     sensitive: bool = False
-    """The records concern people or contain secrets: no value appears in messages, quarantine files or
-    artifacts. Always on for domains of patients."""
     mixture_alpha: float = 0.3
-    """Corpora are drawn with q_i ~ p_i ** alpha, p_i being a corpus's share of the data."""
 
     def __post_init__(self) -> None:
         if not 0 < self.validation < 1:
@@ -101,13 +107,18 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
-    """Which tokenizer; subword ones are trained on the data."""
+    """Which tokenizer; subword ones are trained on the data.
+
+    Args:
+        name: of the tokenizer, by domain.
+        vocabulary_size: of subwords; fitted to the amount of text when absent.
+        path: folder of a saved tokenizer to use instead of training one.
+        options: further arguments of the tokenizer.
+    """
 
     name: str
     vocabulary_size: int | None = None
-    """Subword vocabulary size; fitted to the amount of text when absent."""
     path: str | None = None
-    """Folder of a saved tokenizer to use instead of training one."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -116,22 +127,43 @@ class TokenizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How long and how to train."""
+    """How long and how to train.
+
+    Args:
+        max_steps: stop after this many optimizer steps; 1,000 without any limit.
+        max_time: how long a training may take in all, such as 90s, 10m or 2h: reading, steps, and a fifth for
+            evaluation and calibration. The learning rate decays over the last fifth of the steps.
+        epochs: stop after this many passes over the data.
+        tokens_per_batch: tokens of one optimizer step, over all processes; by model size when absent.
+        tokens_per_row: tokens of one packed row, the unit of a forward pass; chosen from tokens_per_batch
+            when absent.
+        learning_rate: its peak; by model size when absent.
+        schedule: of the learning rate after the warm-up: cosine, linear or wsd (steady, then a decay).
+        warmup: steps, or the share of the training when below 1.
+        weight_decay, betas: of AdamW.
+        clip: largest norm of the gradient.
+        precision: of matrix products: fp32, bf16, or auto (bf16 on a GPU that has it, else fp32).
+        compile: compile the model.
+        sharding: none, or fsdp2 to divide the model over the processes.
+        loader_workers: processes that make rows; 0 makes them in the training's own.
+        augment: also train on equivalent forms of a sequence, where the tokenizer knows any (the other
+            strand).
+        evaluate_every: steps between evaluations; a tenth of the training when absent.
+        evaluation_records: validation sequences read by an evaluation during training; the last one reads
+            four times as many.
+        checkpoint_every_steps, checkpoint_every_seconds: a checkpoint is written after so much of either.
+        keep_last, keep_every: checkpoints that stay: so many of the last, and those of every so many steps.
+        max_bad_steps: end after this many steps in turn whose loss is not finite.
+    """
 
     max_steps: int | None = None
     max_time: str | float | None = None
-    """How long a training may take in all, such as 90s, 10m or 2h: reading, steps, and a fifth for evaluation
-    and calibration. The learning rate decays over the last fifth of the steps."""
     epochs: float | None = None
     tokens_per_batch: int | None = None
-    """Tokens of one optimizer step, over all processes; by model size when absent."""
     tokens_per_row: int | None = None
-    """Tokens of one packed row, the unit of a forward pass; chosen from tokens_per_batch when absent."""
     learning_rate: float | None = None
-    """Peak learning rate; by model size when absent."""
     schedule: Literal["cosine", "linear", "wsd"] = "cosine"
     warmup: float = 0.06
-    """Warm-up: steps, or the share of the training when below 1."""
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.98)
     clip: float = 1.0
@@ -140,11 +172,8 @@ class TrainConfig:
     sharding: Literal["none", "fsdp2"] = "none"
     loader_workers: int = 0
     augment: bool = True
-    """Also train on equivalent forms of a sequence, where the tokenizer knows any (the other strand)."""
     evaluate_every: int | None = None
-    """Steps between evaluations; a tenth of the training when absent."""
     evaluation_records: int = 400
-    """Validation sequences read by an evaluation during training; the last one reads four times as many."""
     checkpoint_every_steps: int = 50
     checkpoint_every_seconds: float = 60.0
     keep_last: int = 2

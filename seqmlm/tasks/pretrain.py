@@ -93,7 +93,7 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
     if model.is_linear:
         say(linear_told(parts, processes.world))
     elif model.init is None and not agreed.resume and not PATTERN_KEYS & set(model.overrides):
-        say(f"layers: {model.layers} ({LAYERS[model.layers]}; --layers names others)")
+        say(f"layers: {model.layers} ({LAYERS[model.layers]}; --set model.layers names others)")
     _check_rows(parts, processes)
     if not processes.is_main:
         outcome = _run_loop(agreed, parts, NullObserver(), parts.evaluator)
@@ -170,7 +170,7 @@ def _check_rows(parts: Parts, processes: Processes) -> None:
         tokens = rows * parts.planner.tokens_per_row
         raise UsageError(
             f"a batch of {tokens} tokens is {rows} row(s) for {processes.world} processes: raise "
-            f"--tokens-per-batch, or --set train.tokens_per_row={max(1, tokens // processes.world)}"
+            f"train.tokens_per_batch, or --set train.tokens_per_row={max(1, tokens // processes.world)}"
         )
 
 

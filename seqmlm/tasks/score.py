@@ -57,7 +57,7 @@ class Score(ScoringCommand):
     `pll` is the pseudo-log-likelihood in nats; `bits_per_unit`, `score` and `surprisal` are in bits.
     If the model is calibrated, `p_value` is the share of normal rows that are at least as unusual.
     Exact scoring takes one forward pass per unit; its time grows with the square of a record's length, of a
-    model whose layers look nearby (`train --layers nearby`) with the length.
+    model whose layers look nearby (`model.layers=nearby`) with the length.
 
     Example: seqmlm score enzymes new.fasta --fpr 0.01 --report new.html --out scores.jsonl
 

@@ -22,7 +22,7 @@ from seqmlm.workspace import Workspace
 SMALL = "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}"
 FAST = (
     *("--size", "tiny", "--set", SMALL, "--set", "train.evaluation_records=20", "--max-steps", 3),
-    *("--set", "train.tokens_per_row=512", "--tokens-per-batch", "1024"),
+    *("--set", "train.tokens_per_row=512", "--set", "train.tokens_per_batch=1024"),
 )
 
 

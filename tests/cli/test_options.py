@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 from commands import COMMANDS as LEAVES
+from fork_server import Run
 
 from seqmlm.cli.options import merged
 
 COMMANDS = {" ".join(words): command for words, command in LEAVES.items()}
 
-# Option -> commands in which it takes other values (steps of training, fewer policies, a format to show).
+# Option -> commands in which it takes other values (fewer policies, a format to show).
 OWN = {
     "--format": {"data formats"},
     "--on-error": {"calibrate", "data export"},
     "--option": set(),
     "--precision": set(),
     "--seed": set(),
-    "--tokens-per-batch": {"train"},
+    "--tokens-per-batch": set(),
 }
 
 
@@ -46,3 +47,20 @@ def test_a_shared_option_has_one_help_text(option: str) -> None:
 def test_positional_paths_come_before_those_of_data() -> None:
     assert merged(None, None) == []
     assert merged(["a"], ["b", "c"]) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "setting"),
+    [
+        ("train", "--masker", "masking.masker"),
+        ("train", "--tokenizer", "tokenizer.name"),
+        ("train", "--on-error", "data.on_error"),
+        ("score", "--format", "format"),
+    ],
+)
+def test_an_option_that_is_a_setting_is_refused_by_its_name(
+    seqmlm: Run, command: str, option: str, setting: str
+) -> None:
+    seqmlm(command, "x", option, "y").refused(2, f"no option {option}, but a setting: --set {setting}=VALUE")
+    unknown = seqmlm(command, "x", f"{option}s", "y")
+    assert (unknown.code, "No such option" in unknown.err, "--set" in unknown.err) == (2, True, False)

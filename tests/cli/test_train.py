@@ -21,7 +21,7 @@ from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 
 SMALL = "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}"
-FAST = ("--size", "tiny", "--set", SMALL, "--tokens-per-batch", "1024",
+FAST = ("--size", "tiny", "--set", SMALL, "--set", "train.tokens_per_batch=1024",
         "--set", "train.evaluation_records=20", "--set", "train.tokens_per_row=512")  # fmt: skip
 RESULT_KEYS = {
     *("run_id", "run_name", "model", "version", "domain", "steps", "resumed_from", "tokens"),
@@ -283,13 +283,14 @@ def test_dry_run_and_printed_config_write_no_run(seqmlm: Run, fasta: Path, works
     assert report["size"] == "tiny"
     assert "size:" not in estimated.err, "it was named"
     assert report["fill"] > 0.3
-    printed = seqmlm("train", "-d", "protein", "--print-config", "--layers", "nearby")
+    printed = seqmlm("train", "-d", "protein", "--print-config", "--set", "model.layers=nearby")
     assert "masker: uniform.v1" in printed.out
     assert "layers: nearby.v1" in printed.out
     assert "size: small" in printed.out
-    spread = seqmlm("train", "-d", "logs", "--print-config", "--calibrate-on", "spread").out
+    assert "  # stop after this many passes over the data.\n  epochs: null" in printed.out
+    spread = seqmlm("train", "-d", "logs", "--print-config", "--set", "data.calibrate_on=spread").out
     assert yaml.safe_load(spread)["data"]["calibrate_on"] == "spread"
-    unknown = seqmlm("train", "-d", "logs", "--print-config", "--calibrate-on", "newest")
+    unknown = seqmlm("train", "-d", "logs", "--print-config", "--set", "data.calibrate_on=newest")
     unknown.refused(2, "'data.calibrate_on' must be one of latest, spread")
     timed = seqmlm("train", "-d", "protein", "--print-config", "--max-time", "5m").out
     assert "size: small" not in timed
@@ -302,7 +303,7 @@ def test_dry_run_and_printed_config_write_no_run(seqmlm: Run, fasta: Path, works
     ("content", "words"),
     [
         (None, ["missing.fasta", "no such file"]),
-        (b">a\nACD1E\n", ["bad.fasta:1", "'1'", "alphabet", "--on-error skip"]),
+        (b">a\nACD1E\n", ["bad.fasta:1", "'1'", "alphabet", "--set data.on_error=skip"]),
         (gzip.compress(b">a\nACDEFG\n" * 500, mtime=0)[:-9], ["bad.fasta", "gzip"]),
     ],
     ids=["missing", "wrong letter", "gzip cut short"],
@@ -324,8 +325,9 @@ def test_quarantine_keeps_bad_records_aside(seqmlm: Run, tmp_path: Path, workspa
         + ">odd\nAC1\n"
     )
     arguments = ("train", "-d", "protein", path, *FAST, "--name", "q", "--max-steps", 1)
-    seqmlm(*arguments, "--on-error", "quarantine", "--json").ok()
-    seqmlm(*arguments[:-3], "r", "--max-steps", 1, "--on-error", "quarantine").ok()
+    aside = ("--set", "data.on_error=quarantine")
+    seqmlm(*arguments, *aside, "--json").ok()
+    seqmlm(*arguments[:-3], "r", "--max-steps", 1, *aside).ok()
     both = [(workspace / f"runs/{name}/quarantine.jsonl").read_bytes() for name in "qr"]
     assert both[0] == both[1]  # also where the data were prepared before
     [letter] = [json.loads(line) for line in (workspace / "runs/q/quarantine.jsonl").read_text().splitlines()]

@@ -13,7 +13,7 @@ from fork_server import Run
 from written import written
 
 SMALL = ("--size", "tiny", "--set", "model.overrides={num_hidden_layers: 2, hidden_size: 32}")
-FAST = (*SMALL, "--set", "train.tokens_per_row=512", "--tokens-per-batch", 1024, "--json")
+FAST = (*SMALL, "--set", "train.tokens_per_row=512", "--set", "train.tokens_per_batch=1024", "--json")
 CHANNELS = ("--set", "tokenizer.options.channels=[age, time, visit, segment]")
 CANARY = ("canarysubject", "CANARYCODE", "canarytext", "canaryvisit", "canarytime", "31337.4242")
 

@@ -20,7 +20,7 @@ NAMED = ("wide", "source")  # what neither a file nor its folder says
 
 
 FAST = (
-    *("--size", "tiny", "--max-steps", 1, "--tokens-per-batch", 1024, "--json"),
+    *("--size", "tiny", "--max-steps", 1, "--set", "train.tokens_per_batch=1024", "--json"),
     *("--set", "model.overrides={num_hidden_layers: 1, hidden_size: 16, intermediate_size: 32}"),
     *("--set", "train.evaluation_records=10"),
 )
@@ -41,7 +41,7 @@ def test_a_file_of_this_format_trains(seqmlm: Run, tmp_path: Path, domain: str, 
     if (domain, format) in FORMATS:
         one = hostile_formats(30)[f"{domain}-{format}"]
         words = [f"{one.prefix}{place(one, folder)}", *(word.format(folder) for word in one.options)]
-        words += ["--format", format] if format in NAMED else []
+        words += ["--set", f"data.format={format}"] if format in NAMED else []
     else:
         columns, option = SAVED[domain]
         words = saved(folder, columns, "--option", option)

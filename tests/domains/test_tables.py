@@ -47,7 +47,7 @@ def test_a_table_in_a_folder_is_left_out(field: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("field", CELLS)
 def test_what_is_said_of_a_table_that_is_read_as_fasta_is_true(field: str, tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", "name,bases\none,ACGTACGT\n")
-    with pytest.raises(DataError, match="name that with --format csv or tsv, and its column"):
+    with pytest.raises(DataError, match="set its format, csv or tsv, and its column"):
         list(plugins.domain(field).read([path], Problems()))
     (one,) = plugins.domain(field).read([path], Problems(), format="csv", column="bases")
     assert one.raw == "ACGTACGT"

@@ -154,7 +154,7 @@ def run(name: str, out: Path) -> None:
     )
     trained = seqmlm(
         *("train", f"train/{field.file}", "--domain", name, "--name", "golden", "--size", "tiny", "--json"),
-        *("--max-steps", STEPS, "--tokens-per-batch", field.batch),
+        *("--max-steps", STEPS, "--set", f"train.tokens_per_batch={field.batch}"),
         *(word for setting in settings for word in ("--set", setting)),
     )
     written(out / "train.json", trained)

@@ -109,7 +109,7 @@ def everything(
     """Run all commands that read sensitive data: the exit code of each, and all that was shown."""
     sensitive = ("--set", "data.sensitive=true")
     skip = ("--on-error", "skip")
-    aside = ("--on-error", "quarantine")
+    aside = ("--set", "data.on_error=quarantine")
     domain, reading = kind[:2], SESSIONS if "logs" in kind else ()
     rows, labels = out / "rows.jsonl", out / "labels.csv"
     labels.write_text("id,label\ncanaryuser,1\n")
@@ -125,8 +125,8 @@ def everything(
         "models export": ("models", "export", "m", "--out", out / "model"),
         "models show": ("models", "show", "m"),
         "score on the console": ("score", "m", *data, *skip),
-        "strict": ("train", *kind, *data, *SMALL, *sensitive, "--on-error", "raise", "--name", "n"),
-        "strict, debugging": ("--debug", "train", *kind, *data, *SMALL, *sensitive, "--on-error", "raise"),
+        "strict": ("train", *kind, *data, *SMALL, *sensitive, "--name", "n"),
+        "strict, debugging": ("--debug", "train", *kind, *data, *SMALL, *sensitive),
     }.items():
         try:
             done = seqmlm(*arguments, *(reading if name in READS else ()))
@@ -139,7 +139,7 @@ def everything(
 
 KINDS = {
     "log templates": ("--domain", "logs"),
-    "log words": ("--domain", "logs", "--tokenizer", "log_words.v1"),
+    "log words": ("--domain", "logs", "--set", "tokenizer.name=log_words.v1"),
     "patients": ("--domain", "ehr"),
 }
 # Lines of no session make windows, far more than ten.

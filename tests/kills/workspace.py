@@ -47,7 +47,8 @@ ROOT = Path(__file__).resolve().parents[2]
 STEPS = 8
 PATIENCE = 240  # seconds, with a busy machine
 TINY = (
-    *("--domain", "protein", "--size", "tiny", "--max-steps", STEPS, "--tokens-per-batch", 1024, "--json"),
+    *("--domain", "protein", "--size", "tiny", "--max-steps", STEPS, "--json"),
+    *("--set", "train.tokens_per_batch=1024"),
     *("--set", "model.overrides={num_hidden_layers: 1, hidden_size: 16, intermediate_size: 32}"),
     *("--set", "train.evaluation_records=10", "--set", "train.checkpoint_every_steps=2"),
     *("--set", "train.evaluate_every=2"),

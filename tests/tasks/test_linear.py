@@ -128,7 +128,7 @@ def test_rows_of_another_length_are_refused(seqmlm: Run, alignment: Path, tracke
     seqmlm(*LINEAR, alignment, "--name", "fam").refused(
         3, "family.fasta:", "where a linear model reads rows of", "--option gaps=keep"
     )
-    seqmlm(*LINEAR, alignment, "--name", "fam", "--max-steps", 2, "--on-error", "skip").ok()
+    seqmlm(*LINEAR, alignment, "--name", "fam", "--max-steps", 2, "--set", "data.on_error=skip").ok()
     other = fasta(tracked_workspace / "other.fasta", ["ACDEFDEFG", "ACDEFG"])
     scored = seqmlm("score", "fam", other)
     scored.refused(3, "other.fasta:3: a row of 6 units, where a linear model reads rows of 9")
@@ -139,7 +139,7 @@ def test_rows_of_another_length_are_refused(seqmlm: Run, alignment: Path, tracke
 
 def test_what_makes_no_sense_is_refused(seqmlm: Run, alignment: Path, tracked_workspace: Path) -> None:
     for flags, message in (
-        (("--layers", "nearby"), "model.layers cannot be set with --size linear"),
+        (("--set", "model.layers=nearby"), "model.layers cannot be set with --size linear"),
         (("--set", "model.overrides.penaltys=l1"), "no setting 'penaltys'; did you mean 'penalty'"),
         (("--dry-run",), "a linear model has no batch that --dry-run could measure"),
     ):

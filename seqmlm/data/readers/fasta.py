@@ -206,7 +206,7 @@ class _UnderWay:
             "text before the first '>'",
             source=self._source,
             line=part[:blank].count(b"\n"),
-            remedy="it looks like a table: name that with --format csv or tsv, and its column"
+            remedy="it looks like a table: set its format, csv or tsv, and its column"
             if table
             else "give it a header, or name the format it really has",
         )

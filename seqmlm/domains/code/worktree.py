@@ -64,7 +64,7 @@ def read_worktree(
     """
     root = Path(path)
     if not root.is_dir():
-        raise UsageError(f"{path} is no folder, and a work tree is one: name it, or leave --format out")
+        raise UsageError(f"{path} is no folder, and a work tree is one: name it, or leave the format out")
     wanted = _wanted(languages)
     names = [name for name in _files(root, tracked, problems) if _is_wanted(name, wanted)]
     if not vendored:

@@ -46,7 +46,8 @@ class DNADomain(Domain):
 
     Single bases, because with them every base can be asked, mutated and mapped; k-mers and byte pairs are
     there for those who want longer windows, and are measured in bits per base like them. Every second layer
-    looks at the whole window, for bases pair far apart (`--layers nearby` is cheaper, and finds pairs later).
+    looks at the whole window, for bases pair far apart (`model.layers=nearby` is cheaper, and finds pairs
+    later).
     """
 
     name: ClassVar[str] = "dna"

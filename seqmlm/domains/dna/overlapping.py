@@ -106,7 +106,7 @@ class KmerTokenizer(BaseTokenizer):
             return None
         return (
             f"tokenizer {self.name} shows each {self.unit} in {self.k} neighbouring tokens, and masker "
-            f"{masker.name} would hide only some of them: use --masker {KmerSpan.name}"
+            f"{masker.name} would hide only some of them: use --set masking.masker={KmerSpan.name}"
         )
 
     def respelled(self, encoding: Encoding) -> tuple[str, Ids]:
@@ -123,7 +123,7 @@ class KmerTokenizer(BaseTokenizer):
         if (flat.lengths < self.k).any():
             raise DataError(
                 f"a sequence of fewer than {self.k} bases, which has no {self.k}-mer",
-                remedy="skip it (--on-error skip), or use the tokenizer base.v1",
+                remedy="leave it out, or use the tokenizer base.v1",
             )
         k, total = self.k, len(flat.codes)
         ids = self._numbers(flat) + np.int32(FIRST)

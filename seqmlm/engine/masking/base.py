@@ -28,7 +28,7 @@ class MaskingConfig:
     """How training corrupts its input.
 
     Args:
-        masker: versioned name of the masker.
+        masker: its versioned name; of a name alone, such as uniform, whole_unit or span, the newest version.
         rate: expected share of tokens (or units) to predict, in [0, 1]; at least one is predicted.
         mask, random, keep: shares that become [MASK], become a random token, or stay; they add up to 1.
         replacement: random tokens are drawn uniformly, or by frequency in the training data ("unigram").

@@ -62,7 +62,7 @@ def test_both_strands_of_a_read_go_to_one_side(letters: str):
 
 def test_overlapping_tokens_refuse_maskers_that_leak():
     for name in ("uniform.v1", "whole_unit.v1", "span.v1"):
-        with pytest.raises(UsageError, match=r"each base in 4 neighbouring tokens.*--masker kmer_span\.v1"):
+        with pytest.raises(UsageError, match=r"each base in 4 neighbouring tokens.*masker=kmer_span\.v1"):
             make_masker(MaskingConfig(masker=name), KmerTokenizer(k=4))
         make_masker(MaskingConfig(masker=name), KmerBlockTokenizer())
     for tokenizer in (BaseTokenizer(), KmerTokenizer(k=4)):
@@ -92,7 +92,7 @@ def test_what_overlapping_tokens_show():
 def test_train_and_score(seqmlm, tmp_path: Path, tokenizer: str, masker: str):
     data = genome(tmp_path / "g.fa", bases=500, contigs=12)
     options = ("--set", "tokenizer.options.k=4") if tokenizer == "kmer" else ()
-    named = ("--name", "m", "--tokenizer", tokenizer, "--masker", masker)
+    named = ("--name", "m", "--set", f"tokenizer.name={tokenizer}", "--set", f"masking.masker={masker}")
     trained = seqmlm("train", "--domain", "dna", data, *TRAIN, *named, *options).ok()
     assert "bits per base" in trained.err
     assert "6,000 bases" in trained.err.replace("5,964", "6,000")  # 36 fewer 4-mers than bases

@@ -28,7 +28,7 @@ def test_a_secret_is_found_nowhere(
     with path.open("ab") as out:
         out.write(f"{stamp} hunter1secret was typed request_id=hunter2secret\n".encode())
         out.write(f"{stamp} hunter3secret \n".encode().replace(b" \n", b" \xff\n"))
-    options = ("--set", "data.sensitive=true", "--on-error", "quarantine")
+    options = ("--set", "data.sensitive=true", "--set", "data.on_error=quarantine")
     done = seqmlm("train", "--domain", "logs", path, *options, *SHORT, "run").ok()
     [refused] = (tmp_path / "runs" / "run" / "quarantine.jsonl").read_text().splitlines()
     assert json.loads(refused)["reason"] == "bytes that are not UTF-8"

@@ -215,8 +215,7 @@ def no_message(name: str, source: str, line: int) -> DataError:
         source=source,
         line=line,
         field=name,
-        remedy="name another field with --option message_field=NAME, or leave such lines out "
-        "(--on-error skip)",
+        remedy="name another field with --option message_field=NAME, or leave such lines out",
     )
 
 
