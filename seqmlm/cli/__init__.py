@@ -23,9 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from seqmlm import __version__, plugins
 from seqmlm.cli import (
-    calibrate,
     data,
-    evaluate,
     incidents,
     models,
     report,
@@ -38,7 +36,7 @@ from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError, UsageError
 
 # Commands that can skip bad records, beside those of tasks.
-_TAKES_ON_ERROR = {"train", "calibrate", "data"}
+_TAKES_ON_ERROR = {"train", "data"}
 
 
 _OWN = {
@@ -47,11 +45,11 @@ _OWN = {
         "score": "seqmlm.tasks.score:Score",
         "watch": "seqmlm.watch.scoring:Watch",
         "review": "seqmlm.tasks.review:Review",
+        "calibrate": "seqmlm.cli.calibrate:Calibrate",
+        "evaluate": "seqmlm.cli.evaluate:Evaluate",
     }.items()
 }
 """Commands of configs that are no tasks on the contract; in the list they come first, behind `train`."""
-
-_BEFORE_TASKS = "evaluate"  # in the list of commands, tasks come behind this one
 
 
 def tasks() -> dict[str, EntryPoint]:
@@ -79,8 +77,7 @@ class _Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         names = super().list_commands(ctx)
-        at = names.index(_BEFORE_TASKS) + 1
-        return [names[0], *_OWN, *names[1:at], *plugins.names("tasks"), *names[at:]]
+        return [names[0], *_OWN, *plugins.names("tasks"), *names[1:]]
 
     def get_command(self, ctx: Any, name: str) -> Any:  # for the list of commands: tasks load torch
         own = super().get_command(ctx, name)
@@ -128,8 +125,6 @@ app = typer.Typer(
     help="Masked language models for any kind of sequence. To begin: seqmlm train --domain protein",
 )
 app.command("train")(train.train)
-app.command("calibrate")(calibrate.calibrate)
-app.command("evaluate")(evaluate.evaluate)
 app.command("sample")(data.sample)
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")

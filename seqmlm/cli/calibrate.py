@@ -2,61 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any, ClassVar, TextIO
 
-import typer
-
-from seqmlm.cli import options as opt
-from seqmlm.cli.output import tell
+from seqmlm.cli.command import Answer
+from seqmlm.cli.output import number
 from seqmlm.errors import UsageError, number_of
+from seqmlm.tasks.calibrate import CalibrateConfig, CalibrateResult, calibrate_files
+from seqmlm.watch.calibration import CalibrateStreamConfig, CalibrateStreamResult, calibrate_stream
 
-if TYPE_CHECKING:
-    from seqmlm.tasks.calibrate import CalibrateResult
+_OF_STREAMS = ("model", "since", "alpha", "expert", "seed")
 
 
-def calibrate(
-    model: opt.Model,
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NORMAL|-]...", help="Files or folders of normal data; - is standard input."),
-    ] = None,
-    data: opt.Data = None,
-    from_stream: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="OUT",
-            help="Calibrate from the newest rows of the scoring that follows files and writes this file, in "
-            "place of NORMAL: without rows of incidents acknowledged as faults, with those of false alarms. "
-            "A fault among them that nobody noticed hides later ones like it.",
-        ),
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION", help="With --from-stream: only rows that were judged in the last 7d, 24h, ..."
-        ),
-    ] = None,
-    level: opt.Level = None,
-    mode: Annotated[
-        str | None,
-        typer.Option(help="Calibrate only this mode (see `seqmlm score --help`). Default: all possible."),
-    ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option(help="False positive rate: report whether these data can guarantee it."),
-    ] = None,
-    records: Annotated[int, typer.Option(min=1, help="Use this many normal records, spread evenly.")] = 2_000,
-    domain: opt.ModelDomain = None,
-    format: opt.Format = None,
-    option: opt.Option = None,
-    on_error: opt.OnErrorSkip = "raise",
-    tokens_per_batch: opt.TokensPerBatch = None,
-    precision: opt.Precision = "fp32",
-    expert: opt.Expert = "auto",
-    json_output: opt.Json = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CalibrateRequest(CalibrateConfig):
+    """What `seqmlm calibrate` can be told: normal data, or rows that a scoring judged.
+
+    Args:
+        from_stream: OUT: calibrate from the newest rows of the scoring that follows files and writes this
+            file, in place of NORMAL: without rows of incidents acknowledged as faults, with those of false
+            alarms. A fault among them that nobody noticed hides later ones like it.
+        since: DURATION: with --from-stream: only rows that were judged within this time, such as 7d or 24h.
+    """
+
+    shown: ClassVar[tuple[str, ...]] = ("from_stream", "since", *CalibrateConfig.shown)
+
+    from_stream: Path | None = None
+    since: str | None = None
+
+
+class Calibrate:
     """Calibrate a model on normal data, so that `score` gives p-values and alarms; no labels are used.
 
     A p-value is the share of normal rows of similar length that are at least as unusual. The new calibration
@@ -66,107 +43,95 @@ def calibrate(
 
     Example: seqmlm calibrate web-logs --from-stream alarms.jsonl
     """
-    given = locals()
-    if from_stream is not None:
-        _from_stream(from_stream, given)
-        return
-    if since is not None:
-        raise UsageError("--since goes with --from-stream: of files all records are taken")
-    del given["from_stream"], given["since"]
-    from seqmlm.cli.output import print_json
-    from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 
-    config = opt.configured(CalibrateConfig, given)
-    result = calibrate_files(config, tell)
-    if json_output:
-        print_json(result)
-    else:
-        _show(result, alpha)
+    Config = CalibrateRequest
+    trains = False
 
+    @classmethod
+    def launch(
+        cls, name: str, config: CalibrateRequest, *, stdout: TextIO, progress: Any, as_json: bool
+    ) -> Answer:
+        """Calibrate; what a person should know of it is told beside.
 
-def _from_stream(stream: Path, given: Mapping[str, Any]) -> None:
-    """Calibrate from rows that a scoring judged, and say what they are and what that costs."""
-    from seqmlm.cli.output import print_json
-    from seqmlm.watch.calibration import CalibrateStreamConfig, calibrate_stream
-
-    if others := [name for name, usual in _OF_FILES.items() if given[name] != usual]:
-        what = "files" if others[0] in ("paths", "data") else f"--{others[0].replace('_', '-')}"
-        raise UsageError(
-            f"--from-stream takes the rows of a stream as they were judged: {what} cannot be given with it"
+        Raises:
+            UsageError: --since without --from-stream, or what is of files with it.
+        """
+        result: CalibrateResult
+        told: Iterator[str] = iter(())
+        if config.from_stream is not None:
+            result = streamed = calibrate_stream(_of_stream(config, config.from_stream))
+            of, told = f"{number_of(streamed.rows, 'row')} of {streamed.output}", _costs(streamed)
+        elif config.since is not None:
+            raise UsageError("--since goes with --from-stream: of files all records are taken")
+        else:
+            result = calibrate_files(config, progress.message)
+            of = f"{result.records} records"
+        for text in () if as_json else (*_remarks(result, config.alpha), *told):
+            progress.message(text)
+        return Answer(
+            figures=result,
+            answer=f"calibrated level {result.level} with {of}",
+            tables=[("", _COLUMNS, [_row(result.level, name, of) for name, of in result.modes.items()])],
         )
-    names = ("model", "since", "alpha", "expert")
-    result = calibrate_stream(CalibrateStreamConfig(stream=stream, **{name: given[name] for name in names}))
-    if given["json_output"]:
-        print_json(result)
-        return
-    _show(result, given["alpha"])
-    left = f"; {number_of(result.faults, 'row')} of incidents acknowledged as faults left out"
-    tell(f"from {number_of(result.rows, 'row')} of {result.output}{left if result.faults else ''}")
+
+
+def _of_stream(config: CalibrateRequest, stream: Path) -> CalibrateStreamConfig:
+    usual, own = CalibrateRequest(model=config.model), ("from_stream", *_OF_STREAMS)
+    for name in (one.name for one in fields(config) if one.name not in own):
+        if getattr(config, name) != getattr(usual, name):
+            raise UsageError(
+                "--from-stream takes the rows of a stream as they were judged: "
+                f"{'files' if name == 'paths' else name} cannot be given with it"
+            )
+    return CalibrateStreamConfig(stream=stream, **{name: getattr(config, name) for name in _OF_STREAMS})
+
+
+def _costs(result: CalibrateStreamResult) -> Iterator[str]:
+    """What rows of a stream are, and what that costs."""
+    if result.faults:
+        yield f"{number_of(result.faults, 'row')} of incidents acknowledged as faults left out"
     if result.false_alarms:
-        tell(f"with the rows of {number_of(result.false_alarms, 'incident')} marked as normal")
+        yield f"with the rows of {number_of(result.false_alarms, 'incident')} marked as normal"
     if result.unjudged:
-        tell(
+        yield (
             f"with the rows of {number_of(result.unjudged, 'incident')} that nobody has judged: acknowledge "
-            f"what was a fault (seqmlm incidents list --stream {stream}), and calibrate again"
+            f"what was a fault (seqmlm incidents list --stream {result.output}), and calibrate again"
         )
-    tell(
+    yield (
         "nobody has labelled these rows: a fault among them that nobody noticed is normal from now on, and "
         "hides later ones like it"
     )
-    tell(
+    yield (
         "a scoring that runs goes on with the calibration it began with; to judge by this one start it "
         "again, with another --out where the model is not named by an alias"
     )
 
 
-_OF_FILES: Mapping[str, Any] = {
-    "paths": None,
-    "data": None,
-    "level": None,
-    "mode": None,
-    "records": 2_000,
-    "domain": None,
-    "format": None,
-    "option": None,
-    "on_error": "raise",
-    "tokens_per_batch": None,
-    "precision": "fp32",
+_COLUMNS = ("level", "mode", "rows", "smallest rate", "below it", "rows a day", "judged by")
+
+
+def _row(level: str, mode: str, facts: Any) -> tuple[str, ...]:
+    below = "extrapolated" if facts["tail"] else "no alarms"
+    rate = f"{facts['smallest_rate']:.3g}"
+    return level, mode, str(facts["rows"]), rate, below, number(facts["rows_per_day"]), facts["judged_by"]
+
+
+_RESTS = {
+    "ranks": "guaranteed by ranks",
+    "tail": "extrapolated by a fitted tail",
+    "nothing": "too small for this number of rows",
 }
-"""What says how files are read and scored, and what it is where nobody gives it."""
 
 
-def _show(result: CalibrateResult, alpha: float | None) -> None:
-    from seqmlm.cli.output import number, print_table
-
-    for reason, count in result.problems.items():
-        tell(f"{count} x {reason}")
+def _remarks(result: CalibrateResult, alpha: float | None) -> Iterator[str]:
+    yield from (f"{count} x {reason}" for reason, count in result.problems.items())
     if result.left_out:
-        tell(f"left out: {result.left_out} records the model was trained on")
-    print_table(
-        ["level", "mode", "rows", "smallest rate", "below it", "rows a day", "judged by"],
-        [
-            [
-                result.level,
-                name,
-                str(facts["rows"]),
-                f"{facts['smallest_rate']:.3g}",
-                "extrapolated" if facts["tail"] else "no alarms",
-                number(facts["rows_per_day"]),
-                facts["judged_by"],
-            ]
-            for name, facts in result.modes.items()
-        ],
-    )
+        yield f"left out: {result.left_out} records the model was trained on"
     for name, facts in result.modes.items():
         if isinstance(facts["records"], int) and 0 < facts["records"] < min(30, facts["rows"]):
-            tell(
+            yield (
                 f"mode {name}: the rows are of {facts['records']} records only, and rows of one record are "
                 "alike: rates are less sure than so many rows say; give more records"
             )
         if "alpha" in facts:
-            rests = {
-                "ranks": "guaranteed by ranks",
-                "tail": "extrapolated by a fitted tail",
-                "nothing": "too small for this number of rows",
-            }
-            tell(f"false positive rate {alpha:g} in mode {name}: {rests[facts['alpha']['rests_on']]}")
+            yield f"false positive rate {alpha:g} in mode {name}: {_RESTS[facts['alpha']['rests_on']]}"

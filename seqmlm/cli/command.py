@@ -11,12 +11,12 @@ import dataclasses
 import inspect
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -25,6 +25,30 @@ from seqmlm.cli.output import end_as_asked, escape, number, print_json, print_ta
 from seqmlm.errors import UsageError, nearest
 
 Parameters = dict[str, inspect.Parameter]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a command comes to that writes no rows.
+
+    Args:
+        figures: what machines read, a dataclass or a mapping.
+        answer: all of that in a sentence.
+        tables: title, columns and rows of each.
+    """
+
+    figures: Any
+    answer: str
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[Any]]]] = ()
+
+    streamed: ClassVar[bool] = False
+    stopped: ClassVar[int | None] = None
+    go_on: ClassVar[str] = ""
+    notes: ClassVar[Mapping[str, Any]] = {}
+
+    def to_dict(self) -> Any:
+        """What machines read."""
+        return self.figures
 
 
 def first_line(task: EntryPoint) -> str:
@@ -151,7 +175,9 @@ def _parameters(kind: type[Any]) -> Parameters:
     """The parameters of a command, in the order of its help."""
     hints, helps = get_type_hints(kind), descriptions(kind)
     fields = {one.name: one for one in dataclasses.fields(kind)}
-    found: Parameters = {"model": _parameter("model", opt.Model, inspect.Parameter.empty)}
+    found: Parameters = {}
+    if "model" in fields:
+        found["model"] = _parameter("model", opt.Model, inspect.Parameter.empty)
     if kind.metavar:
         argument = typer.Argument(metavar=kind.metavar, help=_sentence(helps["paths"]), callback=opt.inputs)
         found["paths"] = _parameter("paths", Annotated[list[str] | None, argument], None)

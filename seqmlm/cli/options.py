@@ -1,7 +1,6 @@
 """Arguments and options that several commands share, each declared once as an `Annotated` type.
 
-An option means the same in every command that takes it. Where a command accepts fewer values (`calibrate`
-cannot quarantine records, a trained model knows its domain), that is a further type next to the first.
+An option means the same in every command that takes it.
 """
 
 from __future__ import annotations
@@ -49,14 +48,6 @@ _DOMAIN = typer.Option(
 )
 Domain = Annotated[str, _DOMAIN]
 OptionalDomain = Annotated[str | None, _DOMAIN]  # a resumed run or a file of settings may name it
-ModelDomain = Annotated[
-    str | None,
-    typer.Option(
-        "--domain",
-        "-d",
-        help="Field of the sequences; needed only for models that seqmlm did not train.",
-    ),
-]
 Format = Annotated[
     str | None,
     typer.Option(help="Format of the input files (see `seqmlm data formats`). Default: detected."),
@@ -67,39 +58,7 @@ Option = Annotated[
         "--option", metavar="KEY=VALUE", help="Option of the file reader, such as column=text; repeatable."
     ),
 ]
-OnErrorSkip = Annotated[
-    str,
-    typer.Option(help="Bad records, and records the model was trained on: raise (stop) or skip."),
-]
 
-# Computation
-
-Level = Annotated[
-    str | None,
-    typer.Option(help="What gets a score each, such as record, line or residue. Default: by domain."),
-]
-Precision = Annotated[
-    str,
-    typer.Option(
-        help="Precision of matrix products: fp32 (exact to rounding), bf16 (faster on GPUs and CPUs with "
-        "bfloat16 units; log-probabilities change by a few hundredths), or auto (bf16 on a GPU that has it, "
-        "else fp32)."
-    ),
-]
-Expert = Annotated[
-    str,
-    typer.Option(
-        help="Counts of the training data, mixed into the model's probabilities: auto (where that was better "
-        "on validation records), counts (wherever the model has any) or none."
-    ),
-]
-TokensPerBatch = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Tokens of one forward pass; halved when memory runs out. Default: by device.",
-    ),
-]
 Seed = Annotated[int, typer.Option(help="Seed of the random draws.")]
 
 # Output

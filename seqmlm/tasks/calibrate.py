@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,9 @@ from seqmlm.anomaly.levels import Background, Level
 from seqmlm.anomaly.values import Longs, Scored
 from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import SMALLEST, redact_small_counts
-from seqmlm.data.problems import OnError, Problems
+from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import hash64, nested
-from seqmlm.engine.device import Precision
 from seqmlm.engine.types import Encoding, InMemory, Sequences
 from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.engine.windows import windows
@@ -51,6 +50,7 @@ from seqmlm.registry import Registry
 from seqmlm.rows.judge import Normal
 from seqmlm.tasks.corpus import split_source
 from seqmlm.tasks.models import register_calibrations
+from seqmlm.tasks.task import CommandConfig
 from seqmlm.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -73,22 +73,32 @@ Progress = Callable[[str, float, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrateConfig:
-    """What `seqmlm calibrate` can be told."""
+class CalibrateConfig(CommandConfig):
+    """What a calibration with normal data can be told.
 
-    model: str
-    paths: tuple[str, ...] = ()
+    Args:
+        paths: files or folders of normal data; - is standard input.
+        level: what gets a score each, such as record, line or residue. Default: by domain.
+        mode: calibrate only this mode (see `seqmlm score --help`). Default: all possible.
+        alpha: false positive rate: report whether these data can guarantee it.
+        records: use this many normal records, spread evenly.
+        on_error: bad records, and records the model was trained on: raise (stop) or skip.
+        tokens_per_batch: tokens of one forward pass; halved when memory runs out. Default: by device.
+        expert: counts of the training data, mixed into the model's probabilities: auto (where that was better
+            on validation records), counts (wherever the model has any) or none.
+        seed: of the draw of records.
+    """
+
+    shown: ClassVar[tuple[str, ...]] = ("level", "mode", "alpha", "records", *CommandConfig.shown)
+    metavar: ClassVar[str] = "[NORMAL|-]..."
+
     level: str | None = None
     mode: str | None = None
     alpha: float | None = None
-    domain: str | None = None
-    format: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    on_error: OnError = "raise"
+    on_error: Literal["raise", "skip"] = "raise"
     records: int = 2_000
     seed: int = 0
     tokens_per_batch: int | None = None
-    precision: Precision = "fp32"
     expert: Use = "auto"
 
 
@@ -131,6 +141,8 @@ def calibrate_files(
     """
     if not config.paths:
         raise UsageError("nothing to calibrate with: name files or folders of normal data, or - for stdin")
+    if config.records < 1:
+        raise UsageError(f"--records must be at least 1, not {config.records}")
     if config.alpha is not None and not 0 < config.alpha < 1:
         raise UsageError(f"--alpha is a false positive rate between 0 and 1, not {config.alpha}")
     session = Session.open(

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from markupsafe import Markup
@@ -40,13 +40,44 @@ Table = tuple[tuple[str, ...], list[tuple[Cell, ...]]]
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """Settings of `seqmlm evaluate`."""
+    """What `seqmlm evaluate` can be told.
 
-    paths: tuple[str, ...]
-    columns: Columns = field(default_factory=Columns)
+    Args:
+        paths: files written by seqmlm score or seqmlm predict (.jsonl, .csv, .parquet), or the
+            predictions.parquet of a fine-tuning.
+        labels: file of ids and labels, or the truth.json of a sample. Default: a column of the scores.
+        label_field: column of the labels. Default: label.
+        label_id: column of the ids in the file of labels. Default: id.
+        positive: value that marks a positive (anomalous) row. Default: 1 or true.
+        negative: value that marks a negative (normal) row; every other value is positive.
+        score: column of the score; p_value and channels.NAME have their sign flipped (low is unusual).
+            Default: score.
+        baseline: compare with this column, or with this other file of scores.
+        prevalence: re-weight precision and F1 of the alarms to this share of positives, in (0, 1).
+        group: column of the unit to resample in the bootstrap, such as a patient. Default: each row.
+        partial: allow labels without a score, and count them.
+        sensitive: withhold small counts, also if the scores are not marked sensitive.
+        draws: number of bootstrap resamples.
+        seed: of the random draws.
+        report: write an HTML report with curves to this file.
+    """
+
+    shown: ClassVar[tuple[str, ...]] = (
+        *("labels", "label_field", "label_id", "positive", "negative"),
+        *("score", "baseline", "prevalence", "group", "report"),
+    )
+    metavar: ClassVar[str] = "SCORES..."
+
+    paths: tuple[str, ...] = ()
     labels: str | None = None
-    prevalence: float | None = None
+    label_field: str = Columns.label
+    label_id: str = Columns.id
+    positive: str | None = None
+    negative: str | None = None
+    score: str = Columns.score
     baseline: str | None = None
+    prevalence: float | None = None
+    group: str | None = None
     partial: bool = False
     sensitive: bool = False
     draws: int = 1000
@@ -54,10 +85,24 @@ class EvaluateConfig:
     report: Path | None = None
 
     def __post_init__(self) -> None:
+        if self.draws < 1:
+            raise UsageError(f"draws must be at least 1, not {self.draws}")
         if self.prevalence is not None and not 0 < self.prevalence < 1:
             raise UsageError(f"--prevalence must lie between 0 and 1, not {self.prevalence}")
-        if self.columns.positive is not None and self.columns.negative is not None:
+        if self.positive is not None and self.negative is not None:
             raise UsageError("--positive and --negative exclude each other")
+
+    @property
+    def columns(self) -> Columns:
+        """The columns that are read."""
+        return Columns(
+            score=self.score,
+            label=self.label_field,
+            id=self.label_id,
+            positive=self.positive,
+            negative=self.negative,
+            group=self.group,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

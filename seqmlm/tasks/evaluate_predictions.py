@@ -51,8 +51,7 @@ def evaluate_predictions(config: EvaluateConfig) -> dict[str, Any]:
         DataError: rows that cannot be read, a truth that is missing or is no class of the model, fewer than
             11 groups of sensitive data.
     """
-    given = {**vars(config.columns), **vars(config)}
-    if wrong := next((name for name in _OF_SCORES if given[name] is not None), None):
+    if wrong := next((name for name in _OF_SCORES if getattr(config, name) is not None), None):
         raise UsageError(f"--{wrong} is of scores; predictions have their truth in a column, --label-field")
     stored = next((one for one in map(Path, config.paths) if is_stored(one)), None)
     if stored and (config.columns != Columns() or len(config.paths) > 1):

@@ -204,7 +204,9 @@ def _unscored(ids: set[str], path: str, partial: bool, sensitive: bool) -> int:
     """
     if ids and not partial:
         error = _without(sorted(ids), "labelled ids have no score", path, sensitive)
-        raise DataError(error.reason, source=error.source, remedy=f"{error.remedy}, or use --partial")
+        raise DataError(
+            error.reason, source=error.source, remedy=f"{error.remedy}, or use --set partial=true"
+        )
     return len(ids)
 
 

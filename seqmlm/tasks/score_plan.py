@@ -348,5 +348,5 @@ def _uncalibrated(config: ScoringRequest, level: Level, mode: str, option: str) 
 
 def _calibrating(config: ScoringRequest, level: Level, mode: str) -> str:
     """The command that makes the calibration such a scoring needs."""
-    counts = "" if config.expert == "auto" else f" --expert {config.expert}"
+    counts = "" if config.expert == "auto" else f" --set expert={config.expert}"
     return f"'seqmlm calibrate {config.model} NORMAL --level {level.name} --mode {mode}{counts}'"

@@ -198,7 +198,8 @@ def test_a_calibration_knows_its_precision_and_scores_in_another_say_so(seqmlm: 
     assert seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine").code == 0
     folder = workspace / "runs/mine/model"
     assert {one.precision for one in stored_calibrations(folder).values()} == {"fp32"}
-    done = seqmlm("calibrate", "mine", normal, "--mode", "partition:4", "--precision", "bf16", "--json").ok()
+    asked = ("--mode", "partition:4", "--set", "precision=bf16", "--json")
+    done = seqmlm("calibrate", "mine", normal, *asked).ok()
     assert done.json["modes"]["partition:4"]["precision"] == "bf16"
     kept = {mode: one.precision for (_, mode), one in stored_calibrations(folder).items()}
     assert kept == {"partition:4": "bf16", "one-pass": "fp32"}

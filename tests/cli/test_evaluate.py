@@ -36,7 +36,7 @@ def scores(tmp_path: Path) -> Path:
 
 
 def test_figures_are_scikit_learns(seqmlm: Run, scores: Path) -> None:
-    done = seqmlm("evaluate", scores, "--json", "--prevalence", 0.01, "--draws", 20).ok()
+    done = seqmlm("evaluate", scores, "--json", "--prevalence", 0.01, "--set", "draws=20").ok()
     rows = _rows()
     labels, values = [row["label"] for row in rows], [row["score"] for row in rows]
     first, length, everything = done.json["rankings"]
@@ -54,34 +54,29 @@ def test_figures_are_scikit_learns(seqmlm: Run, scores: Path) -> None:
 
 
 def test_a_rival_is_compared_on_the_same_rows(seqmlm: Run, scores: Path, tmp_path: Path) -> None:
-    column = seqmlm("evaluate", scores, "--baseline", "noise", "--json", "--draws", 100).ok()
+    column = seqmlm("evaluate", scores, "--baseline", "noise", "--json", "--set", "draws=100").ok()
     auroc = column.json["differences"]["auroc"]
     assert 0 < auroc["low"] < auroc["value"] < auroc["high"]
     other = [{**row, "score": row["noise"], "alarm": row["noise"] > 1} for row in _rows()[::-1]]
     rival = _write(tmp_path / "rival.jsonl", other)
-    file = seqmlm("evaluate", scores, "--baseline", rival, "--json", "--draws", 100)
+    file = seqmlm("evaluate", scores, "--baseline", rival, "--json", "--set", "draws=100")
     assert file.json["differences"]["auroc"] == auroc
     assert file.json["differences"]["f1"]["low"] > 0
     assert "f1" not in column.json["differences"]
     grouped = _write(tmp_path / "g.jsonl", [{**row, "g": n // 20} for n, row in enumerate(_rows())])
-    done = seqmlm("evaluate", grouped, "--group", "g", "--draws", 50)
+    done = seqmlm("evaluate", grouped, "--group", "g", "--set", "draws=50")
     assert "bootstrap over groups" in done.out
     assert seqmlm("evaluate", grouped, "--group", "g", "--json").json["groups"] == 10
 
 
 def test_tables_and_report(seqmlm: Run, scores: Path, tmp_path: Path) -> None:
     page = tmp_path / "out" / "page.html"
-    done = seqmlm("evaluate", scores, "--baseline", "units", "--report", page, "--draws", 20).ok()
-    tables = done.out.split("\n\n")
-    assert [line.split("\t")[0] for line in tables[0].splitlines()] == [
-        "score",
-        "score",
-        "units",
-        "length (floor)",
-        "flag everything (floor)",
-    ]
-    assert tables[1].splitlines()[1].startswith("alarms\t")
-    assert tables[2].splitlines()[0].startswith("score minus units\t")
+    done = seqmlm("evaluate", scores, "--baseline", "units", "--report", page, "--set", "draws=20").ok()
+    first, *others = [line.split("\t")[0] for line in done.out.splitlines()]
+    assert first == "200 rows, 40 positive"
+    floors = ["length (floor)", "flag everything (floor)"]
+    assert others[:5] == ["score", "score", "units", *floors]
+    assert others[5:9] == ["threshold", "alarms", floors[1], "score minus units"]
     html = page.read_text()
     assert "false positive rate" in html.split("<svg")[1]
     assert "http://" not in html
@@ -102,8 +97,9 @@ def test_sensitive_scores_hide_small_counts(seqmlm: Run, tmp_path: Path) -> None
     assert (done.json["rows"], done.json["positives"]) == (300, 60)
     assert "svg+xml" not in page.read_text()
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
-    seqmlm("evaluate", _write(tmp_path / "few.jsonl", _rows(40)), "--sensitive").refused(3, "fewer than 11")
-    assert seqmlm("evaluate", tmp_path / "few.jsonl").code == 0
+    few = _write(tmp_path / "few.jsonl", _rows(40))
+    seqmlm("evaluate", few, "--set", "sensitive=true").refused(3, "fewer than 11")
+    seqmlm("evaluate", few).ok()
 
 
 @pytest.mark.parametrize(

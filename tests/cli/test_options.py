@@ -15,9 +15,7 @@ OWN = {
     "--format": {"data formats"},
     "--on-error": {"calibrate", "data export"},
     "--option": set(),
-    "--precision": set(),
     "--seed": set(),
-    "--tokens-per-batch": set(),
 }
 
 
@@ -30,6 +28,14 @@ def test_every_help_text_is_a_sentence(name: str) -> None:
         assert text, f"{name}: {parameter.name} has no help text"
         assert text[0].isupper(), text
         assert text.endswith("."), text
+
+
+@pytest.mark.parametrize(
+    "name", ["train", "score", "review", "calibrate", "evaluate", "structure", "variants"]
+)
+def test_what_few_need_is_a_setting(name: str) -> None:
+    options = [one for one in COMMANDS[name].params if one.param_type_name == "option" and one.name != "help"]
+    assert len(options) <= 14
 
 
 @pytest.mark.parametrize("option", OWN)

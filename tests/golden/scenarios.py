@@ -175,7 +175,7 @@ def run(name: str, out: Path) -> None:
         return rows
 
     def evaluate(label: str, *arguments: object) -> None:
-        common = ("--labels", labels, "--draws", 100, "--json")
+        common = ("--labels", labels, "--set", "draws=100", "--json")
         written(out / f"evaluate-{label}.json", seqmlm("evaluate", *arguments, *common))
 
     first, second, *others = field.levels
@@ -189,7 +189,7 @@ def run(name: str, out: Path) -> None:
     written(out / "model-calibrated.json", json.dumps(tensors(folder)))
     units = score(f"level-{second}", "--mode", "one-pass", "--level", second, "--fpr", 0.1)
     if field.spoil is None:
-        evaluate(second, units, "--partial")
+        evaluate(second, units, "--set", "partial=true")
     for level in others:
         score(f"level-{level}", "--mode", "one-pass", "--level", level)
 

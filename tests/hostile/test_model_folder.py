@@ -102,7 +102,7 @@ def test_nor_by_other_commands(
 ) -> None:
     folder = exploits[0] / name
     given = {
-        "calibrate": ("calibrate", folder, text, "--domain", "text"),
+        "calibrate": ("calibrate", folder, text, "--set", "domain=text"),
         "train": ("train", "--domain", "text", "--init", folder, text, "--max-steps", 1),
         "export": ("models", "export", folder, "--out", tmp_path / "out"),
     }[command]

@@ -88,8 +88,8 @@ def test_figures_are_those_of_the_fine_tuning(
     seqmlm("predict", "learnt", test, "--out", tmp_path / "p.conll").refused(2, "conll is of tags and")
     assert f"none: labels were taught, {told.json['kind']} y" in seqmlm("models", "show", "learnt").ok().out
     shown = seqmlm("evaluate", tmp_path / "p.csv").ok().out.splitlines()
-    assert shown[0] == "measure\tvalue\t95 % low\t95 % high"
-    assert {line.split("\t")[0] for line in shown[1:]} == set(told.json["intervals"])
+    assert shown[:2] == ["40 predictions, 14 groups", "measure\tvalue\t95 % low\t95 % high"]
+    assert {line.split("\t")[0] for line in shown[2:]} == set(told.json["intervals"])
 
 
 def test_entities_are_those_of_their_records(tmp_path: Path, seqmlm: Run) -> None:
@@ -112,7 +112,7 @@ def test_entities_are_those_of_their_records(tmp_path: Path, seqmlm: Run) -> Non
         for k, (true, one) in enumerate(zip(*own, strict=True))
     ]
     path = jsonl(tmp_path / "p.jsonl", rows)
-    found = seqmlm("evaluate", path, "--label-field", "true", "--json", "--draws", 20).ok().json
+    found = seqmlm("evaluate", path, "--label-field", "true", "--json", "--set", "draws=20").ok().json
     assert (found["kind"], found["items"], found["groups"]) == ("entities", 30, 30)
     assert found["f1"] == pytest.approx(f1_score(truth, said, mode="strict", scheme=IOB2))
     seqmlm("evaluate", path).refused(3, "p.jsonl:1: field 'label': no such field")
@@ -122,7 +122,7 @@ def test_entities_are_those_of_their_records(tmp_path: Path, seqmlm: Run) -> Non
     jsonl(path, [{**row, "p": None} for row in rows])
     seqmlm("evaluate", path, "--label-field", "true").refused(3, "predict with --level unit")
     few = [{"id": str(n), "prediction": "a", "p": {"a": 1.0, "b": 0.0}, "truth": "a"} for n in range(5)]
-    seqmlm("evaluate", jsonl(path, few), "--sensitive").refused(3, "fewer than 11 groups")
+    seqmlm("evaluate", jsonl(path, few), "--set", "sensitive=true").refused(3, "fewer than 11 groups")
 
 
 CLASS = {"id": "a", "prediction": "a", "p": {"a": 0.6, "b": 0.4}, "truth": "a"}
@@ -154,7 +154,7 @@ def test_an_odd_row_is_refused_with_its_line(
 
 def test_a_column_that_is_named_is_the_truth(tmp_path: Path, seqmlm: Run) -> None:
     path = jsonl(tmp_path / "p.jsonl", [{**CLASS, "id": str(n)} for n in range(4)])
-    seqmlm("evaluate", path, "--draws", 20).ok()
+    seqmlm("evaluate", path, "--set", "draws=20").ok()
     seqmlm("evaluate", path, "--label-field", "sentimnt").refused(3, "p.jsonl:1: field 'sentimnt'")
     seqmlm("evaluate", path, "--positive", "a").refused(2, "--positive is of scores")
 
@@ -164,7 +164,7 @@ def test_values_are_told_by_their_names(tmp_path: Path, seqmlm: Run) -> None:
     own = [({"x": x, "y": y}, [x, -y]) for x, y in numbers]
     rows = [{"id": f"{n}", "prediction": said, "truth": true} for n, (said, true) in enumerate(own)]
     rows[3]["prediction"] = dict(reversed(own[3][0].items()))
-    found = seqmlm("evaluate", jsonl(tmp_path / "p.jsonl", rows), "--json", "--draws", 20).ok().json
+    found = seqmlm("evaluate", jsonl(tmp_path / "p.jsonl", rows), "--json", "--set", "draws=20").ok().json
     assert found["rmse"] == pytest.approx(
         np.sqrt(np.mean(numbers[:, 1] ** 2))
     )  # the mean of 0 and twice that

@@ -65,7 +65,7 @@ def test_ids_without_a_partner_are_counted(scores: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"2 scored ids are not in [^:]*labels.csv \("):
         read_labelled([scores], Columns(), labels=labels, sensitive=True)
     Path(labels).write_text("id,label\na,0\nb,1\nc,0\nd,1\n")
-    with pytest.raises(DataError, match=r"1 labelled ids have no score: d .*--partial"):
+    with pytest.raises(DataError, match=r"1 labelled ids have no score: d .*partial=true"):
         read_labelled([scores], Columns(), labels=labels)
     assert read_labelled([scores], Columns(), labels=labels, partial=True).missing == 1
     Path(labels).write_text("id,label\na,0\na,1\n")

@@ -300,7 +300,7 @@ def test_rows_without_p_values_are_told_with_the_command_that_gives_them(model: 
     assert [one for one in said.said if "no p-values" in one and f"{command}'" in one]
     with pytest.raises(StateError, match="expert=none") as refused:
         _score(model, fasta, mode="partition:3", fpr=0.05, expert="none")
-    assert f"{command} --expert none'" in str(refused.value)
+    assert f"{command} --set expert=none'" in str(refused.value)
 
 
 def test_a_track_of_rows_without_a_place_is_refused_before_anything_is_read(

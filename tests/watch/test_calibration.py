@@ -231,7 +231,7 @@ def test_what_a_person_is_told(
         seqmlm("calibrate", own, *words, "--from-stream", out).refused(2, "cannot be given with it")
     seqmlm("calibrate", own, "x.log", "--since", "7d").refused(2, "--since goes with --from-stream")
     done = seqmlm("calibrate", own, "--from-stream", out)
-    assert (done.code, done.out.splitlines()[1].split("\t")[:3]) == (0, ["session", "exact", "221"])
+    assert (done.code, done.out.splitlines()[2].split("\t")[:3]) == (0, ["session", "exact", "221"])
     assert "that nobody has judged: acknowledge what was a fault" in done.err
     assert "a fault among them that nobody noticed is normal from now on, and hides later ones" in done.err
     assert "planted faults" not in done.err  # which another calibration found
