@@ -140,8 +140,7 @@ class Teacher:
             found = Trained(seed, self._validated(rows).get(self.goal.metric), 0, 0.0)
         else:
             rows = self._new(seed, self.asked.tune)
-            if self.prompts is None and not self.card.of_parts:
-                # A head at random would first spoil what it reads (Kumar et al. 2022).
+            if self.card.begins_fitted:
                 self._fit(rows, seed)
             found = self._loop(rows, seed, folder, run, console)
         if found.signal is None and self.processes.is_main:
