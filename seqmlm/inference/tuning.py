@@ -61,7 +61,9 @@ UNITS = 100_000
 """Labels that a linear head on a frozen encoder is fitted to, at most: drawn."""
 
 
-def fit_frozen(rows: LabelledRows, card: HeadCard, features: Floats, targets: Floats, seed: int) -> None:
+def fit_frozen(
+    rows: LabelledRows, card: HeadCard, features: Floats, targets: Floats, seed: int, *, begins: bool = False
+) -> None:
     """Fit the head alone: logistic or ridge regression on standardized features, by scikit-learn.
 
     Args:
@@ -69,6 +71,8 @@ def fit_frozen(rows: LabelledRows, card: HeadCard, features: Floats, targets: Fl
         features: (N, H) what it reads (`Labeller.features`); rows of NaN are left out.
         targets: (N, K).
         seed: of which labels are drawn, where there are many.
+        begins: the encoder will be trained with this head. Then one scale serves all features, so that little
+            weight is on those that vary little, which the first steps would move by many deviations.
     """
     from sklearn.linear_model import RidgeCV
     from sklearn.preprocessing import StandardScaler
@@ -79,6 +83,8 @@ def fit_frozen(rows: LabelledRows, card: HeadCard, features: Floats, targets: Fl
     scaler = StandardScaler().fit(features[kept])
     # A dead feature has only rounding errors, which would be scaled up.
     scaler.scale_[scaler.scale_ < 1e-6 * scaler.scale_.max()] = np.inf
+    if begins:
+        scaler.scale_[:] = np.sqrt(scaler.var_.mean()) or 1.0
     inputs, told = scaler.transform(features[kept]), targets[kept]
     weight, bias = np.zeros((len(card.names), features.shape[1])), np.zeros(len(card.names))
     if card.kind == "value":

@@ -141,7 +141,7 @@ class Teacher:
         else:
             rows = self._new(seed, self.asked.tune)
             if self.card.begins_fitted:
-                self._fit(rows, seed)
+                self._fit(rows, seed, begins=True)
             found = self._loop(rows, seed, folder, run, console)
         if found.signal is None and self.processes.is_main:
             folder.mkdir(parents=True, exist_ok=True)
@@ -154,11 +154,13 @@ class Teacher:
         self._fit(rows, seed)
         return rows
 
-    def _fit(self, rows: LabelledRows, seed: int) -> None:
+    def _fit(self, rows: LabelledRows, seed: int, *, begins: bool = False) -> None:
         own = self.examples(seed)
         asked = [one.pieces for one in own], [len(one.targets) for one in own]
         features = np.concatenate(list(Labeller(rows, self.card).features(*asked)))
-        fit_frozen(rows, self.card, features, np.concatenate([one.targets for one in own]), seed)
+        fit_frozen(
+            rows, self.card, features, np.concatenate([one.targets for one in own]), seed, begins=begins
+        )
 
     def restored(self, seed: int, folder: Path) -> Labeller:
         """The model that a training has kept: adapters merged, temperature set."""
