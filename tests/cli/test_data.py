@@ -90,8 +90,8 @@ def test_a_missing_column_comes_with_the_option_that_names_it(seqmlm, workspace:
 )
 def test_to_read_nothing_is_an_error_that_says_why(seqmlm, workspace: Path, data: bytes, said: str) -> None:
     file = written(workspace / "x.fasta", data)
-    on_error = ("--on-error", "skip")
-    for words in (("data", "inspect"), ("train", *on_error), ("data", "export", "--out", "e", *on_error)):
+    train, export = ("train", "--set", "data.on_error=skip"), ("data", "export", "--out", "e")
+    for words in (("data", "inspect"), train, (*export, "--on-error", "skip")):
         seqmlm(*words, "--domain", "protein", str(file)).refused(3, said)
 
 
