@@ -37,6 +37,7 @@ from seqmlm.errors import DataError, SeqmlmError, UsageError
 
 # Commands that can skip bad records, beside those of tasks.
 _TAKES_ON_ERROR = {"train", "data"}
+_KEEPS_NONE = {"calibrate", "data"}  # of the bad ones
 
 
 _OWN = {
@@ -180,7 +181,8 @@ def _fail(error: BaseException, given: Sequence[str]) -> NoReturn:
         command = next((word for word in given if not word.startswith("-")), "")
         if isinstance(error, DataError) and error.skippable and command in {*_TAKES_ON_ERROR, *tasks()}:
             flag = "--set data.on_error=" if command == "train" else "--on-error "
-            tell(f"hint: {flag}skip ignores bad records, {flag}quarantine also saves them to a file")
+            kept = "" if command in _KEEPS_NONE else f", {flag}quarantine also saves them to a file"
+            tell(f"hint: {flag}skip ignores bad records{kept}")
         _end(error.exit_code)
     if isinstance(error, MemoryError):
         tell("error: there is not enough memory: give less at a time, such as a smaller tokens_per_batch")

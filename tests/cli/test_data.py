@@ -95,6 +95,14 @@ def test_to_read_nothing_is_an_error_that_says_why(seqmlm, workspace: Path, data
         seqmlm(*words, "--domain", "protein", str(file)).refused(3, said)
 
 
+def test_only_what_a_command_can_do_is_proposed(seqmlm, workspace: Path) -> None:
+    file = written(workspace / "x.fasta", b">a\nMKV1\n")
+    asked = ("--domain", "protein", file)
+    export = seqmlm("data", "export", *asked, "--out", "e").refused(3, "hint: --on-error skip ignores bad")
+    assert "quarantine" not in export.err
+    seqmlm("train", *asked).refused(3, "data.on_error=quarantine also saves them")
+
+
 @pytest.mark.parametrize("name", ["pipe", "folder/pipe", "/dev/null"])
 def test_what_is_no_file_is_said_and_never_waited_for(seqmlm, workspace: Path, name: str) -> None:
     (workspace / "folder").mkdir()
