@@ -41,7 +41,7 @@ from seqmlm.inference.batches import BATCH_RECORDS
 from seqmlm.inference.expert import Use, stored_expert
 from seqmlm.inference.pairs import PairScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.corpus import Corpus, CorpusReader, build_corpus
+from seqmlm.tasks.corpus import Corpus, CorpusReader
 from seqmlm.tasks.launch import TrainRequest, plan
 from seqmlm.tasks.observers import SilentConsole
 from seqmlm.tasks.pretrain import pretrain
@@ -87,7 +87,7 @@ def trained(out: Path, text: Path, seed: int, minutes: float) -> tuple[model_fol
     pretrain(request, SilentConsole())
     workspace = Workspace.locate()
     config = plan(TrainRequest(resume=name), workspace).config
-    corpus = build_corpus(CorpusReader(config, plugins.domain("text"), workspace), lambda text: None)
+    corpus = CorpusReader(config, plugins.domain("text"), workspace).corpus(lambda text: None)
     return model_folder.load(workspace.run_dir(name) / "model"), corpus
 
 

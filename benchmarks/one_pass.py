@@ -42,7 +42,7 @@ from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Mode
 from seqmlm.inference import model_folder
-from seqmlm.tasks.corpus import CorpusReader, build_corpus
+from seqmlm.tasks.corpus import CorpusReader
 from seqmlm.tasks.launch import TrainRequest, plan
 from seqmlm.tasks.observers import SilentConsole
 from seqmlm.tasks.pretrain import pretrain
@@ -78,7 +78,7 @@ def trained(name: str, options: argparse.Namespace, seed: int) -> tuple[Any, Any
     workspace = Workspace.locate()
     config = plan(TrainRequest(resume=run), workspace).config
     reader = CorpusReader(config, plugins.domain(chosen.domain), workspace)
-    return model_folder.load(workspace.run_dir(run) / "model"), build_corpus(reader, lambda text: None)
+    return model_folder.load(workspace.run_dir(run) / "model"), reader.corpus(lambda text: None)
 
 
 def windows(sequences: Any, masked: int, seed: int) -> list[Encoding]:

@@ -41,6 +41,7 @@ from ngram import NGram, without_order
 from ngram_cache import cached_bits
 
 from seqmlm import plugins
+from seqmlm.data.splits import evenly
 from seqmlm.engine import loop as training
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.expert import ALONE, CountExpert, learnt_weights, multiplied
@@ -48,7 +49,7 @@ from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.reductions import Rows
 from seqmlm.evaluation.bits import UnitBits, unit_bits
 from seqmlm.inference import model_folder
-from seqmlm.tasks.corpus import Corpus, CorpusReader, build_corpus, sequence_indices
+from seqmlm.tasks.corpus import Corpus, CorpusReader
 from seqmlm.tasks.launch import TrainRequest, plan
 from seqmlm.tasks.observers import SilentConsole
 from seqmlm.tasks.pretrain import pretrain
@@ -148,9 +149,9 @@ def train(
     workspace = Workspace.locate()
     config = plan(TrainRequest(resume=name), workspace).config
     reader = CorpusReader(config, plugins.domain(chosen.domain), workspace)
-    corpus = build_corpus(reader, lambda text: None)
+    corpus = reader.corpus(lambda text: None)
     rows = model_folder.load(workspace.run_dir(name) / "model").rows
-    indices = sequence_indices(corpus.validation, records)
+    indices = evenly(len(corpus.validation), records)
     units = corpus.tokenizer.units
     frequencies = units.frequencies(corpus.token_counts)
     ask = Conditionals(rows, tokens_per_batch=8192)
@@ -249,7 +250,7 @@ def ngram_bits(
 def counted(corpus: Corpus) -> Sequence[int]:
     """The training sequences that n-grams are counted on."""
     tokens = float(np.asarray(corpus.train.lengths, dtype=np.float64).sum())
-    return sequence_indices(corpus.train, int(min(1.0, NGRAM_TOKENS / tokens) * len(corpus.train)))
+    return evenly(len(corpus.train), int(min(1.0, NGRAM_TOKENS / tokens) * len(corpus.train)))
 
 
 def record_of(corpus: Corpus, index: int) -> int:

@@ -8,9 +8,10 @@ its process.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,190 +22,177 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import nn
 
+from seqmlm.data.splits import evenly
 from seqmlm.engine.backbones import build, widened
 from seqmlm.engine.channels import InputChannels, channels_of
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.durable import replace_file
 from seqmlm.engine.linear import LinearRows, Penalty
-from seqmlm.engine.loop import Goal
+from seqmlm.engine.loop import Goal, Loop, LoopResult, Observer
 from seqmlm.engine.masking.base import Corruptor
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import module_tensors, restore_module
-from seqmlm.engine.packing import Augmentation, RowDataset, RowPlanner
-from seqmlm.engine.pseudolikelihood import Aligned, prepared
-from seqmlm.engine.schedule import LoopConfig
+from seqmlm.engine.packing import RowDataset, RowPlanner
+from seqmlm.engine.pseudolikelihood import Aligned, LinearLoop, prepared
+from seqmlm.engine.shapes import LAYERS, PATTERN_KEYS
 from seqmlm.engine.types import Sequences
 from seqmlm.engine.units import Units
 from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.bits import memorization_gap, unigram, unit_bits
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import load_tokenizer, make_masker
-from seqmlm.tasks.config import (
-    AFTERWARDS,
-    LEARNING_RATES,
-    SECOND_STAGE_LEARNING_RATE,
-    TOKENS_PER_BATCH,
-    PretrainConfig,
-    seconds,
-)
-from seqmlm.tasks.corpus import Corpus, sequence_indices
+from seqmlm.tasks.config import PretrainConfig
+from seqmlm.tasks.corpus import Corpus
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from seqmlm.tokenizers.base import Tokenizer
+
+Probability = Literal["ordinary", "full"]
 
 FINAL_FACTOR = 4
 """The evaluation after a training reads so many times the sequences of one on the way."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Parts:
-    """The parts of a training that has not begun; `aligned` are the data of a linear model, else None."""
-
-    rows: MaskedRows | LinearRows
-    corpus: Corpus
-    corruptor: Corruptor
-    planner: RowPlanner
-    dataset: RowDataset
-    loop: LoopConfig
-    evaluator: Evaluator
-    aligned: Aligned | None = None
-
-
-def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
-    """Build everything a training needs for its data; trains nothing.
+class Training:
+    """A training put together for its data; each part is made when it is asked for first.
 
     Args:
         config: resolved; the initial model, if any, is a folder or hub id.
         corpus: what it trains on.
-
-    Raises:
-        UsageError: an option unknown to masker or model, or a window longer than the model's positions.
+        spent: seconds of its limit that reading took.
     """
-    tokens_per_row = row_length(config)
-    space = corpus.tokenizer.space
-    rows: MaskedRows | LinearRows
-    if config.model.is_linear:
-        rows, aligned = prepared(corpus.train, space, Penalty.of(config.model.overrides))
-    else:
-        rows, aligned = new_model(config, corpus), None
-    frequencies = unigram(corpus.token_counts, space)
-    masker = make_masker(config.masking, corpus.tokenizer)
-    corruptor = Corruptor(config.masking, masker, space, frequencies, config.seed)
-    units = corpus.tokenizer.units
-    evaluator = Evaluator(
-        corpus.validation,
-        corpus.train,
-        units.frequencies(corpus.token_counts),
-        records=config.train.evaluation_records,
-        corruptor=corruptor,
-        seed=config.seed,
-        tokens_per_batch=tokens_per_row,
-        units=units,
-    )
-    return Parts(
-        rows=rows,
-        corpus=corpus,
-        corruptor=corruptor,
-        planner=RowPlanner(
-            corpus.train.lengths, tokens_per_row=tokens_per_row, seed=config.seed, moving=corpus.train
-        ),
-        dataset=RowDataset(
-            corpus.train, corruptor, augmentation=augmentation(config, corpus), seed=config.seed
-        ),
-        loop=loop_config(config),
-        evaluator=evaluator,
-        aligned=aligned,
-    )
+
+    def __init__(self, config: PretrainConfig, corpus: Corpus, spent: float = 0.0) -> None:
+        self.config, self.corpus, self.loop = config, corpus, config.loop(spent)
+
+    @cached_property
+    def _linear(self) -> tuple[LinearRows, Aligned] | None:
+        """A linear model with its data."""
+        if not self.config.model.is_linear:
+            return None
+        return prepared(self.corpus.train, self.corpus.tokenizer.space, self._penalty)
+
+    @property
+    def _penalty(self) -> Penalty:
+        return Penalty.of(self.config.model.overrides)
+
+    @cached_property
+    def rows(self) -> MaskedRows | LinearRows:
+        """The model that is trained."""
+        return self.new_model() if self._linear is None else self._linear[0]
+
+    def new_model(self) -> MaskedRows:
+        """The model before its first step: the same one whenever settings and data are the same."""
+        torch.manual_seed(self.config.seed)
+        model, tokenizer = self.config.model, self.corpus.tokenizer
+        if model.init is not None:
+            return _initial(model.init, tokenizer)
+        space, wanted = tokenizer.space, channels_of(tokenizer.channels)
+        body = build(model, space, unigram(self.corpus.token_counts, space))
+        channels = InputChannels(wanted, body.get_input_embeddings().embedding_dim) if wanted else None
+        return MaskedRows(body, space, probability="ordinary", channels=channels)
+
+    @cached_property
+    def corruptor(self) -> Corruptor:
+        """What masks its sequences."""
+        tokenizer, masking = self.corpus.tokenizer, self.config.masking
+        frequencies = unigram(self.corpus.token_counts, tokenizer.space)
+        masker = make_masker(masking, tokenizer)
+        return Corruptor(masking, masker, tokenizer.space, frequencies, self.config.seed)
+
+    @cached_property
+    def planner(self) -> RowPlanner:
+        """What packs them into rows."""
+        train, size = self.corpus.train, self.config.row_tokens
+        return RowPlanner(train.lengths, tokens_per_row=size, seed=self.config.seed, moving=train)
+
+    @cached_property
+    def dataset(self) -> RowDataset:
+        """The rows; where the tokenizer knows equivalent forms of a sequence, of those, too."""
+        tokenizer = self.corpus.tokenizer
+        other = tokenizer.augment if tokenizer.augments and self.config.train.augment else None
+        return RowDataset(self.corpus.train, self.corruptor, augmentation=other, seed=self.config.seed)
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """What measures the model."""
+        units = self.corpus.tokenizer.units
+        return Evaluator(
+            validation=self.corpus.validation,
+            train=self.corpus.train,
+            unigram=units.frequencies(self.corpus.token_counts),
+            records=self.config.train.evaluation_records,
+            corruptor=self.corruptor,
+            seed=self.config.seed,
+            tokens_per_batch=self.config.row_tokens,
+            units=units,
+        )
+
+    def check(self, world: int) -> None:
+        """Make what trains, and refuse a number of processes of which some would be idle.
+
+        Raises:
+            UsageError: it is too large, an option is unknown to masker or model, or a window is longer than
+                the model's positions.
+        """
+        if self._linear is not None and world > 1:
+            raise UsageError("a linear model is trained by one process: start seqmlm without torchrun")
+        _ = self.rows, self.dataset, self.evaluator
+        rows = self.loop.rows_per_batch
+        if rows < world:
+            tokens = rows * self.planner.tokens_per_row
+            raise UsageError(
+                f"a batch of {tokens} tokens is {rows} row(s) for {world} processes: raise "
+                f"train.tokens_per_batch, or --set train.tokens_per_row={max(1, tokens // world)}"
+            )
+
+    def run(
+        self, directory: Path, observer: Observer, evaluate: Evaluator | Best, *, resume: bool
+    ) -> LoopResult:
+        """Train, from the last checkpoint in the folder if it is gone on with."""
+        told: dict[str, Any] = {"directory": directory, "observer": observer, "evaluate": evaluate}
+        if self._linear is not None:
+            return LinearLoop(*self._linear, self._penalty, self.loop, **told).run(resume=resume)
+        return Loop(self.rows, self.dataset, self.planner, self.loop, **told).run(resume=resume)
+
+    def sentence(self) -> str:
+        """What is to be known of the model before it is trained; nothing of one that is given."""
+        model = self.config.model
+        if self._linear is not None:
+            shape = self._linear[0].model.config
+            return (
+                f"linear: {shape.columns} columns of {len(shape.symbols)} states, {len(self.corpus.train):,} "
+                f"rows that weigh as much as {shape.sequences:.0f} different ones; gaps are no state"
+            )
+        if model.init is not None or PATTERN_KEYS & set(model.overrides):
+            return ""
+        return f"layers: {model.layers} ({LAYERS[model.layers]}; --set model.layers names others)"
 
 
-def augmentation(config: PretrainConfig, corpus: Corpus) -> Augmentation | None:
-    """The tokenizer's equivalent forms of a sequence; None if it has none, or they are switched off."""
-    tokenizer = corpus.tokenizer
-    return tokenizer.augment if tokenizer.augments and config.train.augment else None
+def _initial(init: str, tokenizer: Tokenizer) -> MaskedRows:
+    """The initial model, in the probability space it was trained in; an imported one has the full softmax.
 
-
-def new_model(config: PretrainConfig, corpus: Corpus) -> MaskedRows:
-    """The model before its first step: the same one whenever settings and data are the same."""
-    torch.manual_seed(config.seed)
-    init, tokenizer = config.model.init, corpus.tokenizer
-    space = tokenizer.space
-    if init is not None:
-        model = _initial(init, tokenizer)
-        channels = model_folder.load_channels(init, model)
-    else:
-        model = build(config.model, space, unigram(corpus.token_counts, space))
-        wanted = channels_of(tokenizer.channels)
-        channels = InputChannels(wanted, model.get_input_embeddings().embedding_dim) if wanted else None
-    return MaskedRows(model, space, probability=_probability(init), channels=channels)
-
-
-def _initial(init: str, tokenizer: Tokenizer) -> PreTrainedModel:
-    """The initial model; where its tokenizer has grown, with weights for the new ids, which begin as those
-    of what it did not know."""
-    if (card := model_folder.read_card(Path(init))) is not None and card.head:
+    Where its tokenizer has grown, the weights of the new ids begin as those of what it did not know.
+    """
+    card = model_folder.read_card(Path(init))
+    if card is not None and card.head:
         raise UsageError(
             f"{init} was fine-tuned: its masked-LM head has not changed with its body; --init its parent"
         )
-    if not tokenizer.grows:
-        return model_folder.load_weights(init, tokenizer.space)
-    before = load_tokenizer(init)
+    before = load_tokenizer(init) if tokenizer.grows else tokenizer
     model = model_folder.load_weights(init, before.space)
-    known = len(before.tokens)
-    return widened(model, tokenizer.space.size, known=known, like=tokenizer.unfamiliar[0])
-
-
-def _probability(init: str | None) -> Literal["ordinary", "full"]:
-    """A model keeps the probability space it was trained in; an imported one has the full softmax."""
-    if init is None:
-        return "ordinary"
-    card = model_folder.read_card(Path(init))
-    return "full" if card is None else card.probability
-
-
-def batch_tokens(config: PretrainConfig) -> int:
-    """Tokens of one optimizer step: as set, else by size, and one window at least."""
-    tokens = config.train.tokens_per_batch or TOKENS_PER_BATCH[config.model.size]
-    return max(tokens, config.model.max_length)
-
-
-def row_length(config: PretrainConfig) -> int:
-    """Tokens of a packed row: enough to use a processor or an accelerator fully, and at least one window."""
-    if config.train.tokens_per_row is not None:
-        return config.train.tokens_per_row
-    comfortable = 65536 if torch.cuda.is_available() else 4096
-    rows = -(-batch_tokens(config) // comfortable)
-    return max(config.model.max_length, -(-batch_tokens(config) // rows))
-
-
-def loop_config(config: PretrainConfig) -> LoopConfig:
-    """The loop's own settings from the user's.
-
-    Raises:
-        UsageError: a duration, limit or rate that cannot be used.
-    """
-    train = config.train
-    rate = train.learning_rate
-    if rate is None:
-        rate = SECOND_STAGE_LEARNING_RATE if config.model.init else LEARNING_RATES[config.model.size]
-    every = train.evaluate_every
-    if every is None:
-        every = max(1, train.max_steps // 10) if train.max_steps else 100
-    same = {one.name: getattr(train, one.name) for one in fields(LoopConfig) if hasattr(train, one.name)}
-    settled = {
-        "max_seconds": None if train.max_time is None else (1 - AFTERWARDS) * seconds(train.max_time),
-        "learning_rate": rate,
-        "rows_per_batch": max(1, round(batch_tokens(config) / row_length(config))),
-        "evaluate_every": every,
-        "seed": config.seed,
-    }
-    return LoopConfig(**{**same, **settled})
+    if tokenizer.grows:
+        size, known = tokenizer.space.size, len(before.tokens)
+        model = widened(model, size, known=known, like=tokenizer.unfamiliar[0])
+    space: Probability = "full" if card is None else card.probability
+    channels = model_folder.load_channels(init, model)
+    return MaskedRows(model, tokenizer.space, probability=space, channels=channels)
 
 
 # Evaluation: bits per unit, during a training and after it
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Evaluator:
     """Bits per unit on validation sequences; callable, as the loop wants it.
 
@@ -219,22 +207,14 @@ class Evaluator:
         units: how units are hidden and read back.
     """
 
-    def __init__(
-        self,
-        validation: Sequences,
-        train: Sequences,
-        unigram: NDArray[np.float64],
-        *,
-        records: int,
-        corruptor: Corruptor,
-        seed: int,
-        tokens_per_batch: int,
-        units: Units,
-    ) -> None:
-        self.units = units
-        self.validation, self.train, self.unigram = validation, train, unigram
-        self.records, self.corruptor, self.seed = records, corruptor, seed
-        self.tokens_per_batch = tokens_per_batch
+    validation: Sequences
+    train: Sequences
+    unigram: NDArray[np.float64]
+    records: int
+    corruptor: Corruptor
+    seed: int
+    tokens_per_batch: int
+    units: Units
 
     def __call__(self, rows: MaskedRows | LinearRows) -> dict[str, float]:
         """The evaluation during training."""
@@ -251,7 +231,7 @@ class Evaluator:
 
     def _measure(self, rows: MaskedRows | LinearRows, records: int) -> dict[str, float]:
         ask = Conditionals(rows, tokens_per_batch=self.tokens_per_batch)
-        chosen: Sequence[int] = sequence_indices(self.validation, records)
+        chosen = evenly(len(self.validation), records)
         report = unit_bits(
             ask, self.validation, chosen, unigram=self.unigram, seed=self.seed, units=self.units
         ).report()
@@ -261,7 +241,7 @@ class Evaluator:
             "eval/unigram_bits_per_unit": report.unigram_bits_per_unit,
         }
         if not self.corruptor.config.dynamic:
-            seen = sequence_indices(self.train, records)
+            seen = evenly(len(self.train), records)
             values["train/memorization_gap"] = memorization_gap(ask, self.train, seen, self.corruptor)
         return values
 
@@ -269,22 +249,6 @@ class Evaluator:
 _BITS = "eval/bits_per_unit"
 FEWEST_BITS = Goal(_BITS)
 _FEWEST = 32  # sequences of the last evaluation of a training, however short
-
-
-def linear_told(parts: Parts, world: int) -> str:
-    """What the data of a linear model are; refuses several processes, of which it uses one.
-
-    Raises:
-        UsageError: there are several.
-    """
-    if world > 1:
-        raise UsageError("a linear model is trained by one process: start seqmlm without torchrun")
-    assert isinstance(parts.rows, LinearRows)
-    shape = parts.rows.model.config
-    return (
-        f"linear: {shape.columns} columns of {len(shape.symbols)} states, {len(parts.corpus.train):,} rows "
-        f"that weigh as much as {shape.sequences:.0f} different ones; gaps are no state"
-    )
 
 
 class Best:

@@ -54,7 +54,6 @@ from seqmlm.tasks.task import CommandConfig
 from seqmlm.workspace import Workspace
 
 if TYPE_CHECKING:
-    from seqmlm.tasks.launch import Plan
     from seqmlm.tasks.observers import Console
 
 ENOUGH_ROWS, LEAST_ROWS = 1_000, 100
@@ -271,15 +270,15 @@ def calibrate_trained(
     }
 
 
-def few_held_out(level: Level, records: int, plan: Plan) -> str | None:
+def few_held_out(records: int, name: str, *, sensitive: bool) -> str:
     """What is to be said before a training of which too few records are held out for a rate of .01."""
-    if not level.whole or records >= LEAST_ROWS - 1 or not plan.config.data.calibration:
-        return None
+    if records >= LEAST_ROWS - 1:
+        return ""
     rate = f"rates of {rate_above(1 / (records + 1))} and above" if records else "no rate"
-    some = "few" if plan.config.data.sensitive else f"{records}"
+    some = "few" if sensitive else f"{records}"
     return (
         f"{some} records are held out for calibration, which allow alarms at {rate}; --fpr 0.01 needs "
-        f"{LEAST_ROWS - 1}: give more data, or after the training seqmlm calibrate {plan.name} NORMAL with "
+        f"{LEAST_ROWS - 1}: give more data, or after the training seqmlm calibrate {name} NORMAL with "
         "as many other records"
     )
 

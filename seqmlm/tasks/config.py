@@ -6,8 +6,8 @@ import inspect
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 from seqmlm import plugins
 from seqmlm.config import arguments_of, from_dict, merge, to_dict
@@ -16,6 +16,9 @@ from seqmlm.domains.base import Domain
 from seqmlm.engine.masking.base import MaskingConfig, check_options, options_of
 from seqmlm.engine.shapes import INITIALIZATIONS, LAYERS, LINEAR, ModelConfig
 from seqmlm.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from seqmlm.engine.schedule import LoopConfig
 
 # Section, key and kind of the settings that name a plugin.
 PLUGGED: tuple[tuple[str, str, plugins.Kind], ...] = (
@@ -204,6 +207,51 @@ class PretrainConfig:
     def __post_init__(self) -> None:
         if not -(2**63) <= self.seed < 2**63:
             raise UsageError(f"seed must be an integer of 64 bits, not {self.seed}")
+
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens of one optimizer step: as set, else by size, and one window at least."""
+        return max(self.train.tokens_per_batch or TOKENS_PER_BATCH[self.model.size], self.model.max_length)
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens of a packed row: enough to use the device fully, and one window at least."""
+        import torch
+
+        if self.train.tokens_per_row is not None:
+            return self.train.tokens_per_row
+        comfortable = 65536 if torch.cuda.is_available() else 4096
+        rows = -(-self.batch_tokens // comfortable)
+        return max(self.model.max_length, -(-self.batch_tokens // rows))
+
+    def loop(self, spent: float = 0.0) -> LoopConfig:
+        """The settings of the loop.
+
+        Args:
+            spent: seconds that reading took; at most half of the time of the steps is taken for it.
+
+        Raises:
+            UsageError: a duration, limit or rate that cannot be used.
+        """
+        from seqmlm.engine.schedule import LoopConfig
+
+        train = self.train
+        rate, every = train.learning_rate, train.evaluate_every
+        if rate is None:
+            rate = SECOND_STAGE_LEARNING_RATE if self.model.init else LEARNING_RATES[self.model.size]
+        if every is None:
+            every = max(1, train.max_steps // 10) if train.max_steps else 100
+        limit = None if train.max_time is None else (1 - AFTERWARDS) * seconds(train.max_time)
+        settled = {
+            "max_seconds": limit,
+            "spent": 0.0 if limit is None else min(spent, limit / 2),
+            "learning_rate": rate,
+            "rows_per_batch": max(1, round(self.batch_tokens / self.row_tokens)),
+            "evaluate_every": every,
+            "seed": self.seed,
+        }
+        same = {one.name: getattr(train, one.name) for one in fields(LoopConfig) if hasattr(train, one.name)}
+        return LoopConfig(**{**same, **settled})
 
 
 def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig:

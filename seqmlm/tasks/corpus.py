@@ -28,15 +28,15 @@ from seqmlm.data.prepare import combined, file_fingerprint, prepare
 from seqmlm.data.privacy import Cell, redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
-from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, evenly, neighbours, no_label
+from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours, no_label
 from seqmlm.data.store import Prepared
 from seqmlm.domains.base import Domain, plural
 from seqmlm.domains.samples import Sample
 from seqmlm.engine.durable import FileLock, irregular
-from seqmlm.engine.types import MovingWindows, Sequences, Windows
+from seqmlm.engine.types import MovingWindows, Windows
 from seqmlm.errors import DataError, StateError, UsageError, number_of
 from seqmlm.inference.model_folder import load_tokenizer
-from seqmlm.tasks.config import DataConfig, PretrainConfig
+from seqmlm.tasks.config import DataConfig, PretrainConfig, TokenizerConfig
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import Workspace
@@ -96,6 +96,7 @@ class Corpus:
         trained_on: whether a record is in the training split.
         fingerprint: of files, options and tokenizer together.
         sources: the files by corpus name.
+        shown: what MLflow calls a corpus: as the user does, else by its files, but for sensitive ones.
         quarantined: files with quarantined records.
     """
 
@@ -106,6 +107,7 @@ class Corpus:
     statistics: dict[str, dict[str, Any]]
     fingerprint: str
     sources: dict[str, list[str]]
+    shown: dict[str, str]
     quarantined: list[Path]
     calibrating: Callable[[int], Iterator[Record]]
     trained_on: TrainedOn
@@ -119,6 +121,9 @@ class Corpus:
 class CorpusReader:
     """Reads the corpora of one training, as often as needed.
 
+    `NAME=PATH` names a corpus, everything else is the corpus "data"; without any path it is the domain's
+    sample.
+
     Args:
         config: the resolved settings.
         domain: reads the files.
@@ -129,7 +134,103 @@ class CorpusReader:
         self.config, self.domain, self.workspace = config, domain, workspace
         self.quarantined: list[Path] = []
         self._parts: dict[str, Parts] = {}
-        self.sources = named_sources(config.data, domain, workspace, config.seed)
+        self.sources: dict[str, list[str]] = {}
+        if not config.data.paths:
+            drawn = cached_sample(domain.name, workspace, config.seed)
+            self.sources["sample"] = [str(path) for path in drawn.files]
+        for text in config.data.paths:
+            name, path = split_source(text)
+            self.sources.setdefault(name or UNNAMED, []).append(path)
+
+    def corpus(self, say: Callable[[str], None]) -> Corpus:
+        """Make the tokenizer and the prepared data of a training, or load them from the cache.
+
+        Args:
+            say: receives progress messages.
+
+        Raises:
+            DataError: an input that cannot be read, or holds too few records to divide.
+            UsageError: settings that make no sense together.
+        """
+        tokenizer, prepared = self._tokenizer(say), dict[str, Prepared]()
+        for name in self.sources:
+            prepared[name] = self.prepared(name, tokenizer, _progress(name, say))
+            self._announce(name, prepared[name].statistics, say)
+        parts = list(prepared.values())
+        validated = [part.validation for part in parts if len(part.validation)]
+        if not validated:
+            raise DataError(
+                "no record is left for validation",
+                remedy="give more data, raise data.validation, or divide the input into smaller records (for "
+                f"the readers' options: seqmlm data formats --domain {self.domain.name})",
+            )
+        train: MovingWindows = parts[0].train
+        validation: Windows = validated[0]
+        alpha, seed = self.config.data.mixture_alpha, self.config.seed
+        if len(parts) > 1:
+            train = Mixture([part.train for part in parts], alpha=alpha, seed=seed)
+            validation = Mixture(validated, alpha=1.0, seed=seed)
+        return Corpus(
+            tokenizer=tokenizer,
+            train=train,
+            validation=validation,
+            token_counts=np.sum([part.token_counts for part in parts], axis=0),
+            statistics={name: part.statistics for name, part in prepared.items()},
+            fingerprint=combined(parts=[part.folder.name for part in parts], alpha=alpha),
+            sources=self.sources,
+            shown={
+                name: shown_name(paths) if name == UNNAMED and not self.config.data.sensitive else name
+                for name, paths in self.sources.items()
+            },
+            quarantined=self.quarantined,
+            calibrating=partial(self._calibrating, prepared),
+            trained_on=TrainedOn.of_prepared(part.folder for part in parts),
+        )
+
+    def _calibrating(self, prepared: Mapping[str, Prepared], limit: int) -> Iterator[Record]:
+        """At most `limit` calibration records, from each corpus in proportion to its number."""
+        counts = {name: int(part.statistics["calibration"]["records"]) for name, part in prepared.items()}
+        share = min(1.0, limit / max(1, sum(counts.values())))
+        for name, count in counts.items():
+            yield from self.calibrating(name, prepared[name], int(np.ceil(share * count)))
+
+    def _tokenizer(self, say: Callable[[str], None]) -> Tokenizer:
+        """The saved tokenizer, or that of the initial model, or one trained on the data (and cached)."""
+        config, data = self.config.tokenizer, self.config.data
+        init, kind = self.config.model.init, plugins.tokenizer_class(config.name)
+        if (config.path or init) is not None or not kind.trainable:
+            return load_or_train(config, self.texts, init=init, sensitive=data.sensitive, say=say)
+        key = combined(
+            tokenizer=to_dict(config),
+            corpora=[self.fingerprint(name) for name in self.sources],
+            alpha=data.mixture_alpha,
+            sensitive=data.sensitive,
+            trained_on=[
+                *(data.split, data.validation, data.calibration, data.join_documents, self.config.seed),
+                *_calibrate_on(data),
+            ],
+            deduplicate=data.deduplicate,
+        )
+        folder = self.workspace.cache / "tokenizers" / key
+        with FileLock(folder.with_suffix(".lock")):
+            if not (folder / TOKENIZER_CARD).exists():
+                say(f"training a {kind.name} tokenizer")
+                made = load_or_train(config, self.texts)
+                folder.mkdir(mode=0o700 if data.sensitive else 0o777, parents=True, exist_ok=True)
+                made.save(folder)
+        return kind.load(folder)
+
+    def _announce(self, name: str, statistics: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        facts = redact_small_counts(statistics, self.config.data.sensitive)
+        train, validation = _count(facts["train"]["records"]), _count(facts["validation"]["records"])
+        unit = self.domain.unit if facts["units"] == 1 else plural(self.domain.unit)
+        say(
+            f"{name}: {_count(facts['units'])} {unit} in {train} training and {validation} validation records"
+        )
+        if aside := facts["calibration"]["records"]:
+            say(f"{name}: records held out to calibrate scores: {_count(aside)}")
+        for reason, count in facts["problems"].items():
+            say(f"{name}: {_count(count)} x {reason}")
 
     def fingerprint(self, name: str) -> str:
         """Hash of a corpus's files and of how they are read."""
@@ -335,62 +436,6 @@ def _unnamed(id: str, source: str) -> str:
     return id.removeprefix(Path(source).name)
 
 
-def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:
-    """Make the tokenizer and the prepared data of a training, or load them from the cache.
-
-    Args:
-        reader: of the training's corpora.
-        say: receives progress messages.
-
-    Raises:
-        DataError: an input that cannot be read, or holds too few records to divide.
-        UsageError: settings that make no sense together.
-    """
-    tokenizer = _tokenizer(reader, say)
-    prepared = {}
-    for name in reader.sources:
-        prepared[name] = reader.prepared(name, tokenizer, _progress(name, say))
-        _announce(name, prepared[name], reader, say)
-    parts = list(prepared.values())
-    if not any(len(part.validation) for part in parts):
-        raise DataError(
-            "no record is left for validation",
-            remedy="give more data, raise data.validation, or divide the input into smaller records (for the "
-            f"readers' options: seqmlm data formats --domain {reader.domain.name})",
-        )
-    counts = np.sum([part.token_counts for part in parts], axis=0)
-    train: MovingWindows = parts[0].train
-    validation: Windows = parts[0].validation
-    if len(parts) > 1:
-        alpha, seed = reader.config.data.mixture_alpha, reader.config.seed
-        train = Mixture([part.train for part in parts], alpha=alpha, seed=seed)
-        validation = Mixture(
-            [part.validation for part in parts if len(part.validation)], alpha=1.0, seed=seed
-        )
-    return Corpus(
-        tokenizer=tokenizer,
-        train=train,
-        validation=validation,
-        token_counts=counts,
-        statistics={name: part.statistics for name, part in prepared.items()},
-        fingerprint=combined(
-            parts=[part.folder.name for part in parts], alpha=reader.config.data.mixture_alpha
-        ),
-        sources=reader.sources,
-        quarantined=reader.quarantined,
-        calibrating=partial(_calibrating, reader, prepared),
-        trained_on=TrainedOn.of_prepared(part.folder for part in parts),
-    )
-
-
-def _calibrating(reader: CorpusReader, prepared: Mapping[str, Prepared], limit: int) -> Iterator[Record]:
-    """At most `limit` calibration records, from each corpus in proportion to its number."""
-    counts = {name: int(part.statistics["calibration"]["records"]) for name, part in prepared.items()}
-    share = min(1.0, limit / max(1, sum(counts.values())))
-    for name, count in counts.items():
-        yield from reader.calibrating(name, prepared[name], int(np.ceil(share * count)))
-
-
 def shown_name(paths: Sequence[str]) -> str:
     """What a tracked run calls its data: the name of the first file or folder, and how many more there are.
 
@@ -407,85 +452,47 @@ def shown_name(paths: Sequence[str]) -> str:
     return f"{name} and {len(paths) - 1} more" if len(paths) > 1 else name
 
 
-def named_sources(data: DataConfig, domain: Domain, workspace: Workspace, seed: int) -> dict[str, list[str]]:
-    """Corpus names to files: `NAME=PATH` names one, everything else is the corpus "data".
-
-    Without any path it is the domain's sample.
-    """
-    if not data.paths:
-        return {"sample": [str(path) for path in cached_sample(domain.name, workspace, seed).files]}
-    sources: dict[str, list[str]] = {}
-    for text in data.paths:
-        name, path = split_source(text)
-        sources.setdefault(name or UNNAMED, []).append(path)
-    return sources
-
-
 def split_source(text: str) -> tuple[str | None, str]:
     """Corpus name and path of `NAME=PATH`; no name where the whole text is a path that exists."""
     name, equals, path = text.partition("=")
     return (name, path) if equals and name and not Path(text).exists() else (None, text)
 
 
-def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
-    """The saved tokenizer, or that of the initial model, or one trained on the data (and cached)."""
-    config = reader.config
-    kind = plugins.tokenizer_class(config.tokenizer.name)
-    if (config.tokenizer.path or config.model.init) is not None or not kind.trainable:
-        return load_or_train(config, reader.texts, say)
-    key = combined(
-        tokenizer=to_dict(config.tokenizer),
-        corpora=[reader.fingerprint(name) for name in reader.sources],
-        alpha=config.data.mixture_alpha,
-        sensitive=config.data.sensitive,
-        trained_on=[
-            config.data.split,
-            config.data.validation,
-            config.data.calibration,
-            config.data.join_documents,
-            config.seed,
-            *_calibrate_on(config.data),
-        ],
-        deduplicate=config.data.deduplicate,
-    )
-    folder = reader.workspace.cache / "tokenizers" / key
-    with FileLock(folder.with_suffix(".lock")):
-        if not (folder / TOKENIZER_CARD).exists():
-            say(f"training a {kind.name} tokenizer")
-            made = load_or_train(config, reader.texts)
-            folder.mkdir(mode=0o700 if config.data.sensitive else 0o777, parents=True, exist_ok=True)
-            made.save(folder)
-    return kind.load(folder)
-
-
 def load_or_train(
-    config: PretrainConfig, texts: Callable[[], Iterator[Any]], say: Callable[[str], None] = lambda text: None
+    config: TokenizerConfig,
+    texts: Callable[[], Iterator[Any]],
+    *,
+    init: str | None = None,
+    sensitive: bool = False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Tokenizer:
     """The tokenizer of a config; that of an initial model with ids for what is new in the data, if it grows.
 
     Args:
         config: names a saved one, one whose vocabulary is fixed, or one to train.
         texts: training text, for one to train, and one that grows.
+        init: the initial model.
+        sensitive: whether the texts are; then nothing is added that would keep what is rare in them.
         say: told how many ids are new.
     """
-    saved = config.tokenizer.path or config.model.init
-    if saved is not None:
-        made = load_tokenizer(saved)
-        if config.tokenizer.path is not None or not made.grows:
+    if config.path is not None:
+        return load_tokenizer(config.path)
+    if init is not None:
+        made = load_tokenizer(init)
+        if not made.grows:
             return made
-        if config.data.sensitive and any(
-            (made.options.get(name) or 0) < least for name, least in made.sensitive_options.items()
-        ):
+        options = made.sensitive_options.items()
+        if sensitive and any((made.options.get(name) or 0) < least for name, least in options):
             say("nothing is added to what the initial model knows: it would keep what is rare in these data")
             return made
         grown = made.grown(texts())
         more = number_of(len(grown.tokens) - len(made.tokens), "new template")
         say(f"{more}; all those that the initial model knows keep their ids")
         return grown
-    kind, options = plugins.tokenizer_class(config.tokenizer.name), config.tokenizer.options
+    kind = plugins.tokenizer_class(config.name)
     if not kind.trainable:
-        return kind(**options)
-    return kind.train(texts(), vocabulary_size=config.tokenizer.vocabulary_size, **options)
+        return kind(**config.options)
+    return kind.train(texts(), vocabulary_size=config.vocabulary_size, **config.options)
 
 
 def _calibrate_on(data: DataConfig) -> list[str]:
@@ -506,22 +513,5 @@ def _progress(name: str, say: Callable[[str], None]) -> Callable[[int, int], Non
     return progress
 
 
-def _announce(name: str, prepared: Prepared, reader: CorpusReader, say: Callable[[str], None]) -> None:
-    facts = redact_small_counts(prepared.statistics, reader.config.data.sensitive)
-    train, validation = _count(facts["train"]["records"]), _count(facts["validation"]["records"])
-    unit = reader.domain.unit if facts["units"] == 1 else plural(reader.domain.unit)
-    aside = facts["calibration"]["records"]
-    say(f"{name}: {_count(facts['units'])} {unit} in {train} training and {validation} validation records")
-    if aside:
-        say(f"{name}: records held out to calibrate scores: {_count(aside)}")
-    for reason, count in facts["problems"].items():
-        say(f"{name}: {_count(count)} x {reason}")
-
-
 def _count(count: Cell) -> str:
     return f"{count:,}" if isinstance(count, int) else count
-
-
-def sequence_indices(sequences: Sequences, limit: int) -> Sequence[int]:
-    """Indices of at most `limit` sequences, spread evenly over all of them."""
-    return evenly(len(sequences), limit)

@@ -12,13 +12,12 @@ from seqmlm import plugins
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.loop import measured_speed
+from seqmlm.engine.schedule import LoopConfig
 from seqmlm.errors import UsageError
-from seqmlm.tasks.assemble import Parts, assemble, loop_config
-from seqmlm.tasks.config import PretrainConfig
-from seqmlm.tasks.corpus import CorpusReader, build_corpus
-from seqmlm.tasks.launch import TrainRequest
+from seqmlm.tasks.assemble import Training
+from seqmlm.tasks.corpus import CorpusReader
+from seqmlm.tasks.launch import TrainRequest, agreed_plan
 from seqmlm.tasks.observers import Console
-from seqmlm.tasks.pretrain import agreed_plan
 from seqmlm.tasks.sizing import sized
 from seqmlm.workspace import Workspace
 
@@ -43,32 +42,32 @@ def dry_run(request: TrainRequest, console: Console) -> dict[str, Any]:
             "with --resume and a longer one"
         )
     domain = plugins.domain(agreed.config.domain)
-    corpus = build_corpus(CorpusReader(agreed.config, domain, workspace), console.message)
-    config = sized(agreed, corpus, processes, console.message).config
-    parts = assemble(config, corpus)
-    size = {"size": config.model.size if config.model.init is None else "as loaded"}
-    report = _data_report(parts) | size | _batch_report(parts, processes.device)
+    corpus = CorpusReader(agreed.config, domain, workspace).corpus(console.message)
+    training = Training(sized(agreed, corpus, processes, console.message).config, corpus)
+    model = training.config.model
+    size = {"size": model.size if model.init is None else "as loaded"}
+    report = _data_report(training) | size | _batch_report(training, processes.device)
     step = report["seconds_per_step"]
-    steps = _steps(config, report["steps_per_epoch"], step)
+    steps = _steps(training.loop, report["steps_per_epoch"], step)
     return report | {"steps": steps, "estimated_minutes": round(steps * step / 60, 1)}
 
 
-def _data_report(parts: Parts) -> dict[str, Any]:
-    statistics = parts.corpus.statistics
+def _data_report(training: Training) -> dict[str, Any]:
+    statistics = training.corpus.statistics
     return {
         "corpora": ", ".join(statistics),
         "records": sum(one["records"] for one in statistics.values()),
         "tokens": sum(one["tokens"] for one in statistics.values()),
         "units": sum(one["units"] for one in statistics.values()),
         "length_quantiles": next(iter(statistics.values()))["length_quantiles"],
-        "vocabulary": parts.corpus.tokenizer.space.size,
-        "parameters": parameter_count(parts.rows.model),
+        "vocabulary": training.corpus.tokenizer.space.size,
+        "parameters": parameter_count(training.rows.model),
     }
 
 
-def _batch_report(parts: Parts, where: torch.device) -> dict[str, Any]:
+def _batch_report(training: Training, where: torch.device) -> dict[str, Any]:
     """Train on the rows of one batch without learning, twice; the memory that this takes is measured."""
-    batches = [parts.dataset[parts.planner.next_row()] for _ in range(parts.loop.rows_per_batch)]
+    batches = [training.dataset[training.planner.next_row()] for _ in range(training.loop.rows_per_batch)]
     before, peak = psutil.Process().memory_info().rss, 0
 
     def look(*_: Any) -> None:
@@ -76,16 +75,16 @@ def _batch_report(parts: Parts, where: torch.device) -> dict[str, Any]:
         peak = max(peak, psutil.Process().memory_info().rss - before)
 
     # Between forward and backward all activations are there, in the second step both moments too.
-    hook = parts.rows.register_forward_hook(look)
-    speed = measured_speed(parts.rows, [*batches, *batches], parts.loop, where, seconds=math.inf)
+    hook = training.rows.register_forward_hook(look)
+    speed = measured_speed(training.rows, [*batches, *batches], training.loop, where, seconds=math.inf)
     hook.remove()
-    weights = 4 * parameter_count(parts.rows.model)
+    weights = 4 * parameter_count(training.rows.model)
     needed = max(weights * COPIES_OF_WEIGHTS, weights + peak)
     if where.type == "cuda":
         needed = torch.cuda.max_memory_allocated()
     tokens = sum(batch.tokens for batch in batches)
-    epoch_tokens = int(parts.corpus.train.lengths.sum())
-    capacity = parts.loop.rows_per_batch * parts.planner.tokens_per_row
+    epoch_tokens = int(training.corpus.train.lengths.sum())
+    capacity = training.loop.rows_per_batch * training.planner.tokens_per_row
     return {
         "tokens_per_step": tokens,
         "masked_per_step": sum(len(batch.asked) for batch in batches),
@@ -98,14 +97,13 @@ def _batch_report(parts: Parts, where: torch.device) -> dict[str, Any]:
     }
 
 
-def _steps(config: PretrainConfig, per_epoch: int, step_seconds: float) -> int:
+def _steps(loop: LoopConfig, per_epoch: int, step_seconds: float) -> int:
     """Optimizer steps until the first limit."""
-    train, seconds = config.train, loop_config(config).max_seconds
     limits = []
-    if train.max_steps is not None:
-        limits.append(train.max_steps)
-    if train.epochs is not None:
-        limits.append(max(1, round(train.epochs * per_epoch)))
-    if seconds is not None:
-        limits.append(max(1, round(seconds / max(step_seconds, 1e-9))))
+    if loop.max_steps is not None:
+        limits.append(loop.max_steps)
+    if loop.epochs is not None:
+        limits.append(max(1, round(loop.epochs * per_epoch)))
+    if loop.max_seconds is not None:
+        limits.append(max(1, round(loop.max_seconds / max(step_seconds, 1e-9))))
     return min(limits)

@@ -114,7 +114,7 @@ def _exported(config: ExportConfig, domain: Domain, building: Path) -> Exported:
     reader = CorpusReader(settings, domain, workspace)
     problems = Problems(config.on_error)
     with _reading(config):
-        spelled = load_or_train(settings, reader.texts)
+        spelled = load_or_train(settings.tokenizer, reader.texts)
     counts = _write(reader, spelled, problems, building, config)
     spelled.save(building / TOKENIZER)
     return Exported(

@@ -6,62 +6,38 @@ does the rest.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-from safetensors import SafetensorError
-
+from seqmlm import plugins
 from seqmlm.anomaly.levels import WHOLE, Level
+from seqmlm.anomaly.values import Doubles
 from seqmlm.config import to_dict
-from seqmlm.data.privacy import redact_small_counts
-from seqmlm.domains.base import Domain
+from seqmlm.data.splits import evenly
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.durable import move_into_place
 from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.loop import LoopResult
 from seqmlm.errors import StateError
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import store_trained_on
 from seqmlm.inference.expert import fit_expert
-from seqmlm.registry import (
-    DatasetEntry,
-    ModelEntry,
-    Registry,
-    UnreachableError,
-    patiently,
-)
-from seqmlm.tasks.assemble import Parts
+from seqmlm.registry import ModelEntry, Registry, UnreachableError, patiently
+from seqmlm.tasks.assemble import Training
 from seqmlm.tasks.calibrate import calibrate_trained
-from seqmlm.tasks.config import PretrainConfig
-from seqmlm.tasks.corpus import UNNAMED, sequence_indices, shown_name
-from seqmlm.tasks.launch import Plan
-from seqmlm.tasks.models import register_calibrations, register_model, tokenizer_entry, track_model
+from seqmlm.tasks.corpus import Corpus
+from seqmlm.tasks.models import register_calibrations, track_model
 from seqmlm.tasks.observers import Console, loss_plot, sample_predictions
 from seqmlm.tasks.sizing import afterwards
+from seqmlm.tasks.training_run import TrainingRun
 from seqmlm.tracking import METRICS, TrackedRun, read_metrics
 from seqmlm.workspace import Workspace
 
 SHOWN_PREDICTIONS = 8
-MODEL_FOLDER = "model"
-
-
-def shown_corpus(config: PretrainConfig, name: str, paths: Sequence[str]) -> str:
-    """What MLflow calls a corpus: as the user does, else by its files, but for sensitive ones."""
-    return name if name != UNNAMED or config.data.sensitive else shown_name(paths)
 
 
 def finalize(
-    plan: Plan,
-    domain: Domain,
-    workspace: Workspace,
-    parts: Parts,
-    outcome: LoopResult,
-    run: TrackedRun,
-    console: Console,
+    run: TrainingRun, training: Training, outcome: LoopResult, tracked: TrackedRun, console: Console
 ) -> tuple[int, Mapping[str, float]]:
     """Evaluate the trained model, write its folder, register it and calibrate it.
 
@@ -71,92 +47,80 @@ def finalize(
     Raises:
         StateError: the disk is full, or the registry cannot be reached; the checkpoints are untouched.
     """
-    directory, after = plan.directory, afterwards(plan.config, outcome)
-    values = parts.evaluator.final(parts.rows, after.evaluation)
-    with disk_errors(plan):
-        folder = _model_folder(directory, outcome.steps)
-        building = directory / "model.tmp"
-        shutil.rmtree(building, ignore_errors=True)
-        card = _card(plan, domain, parts, outcome, run, values)
-        model_folder.write(building, parts.rows, parts.corpus.tokenizer, card)
-        model = model_folder.LoadedModel(
-            rows=parts.rows, tokenizer=parts.corpus.tokenizer, domain=domain, card=card, path=str(building)
-        )
-        store_trained_on(building, parts.corpus.trained_on, private=card.sensitive)
-        values = {**values, **_counts(plan, model, parts, outcome, after.counts, console.message)}
-        shutil.rmtree(folder, ignore_errors=True)
-        move_into_place(building, folder)
+    corpus, rows = training.corpus, training.rows
+    after = afterwards(training.config.train.max_time, outcome)
+    values = training.evaluator.final(rows, after.evaluation)
+    with run.writing():
+        card = _card(run.name, training, outcome, tracked.run_id, values)
+        folder = run.version_folder(outcome.steps)
+        with run.building(folder) as building:
+            model_folder.write(building, rows, corpus.tokenizer, card)
+            model = model_folder.LoadedModel(
+                rows=rows,
+                tokenizer=corpus.tokenizer,
+                domain=plugins.domain(card.domain),
+                card=card,
+                path=str(building),
+            )
+            store_trained_on(building, corpus.trained_on, private=card.sensitive)
+            unigram = training.evaluator.unigram
+            values = {**values, **_counts(model, corpus, unigram, outcome, after.counts, console.message)}
     try:
         # Registered before it is calibrated: a kill in between leaves a model that can be used.
-        entry = _registered(plan, workspace, parts, folder, run)
-        with disk_errors(plan):
-            model = replace(model, path=str(folder))
-            values = {**values, **_calibrate(plan, model, parts, after.calibration, console)}
-        run.log_metrics(outcome.steps, values)
-        patiently(partial(_register_calibrations, workspace, entry))
+        sources = [path for paths in corpus.sources.values() for path in paths]
+        entry = run.register(folder, card, corpus.tokenizer, sources=sources, counts=corpus.statistics)
+        with run.writing():
+            calibration = calibrate_trained(
+                replace(model, path=str(folder)),
+                calibrating=corpus.calibrating,
+                of=corpus.held_out,
+                train=corpus.train,
+                budget=after.calibration,
+                source=corpus.fingerprint,
+                seed=card.seed,
+                console=console,
+            )
+        tracked.log_metrics(outcome.steps, values := {**values, **calibration})
+        patiently(partial(_register_calibrations, run.workspace, entry))
     except UnreachableError as error:
         raise StateError(
-            f"{error}; the model is in {folder}: then `seqmlm train --resume {plan.name}`"
+            f"{error}; the model is in {folder}: then `seqmlm train --resume {run.name}`"
         ) from None
-    sources = parts.corpus.sources
-    track_model(run, entry, values, dataset=shown_corpus(plan.config, *next(iter(sources.items()))))
-    with disk_errors(plan):
-        _artifacts(plan, domain, parts, run)
+    track_model(tracked, entry, values, dataset=next(iter(corpus.shown.values())))
+    with run.writing():
+        _artifacts(run, model, training, tracked)
     return entry.version, values
 
 
-def _model_folder(directory: Path, steps: int) -> Path:
-    """The folder of the model; a run that was extended keeps the folder of its earlier version."""
-    first = directory / MODEL_FOLDER
-    card = model_folder.read_card(first)
-    return first if card is None or card.steps == steps else directory / f"{MODEL_FOLDER}-{steps}"
-
-
-@contextmanager
-def disk_errors(plan: Plan) -> Iterator[None]:
-    """Raise errors of the disk as StateError, with the command that continues."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise StateError(
-            f"cannot write {plan.directory}: {error}; free space, then --resume {plan.name}"
-        ) from None
-
-
 def _card(
-    plan: Plan,
-    domain: Domain,
-    parts: Parts,
-    outcome: LoopResult,
-    run: TrackedRun,
-    values: Mapping[str, float],
+    name: str, training: Training, outcome: LoopResult, run_id: str | None, values: Mapping[str, float]
 ) -> model_folder.Card:
-    config, tokenizer, rows = plan.config, parts.corpus.tokenizer, parts.rows
+    config, corpus, rows = training.config, training.corpus, training.rows
     linear = isinstance(rows, LinearRows)
     return model_folder.Card(
-        domain=domain.name,
-        unit=domain.unit,
-        tokenizer=tokenizer.name,
+        domain=config.domain,
+        unit=plugins.domain(config.domain).unit,
+        tokenizer=corpus.tokenizer.name,
         max_length=rows.model.config.length if linear else config.model.max_length,
-        probability=parts.rows.probability,
+        probability=rows.probability,
         sensitive=config.data.sensitive,
-        channels=parts.rows.channels.described() if parts.rows.channels is not None else {},
+        channels=rows.channels.described() if rows.channels is not None else {},
         masking={} if linear else to_dict(config.masking),
         reading=dict(config.data.options) if linear else {},
         seed=config.seed,
         parent=config.model.init,
-        dataset=parts.corpus.fingerprint,
-        run_name=plan.name,
-        run_id=run.run_id,
+        dataset=corpus.fingerprint,
+        run_name=name,
+        run_id=run_id,
         steps=outcome.steps,
         metrics=values,
     )
 
 
 def _counts(
-    plan: Plan,
     model: model_folder.LoadedModel,
-    parts: Parts,
+    corpus: Corpus,
+    unigram: Doubles,
     outcome: LoopResult,
     budget: int | None,
     say: Callable[[str], None],
@@ -164,12 +128,12 @@ def _counts(
     """Put counts beside the model; what they are worth, as metrics."""
     expert = fit_expert(
         model,
-        parts.corpus.train,
-        parts.corpus.validation,
-        unigram=parts.evaluator.unigram,
+        corpus.train,
+        corpus.validation,
+        unigram=unigram,
         tokens=outcome.tokens,
         budget=budget,
-        seed=plan.config.seed,
+        seed=model.card.seed,
         notify=say,
     )
     if expert is None:
@@ -193,61 +157,22 @@ def counts_verdict(levels: Sequence[Level], *, better: bool) -> str:
     return "scores mix both" + (f", those of {alone} excepted: they use the model alone" if alone else "")
 
 
-def _calibrate(
-    plan: Plan,
-    model: model_folder.LoadedModel,
-    parts: Parts,
-    budget: int,
-    console: Console,
-) -> dict[str, float]:
-    corpus = parts.corpus
-    return calibrate_trained(
-        model,
-        calibrating=corpus.calibrating,
-        of=corpus.held_out,
-        train=corpus.train,
-        budget=budget,
-        source=corpus.fingerprint,
-        seed=plan.config.seed,
-        console=console,
-    )
-
-
-def _registered(plan: Plan, workspace: Workspace, parts: Parts, folder: Path, run: TrackedRun) -> ModelEntry:
-    """Register the folder as a version of the model named after the run."""
-    config, corpus, tokenizer = plan.config, parts.corpus, parts.corpus.tokenizer
-    sources = tuple(path for paths in corpus.sources.values() for path in paths)
-    return register_model(
-        folder,
-        name=plan.name,
-        domain=config.domain,
-        dataset=DatasetEntry(
-            fingerprint=corpus.fingerprint,
-            domain=config.domain,
-            sources=sources,
-            counts=redact_small_counts(corpus.statistics, config.data.sensitive),
-        ),
-        tokenizer=tokenizer_entry(tokenizer),
-        masking={} if config.model.is_linear else to_dict(config.masking),
-        init=config.model.init,
-        run_id=run.run_id,
-    )
-
-
 def _register_calibrations(workspace: Workspace, entry: ModelEntry) -> None:
     with Registry(workspace) as registry:
         register_calibrations(registry, entry)
 
 
-def _artifacts(plan: Plan, domain: Domain, parts: Parts, run: TrackedRun) -> None:
-    directory = plan.directory
-    loss_plot(read_metrics(directory / METRICS), directory / "loss.png", plan.name)
-    run.artifact(directory / "loss.png")
-    if plan.config.data.sensitive:
+def _artifacts(
+    run: TrainingRun, model: model_folder.LoadedModel, training: Training, tracked: TrackedRun
+) -> None:
+    plot, shown = run.directory / "loss.png", run.directory / "predictions.txt"
+    loss_plot(read_metrics(run.directory / METRICS), plot, run.name)
+    tracked.artifact(plot)
+    if run.sensitive:
         return
-    ask = Conditionals(parts.rows, tokens_per_batch=parts.evaluator.tokens_per_batch)
-    validation = parts.corpus.validation
-    shown = sequence_indices(validation, SHOWN_PREDICTIONS)
-    text = sample_predictions(ask, domain, parts.corpus.tokenizer, validation, shown, plan.config.seed)
-    (directory / "predictions.txt").write_text(text, encoding="utf-8")
-    run.artifact(directory / "predictions.txt")
+    ask = Conditionals(model.rows, tokens_per_batch=training.evaluator.tokens_per_batch)
+    validation = training.corpus.validation
+    some = evenly(len(validation), SHOWN_PREDICTIONS)
+    text = sample_predictions(ask, model.domain, model.tokenizer, validation, some, model.card.seed)
+    shown.write_text(text, encoding="utf-8")
+    tracked.artifact(shown)

@@ -333,7 +333,7 @@ class _Examined:
     def of(cls, domain: Domain, config: PretrainConfig, kept: list[Record]) -> _Examined:
         """Encode records with the domain's tokenizer, trained on them if it has no fixed vocabulary."""
         try:
-            tokenizer = load_or_train(config, lambda: map(domain.training_text, kept))
+            tokenizer = load_or_train(config.tokenizer, lambda: map(domain.training_text, kept))
         except DataError:  # too little text for a vocabulary: all other figures can still be given
             return cls.nothing()
         outside: Counter[str] = Counter()

@@ -6,31 +6,39 @@ limits: anything else would make "resumed" and "uninterrupted" different trainin
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from seqmlm import plugins
-from seqmlm.config import merge, parse_assignments, read_yaml, to_dict
+from seqmlm.config import from_dict, merge, parse_assignments, read_yaml, to_dict
 from seqmlm.data.files import is_reference, save_stdin
 from seqmlm.data.readers.huggingface import Reference
+from seqmlm.engine.distributed import Processes
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.shapes import LINEAR, SHAPE_KEYS, SIZES
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.inference.model_folder import inline_words
 from seqmlm.registry import Registry, resolve
-from seqmlm.tasks.assemble import batch_tokens, loop_config, row_length
 from seqmlm.tasks.config import LIMITS, PretrainConfig, resolve_config
 from seqmlm.tasks.corpus import KEPT_INPUTS, split_source
+from seqmlm.tasks.training_run import FINISHED
 from seqmlm.workspace import Workspace
 
 RUN_CONFIG = "config.yaml"
-FINISHED = "result.json"
 
 FROZEN = ("domain", "seed", "data", "tokenizer", "masking", "model")
 FROZEN_TRAINING = ("tokens_per_batch", "tokens_per_row", "betas", "sharding")
+
+_OF_INITIAL = {"model": ("size", "dropout", "layers", "initialization", "overrides")}
+_OF_ENCODERS = {
+    "model": ("dropout", "layers", "initialization"),
+    "train": ("learning_rate", "sharding"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +60,41 @@ class TrainRequest:
     config: Path | None = None
     flags: Mapping[str, Any] = field(default_factory=dict)
     settings: tuple[str, ...] = ()
+
+    @cached_property
+    def asked(self) -> dict[str, Any]:
+        """The settings that it names, nested."""
+        from_file = read_yaml(self.config) if self.config else {}
+        asked = merge(from_file, _given(self.flags), parse_assignments(self.settings))
+        _check(asked)
+        return asked
+
+    def leaves_size(self, config: PretrainConfig) -> bool:
+        """Whether there is a limit of time, and neither size, shape nor weights of the model are named."""
+        model = config.model
+        named = "size" in self.asked.get("model", {}) or model.init or SHAPE_KEYS & set(model.overrides)
+        return config.train.max_time is not None and not named
+
+    def resolved(self, saved: Mapping[str, Any], **more: Any) -> PretrainConfig:
+        """The settings, resolved.
+
+        Args:
+            saved: of the run that is resumed.
+            more: sections that are asked for beside what the user does.
+        """
+        asked = merge(self.asked, more)
+        train = asked.get("train")
+        if saved and isinstance(train, Mapping) and any(limit in train for limit in LIMITS):
+            # A new limit replaces the old ones: the first limit reached would stop the training.
+            saved = merge(saved, {"train": dict.fromkeys(LIMITS)})
+        domain = self.domain or asked.get("domain") or saved.get("domain")
+        if domain is None:
+            known = ", ".join(plugins.names("domains"))
+            raise UsageError(f"name the field of the sequences with --domain (known: {known})")
+        for other in (asked.get("domain"), saved.get("domain")):
+            if other not in (None, domain):
+                raise UsageError(f"--domain {domain} contradicts {other!r} in the settings")
+        return resolve_config(plugins.domain(domain), saved, asked)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +118,33 @@ def request_config(request: TrainRequest) -> Any:
     The size is not among them where it is measured: as a setting it would be named. What depends on it is
     null then, and else a number.
     """
-    asked = _asked(request)
-    config = _resolve(request, asked, {})
+    config = request.resolved({})
     settled = _settled(config)
-    if not _leaves_size(asked, config):
+    if not request.leaves_size(config):
         return to_dict(settled)
     values = to_dict(config)
     del values["model"]["size"]
     return values
+
+
+def agreed_plan(request: TrainRequest, workspace: Workspace, processes: Processes) -> Plan:
+    """The plan of the main process, sent to all processes."""
+    text = ""
+    if processes.is_main:
+        decided = plan(request, workspace, processes.world)
+        Registry(workspace).close()  # refused now, not when the training has ended
+        plans = (decided, *decided.candidates)
+        text = json.dumps([{"name": p.name, "resume": p.resume, "config": to_dict(p.config)} for p in plans])
+    first, *candidates = (
+        Plan(
+            config=from_dict(PretrainConfig, values["config"]),
+            name=values["name"],
+            directory=workspace.run_dir(values["name"]),
+            resume=values["resume"],
+        )
+        for values in json.loads(processes.text_from_main(text))
+    )
+    return replace(first, candidates=tuple(candidates))
 
 
 def plan(request: TrainRequest, workspace: Workspace, processes: int = 1) -> Plan:
@@ -97,73 +159,65 @@ def plan(request: TrainRequest, workspace: Workspace, processes: int = 1) -> Pla
         UsageError: no domain, unknown keys or names.
         StateError: the name is taken, the run to resume is missing, or its settings would change.
     """
-    name, asked = _existing_run(request, workspace), _asked(request)
-    if name is None:
-        return _new(request, asked, workspace, processes)
-    directory = workspace.run_dir(name)
-    saved = read_yaml(directory / RUN_CONFIG)
-    config = complete(_resolve(request, asked, saved), workspace)
-    _check_unchanged(name, saved, to_dict(config))
-    return Plan(config=config, name=name, directory=directory, resume=True)
-
-
-def _new(request: TrainRequest, asked: Mapping[str, Any], workspace: Workspace, processes: int) -> Plan:
-    """The plan of a new run, with one for every size if the size is to be measured."""
-    now = time.strftime("%Y%m%d-%H%M%S")
-
-    def planned(config: PretrainConfig) -> Plan:
-        name = request.name or f"{config.domain}-{config.model.size}-{now}"
+    name = _existing_run(request.name, request.resume, request.domain, workspace)
+    if name is not None:
         directory = workspace.run_dir(name)
-        if (directory / RUN_CONFIG).exists() or (directory / "checkpoints").exists():
-            raise StateError(
-                f"run {name!r} exists ({directory}): continue it with --resume auto, or choose another --name"
-            )
-        return Plan(config=config, name=name, directory=directory, resume=False)
-
-    config = complete(_resolve(request, asked, {}), workspace)
-    first = planned(config)
-    if not _leaves_size(asked, config):
-        return first
-    candidates = []
-    for size in SIZES:
-        of_size = _resolve(request, merge(asked, {"model": {"size": size}}), {})
-        # Not read again: standard input, say, is empty now.
-        read = replace(of_size, data=config.data, tokenizer=config.tokenizer, masking=config.masking)
-        candidates.append(planned(complete(_divided(read, processes), workspace)))
+        saved = read_yaml(directory / RUN_CONFIG)
+        config = complete(request.resolved(saved), workspace)
+        _check_unchanged(name, saved, to_dict(config))
+        return Plan(config=config, name=name, directory=directory, resume=True)
+    now = time.strftime("%Y%m%d-%H%M%S")
+    config = complete(request.resolved({}), workspace)
+    of_sizes = []
+    if request.leaves_size(config):
+        for size in SIZES:
+            own = request.resolved({}, model={"size": size})
+            # Not read again: standard input, say, is empty now.
+            read = replace(own, data=config.data, tokenizer=config.tokenizer, masking=config.masking)
+            of_sizes.append(complete(_divided(read, processes), workspace))
+    first, *candidates = (
+        _new(request.name or f"{one.domain}-{one.model.size}-{now}", one, workspace)
+        for one in (config, *of_sizes)
+    )
     return replace(first, candidates=tuple(candidates))
+
+
+def _new(name: str, config: PretrainConfig, workspace: Workspace) -> Plan:
+    """The plan of a new run, whose name must not be taken."""
+    directory = workspace.run_dir(name)
+    if (directory / RUN_CONFIG).exists() or (directory / "checkpoints").exists():
+        raise StateError(
+            f"run {name!r} exists ({directory}): continue it with --resume auto, or choose another --name"
+        )
+    return Plan(config=config, name=name, directory=directory, resume=False)
 
 
 def _divided(config: PretrainConfig, processes: int) -> PretrainConfig:
     """The settings with rows so short that each process has one of a batch, unless their length is named."""
-    if config.train.tokens_per_row is not None or loop_config(config).rows_per_batch >= processes:
+    if config.train.tokens_per_row is not None or config.loop().rows_per_batch >= processes:
         return config
-    length = max(config.model.max_length, batch_tokens(config) // processes)
+    length = max(config.model.max_length, config.batch_tokens // processes)
     return replace(config, train=replace(config.train, tokens_per_row=length))
 
 
-def _leaves_size(asked: Mapping[str, Any], config: PretrainConfig) -> bool:
-    """Whether there is a limit of time, and neither size, shape nor weights of the model are named."""
-    model = config.model
-    named = "size" in asked.get("model", {}) or model.init is not None or SHAPE_KEYS & set(model.overrides)
-    return config.train.max_time is not None and not named
-
-
-def _existing_run(request: TrainRequest, workspace: Workspace) -> str | None:
+def _existing_run(name: str | None, resume: str, domain: str | None, workspace: Workspace) -> str | None:
     """The run to continue, or None for a new one."""
     known = _runs(workspace)
-    if request.resume == "never":
+    if resume == "never":
         return None
-    if request.resume == "auto":
-        if request.name is not None:
-            return request.name if request.name in known else None
-        return _newest_unfinished(request, known)
-    if request.name not in (None, request.resume):
-        raise UsageError(
-            f"--resume {request.resume} and --name {request.name} name two different runs; give one of them"
+    if resume == "auto" and name is not None:
+        return name if name in known else None
+    if resume == "auto":
+        unfinished = (run for run in reversed(known) if not (known[run] / FINISHED).exists())
+        return next(
+            (one for one in unfinished if domain in (None, read_yaml(known[one] / RUN_CONFIG).get("domain"))),
+            None,
         )
-    if request.resume not in known:
-        raise StateError(f"there is no run {request.resume!r} to resume{nearest(request.resume, known)}")
-    return request.resume
+    if name not in (None, resume):
+        raise UsageError(f"--resume {resume} and --name {name} name two different runs; give one of them")
+    if resume not in known:
+        raise StateError(f"there is no run {resume!r} to resume{nearest(resume, known)}")
+    return resume
 
 
 def _runs(workspace: Workspace) -> dict[str, Path]:
@@ -173,69 +227,20 @@ def _runs(workspace: Workspace) -> dict[str, Path]:
     return {path.name: path for path in sorted(found, key=lambda path: (path / RUN_CONFIG).stat().st_mtime)}
 
 
-def _newest_unfinished(request: TrainRequest, known: Mapping[str, Path]) -> str | None:
-    for name, directory in reversed(list(known.items())):
-        finished = (directory / FINISHED).exists()
-        if not finished and request.domain in (None, read_yaml(directory / RUN_CONFIG).get("domain")):
-            return name
-    return None
-
-
-def _asked(request: TrainRequest) -> dict[str, Any]:
-    """The settings that the request names, nested."""
-    from_file = read_yaml(request.config) if request.config else {}
-    asked = merge(from_file, _given(request.flags), parse_assignments(request.settings))
-    _check_init(asked)
-    _check_linear(asked)
-    return asked
-
-
-def _resolve(request: TrainRequest, asked: Mapping[str, Any], saved: Mapping[str, Any]) -> PretrainConfig:
-    train = asked.get("train")
-    if saved and isinstance(train, dict) and any(limit in train for limit in LIMITS):
-        # A new limit replaces the old ones: the first limit reached would stop the training.
-        saved = merge(saved, {"train": dict.fromkeys(LIMITS)})
-    domain = request.domain or asked.get("domain") or saved.get("domain")
-    if domain is None:
-        known = ", ".join(plugins.names("domains"))
-        raise UsageError(f"name the field of the sequences with --domain (known: {known})")
-    for other in (asked.get("domain"), saved.get("domain")):
-        if other not in (None, domain):
-            raise UsageError(f"--domain {domain} contradicts {other!r} in the settings")
-    return resolve_config(plugins.domain(domain), saved, asked)
-
-
-def _check_init(asked: Mapping[str, Any]) -> None:
-    """Refuse settings that the initial model determines."""
-    model, tokenizer = asked.get("model"), asked.get("tokenizer")
-    if not isinstance(model, dict) or model.get("init") is None:
-        return
-    decided = [
-        f"model.{key}" for key in ("size", "dropout", "layers", "initialization", "overrides") if key in model
-    ]
-    decided += [f"tokenizer.{key}" for key in (tokenizer if isinstance(tokenizer, dict) else {})]
-    if decided:
-        raise UsageError(
-            f"{', '.join(decided)} cannot be set together with --init: the initial model determines them"
-        )
-
-
-def _check_linear(asked: Mapping[str, Any]) -> None:
-    """Refuse settings of encoders for a linear model."""
-    model, train = asked.get("model"), asked.get("train")
-    if not isinstance(model, dict) or model.get("size") != LINEAR:
-        return
-    unread = {"model": ("dropout", "layers", "initialization"), "train": ("learning_rate", "sharding")}
-    named = [
-        f"{section}.{key}"
-        for section, values in (("model", model), ("train", train))
-        for key in unread[section]
-        if isinstance(values, dict) and key in values
-    ]
+def _check(asked: Mapping[str, Any]) -> None:
+    """Refuse settings that the initial model determines, and those of encoders for a linear one."""
+    sections = {name: own for name, own in asked.items() if isinstance(own, Mapping)}
+    model = sections.get("model", {})
+    known: Mapping[str, Iterable[str]] = {}
+    why = "with --size linear, which has nothing of the kind"
+    if model.get("init") is not None:
+        known, why = _OF_INITIAL, "together with --init: the initial model determines them"
+        known = {**known, "tokenizer": sections.get("tokenizer", {})}
+    elif model.get("size") == LINEAR:
+        known = _OF_ENCODERS
+    named = [f"{name}.{key}" for name in known for key in known[name] if key in sections.get(name, {})]
     if named:
-        raise UsageError(
-            f"{', '.join(named)} cannot be set with --size linear, which has nothing of the kind"
-        )
+        raise UsageError(f"{', '.join(named)} cannot be set {why}")
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,7 +289,7 @@ def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
         tokenizer = replace(tokenizer, path=str(Path(tokenizer.path).expanduser().resolve()))
     masking: MaskingConfig = replace(config.masking, options=inline_words(config.masking.options))
     config = replace(config, model=model, data=data, tokenizer=tokenizer, masking=masking)
-    return replace(config, train=replace(config.train, tokens_per_row=row_length(config)))
+    return replace(config, train=replace(config.train, tokens_per_row=config.row_tokens))
 
 
 def _settled(config: PretrainConfig) -> PretrainConfig:
@@ -293,7 +298,7 @@ def _settled(config: PretrainConfig) -> PretrainConfig:
     Raises:
         UsageError: durations, limits or rates that cannot be used.
     """
-    rate, batch = loop_config(config).learning_rate, batch_tokens(config)
+    rate, batch = config.loop().learning_rate, config.batch_tokens
     return replace(config, train=replace(config.train, learning_rate=rate, tokens_per_batch=batch))
 
 

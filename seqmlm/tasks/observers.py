@@ -15,6 +15,7 @@ from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.loop import Observer, StepReport
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.reductions import TopIds
+from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import printable
 from seqmlm.tokenizers.base import Tokenizer
@@ -94,6 +95,24 @@ class Recorder(Observer):
         if text:
             self.console.message(text)
         self.run.set_tag(f"seqmlm.{kind}", json.dumps(detail, default=str))
+
+
+def expected_steps(loop: LoopConfig, epoch: int | None, report: StepReport) -> float:
+    """Estimate of the optimizer steps until the first limit.
+
+    Args:
+        loop: with the limits.
+        epoch: tokens of one; None where it is a step.
+        report: of a step.
+    """
+    limits: list[float] = []
+    if loop.max_steps is not None:
+        limits.append(loop.max_steps)
+    if loop.training_seconds is not None:
+        limits.append(report.step * loop.training_seconds / max(report.seconds, 1e-9))
+    if loop.epochs is not None:
+        limits.append(loop.epochs if epoch is None else report.step * loop.epochs * epoch / report.tokens)
+    return max(float(report.step), min(limits))
 
 
 def loss_plot(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:

@@ -8,16 +8,16 @@ tokens a parameter, so many optimizer steps, and not few data again and again. T
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from seqmlm.engine.backbones import body_parameter_count
 from seqmlm.engine.device import is_out_of_memory, random_state_kept, release_memory
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.loop import LoopResult, measured_speed
-from seqmlm.engine.packing import PackedBatch
 from seqmlm.engine.shapes import SIZES
-from seqmlm.tasks.assemble import Parts, assemble, batch_tokens, loop_config
+from seqmlm.tasks.assemble import Training
 from seqmlm.tasks.config import AFTERWARDS, PretrainConfig, seconds
 from seqmlm.tasks.corpus import Corpus
 from seqmlm.tasks.launch import Plan
@@ -66,6 +66,23 @@ class Candidate:
     batch: int
     epoch: float
     most: float = math.inf
+
+    @classmethod
+    def of(cls, config: PretrainConfig, corpus: Corpus) -> Candidate:
+        """The size of these settings, for these data."""
+        train, epoch = config.train, float(corpus.train.lengths.sum())
+        limits = [
+            *([] if train.max_steps is None else [train.max_steps * config.batch_tokens]),
+            *([] if train.epochs is None else [train.epochs * epoch]),
+        ]
+        parameters = body_parameter_count(config.model, corpus.tokenizer.space)
+        return cls(
+            size=config.model.size,
+            parameters=parameters,
+            batch=config.batch_tokens,
+            epoch=epoch,
+            most=min(limits, default=math.inf),
+        )
 
     @property
     def enough(self) -> float:
@@ -147,7 +164,7 @@ def sized(
         spent: seconds of the limit that reading took.
 
     Raises:
-        UsageError: see `assemble`.
+        UsageError: see `Training`.
     """
     if not agreed.candidates:
         return agreed
@@ -155,19 +172,14 @@ def sized(
     taken = ""
     if processes.is_main:
         limit = str(agreed.config.train.max_time).strip()
+        time = agreed.config.loop(spent).training_seconds
+        assert time is not None
         with random_state_kept(processes.device):
-            candidates = [_candidate(plan.config, corpus) for plan in plans.values()]
-            time = (1 - AFTERWARDS) * seconds(limit) - reading_seconds(agreed.config, spent)
+            candidates = [Candidate.of(plan.config, corpus) for plan in plans.values()]
             choice = choose(candidates, time, lambda size: _speed(plans[size].config, corpus, processes))
         taken = choice.size
         say(choice.sentence(limit if limit[-1].isalpha() else f"{limit}s"))
     return plans[processes.text_from_main(taken)]
-
-
-def reading_seconds(config: PretrainConfig, spent: float) -> float:
-    """Of the time that reading took, what is taken from a training's limit: half of its steps' at most."""
-    limit = loop_config(config).max_seconds
-    return 0.0 if limit is None else min(spent, limit / 2)
 
 
 @dataclass(frozen=True)
@@ -183,54 +195,32 @@ _FORWARD = 3.0  # a forward pass is a third of a training step's work
 _LEAST_CALIBRATION = 600_000
 
 
-def afterwards(config: PretrainConfig, outcome: LoopResult) -> Afterwards:
+def afterwards(max_time: str | float | None, outcome: LoopResult) -> Afterwards:
     """What the last fifth of a limit of time is for; calibration takes a fifth of any other training's time.
 
     By tokens, at the speed of the steps, and never by a clock: a training that is continued after a kill does
     the same again.
     """
-    if config.train.max_time is None:
+    if max_time is None:
         spent = int(AFTERWARDS * _FORWARD * outcome.tokens)
         return Afterwards(None, None, max(spent, _LEAST_CALIBRATION))
     speed = _FORWARD * outcome.tokens / max(outcome.seconds, 1e-9)
-    tokens = AFTERWARDS * seconds(config.train.max_time) * speed
+    tokens = AFTERWARDS * seconds(max_time) * speed
     return Afterwards(int(tokens / 4), int(tokens / 4), int(tokens / 2))
-
-
-def _candidate(config: PretrainConfig, corpus: Corpus) -> Candidate:
-    return Candidate(
-        size=config.model.size,
-        parameters=body_parameter_count(config.model, corpus.tokenizer.space),
-        batch=batch_tokens(config),
-        epoch=float(corpus.train.lengths.sum()),
-        most=_most(config, corpus),
-    )
-
-
-def _most(config: PretrainConfig, corpus: Corpus) -> float:
-    """Tokens after which the steps or epochs are over; infinite where there are no such limits."""
-    train, epoch = config.train, float(corpus.train.lengths.sum())
-    steps = math.inf if train.max_steps is None else train.max_steps
-    epochs = math.inf if train.epochs is None else train.epochs
-    return min(steps * batch_tokens(config), epochs * epoch)
 
 
 def _speed(config: PretrainConfig, corpus: Corpus, processes: Processes) -> float:
     """Tokens per second of all processes; 0 where a row needs more memory than there is."""
-    parts = assemble(config, corpus)
+    training = Training(config, corpus)
+    batches = (training.dataset[training.planner.next_row()] for _ in count())
     try:
         own = measured_speed(
-            parts.rows, _batches(parts), parts.loop, processes.device, seconds=MEASURED_SECONDS / len(SIZES)
+            training.rows, batches, training.loop, processes.device, seconds=MEASURED_SECONDS / len(SIZES)
         )
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         own = 0.0
-    del parts
+    del training, batches
     release_memory(processes.device)
     return own * processes.world
-
-
-def _batches(parts: Parts) -> Iterator[PackedBatch]:
-    while True:
-        yield parts.dataset[parts.planner.next_row()]

@@ -166,7 +166,7 @@ def test_a_registry_that_cannot_be_used_is_said_before_data_are_read(
     def read(*_: object) -> None:
         raise AssertionError("data were read")
 
-    monkeypatch.setattr("seqmlm.tasks.pretrain.build_corpus", read)
+    monkeypatch.setattr("seqmlm.tasks.corpus.CorpusReader.corpus", read)
     monkeypatch.setenv("SEQMLM_DATABASE_URL", "postgresql+psycopg://u:secret@127.0.0.1:1/none")
     done = seqmlm("train", "-d", "protein", fasta, *FAST, "--name", "early")
     done.refused(4, "the registry at postgresql+psycopg://u:***@127.0.0.1:1/none cannot be used")

@@ -91,7 +91,7 @@ def models(formats: Sequence[Hostile], root: Path) -> None:
                 named = f"{one.prefix}{path}"
                 records += list(own.read([named], Problems("raise"), format=one.format, **options))
         texts = partial(map, own.training_text, records)
-        tokenizer = load_or_train(resolve_config(own, {}), texts)
+        tokenizer = load_or_train(resolve_config(own, {}).tokenizer, texts)
         loaded = random_model(domain, tokenizer, max_length=128, spread=4.0)
         model_folder.write(root / domain, loaded.rows, loaded.tokenizer, loaded.card)
         level = own.level(LEVELS.get(domain))

@@ -14,7 +14,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.domains.text import TextDomain
 from seqmlm.errors import UsageError
 from seqmlm.tasks.config import PretrainConfig, resolve_config
-from seqmlm.tasks.corpus import CorpusReader, build_corpus, draw_sample
+from seqmlm.tasks.corpus import CorpusReader, draw_sample
 from seqmlm.workspace import Workspace
 
 
@@ -50,7 +50,7 @@ def test_the_split_the_data_names_is_kept_and_its_test_records_are_left_out(work
     file = workspace / "texts.txt"
     labels = ["train", "validation", "test", "train"]
     file.write_text("".join(f"{labels[i % 4]} sentence number {i}\n" for i in range(40)))
-    corpus = build_corpus(CorpusReader(_config(file), Dated(), Workspace.locate()), lambda text: None)
+    corpus = CorpusReader(_config(file), Dated(), Workspace.locate()).corpus(lambda text: None)
     facts = corpus.statistics["data"]
     assert facts["train"]["records"] == 20
     held_out = facts["validation"]["records"], facts["calibration"]["records"]
@@ -70,7 +70,7 @@ def test_data_that_were_prepared_under_other_names_have_the_same_calibration_rec
         (folder / f"{number}.txt").write_text("".join(lines))
 
     def calibrating() -> list[str]:
-        corpus = build_corpus(CorpusReader(_config(folder), TextDomain(), Workspace.locate()), str)
+        corpus = CorpusReader(_config(folder), TextDomain(), Workspace.locate()).corpus(str)
         return [record.raw for record in corpus.calibrating(20)]
 
     before = calibrating()
@@ -108,7 +108,7 @@ def test_the_console_tells_no_small_count_of_sensitive_data(workspace: Path) -> 
         options = {"min_records": 1}
         config = _config(file, sensitive=sensitive)
         config = replace(config, tokenizer=replace(config.tokenizer, options=options))
-        build_corpus(CorpusReader(config, Dated(), Workspace.locate()), said.append)
+        CorpusReader(config, Dated(), Workspace.locate()).corpus(said.append)
     found = [line for line in said if line.startswith("data: ")]
     assert found == [
         "data: 92 words in 20 training and <11 validation records",
@@ -125,10 +125,10 @@ def test_the_vocabulary_of_sensitive_data_holds_nothing_of_few_records(workspace
     few = [f"zanzibar zanzibar zanzibar {word}\n" for word in ("one", "two", "three")]
     file.write_text("".join(few + [f"the usual notes of many people, {n}\n" for n in range(30)]))
     config = _config(file, sensitive=True, deduplicate=False)
-    corpus = build_corpus(CorpusReader(config, TextDomain(), Workspace.locate()), lambda text: None)
+    corpus = CorpusReader(config, TextDomain(), Workspace.locate()).corpus(lambda text: None)
     assert any("usual" in token for token in corpus.tokenizer.tokens)
     assert not any("zan" in token for token in corpus.tokenizer.tokens)
-    open_one = build_corpus(CorpusReader(_config(file), TextDomain(), Workspace.locate()), lambda text: None)
+    open_one = CorpusReader(_config(file), TextDomain(), Workspace.locate()).corpus(lambda text: None)
     assert any("zan" in token for token in open_one.tokenizer.tokens)
 
 
@@ -141,7 +141,7 @@ def test_a_tokenizer_of_another_field_is_refused(workspace: Path, domain: str, t
     found = plugins.domain(domain)
     config = resolve_config(found, {"data": {"paths": [str(file)]}, "tokenizer": {"name": tokenizer}})
     with pytest.raises(UsageError, match=f"{tokenizer}.v1 cannot read records of the {domain} domain"):
-        build_corpus(CorpusReader(config, found, Workspace.locate()), lambda text: None)
+        CorpusReader(config, found, Workspace.locate()).corpus(lambda text: None)
 
 
 @pytest.mark.parametrize("name", plugins.names("domains"))

@@ -11,7 +11,6 @@ from seqmlm import plugins
 from seqmlm.config import parse_assignments, to_dict
 from seqmlm.engine.shapes import SIZES
 from seqmlm.errors import StateError, UsageError
-from seqmlm.tasks.assemble import loop_config, row_length
 from seqmlm.tasks.config import (
     LEARNING_RATES,
     SECOND_STAGE_LEARNING_RATE,
@@ -170,7 +169,7 @@ def test_every_process_has_a_row_of_a_size_to_be_measured(tmp_path, monkeypatch,
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     request = TrainRequest(domain="protein", flags={"train": {"max_time": "5m"}}, settings=settings)
     decided = plan(request, Workspace.locate(tmp_path), processes)
-    assert [loop_config(one.config).rows_per_batch for one in decided.candidates] == rows
+    assert [one.config.loop().rows_per_batch for one in decided.candidates] == rows
 
 
 def test_standard_input_is_read_once_for_all_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,9 +222,9 @@ def test_lengths_of_batch_and_row_fit() -> None:
     for asked, rows in ((6000, 2), (10000, 3), (4096, 1), (100, 1)):
         settings = {"train": {"tokens_per_batch": asked}, "model": {"size": "tiny"}}
         config = resolve_config(plugins.domain("protein"), settings)
-        loop = loop_config(config)
+        loop = config.loop()
         assert loop.rows_per_batch == rows
-        assert 0 <= rows * row_length(config) - max(asked, config.model.max_length) < rows
+        assert 0 <= rows * config.row_tokens - max(asked, config.model.max_length) < rows
 
 
 @pytest.mark.parametrize(
@@ -317,7 +316,7 @@ def test_what_is_printed_has_the_values_that_will_be_used(
     if "init" not in flags["model"]:
         saved = plan(request, Workspace.locate(tmp_path)).config
         assert (saved.train.learning_rate, saved.train.tokens_per_batch) == (rate, batch)
-        assert loop_config(saved).learning_rate == rate
+        assert saved.loop().learning_rate == rate
 
 
 def test_a_word_list_is_kept_with_the_run(tmp_path: Path) -> None:

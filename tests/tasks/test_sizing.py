@@ -14,9 +14,9 @@ from fork_server import Run
 
 from seqmlm import plugins
 from seqmlm.engine.distributed import Processes
-from seqmlm.tasks import pretrain, sizing
-from seqmlm.tasks.corpus import CorpusReader, build_corpus
-from seqmlm.tasks.launch import TrainRequest, plan
+from seqmlm.tasks import sizing
+from seqmlm.tasks.corpus import CorpusReader
+from seqmlm.tasks.launch import TrainRequest, agreed_plan, plan
 from seqmlm.tasks.sizing import PASSES, STEPS, TOKENS_PER_PARAMETER, Candidate, choose, sized
 from seqmlm.workspace import Workspace
 
@@ -183,10 +183,9 @@ def test_the_size_taken_decides_what_depends_on_it(
     """The plan is that of a request which names the size; other processes follow without measuring."""
     flags = {"data": {"paths": [str(fasta)]}, "train": {"max_time": "1h"}}
     place = Workspace.locate()
-    agreed = pretrain.agreed_plan(
-        TrainRequest(domain="protein", name="x", flags=flags), place, Processes("cpu")
-    )
-    corpus = build_corpus(CorpusReader(agreed.config, plugins.domain("protein"), place), lambda text: None)
+    request = TrainRequest(domain="protein", name="x", flags=flags)
+    agreed = agreed_plan(request, place, Processes("cpu"))
+    corpus = CorpusReader(agreed.config, plugins.domain("protein"), place).corpus(lambda text: None)
     monkeypatch.setattr(sizing, "measured_speed", lambda *_, **__: per_second)
     monkeypatch.setattr(sizing, "PASSES", 10**9)
     said: list[str] = []

@@ -90,11 +90,9 @@ def test_what_calibrates_is_the_latest_or_spread(tmp_path: Path, on: str) -> Non
 
 
 def test_another_split_gets_another_tokenizer(tmp_path: Path) -> None:
-    from seqmlm.tasks.corpus import build_corpus
-
     first = reader(tmp_path, TextDomain())
     other = reader(tmp_path, TextDomain())
     other.config = replace(other.config, seed=5)
     for one in (first, first, other):
-        build_corpus(one, lambda text: None)
+        one.corpus(lambda text: None)
     assert len(list((tmp_path / "runs/.cache/tokenizers").glob("*/tokenizer.json"))) == 2

@@ -1,0 +1,128 @@
+"""The run of a training or a fine-tuning: its folder, its run in MLflow, and the model that it ends in."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from safetensors import SafetensorError
+
+from seqmlm.data.privacy import redact_small_counts
+from seqmlm.engine.durable import move_into_place, replace_file
+from seqmlm.errors import StateError
+from seqmlm.inference import model_folder
+from seqmlm.registry import DatasetEntry, ModelEntry
+from seqmlm.tasks.models import register_model, tokenizer_entry
+from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tracking import LEDGER, TrackedRun, Tracker
+from seqmlm.workspace import Workspace
+
+FINISHED = "result.json"
+MODEL_FOLDER = "model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """What `train` and `finetune` leave behind, each under the name of its run.
+
+    Args:
+        workspace: where its folder is.
+        name: of the run, of its folder and of its model.
+        task: as MLflow's tag calls it.
+        domain: of the data.
+        resume: whether it goes on with what is there.
+        sensitive: whether the records are.
+    """
+
+    workspace: Workspace
+    name: str
+    task: Literal["pretrain", "finetune"]
+    domain: str
+    resume: bool
+    sensitive: bool
+
+    @property
+    def directory(self) -> Path:
+        """Its folder."""
+        return self.workspace.run_dir(self.name)
+
+    @property
+    def remedy(self) -> str:
+        """The options that go on with it."""
+        return f"--resume {self.name}" if self.task == "pretrain" else f"--name {self.name} --resume"
+
+    def begin(self, file: str, settings: Mapping[str, Any]) -> Path:
+        """Write its settings, before all else: with them a run that is killed at any later moment resumes."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / file
+        replace_file(path, yaml.safe_dump(dict(settings), sort_keys=False).encode())
+        return path
+
+    def start(
+        self, params: Mapping[str, Any], warn: Callable[[str], None], *, parent: str | None = None
+    ) -> TrackedRun:
+        """Open its run in MLflow, below that of the id `parent`."""
+        tags = {"domain": self.domain, "task": self.task}
+        return Tracker(self.workspace, warn=warn).start(
+            self.name,
+            experiment=f"seqmlm-{self.domain}",
+            params=params,
+            tags=tags if parent is None else {**tags, "mlflow.parentRunId": parent},
+            resume=self.resume and (self.directory / LEDGER).exists(),
+        )
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Raise errors of the disk as StateError, with the options that go on."""
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            raise StateError(
+                f"cannot write {self.directory}: {error}; free space, then {self.remedy}"
+            ) from None
+
+    def version_folder(self, steps: int) -> Path:
+        """The folder of the model; a run that was extended keeps the folder of its earlier version."""
+        first = self.directory / MODEL_FOLDER
+        card = model_folder.read_card(first)
+        return first if card is None or card.steps == steps else self.directory / f"{MODEL_FOLDER}-{steps}"
+
+    @contextmanager
+    def building(self, folder: Path) -> Iterator[Path]:
+        """A folder that takes the place of the model's when it is complete."""
+        made = self.directory / f"{MODEL_FOLDER}.tmp"
+        shutil.rmtree(made, ignore_errors=True)
+        yield made
+        shutil.rmtree(folder, ignore_errors=True)
+        move_into_place(made, folder)
+
+    def register(
+        self,
+        folder: Path,
+        card: model_folder.Card,
+        tokenizer: Tokenizer,
+        *,
+        sources: Sequence[str],
+        counts: Mapping[str, Any],
+    ) -> ModelEntry:
+        """Register a folder as a version of the model named after the run."""
+        return register_model(
+            folder,
+            name=self.name,
+            domain=self.domain,
+            dataset=DatasetEntry(
+                fingerprint=str(card.dataset),
+                domain=self.domain,
+                sources=tuple(sources),
+                counts=redact_small_counts(counts, self.sensitive),
+            ),
+            tokenizer=tokenizer_entry(tokenizer),
+            masking={} if card.head else card.masking,
+            init=card.parent,
+            run_id=card.run_id,
+        )
