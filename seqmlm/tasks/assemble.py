@@ -22,7 +22,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import nn
 
+from seqmlm.config import to_dict
 from seqmlm.data.splits import evenly
+from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import build, widened
 from seqmlm.engine.channels import InputChannels, channels_of
 from seqmlm.engine.conditionals import Conditionals
@@ -43,6 +45,7 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import load_tokenizer, make_masker
 from seqmlm.tasks.config import PretrainConfig
 from seqmlm.tasks.corpus import Corpus
+from seqmlm.tasks.training_run import TrainingRun
 
 if TYPE_CHECKING:
     from seqmlm.tokenizers.base import Tokenizer
@@ -51,6 +54,7 @@ Probability = Literal["ordinary", "full"]
 
 FINAL_FACTOR = 4
 """The evaluation after a training reads so many times the sequences of one on the way."""
+BEST = "best.safetensors"
 
 
 class Training:
@@ -120,7 +124,7 @@ class Training:
         return Evaluator(
             validation=self.corpus.validation,
             train=self.corpus.train,
-            unigram=units.frequencies(self.corpus.token_counts),
+            unigram=self.corpus.unigram,
             records=self.config.train.evaluation_records,
             corruptor=self.corruptor,
             seed=self.config.seed,
@@ -146,14 +150,64 @@ class Training:
                 f"train.tokens_per_batch, or --set train.tokens_per_row={max(1, tokens // world)}"
             )
 
-    def run(
-        self, directory: Path, observer: Observer, evaluate: Evaluator | Best, *, resume: bool
+    def train(
+        self, run: TrainingRun, observer: Observer, world: int, say: Callable[[str], None]
     ) -> LoopResult:
-        """Train, from the last checkpoint in the folder if it is gone on with."""
-        told: dict[str, Any] = {"directory": directory, "observer": observer, "evaluate": evaluate}
+        """Train, from the last checkpoint of the run if it is gone on with, and keep the best weights.
+
+        Args:
+            run: its folder has the checkpoints.
+            observer: told of each step.
+            world: processes that train; several would have to agree on the best weights, and keep the last.
+            say: told which weights are kept.
+        """
+        told: dict[str, Any] = {"directory": run.directory / "checkpoints", "observer": observer}
         if self._linear is not None:
-            return LinearLoop(*self._linear, self._penalty, self.loop, **told).run(resume=resume)
-        return Loop(self.rows, self.dataset, self.planner, self.loop, **told).run(resume=resume)
+            loop = LinearLoop(*self._linear, self._penalty, self.loop, evaluate=self.evaluator, **told)
+            return loop.run(resume=run.resume)
+        own = (self.rows, self.dataset, self.planner, self.loop)
+        if world > 1:
+            return Loop(*own, evaluate=self.evaluator, **told).run(resume=run.resume)
+        best = Best(self.evaluator, run.directory / BEST, FEWEST_BITS, worth=0.01, resume=run.resume)
+        outcome = Loop(*own, evaluate=best, **told).run(resume=run.resume)
+        if outcome.status == "killed":
+            return outcome
+        with run.writing():
+            last = best.restore(self.rows)
+        if last is not None:
+            say(
+                f"kept the weights of an earlier evaluation: {best.value:.3f} bits per {self.corpus.unit}, "
+                f"{last:.3f} by the last ones, which had begun to memorize; train a shorter time, or on more "
+                "data"
+            )
+        return outcome
+
+    def gather(self, path: Path) -> None:
+        """Take the whole model from a checkpoint: of a sharded one this process has a part."""
+        self.rows = self.new_model()
+        restore_module(self.rows, checkpoint.read(path).tensors("model"))
+
+    def card(self, name: str, run_id: str | None, steps: int) -> model_folder.Card:
+        """What the model's folder says of it, without its metrics."""
+        config, corpus, rows = self.config, self.corpus, self.rows
+        linear = self._linear is not None
+        return model_folder.Card(
+            domain=config.domain,
+            unit=corpus.unit,
+            tokenizer=corpus.tokenizer.name,
+            max_length=rows.model.config.length if linear else config.model.max_length,
+            probability=rows.probability,
+            sensitive=config.data.sensitive,
+            channels=rows.channels.described() if rows.channels is not None else {},
+            masking={} if linear else to_dict(config.masking),
+            reading=dict(config.data.options) if linear else {},
+            seed=config.seed,
+            parent=config.model.init,
+            dataset=corpus.fingerprint,
+            run_name=name,
+            run_id=run_id,
+            steps=steps,
+        )
 
     def sentence(self) -> str:
         """What is to be known of the model before it is trained; nothing of one that is given."""

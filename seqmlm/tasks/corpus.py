@@ -94,6 +94,7 @@ class Corpus:
         calibrating: given a limit, streams at most so many records held out for calibration, with raw and
             meta, spread evenly over all of them.
         trained_on: whether a record is in the training split.
+        unit: what the domain calls one.
         fingerprint: of files, options and tokenizer together.
         sources: the files by corpus name.
         shown: what MLflow calls a corpus: as the user does, else by its files, but for sensitive ones.
@@ -111,6 +112,12 @@ class Corpus:
     quarantined: list[Path]
     calibrating: Callable[[int], Iterator[Record]]
     trained_on: TrainedOn
+    unit: str
+
+    @property
+    def unigram(self) -> NDArray[np.float64]:
+        """(K,) add-one unigram probabilities of the training split, see `Units.frequencies`."""
+        return self.tokenizer.units.frequencies(self.token_counts)
 
     @property
     def held_out(self) -> int:
@@ -185,6 +192,7 @@ class CorpusReader:
             quarantined=self.quarantined,
             calibrating=partial(self._calibrating, prepared),
             trained_on=TrainedOn.of_prepared(part.folder for part in parts),
+            unit=self.domain.unit,
         )
 
     def _calibrating(self, prepared: Mapping[str, Prepared], limit: int) -> Iterator[Record]:

@@ -9,26 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
-from seqmlm import plugins
 from seqmlm.anomaly.levels import WHOLE, Level
-from seqmlm.anomaly.values import Doubles
-from seqmlm.config import to_dict
 from seqmlm.data.splits import evenly
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.linear import LinearRows
-from seqmlm.engine.loop import LoopResult
+from seqmlm.engine.types import Sequences
 from seqmlm.errors import StateError
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import store_trained_on
 from seqmlm.inference.expert import fit_expert
+from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.registry import ModelEntry, Registry, UnreachableError, patiently
-from seqmlm.tasks.assemble import Training
+from seqmlm.tasks.assemble import Evaluator
 from seqmlm.tasks.calibrate import calibrate_trained
 from seqmlm.tasks.corpus import Corpus
 from seqmlm.tasks.models import register_calibrations, track_model
 from seqmlm.tasks.observers import Console, loss_plot, sample_predictions
-from seqmlm.tasks.sizing import afterwards
+from seqmlm.tasks.sizing import Afterwards
 from seqmlm.tasks.training_run import TrainingRun
 from seqmlm.tracking import METRICS, TrackedRun, read_metrics
 from seqmlm.workspace import Workspace
@@ -37,9 +35,24 @@ SHOWN_PREDICTIONS = 8
 
 
 def finalize(
-    run: TrainingRun, training: Training, outcome: LoopResult, tracked: TrackedRun, console: Console
+    run: TrainingRun,
+    model: LoadedModel,
+    corpus: Corpus,
+    evaluator: Evaluator,
+    after: Afterwards,
+    tracked: TrackedRun,
+    console: Console,
 ) -> tuple[int, Mapping[str, float]]:
     """Evaluate the trained model, write its folder, register it and calibrate it.
+
+    Args:
+        run: named as the model will be.
+        model: with the folder that is to be made, and a card without metrics.
+        corpus: what it was trained on.
+        evaluator: measures it.
+        after: tokens that this may take.
+        tracked: gets metrics, model and pictures.
+        console: receives progress and messages.
 
     Returns:
         The model's version and the final evaluation.
@@ -47,31 +60,21 @@ def finalize(
     Raises:
         StateError: the disk is full, or the registry cannot be reached; the checkpoints are untouched.
     """
-    corpus, rows = training.corpus, training.rows
-    after = afterwards(training.config.train.max_time, outcome)
-    values = training.evaluator.final(rows, after.evaluation)
-    with run.writing():
-        card = _card(run.name, training, outcome, tracked.run_id, values)
-        folder = run.version_folder(outcome.steps)
-        with run.building(folder) as building:
-            model_folder.write(building, rows, corpus.tokenizer, card)
-            model = model_folder.LoadedModel(
-                rows=rows,
-                tokenizer=corpus.tokenizer,
-                domain=plugins.domain(card.domain),
-                card=card,
-                path=str(building),
-            )
-            store_trained_on(building, corpus.trained_on, private=card.sensitive)
-            unigram = training.evaluator.unigram
-            values = {**values, **_counts(model, corpus, unigram, outcome, after.counts, console.message)}
+    values = evaluator.final(model.rows, after.evaluation)
+    model, folder = replace(model, card=replace(model.card, metrics=values)), Path(model.path)
+    card = model.card
+    with run.writing(), run.building(folder) as building:
+        model_folder.write(building, model.rows, model.tokenizer, card)
+        store_trained_on(building, corpus.trained_on, private=card.sensitive)
+        made = replace(model, path=str(building))
+        values = {**values, **_counts(made, corpus, after.trained, after.counts, console.message)}
     try:
         # Registered before it is calibrated: a kill in between leaves a model that can be used.
         sources = [path for paths in corpus.sources.values() for path in paths]
-        entry = run.register(folder, card, corpus.tokenizer, sources=sources, counts=corpus.statistics)
+        entry = run.register(model, sources=sources, counts=corpus.statistics)
         with run.writing():
             calibration = calibrate_trained(
-                replace(model, path=str(folder)),
+                model,
                 calibrating=corpus.calibrating,
                 of=corpus.held_out,
                 train=corpus.train,
@@ -80,7 +83,8 @@ def finalize(
                 seed=card.seed,
                 console=console,
             )
-        tracked.log_metrics(outcome.steps, values := {**values, **calibration})
+        values = {**values, **calibration}
+        tracked.log_metrics(card.steps, values)
         patiently(partial(_register_calibrations, run.workspace, entry))
     except UnreachableError as error:
         raise StateError(
@@ -88,50 +92,20 @@ def finalize(
         ) from None
     track_model(tracked, entry, values, dataset=next(iter(corpus.shown.values())))
     with run.writing():
-        _artifacts(run, model, training, tracked)
+        _artifacts(run, model, corpus.validation, evaluator.tokens_per_batch, tracked)
     return entry.version, values
 
 
-def _card(
-    name: str, training: Training, outcome: LoopResult, run_id: str | None, values: Mapping[str, float]
-) -> model_folder.Card:
-    config, corpus, rows = training.config, training.corpus, training.rows
-    linear = isinstance(rows, LinearRows)
-    return model_folder.Card(
-        domain=config.domain,
-        unit=plugins.domain(config.domain).unit,
-        tokenizer=corpus.tokenizer.name,
-        max_length=rows.model.config.length if linear else config.model.max_length,
-        probability=rows.probability,
-        sensitive=config.data.sensitive,
-        channels=rows.channels.described() if rows.channels is not None else {},
-        masking={} if linear else to_dict(config.masking),
-        reading=dict(config.data.options) if linear else {},
-        seed=config.seed,
-        parent=config.model.init,
-        dataset=corpus.fingerprint,
-        run_name=name,
-        run_id=run_id,
-        steps=outcome.steps,
-        metrics=values,
-    )
-
-
 def _counts(
-    model: model_folder.LoadedModel,
-    corpus: Corpus,
-    unigram: Doubles,
-    outcome: LoopResult,
-    budget: int | None,
-    say: Callable[[str], None],
+    model: LoadedModel, corpus: Corpus, tokens: int, budget: int | None, say: Callable[[str], None]
 ) -> dict[str, float]:
     """Put counts beside the model; what they are worth, as metrics."""
     expert = fit_expert(
         model,
         corpus.train,
         corpus.validation,
-        unigram=unigram,
-        tokens=outcome.tokens,
+        unigram=corpus.unigram,
+        tokens=tokens,
         budget=budget,
         seed=model.card.seed,
         notify=say,
@@ -163,15 +137,14 @@ def _register_calibrations(workspace: Workspace, entry: ModelEntry) -> None:
 
 
 def _artifacts(
-    run: TrainingRun, model: model_folder.LoadedModel, training: Training, tracked: TrackedRun
+    run: TrainingRun, model: LoadedModel, validation: Sequences, tokens: int, tracked: TrackedRun
 ) -> None:
     plot, shown = run.directory / "loss.png", run.directory / "predictions.txt"
     loss_plot(read_metrics(run.directory / METRICS), plot, run.name)
     tracked.artifact(plot)
     if run.sensitive:
         return
-    ask = Conditionals(model.rows, tokens_per_batch=training.evaluator.tokens_per_batch)
-    validation = training.corpus.validation
+    ask = Conditionals(model.rows, tokens_per_batch=tokens)
     some = evenly(len(validation), SHOWN_PREDICTIONS)
     text = sample_predictions(ask, model.domain, model.tokenizer, validation, some, model.card.seed)
     shown.write_text(text, encoding="utf-8")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -28,7 +27,7 @@ from seqmlm.data.privacy import redact_small_counts, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
-from seqmlm.engine.durable import move_into_place, owner_only, replace_file
+from seqmlm.engine.durable import owner_only, replace_file
 from seqmlm.engine.linear import LinearRows
 from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.inference import model_folder
@@ -36,7 +35,7 @@ from seqmlm.inference.calibrations import TRAINED_ON, saved
 from seqmlm.inference.labeller import Labeller
 from seqmlm.inference.session import Session
 from seqmlm.parsing import read_json
-from seqmlm.registry import DatasetEntry, ModelEntry
+from seqmlm.registry import ModelEntry
 from seqmlm.tasks.cases import items_of, outputs_of, predicted, truth_of
 from seqmlm.tasks.columns import Labelling, of_text, reading
 from seqmlm.tasks.corpus import QUARANTINE, shown_name
@@ -49,16 +48,18 @@ from seqmlm.tasks.labelled import (
     why_untested,
 )
 from seqmlm.tasks.launch import RUN_CONFIG
-from seqmlm.tasks.models import register_model, tokenizer_entry, track_model
+from seqmlm.tasks.models import track_model
 from seqmlm.tasks.predictions import Predictions, write_predictions
 from seqmlm.tasks.table import Columns
 from seqmlm.tasks.task import CommandConfig, Summary, Table
 from seqmlm.tasks.teaching import Teacher, Teaching, Trained
+from seqmlm.tasks.training_run import FINISHED, MODEL_FOLDER, TrainingRun
 from seqmlm.tasks.verdict import figures_of, of_columns, of_rivals, verdict
-from seqmlm.tracking import LEDGER, TrackedRun, Tracker
+from seqmlm.tracking import LEDGER, TrackedRun
 from seqmlm.workspace import Workspace
 
-REQUEST, DONE = "finetune.yaml", "result.json"
+REQUEST = "finetune.yaml"
+_OTHERS = (LEDGER, RUN_CONFIG, MODEL_FOLDER, FINISHED)
 _FREE = ("resume", "name", "max_time", "rivals", "table")
 """What a resumed run may change."""
 
@@ -141,8 +142,8 @@ class _Run:
         self.private = self.session.card.sensitive
         model = Path(config.model).name.partition("@")[0].partition(":")[0]
         label = "-".join(config.labels) or "labels"
-        self.name = config.name or re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model}-{label}")[:100]
-        aside = self.workspace.run_dir(self.name) / QUARANTINE
+        self.run = self._run(config.name or re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model}-{label}")[:100])
+        aside = self.run.directory / QUARANTINE
         self.problems = Problems(config.on_error, quarantine=aside, sensitive=self.private)
         self.parts, self.card = read_parts(self.session, config, self.problems)
         self.primary = primary(self.card, self.parts)
@@ -162,9 +163,19 @@ class _Run:
             processes=self.processes,
         )
 
-    def folder(self, seed: int) -> Path:
-        """Of one training: the run's own, where there are no others."""
-        return self.workspace.run_dir(self.name if self.config.seeds == 1 else f"{self.name}-seed{seed}")
+    def _run(self, name: str) -> TrainingRun:
+        return TrainingRun(
+            workspace=self.workspace,
+            name=name,
+            task="finetune",
+            domain=self.session.card.domain,
+            resume=self.config.resume,
+            sensitive=self.private,
+        )
+
+    def _of_seed(self, seed: int) -> TrainingRun:
+        """The run of one training: the run itself, where there are no others."""
+        return self.run if self.config.seeds == 1 else self._run(f"{self.run.name}-seed{seed}")
 
     @property
     def labels(self) -> dict[str, Any]:
@@ -185,27 +196,27 @@ class _Run:
         config, teacher = self.config, self.teacher
         seeds = range(config.seed, config.seed + config.seeds)
         with owner_only(self.private):
-            directory = self._directory()
+            self._begin(self.run)
             if not self.processes.is_main:  # it trains, and leaves the rest to the main process
                 signals = [self._trained(seed, None).signal for seed in seeds]
                 return self._summary(stopped=next(filter(None, signals), None))
             self.console.message(self._beginning())
-            with self._tracked(self.name) as run:
-                found = [self._trained(seed, run) for seed in seeds]
+            with self._tracked(self.run) as tracked:
+                found = [self._trained(seed, tracked) for seed in seeds]
                 if stopped := next(filter(None, (one.signal for one in found)), None):
-                    run.end("KILLED")
-                    self.console.message(f"stopped and saved; continue with --name {self.name} --resume")
+                    tracked.end("KILLED")
+                    self.console.message(f"stopped and saved; continue with {self.run.remedy}")
                     return self._summary(stopped=stopped)
                 best = max(found, key=lambda one: -np.inf if one.value is None else one.value)
-                labeller = teacher.restored(best.seed, self.folder(best.seed))
+                labeller = teacher.restored(best.seed, self._of_seed(best.seed).directory)
                 if config.rivals == "on" and self.parts["test"]:
                     self.console.message("trained; now what is cheaper learns from the same examples")
                 figures, tables = self._judged(labeller, found, best)
-                entry = self._registered(directory, labeller, figures, run)
-                run.log_metrics(best.steps, _flat(figures))
-                track_model(run, entry, _flat(figures))
+                entry = self._registered(labeller, figures, tracked.run_id)
+                tracked.log_metrics(best.steps, _flat(figures))
+                track_model(tracked, entry, _flat(figures))
         figures = redact_small_counts(figures, self.private)
-        answer = self._sentence(figures, f"{self.name}:{entry.version}")
+        answer = self._sentence(figures, f"{self.run.name}:{entry.version}")
         return self._summary(figures=figures, tables=tables, answer=answer)
 
     def _beginning(self) -> str:
@@ -228,27 +239,26 @@ class _Run:
         spent = time.monotonic() - self.began
         return Summary(task="finetune", **redact_small_counts(counts, self.private), **found, seconds=spent)
 
-    def _directory(self) -> Path:
+    def _begin(self, run: TrainingRun) -> None:
         """The run's folder, with the request; a name that is taken is refused without `resume`."""
         error = None
         if self.processes.is_main:
             try:
-                self._begin(self.name)
+                run.begin(REQUEST, self._request(run))
             except StateError as raised:
                 error = raised
         self.processes.agree(error)
-        return self.workspace.run_dir(self.name)
 
-    def _begin(self, name: str) -> None:
-        directory, values = self.workspace.run_dir(name), to_dict(self.config)
-        file = directory / REQUEST
-        now = {key: value for key, value in values.items() if key not in _FREE}
+    def _request(self, run: TrainingRun) -> dict[str, Any]:
+        """What a resumed run may not change."""
+        directory, name = run.directory, run.name
+        file, now = directory / REQUEST, to_dict(self.config)
+        now = {key: value for key, value in now.items() if key not in _FREE}
         now["data"] = file_fingerprint(self.files)
-        others = (LEDGER, RUN_CONFIG, "model", DONE)
-        if not file.exists() and any((directory / one).exists() for one in others):
+        if not file.exists() and any((directory / one).exists() for one in _OTHERS):
             raise StateError(f"{name!r} is another run, no fine-tuning ({directory}): take another --name")
         if file.exists():
-            if not self.config.resume:
+            if not run.resume:
                 raise StateError(
                     f"run {name!r} exists ({directory}): go on with --resume, or take another --name"
                 )
@@ -257,14 +267,13 @@ class _Run:
             if changed := [key for key in now if before.get(key) != now[key]]:
                 told = f"run {name!r} was started with other values of {', '.join(changed)}"
                 raise StateError(f"{told}: give the same ones, or take another --name")
-        directory.mkdir(parents=True, exist_ok=True)
-        replace_file(file, yaml.safe_dump(now, sort_keys=False).encode())
+        return now
 
-    def _tracked(self, name: str, parent: TrackedRun | None = None) -> TrackedRun:
-        config, card, domain = self.config, self.card, self.session.card.domain
+    def _tracked(self, run: TrainingRun, parent: str | None = None) -> TrackedRun:
+        config, card = self.config, self.card
         own = ("tune", "epochs", "seeds", "shots", "seed")
         params = {
-            "domain": domain,
+            "domain": run.domain,
             "init": config.model,
             **{name: getattr(card, name) for name in ("kind", "label", "pool", "pairing", "crf")},
             "classes": len(card.names),
@@ -273,31 +282,22 @@ class _Run:
             "data": "data" if self.private else shown_name(config.train),
             **redact_small_counts({"training_examples": len(self.parts["train"])}, self.private),
         }
-        tags = {"domain": domain, "task": "finetune"}
-        if parent is not None and parent.run_id is not None:
-            tags["mlflow.parentRunId"] = parent.run_id
-        run = Tracker(self.workspace, warn=self.console.message).start(
-            name,
-            experiment=f"seqmlm-{domain}",
-            params=params,
-            tags=tags,
-            resume=config.resume and (self.workspace.run_dir(name) / LEDGER).exists(),
-        )
+        tracked = run.start(params, self.console.message, parent=parent)
         if self.session.entry is not None:
-            run.uses(self.session.entry.name, self.session.entry.version)
-        return run
+            tracked.uses(self.session.entry.name, self.session.entry.version)
+        return tracked
 
-    def _trained(self, seed: int, run: TrackedRun | None) -> Trained:
+    def _trained(self, seed: int, tracked: TrackedRun | None) -> Trained:
         """One training; a child of the run, where there are several. What is done is not done again."""
-        folder, alone = self.folder(seed), self.config.seeds == 1
+        run, alone = self._of_seed(seed), self.config.seeds == 1
         if not alone and self.processes.is_main:
-            self._begin(folder.name)
-        done = folder / DONE
+            run.begin(REQUEST, self._request(run))
+        done = run.directory / FINISHED
         if done.exists():
             return Trained(**read_json(done))
-        child = not alone and run is not None and self.config.tune != "none"
-        with self._tracked(folder.name, run) if child else nullcontext(run) as own:
-            found = self.teacher.train(seed, folder, own, self.console)
+        child = tracked is not None and not alone and self.config.tune != "none"
+        with self._tracked(run, tracked.run_id) if child and tracked else nullcontext(tracked) as own:
+            found = self.teacher.train(seed, run.directory, own, self.console)
         if found.signal is None and self.processes.is_main:
             replace_file(done, json.dumps(found._asdict()).encode())
         return found
@@ -328,12 +328,12 @@ class _Run:
         items = items_of(card, test)
         ids, groups = [one.record.id for one in items], [one.group for one in items]
         made = Predictions(card.kind, card.names, ids, groups, truth_of(card, test), said)
-        write_predictions(self.workspace.run_dir(self.name), made, [time_of(one.record) for one in items])
+        write_predictions(self.run.directory, made, [time_of(one.record) for one in items])
         return figures, [table]
 
     def _measured(self, seed: int) -> float:
         """What decides, of one training on the test data."""
-        labeller = self.teacher.restored(seed, self.folder(seed))
+        labeller = self.teacher.restored(seed, self._of_seed(seed).directory)
         found = self.teacher.measured(labeller, self.teacher.held["test"])
         return found[self.primary].value if self.primary in found else math.nan
 
@@ -344,49 +344,34 @@ class _Run:
         if not figures["test"]:
             why = why_untested(self.parts)
             return f"{learnt}; nothing was held out to test it ({why}): judge it with --test"
-        return f"{learnt}: {verdict(figures, self.primary)}. Use it: seqmlm predict {self.name} FILE"
+        return f"{learnt}: {verdict(figures, self.primary)}. Use it: seqmlm predict {self.run.name} FILE"
 
-    def _registered(
-        self, directory: Path, labeller: Labeller, figures: Mapping[str, Any], run: TrackedRun
-    ) -> ModelEntry:
+    def _registered(self, labeller: Labeller, figures: Mapping[str, Any], run_id: str | None) -> ModelEntry:
         """Write the model's folder, load it again, compare, register."""
-        session, config = self.session, self.config
-        building, folder = directory / "model.tmp", directory / "model"
-        shutil.rmtree(building, ignore_errors=True)
+        session, config, run = self.session, self.config, self.run
         sources = (*config.train, *(one.partition("=")[2] for one in config.classes))
-        fingerprint = combined(files=file_fingerprint(self.files), labels=self.labels)
         card = replace(
             session.card,
             head=labeller.card.to_dict(),
             reading=of_text(reading(session, config, sources[0])),
             files={},
             parent=config.model,
-            run_name=self.name,
-            run_id=run.run_id,
-            dataset=fingerprint,
+            run_name=run.name,
+            run_id=run_id,
+            dataset=combined(files=file_fingerprint(self.files), labels=self.labels),
             seed=config.seed,
             metrics=redact_small_counts(_flat(figures), self.private),
         )
         rows: Any = labeller.rows.rows
+        folder = run.version_folder(card.steps)
+        model = replace(session.model, rows=rows, card=card, path=str(folder))
         taught = TrainedOn.of(session.domain.identity(one.record) for one in self.parts["train"])
         further = {**labeller.saved(), TRAINED_ON: saved(taught.to_arrays())}
-        model_folder.write(building, rows, session.tokenizer, card, further)
-        self._compare(building, labeller)
-        shutil.rmtree(folder, ignore_errors=True)
-        move_into_place(building, folder)
-        counts = redact_small_counts({part: len(own) for part, own in self.parts.items()}, self.private)
-        return register_model(
-            folder,
-            name=self.name,
-            domain=session.card.domain,
-            dataset=DatasetEntry(
-                fingerprint=fingerprint, domain=session.card.domain, sources=sources, counts=counts
-            ),
-            tokenizer=tokenizer_entry(session.tokenizer),
-            masking={},
-            init=config.model,
-            run_id=run.run_id,
-        )
+        with run.building(folder) as building:
+            model_folder.write(building, rows, session.tokenizer, card, further)
+            self._compare(building, labeller)
+        counts: dict[str, int] = {part: len(own) for part, own in self.parts.items()}
+        return run.register(model, sources=sources, counts=counts)
 
     def _compare(self, folder: Path, labeller: Labeller) -> None:
         """Refuse a folder that does not predict what the trained model does.

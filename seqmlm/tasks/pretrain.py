@@ -18,27 +18,24 @@ from typing import Any
 from seqmlm import plugins
 from seqmlm.config import to_dict
 from seqmlm.data.privacy import redact_small_counts
-from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.durable import owner_only, replace_file
-from seqmlm.engine.loop import LoopResult, NullObserver, Observer
-from seqmlm.engine.optimizer import restore_module
+from seqmlm.engine.loop import LoopResult, NullObserver
 from seqmlm.errors import StateError
+from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.parsing import read_json
-from seqmlm.tasks.assemble import FEWEST_BITS, Best, Evaluator, Training
+from seqmlm.tasks.assemble import Training
 from seqmlm.tasks.calibrate import few_held_out
 from seqmlm.tasks.config import LIMITS
 from seqmlm.tasks.corpus import QUARANTINE, CorpusReader
 from seqmlm.tasks.finalize import finalize
 from seqmlm.tasks.launch import RUN_CONFIG, Plan, TrainRequest, agreed_plan
 from seqmlm.tasks.observers import Console, Recorder, expected_steps
-from seqmlm.tasks.sizing import sized
+from seqmlm.tasks.sizing import afterwards, sized
 from seqmlm.tasks.training_run import FINISHED, TrainingRun
 from seqmlm.tracking import TrackedRun
 from seqmlm.workspace import Workspace
-
-BEST = "best.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +109,7 @@ class Pretraining:
     def __init__(self, agreed: Plan, workspace: Workspace, processes: Processes, console: Console) -> None:
         began, self.processes, self.console = time.monotonic(), processes, console
         self.domain, data = plugins.domain(agreed.config.domain), agreed.config.data
-        corpus = CorpusReader(agreed.config, self.domain, workspace).corpus(self.say)
+        self.corpus = corpus = CorpusReader(agreed.config, self.domain, workspace).corpus(self.say)
         if data.calibration and self.domain.level(None).whole:
             self.say(few_held_out(corpus.held_out, agreed.name, sensitive=data.sensitive))
         spent = float(processes.text_from_main(repr(time.monotonic() - began)))
@@ -137,62 +134,46 @@ class Pretraining:
 
     def result(self) -> PretrainResult:
         """Train, finish the model, register it."""
-        if self.processes.is_main:
-            with self._tracked() as tracked:
-                return self._finished(tracked)
-        outcome = self._trained(NullObserver(), self.training.evaluator)
-        return replace(self._told(outcome), is_main=False)
+        training, world = self.training, self.processes.world
+        if not self.processes.is_main:
+            return self._told(training.train(self.run, NullObserver(), world, self.say), is_main=False)
+        epoch = None if training.config.model.is_linear else training.planner.tokens_per_epoch
+        with self._tracked() as tracked:
+            observer = Recorder(tracked, self.console, partial(expected_steps, training.loop, epoch))
+            outcome = training.train(self.run, observer, world, self.say)
+            told = partial(self._told, outcome, run_id=tracked.run_id)
+            if outcome.status == "killed":
+                tracked.end("KILLED")
+                self.say(f"stopped at step {outcome.steps} and saved; continue with {self.run.remedy}")
+                return told()
+            if training.loop.sharding != "none" and world > 1:
+                assert outcome.checkpoint is not None
+                training.gather(outcome.checkpoint)
+            model = LoadedModel(
+                rows=training.rows,
+                tokenizer=self.corpus.tokenizer,
+                domain=self.domain,
+                card=training.card(self.run.name, tracked.run_id, outcome.steps),
+                path=str(self.run.version_folder(outcome.steps)),
+            )
+            after = afterwards(training.config.train.max_time, outcome)
+            end = (self.run, model, self.corpus, training.evaluator, after, tracked, self.console)
+            version, values = finalize(*end)
+            self._conclude(model, version, values)
+            return told(version=version, values=values)
 
-    def _trained(self, observer: Observer, evaluate: Evaluator | Best) -> LoopResult:
-        folder = self.run.directory / "checkpoints"
-        return self.training.run(folder, observer, evaluate, resume=self.run.resume)
-
-    def _finished(self, tracked: TrackedRun) -> PretrainResult:
-        """What the main process does from the first step on."""
-        training, run, best = self.training, self.run, None
-        model, world = training.config.model, self.processes.world
-        epoch = None if model.is_linear else training.planner.tokens_per_epoch
-        recorder = Recorder(tracked, self.console, partial(expected_steps, training.loop, epoch))
-        if world == 1 and not model.is_linear:  # several processes would have to agree on it
-            kept = run.directory / BEST
-            best = Best(training.evaluator, kept, FEWEST_BITS, worth=0.01, resume=run.resume)
-        outcome = self._trained(recorder, best or training.evaluator)
-        if outcome.status == "killed":
-            tracked.end("KILLED")
-            self.say(f"stopped at step {outcome.steps} and saved; continue with {run.remedy}")
-            return self._told(outcome, tracked.run_id)
-        if training.loop.sharding != "none" and world > 1:
-            # This process has only a shard of the model; the last checkpoint has all of it.
-            assert outcome.checkpoint is not None
-            training.rows = training.new_model()
-            restore_module(training.rows, checkpoint.read(outcome.checkpoint).tensors("model"))
-        if best is not None:
-            self._restore(best)
-        version, values = finalize(run, training, outcome, tracked, self.console)
-        result = self._told(outcome, tracked.run_id, version, values)
+    def _conclude(self, model: LoadedModel, version: int, values: Mapping[str, float]) -> None:
         bits, floor = values["eval/bits_per_unit"], values["eval/unigram_bits_per_unit"]
         self.say(
-            f"finished at step {outcome.steps}: {bits:.3f} bits per {self.domain.unit} (unigram "
-            f"{floor:.3f}); model {run.name}:{version}"
+            f"finished at step {model.card.steps}: {bits:.3f} bits per {self.domain.unit} (unigram "
+            f"{floor:.3f}); model {self.run.name}:{version}"
         )
         if bits >= floor:
             self.say("no better than the unigram baseline: train longer or on more data")
-        return result
-
-    def _restore(self, best: Best) -> None:
-        """Take the weights of an earlier evaluation, if they were better."""
-        with self.run.writing():
-            last = best.restore(self.training.rows)
-        if last is not None:
-            self.say(
-                f"kept the weights of an earlier evaluation: {best.value:.3f} bits per {self.domain.unit}, "
-                f"{last:.3f} by the last ones, which had begun to memorize; train a shorter time, or on more "
-                "data"
-            )
 
     def _tracked(self) -> TrackedRun:
         """Make the run's folder, and open its MLflow run."""
-        run, corpus = self.run, self.training.corpus
+        run, corpus = self.run, self.corpus
         settings = run.begin(RUN_CONFIG, to_dict(self.training.config))
         (run.directory / FINISHED).unlink(missing_ok=True)
         if corpus.quarantined:  # the bad records of all corpora, readable by the owner only
@@ -213,6 +194,7 @@ class Pretraining:
         run_id: str | None = None,
         version: int | None = None,
         values: Mapping[str, float] = MappingProxyType({}),
+        is_main: bool = True,
     ) -> PretrainResult:
         """The result; `values` are the final evaluation's, none of a training that was stopped."""
         return PretrainResult(
@@ -232,6 +214,7 @@ class Pretraining:
             wall_seconds=0.0,
             checkpoint=str(outcome.checkpoint) if outcome.checkpoint else None,
             signal=outcome.signal,
+            is_main=is_main,
         )
 
 

@@ -184,8 +184,12 @@ def sized(
 
 @dataclass(frozen=True)
 class Afterwards:
-    """Forward tokens that what follows the last step of a training may take; None where nothing bounds it."""
+    """Forward tokens that what follows the last step of a training may take; None where nothing bounds it.
 
+    `trained` are those that it was trained on.
+    """
+
+    trained: int
     evaluation: int | None
     counts: int | None
     calibration: int
@@ -203,10 +207,10 @@ def afterwards(max_time: str | float | None, outcome: LoopResult) -> Afterwards:
     """
     if max_time is None:
         spent = int(AFTERWARDS * _FORWARD * outcome.tokens)
-        return Afterwards(None, None, max(spent, _LEAST_CALIBRATION))
+        return Afterwards(outcome.tokens, None, None, max(spent, _LEAST_CALIBRATION))
     speed = _FORWARD * outcome.tokens / max(outcome.seconds, 1e-9)
     tokens = AFTERWARDS * seconds(max_time) * speed
-    return Afterwards(int(tokens / 4), int(tokens / 4), int(tokens / 2))
+    return Afterwards(outcome.tokens, int(tokens / 4), int(tokens / 4), int(tokens / 2))
 
 
 def _speed(config: PretrainConfig, corpus: Corpus, processes: Processes) -> float:

@@ -5,9 +5,9 @@ It is `Loop` with another objective; where nothing of the encoder is trained, sc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from seqmlm.engine.device import Precision
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.durable import replace_file
 from seqmlm.engine.heads import LabelledRows
-from seqmlm.engine.loop import Goal, Loop, StepReport
+from seqmlm.engine.loop import Goal, Loop
 from seqmlm.engine.optimizer import module_tensors, restore_module
 from seqmlm.engine.packing import RowPlanner
 from seqmlm.engine.schedule import LoopConfig
@@ -36,7 +36,7 @@ from seqmlm.tasks.assemble import Best
 from seqmlm.tasks.cases import Case, CaseRows, cases, drawn, outputs_of, predicted, truth_of
 from seqmlm.tasks.config import seconds
 from seqmlm.tasks.labelled import Parts
-from seqmlm.tasks.observers import Console, Recorder
+from seqmlm.tasks.observers import Console, Recorder, expected_steps
 from seqmlm.tasks.verdict import worth
 from seqmlm.tracking import TrackedRun
 
@@ -210,12 +210,7 @@ class Teacher:
             precision=asked.precision,
             seed=seed,
         )
-
-        def expected(report: StepReport) -> float:
-            """Steps until the first limit."""
-            in_time = math.inf if limit is None else report.step * limit / max(report.seconds, 1e-9)
-            return max(report.step, min(epochs * each, in_time))
-
+        expected = partial(expected_steps, config, planner.tokens_per_epoch)
         writes = self.processes.is_main
         best = Best(self._validated, folder / BEST, self.goal, resume=asked.resume, writes=writes)
         loop = Loop(

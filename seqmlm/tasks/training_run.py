@@ -15,10 +15,9 @@ from safetensors import SafetensorError
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.engine.durable import move_into_place, replace_file
 from seqmlm.errors import StateError
-from seqmlm.inference import model_folder
+from seqmlm.inference.model_folder import LoadedModel, read_card
 from seqmlm.registry import DatasetEntry, ModelEntry
 from seqmlm.tasks.models import register_model, tokenizer_entry
-from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tracking import LEDGER, TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
@@ -89,7 +88,7 @@ class TrainingRun:
     def version_folder(self, steps: int) -> Path:
         """The folder of the model; a run that was extended keeps the folder of its earlier version."""
         first = self.directory / MODEL_FOLDER
-        card = model_folder.read_card(first)
+        card = read_card(first)
         return first if card is None or card.steps == steps else self.directory / f"{MODEL_FOLDER}-{steps}"
 
     @contextmanager
@@ -102,17 +101,18 @@ class TrainingRun:
         move_into_place(made, folder)
 
     def register(
-        self,
-        folder: Path,
-        card: model_folder.Card,
-        tokenizer: Tokenizer,
-        *,
-        sources: Sequence[str],
-        counts: Mapping[str, Any],
+        self, model: LoadedModel, *, sources: Sequence[str], counts: Mapping[str, Any]
     ) -> ModelEntry:
-        """Register a folder as a version of the model named after the run."""
+        """Register a model, in its folder, as a version of the one named after the run.
+
+        Args:
+            model: with the card that the folder has.
+            sources: the files that it was trained on.
+            counts: of their records.
+        """
+        card = model.card
         return register_model(
-            folder,
+            Path(model.path),
             name=self.name,
             domain=self.domain,
             dataset=DatasetEntry(
@@ -121,7 +121,7 @@ class TrainingRun:
                 sources=tuple(sources),
                 counts=redact_small_counts(counts, self.sensitive),
             ),
-            tokenizer=tokenizer_entry(tokenizer),
+            tokenizer=tokenizer_entry(model.tokenizer),
             masking={} if card.head else card.masking,
             init=card.parent,
             run_id=card.run_id,
