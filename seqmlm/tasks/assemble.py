@@ -37,8 +37,6 @@ from seqmlm.engine.optimizer import module_tensors, restore_module
 from seqmlm.engine.packing import RowDataset, RowPlanner
 from seqmlm.engine.pseudolikelihood import Aligned, LinearLoop, prepared
 from seqmlm.engine.shapes import LAYERS, PATTERN_KEYS
-from seqmlm.engine.types import Sequences
-from seqmlm.engine.units import Units
 from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.bits import memorization_gap, unigram, unit_bits
 from seqmlm.inference import model_folder
@@ -120,17 +118,8 @@ class Training:
     @cached_property
     def evaluator(self) -> Evaluator:
         """What measures the model."""
-        units = self.corpus.tokenizer.units
-        return Evaluator(
-            validation=self.corpus.validation,
-            train=self.corpus.train,
-            unigram=self.corpus.unigram,
-            records=self.config.train.evaluation_records,
-            corruptor=self.corruptor,
-            seed=self.config.seed,
-            tokens_per_batch=self.config.row_tokens,
-            units=units,
-        )
+        train, tokens = self.config.train, self.config.row_tokens
+        return Evaluator(self.corpus, self.corruptor, train.evaluation_records, tokens, self.config.seed)
 
     def check(self, world: int) -> None:
         """Make what trains, and refuse a number of processes of which some would be idle.
@@ -246,58 +235,57 @@ def _initial(init: str, tokenizer: Tokenizer) -> MaskedRows:
 # Evaluation: bits per unit, during a training and after it
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Evaluator:
     """Bits per unit on validation sequences; callable, as the loop wants it.
 
     Args:
-        validation: held-out sequences.
-        train: sequences trained on, for the memorization gap.
-        unigram: (K,) add-one unigram probabilities of the training split, see `Units.frequencies`.
-        records: validation sequences read each time (the final evaluation reads four times as many).
+        corpus: with the sequences held out, and those trained on.
         corruptor: the training's; if its masks are static, the memorization gap is reported too.
-        seed: of the masked positions, so that every evaluation of a run masks the same units.
+        records: validation sequences read each time (the final evaluation reads four times as many).
         tokens_per_batch: budget of a forward pass.
-        units: how units are hidden and read back.
+        seed: of the masked positions, so that every evaluation of a run masks the same units.
     """
 
-    validation: Sequences
-    train: Sequences
-    unigram: NDArray[np.float64]
-    records: int
+    corpus: Corpus
     corruptor: Corruptor
-    seed: int
+    records: int
     tokens_per_batch: int
-    units: Units
+    seed: int
 
     def __call__(self, rows: MaskedRows | LinearRows) -> dict[str, float]:
         """The evaluation during training."""
         return self._measure(rows, self.records)
 
-    def final(self, rows: MaskedRows | LinearRows, tokens: int | None = None) -> dict[str, float]:
+    def final(self, rows: MaskedRows | LinearRows, tokens: int | None) -> dict[str, float]:
         """The evaluation after training, on more sequences: so many tokens, where their number is given."""
         records = FINAL_FACTOR * self.records
         if tokens is not None:
-            records = min(
-                records, max(_FEWEST, int(tokens / max(1.0, float(self.validation.lengths.mean()))))
-            )
+            mean = max(1.0, float(self.corpus.validation.lengths.mean()))
+            records = min(records, max(_FEWEST, int(tokens / mean)))
         return self._measure(rows, records)
 
     def _measure(self, rows: MaskedRows | LinearRows, records: int) -> dict[str, float]:
-        ask = Conditionals(rows, tokens_per_batch=self.tokens_per_batch)
-        chosen = evenly(len(self.validation), records)
-        report = unit_bits(
-            ask, self.validation, chosen, unigram=self.unigram, seed=self.seed, units=self.units
-        ).report()
+        ask, held, train = self.ask(rows), self.corpus.validation, self.corpus.train
+        some, units = evenly(len(held), records), self.corpus.tokenizer.units
+        bits = unit_bits(ask, held, some, unigram=self._unigram, seed=self.seed, units=units).report()
         values = {
-            "eval/loss": report.loss,
-            _BITS: report.bits_per_unit,
-            "eval/unigram_bits_per_unit": report.unigram_bits_per_unit,
+            "eval/loss": bits.loss,
+            _BITS: bits.bits_per_unit,
+            "eval/unigram_bits_per_unit": bits.unigram_bits_per_unit,
         }
         if not self.corruptor.config.dynamic:
-            seen = evenly(len(self.train), records)
-            values["train/memorization_gap"] = memorization_gap(ask, self.train, seen, self.corruptor)
+            seen = evenly(len(train), records)
+            values["train/memorization_gap"] = memorization_gap(ask, train, seen, self.corruptor)
         return values
+
+    def ask(self, rows: MaskedRows | LinearRows) -> Conditionals:
+        """What answers for the model."""
+        return Conditionals(rows, tokens_per_batch=self.tokens_per_batch)
+
+    @cached_property
+    def _unigram(self) -> NDArray[np.float64]:
+        return self.corpus.unigram
 
 
 _BITS = "eval/bits_per_unit"

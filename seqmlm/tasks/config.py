@@ -6,7 +6,7 @@ import inspect
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from seqmlm import plugins
@@ -273,24 +273,17 @@ def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig
         if isinstance(values["model"], dict) and isinstance(values["model"].get(key), str):
             values["model"][key] = plugins.newest(known, values["model"][key])
     config = from_dict(PretrainConfig, values)
-    if domain.sensitive and not config.data.sensitive:
+    data, masking, tokenizer, train = config.data, config.masking, config.tokenizer, config.train
+    if domain.sensitive and not data.sensitive:
         raise UsageError(
             f"data.sensitive cannot be switched off in the {domain.name} domain: its data concern people"
         )
-    discreet = plugins.tokenizer_class(config.tokenizer.name).sensitive_options
-    if config.data.sensitive and discreet:
-        options = {**discreet, **config.tokenizer.options}
-        values["tokenizer"] = merge(values["tokenizer"], {"options": options})
-    if config.tokenizer.path is None and (wanted := domain.tokenizer_options(config.data.options)):
-        values["tokenizer"] = merge(values["tokenizer"], {"options": wanted})
-    values["masking"] = merge(values["masking"], {"options": _masker_options(config.masking)})
-    values["tokenizer"] = merge(
-        values["tokenizer"], {"options": _tokenizer_options(from_dict(PretrainConfig, values).tokenizer)}
-    )
-    domain.check_request(config.data.format, config.data.options)
-    if all(getattr(config.train, limit) is None for limit in LIMITS):
-        values["train"] = merge(values.get("train", {}), {"max_steps": DEFAULT_STEPS})
-    return from_dict(PretrainConfig, values)
+    masking = replace(masking, options=_masker_options(masking))
+    tokenizer = replace(tokenizer, options=_tokenizer_options(tokenizer, data, domain))
+    domain.check_request(data.format, data.options)
+    if all(getattr(train, limit) is None for limit in LIMITS):
+        train = replace(train, max_steps=DEFAULT_STEPS)
+    return replace(config, masking=masking, tokenizer=tokenizer, train=train)
 
 
 def _masker_options(config: MaskingConfig) -> dict[str, Any]:
@@ -306,15 +299,18 @@ def _masker_options(config: MaskingConfig) -> dict[str, Any]:
     return {**config.options, **arguments_of(kind.__init__, given, "masking.options")}
 
 
-def _tokenizer_options(config: TokenizerConfig) -> dict[str, Any]:
+def _tokenizer_options(config: TokenizerConfig, data: DataConfig, domain: Domain) -> dict[str, Any]:
     """The options of a tokenizer that is made for the data, of the kinds that it takes.
 
     Raises:
         UsageError: an unknown option, or a value of another kind.
     """
-    kind, given = plugins.tokenizer_class(config.name), dict(config.options)
+    kind = plugins.tokenizer_class(config.name)
+    discreet = kind.sensitive_options if data.sensitive else {}
+    given = {**config.options, **discreet, **config.options}
     if config.path is not None:
         return given
+    given = merge(given, domain.tokenizer_options(data.options))
     given = arguments_of(kind.train if kind.trainable else kind.__init__, given, "tokenizer.options")
     if kind.trainable:
         try:

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from seqmlm.anomaly.levels import WHOLE, Level
 from seqmlm.data.splits import evenly
-from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.types import Sequences
 from seqmlm.errors import StateError
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import store_trained_on
@@ -92,7 +90,15 @@ def finalize(
         ) from None
     track_model(tracked, entry, values, dataset=next(iter(corpus.shown.values())))
     with run.writing():
-        _artifacts(run, model, corpus.validation, evaluator.tokens_per_batch, tracked)
+        plot = run.directory / "loss.png"
+        loss_plot(read_metrics(run.directory / METRICS), plot, run.name)
+        tracked.artifact(plot)
+        if not run.sensitive:
+            some = evenly(len(corpus.validation), SHOWN_PREDICTIONS)
+            text = sample_predictions(evaluator.ask(model.rows), model, corpus.validation, some)
+            shown = run.directory / "predictions.txt"
+            shown.write_text(text, encoding="utf-8")
+            tracked.artifact(shown)
     return entry.version, values
 
 
@@ -134,18 +140,3 @@ def counts_verdict(levels: Sequence[Level], *, better: bool) -> str:
 def _register_calibrations(workspace: Workspace, entry: ModelEntry) -> None:
     with Registry(workspace) as registry:
         register_calibrations(registry, entry)
-
-
-def _artifacts(
-    run: TrainingRun, model: LoadedModel, validation: Sequences, tokens: int, tracked: TrackedRun
-) -> None:
-    plot, shown = run.directory / "loss.png", run.directory / "predictions.txt"
-    loss_plot(read_metrics(run.directory / METRICS), plot, run.name)
-    tracked.artifact(plot)
-    if run.sensitive:
-        return
-    ask = Conditionals(model.rows, tokens_per_batch=tokens)
-    some = evenly(len(validation), SHOWN_PREDICTIONS)
-    text = sample_predictions(ask, model.domain, model.tokenizer, validation, some, model.card.seed)
-    shown.write_text(text, encoding="utf-8")
-    tracked.artifact(shown)

@@ -75,15 +75,9 @@ class TrainRequest:
         named = "size" in self.asked.get("model", {}) or model.init or SHAPE_KEYS & set(model.overrides)
         return config.train.max_time is not None and not named
 
-    def resolved(self, saved: Mapping[str, Any], **more: Any) -> PretrainConfig:
-        """The settings, resolved.
-
-        Args:
-            saved: of the run that is resumed.
-            more: sections that are asked for beside what the user does.
-        """
-        asked = merge(self.asked, more)
-        train = asked.get("train")
+    def resolved(self, saved: Mapping[str, Any]) -> PretrainConfig:
+        """The settings, resolved; `saved` are those of the run that is resumed."""
+        asked, train = self.asked, self.asked.get("train")
         if saved and isinstance(train, Mapping) and any(limit in train for limit in LIMITS):
             # A new limit replaces the old ones: the first limit reached would stop the training.
             saved = merge(saved, {"train": dict.fromkeys(LIMITS)})
@@ -167,17 +161,14 @@ def plan(request: TrainRequest, workspace: Workspace, processes: int = 1) -> Pla
         _check_unchanged(name, saved, to_dict(config))
         return Plan(config=config, name=name, directory=directory, resume=True)
     now = time.strftime("%Y%m%d-%H%M%S")
-    config = complete(request.resolved({}), workspace)
-    of_sizes = []
-    if request.leaves_size(config):
-        for size in SIZES:
-            own = request.resolved({}, model={"size": size})
-            # Not read again: standard input, say, is empty now.
-            read = replace(own, data=config.data, tokenizer=config.tokenizer, masking=config.masking)
-            of_sizes.append(complete(_divided(read, processes), workspace))
+    own = request.resolved({})
+    configs = [complete(own, workspace)]
+    for size in SIZES if request.leaves_size(own) else ():
+        # What was read is kept: standard input, say, is empty now.
+        of_size = replace(configs[0], model=replace(own.model, size=size), train=own.train)
+        configs.append(complete(_divided(of_size, processes), workspace))
     first, *candidates = (
-        _new(request.name or f"{one.domain}-{one.model.size}-{now}", one, workspace)
-        for one in (config, *of_sizes)
+        _new(request.name or f"{one.domain}-{one.model.size}-{now}", one, workspace) for one in configs
     )
     return replace(first, candidates=tuple(candidates))
 

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.loop import Observer, StepReport
 from seqmlm.engine.randomness import EVALUATION, rng
@@ -18,7 +17,7 @@ from seqmlm.engine.reductions import TopIds
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import printable
-from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.tracking import TrackedRun
 
 __all__ = ["Console", "Recorder", "SilentConsole", "StepReport"]
@@ -52,18 +51,6 @@ class SilentConsole(Console):
     """Prints nothing."""
 
 
-def step_metrics(report: StepReport) -> dict[str, float]:
-    """The values of a step under their MLflow names."""
-    return {
-        "train/loss": report.loss,
-        "grad_norm": report.grad_norm,
-        "learning_rate": report.learning_rate,
-        "tokens_per_second": report.tokens_per_second,
-        "fill": report.fill,
-        "tokens": float(report.tokens),
-    }
-
-
 class Recorder(Observer):
     """Passes the reports of the loop to the tracked run and the console; a checkpoint is its own record."""
 
@@ -76,8 +63,10 @@ class Recorder(Observer):
             # A resumed run that found no checkpoint starts from the first step.
             self.run.cut_metrics(report.step - 1)
             self._first = False
-        details = {"masked": report.masked, "epoch": report.epoch, "skipped": report.skipped}
-        self.run.log_metrics(report.step, step_metrics(report), {**details, "seconds": report.seconds})
+        same = ("grad_norm", "learning_rate", "tokens_per_second", "fill", "tokens")
+        values = {"train/loss": report.loss, **{name: float(getattr(report, name)) for name in same}}
+        details = {name: getattr(report, name) for name in ("masked", "epoch", "skipped", "seconds")}
+        self.run.log_metrics(report.step, values, details)
         self.console.step(report, self.total(report))
 
     def on_evaluation(self, step: int, values: Mapping[str, float]) -> None:
@@ -153,26 +142,21 @@ def loss_plot(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> N
 
 
 def sample_predictions(
-    conditionals: Conditionals,
-    domain: Domain,
-    tokenizer: Tokenizer,
-    sequences: Sequences,
-    indices: Sequence[int],
-    seed: int,
+    conditionals: Conditionals, model: LoadedModel, sequences: Sequences, indices: Sequence[int]
 ) -> str:
     """A few validation sequences as text: true, masked, and with the model's predictions.
 
     The text is decoded from the ids, since prepared data keep no text. Must not be called for sensitive data.
     """
-    blocks = []
+    blocks, tokenizer = [], model.tokenizer
     for index in indices:
         encoding = sequences[index]
         raw, spans = tokenizer.respelled(encoding)
-        query = tokenizer.units.hide(encoding, 0.15, rng(seed, 0, index, EVALUATION))
+        query = tokenizer.units.hide(encoding, 0.15, rng(model.card.seed, 0, index, EVALUATION))
         if query is None:
             continue
         answer = next(conditionals.ask([query], [TopIds(1)]))
         best = answer.values[TopIds.name][:, 0].astype(np.int32)
-        shown = domain.show(tokenizer, raw, replace(encoding, spans=spans), query.asked, best)
+        shown = model.domain.show(tokenizer, raw, replace(encoding, spans=spans), query.asked, best)
         blocks.append(printable(shown, lines=True))
     return "\n\n".join(blocks) + "\n"
