@@ -12,12 +12,11 @@ from seqmlm import plugins
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.loop import measured_speed
-from seqmlm.engine.schedule import LoopConfig
 from seqmlm.errors import UsageError
 from seqmlm.tasks.assemble import Training
 from seqmlm.tasks.corpus import CorpusReader
 from seqmlm.tasks.launch import TrainRequest, agreed_plan
-from seqmlm.tasks.observers import Console
+from seqmlm.tasks.observers import Console, expected_steps
 from seqmlm.tasks.sizing import sized
 from seqmlm.workspace import Workspace
 
@@ -48,7 +47,7 @@ def dry_run(request: TrainRequest, console: Console) -> dict[str, Any]:
     size = {"size": model.size if model.init is None else "as loaded"}
     report = _data_report(training) | size | _batch_report(training, processes.device)
     step = report["seconds_per_step"]
-    steps = _steps(training.loop, report["steps_per_epoch"], step)
+    steps = round(expected_steps(training.loop, step=step, epoch=report["steps_per_epoch"]))
     return report | {"steps": steps, "estimated_minutes": round(steps * step / 60, 1)}
 
 
@@ -95,15 +94,3 @@ def _batch_report(training: Training, where: torch.device) -> dict[str, Any]:
         "tokens_per_second": round(speed),
         "estimated_memory_mib": round(needed / MEBIBYTE),
     }
-
-
-def _steps(loop: LoopConfig, per_epoch: int, step_seconds: float) -> int:
-    """Optimizer steps until the first limit."""
-    limits = []
-    if loop.max_steps is not None:
-        limits.append(loop.max_steps)
-    if loop.epochs is not None:
-        limits.append(max(1, round(loop.epochs * per_epoch)))
-    if loop.max_seconds is not None:
-        limits.append(max(1, round(loop.max_seconds / max(step_seconds, 1e-9))))
-    return min(limits)

@@ -127,18 +127,8 @@ def agreed_plan(request: TrainRequest, workspace: Workspace, processes: Processe
     if processes.is_main:
         decided = plan(request, workspace, processes.world)
         Registry(workspace).close()  # refused now, not when the training has ended
-        plans = (decided, *decided.candidates)
-        text = json.dumps([{"name": p.name, "resume": p.resume, "config": to_dict(p.config)} for p in plans])
-    first, *candidates = (
-        Plan(
-            config=from_dict(PretrainConfig, values["config"]),
-            name=values["name"],
-            directory=workspace.run_dir(values["name"]),
-            resume=values["resume"],
-        )
-        for values in json.loads(processes.text_from_main(text))
-    )
-    return replace(first, candidates=tuple(candidates))
+        text = json.dumps(to_dict(decided))
+    return from_dict(Plan, json.loads(processes.text_from_main(text)))
 
 
 def plan(request: TrainRequest, workspace: Workspace, processes: int = 1) -> Plan:

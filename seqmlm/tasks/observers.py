@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,10 +52,16 @@ class SilentConsole(Console):
 
 
 class Recorder(Observer):
-    """Passes the reports of the loop to the tracked run and the console; a checkpoint is its own record."""
+    """Passes the reports of the loop to the tracked run and the console; a checkpoint is its own record.
 
-    def __init__(self, run: TrackedRun, console: Console, total: Callable[[StepReport], float]) -> None:
-        self.run, self.console, self.total = run, console, total
+    Args:
+        run, console: told.
+        loop: with the limits of the training.
+        epoch: tokens of one; None where it is a step.
+    """
+
+    def __init__(self, run: TrackedRun, console: Console, loop: LoopConfig, epoch: int | None) -> None:
+        self.run, self.console, self.loop, self.epoch = run, console, loop, epoch
         self._first = True
 
     def on_step(self, report: StepReport) -> None:
@@ -67,7 +73,9 @@ class Recorder(Observer):
         values = {"train/loss": report.loss, **{name: float(getattr(report, name)) for name in same}}
         details = {name: getattr(report, name) for name in ("masked", "epoch", "skipped", "seconds")}
         self.run.log_metrics(report.step, values, details)
-        self.console.step(report, self.total(report))
+        epoch = 1.0 if self.epoch is None else self.epoch * report.step / report.tokens
+        total = expected_steps(self.loop, step=report.seconds / report.step, epoch=epoch)
+        self.console.step(report, max(report.step, total))
 
     def on_evaluation(self, step: int, values: Mapping[str, float]) -> None:
         self.run.log_metrics(step, values)
@@ -86,22 +94,20 @@ class Recorder(Observer):
         self.run.set_tag(f"seqmlm.{kind}", json.dumps(detail, default=str))
 
 
-def expected_steps(loop: LoopConfig, epoch: int | None, report: StepReport) -> float:
+def expected_steps(loop: LoopConfig, *, step: float, epoch: float) -> float:
     """Estimate of the optimizer steps until the first limit.
 
     Args:
         loop: with the limits.
-        epoch: tokens of one; None where it is a step.
-        report: of a step.
+        step: seconds of one.
+        epoch: steps of one.
     """
-    limits: list[float] = []
-    if loop.max_steps is not None:
-        limits.append(loop.max_steps)
-    if loop.training_seconds is not None:
-        limits.append(report.step * loop.training_seconds / max(report.seconds, 1e-9))
-    if loop.epochs is not None:
-        limits.append(loop.epochs if epoch is None else report.step * loop.epochs * epoch / report.tokens)
-    return max(float(report.step), min(limits))
+    limits = [
+        *([] if loop.max_steps is None else [float(loop.max_steps)]),
+        *([] if loop.training_seconds is None else [loop.training_seconds / max(step, 1e-9)]),
+        *([] if loop.epochs is None else [loop.epochs * epoch]),
+    ]
+    return max(1.0, min(limits))
 
 
 def loss_plot(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:

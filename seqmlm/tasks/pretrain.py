@@ -31,7 +31,7 @@ from seqmlm.tasks.config import LIMITS
 from seqmlm.tasks.corpus import QUARANTINE, CorpusReader
 from seqmlm.tasks.finalize import finalize
 from seqmlm.tasks.launch import RUN_CONFIG, Plan, TrainRequest, agreed_plan
-from seqmlm.tasks.observers import Console, Recorder, expected_steps
+from seqmlm.tasks.observers import Console, Recorder
 from seqmlm.tasks.sizing import afterwards, sized
 from seqmlm.tasks.training_run import FINISHED, TrainingRun
 from seqmlm.tracking import TrackedRun
@@ -139,7 +139,7 @@ class Pretraining:
             return self._told(training.train(self.run, NullObserver(), world, self.say), is_main=False)
         epoch = None if training.config.model.is_linear else training.planner.tokens_per_epoch
         with self._tracked() as tracked:
-            observer = Recorder(tracked, self.console, partial(expected_steps, training.loop, epoch))
+            observer = Recorder(tracked, self.console, training.loop, epoch)
             outcome = training.train(self.run, observer, world, self.say)
             told = partial(self._told, outcome, run_id=tracked.run_id)
             if outcome.status == "killed":
@@ -157,8 +157,9 @@ class Pretraining:
                 path=str(self.run.version_folder(outcome.steps)),
             )
             after = afterwards(training.config.train.max_time, outcome)
-            end = (self.run, model, self.corpus, training.evaluator, after, tracked, self.console)
-            version, values = finalize(*end)
+            version, values = finalize(
+                self.run, model, self.corpus, training.evaluator, after, tracked, self.console
+            )
             self._conclude(model, version, values)
             return told(version=version, values=values)
 

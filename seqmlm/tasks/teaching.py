@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +35,7 @@ from seqmlm.tasks.assemble import Best
 from seqmlm.tasks.cases import Case, CaseRows, cases, drawn, outputs_of, predicted, truth_of
 from seqmlm.tasks.config import seconds
 from seqmlm.tasks.labelled import Parts
-from seqmlm.tasks.observers import Console, Recorder, expected_steps
+from seqmlm.tasks.observers import Console, Recorder
 from seqmlm.tasks.verdict import worth
 from seqmlm.tracking import TrackedRun
 
@@ -210,13 +209,12 @@ class Teacher:
             precision=asked.precision,
             seed=seed,
         )
-        expected = partial(expected_steps, config, planner.tokens_per_epoch)
         writes = self.processes.is_main
         best = Best(self._validated, folder / BEST, self.goal, resume=asked.resume, writes=writes)
         loop = Loop(
             *(rows, dataset, planner, config),
             directory=folder / "checkpoints",
-            observer=None if run is None else Recorder(run, console, expected),
+            observer=None if run is None else Recorder(run, console, config, planner.tokens_per_epoch),
             evaluate=best if validates else None,
             goal=self.goal if validates else None,
         )

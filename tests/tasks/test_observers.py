@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.engine.loop import StepReport
+from seqmlm.engine.schedule import LoopConfig
 from seqmlm.tasks.observers import EVENTS, Recorder
 from seqmlm.tracking import MetricsFile, read_metrics
 
@@ -49,7 +50,7 @@ def _report(step: int, loss: float = 2.0) -> StepReport:
 
 def _recorder(path: Path) -> tuple[Recorder, FakeRun, FakeConsole]:
     run, console = FakeRun(path), FakeConsole()
-    return Recorder(run, console, lambda report: 9.0), run, console  # type: ignore[arg-type]
+    return Recorder(run, console, LoopConfig(max_steps=9), 100), run, console  # type: ignore[arg-type]
 
 
 def test_a_resumed_run_repeats_no_line(tmp_path: Path) -> None:
