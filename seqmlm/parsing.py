@@ -120,3 +120,12 @@ def _values_of(node: Any, known: dict[int, int]) -> int:
         inner = (one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
         known[id(node)] = 1 + sum(_values_of(one, known) for one in inner)
     return known[id(node)]
+
+
+def word_list(text: str) -> tuple[str, ...]:
+    """The words of a text, for tables of names that would take a line each.
+
+    >>> word_list("ed er emer")
+    ('ed', 'er', 'emer')
+    """
+    return tuple(text.split())

@@ -11,7 +11,6 @@ import numpy as np
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids
 from seqmlm.engine.units import Units
 from seqmlm.tokenizers.nucleotide import (
-    BASES,
     CLS,
     FIRST,
     SEP,
@@ -21,6 +20,8 @@ from seqmlm.tokenizers.nucleotide import (
     NucleotideTokenizer,
     cut,
     kmer_complements,
+    kmers,
+    numbers,
 )
 
 if TYPE_CHECKING:
@@ -35,19 +36,21 @@ class BaseTokenizer(NucleotideTokenizer):
     """
 
     name: ClassVar[str] = "base.v1"
+    k: int = 1
+    """Bases of a token, which stands at its first one; of several, those of neighbouring tokens overlap."""
 
     @cached_property
     def tokens(self) -> Sequence[str]:  # type: ignore[override]
-        return (*SPECIALS, *BASES)
+        return (*SPECIALS, *kmers(self.k))
 
     @property
     def masking_facts(self) -> Mapping[str, Any]:
         """The bases of a token, and the id of the first one: the others follow in alphabetical order."""
-        return {"k": 1, "first": FIRST}
+        return {"k": self.k, "first": FIRST}
 
     @cached_property
     def _complement(self) -> Ids:
-        return np.concatenate([np.arange(FIRST, dtype=np.int32), FIRST + kmer_complements(1)])
+        return np.concatenate([np.arange(FIRST, dtype=np.int32), FIRST + kmer_complements(self.k)])
 
     @property
     def units(self) -> Units:
@@ -55,27 +58,43 @@ class BaseTokenizer(NucleotideTokenizer):
 
     @property
     def single_tokens(self) -> bool:
-        return True
+        return self.k == 1
 
     def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
-        ids = flat.codes + np.int32(FIRST)
-        ids[flat.codes == 4] = N
-        first, last = flat.starts - 1, flat.starts + flat.lengths
+        k, total = self.k, len(flat.codes)
+        ids = numbers(flat.codes, k) + np.int32(FIRST)
+        at = np.unique(np.flatnonzero(flat.codes == 4)[:, None] - np.arange(k))
+        ids[at[(at >= 0) & (at <= total - k)]] = N
+        first, last = flat.starts - 1, flat.starts + flat.lengths - k + 1
         ids[first], ids[last] = CLS, SEP
-        groups = np.arange(len(ids), dtype=np.int32)
+        groups = np.arange(total, dtype=np.int32)
         groups[1:-1] -= np.repeat(flat.starts.astype(np.int32), flat.lengths + 2)
-        spans = np.stack([groups, groups + 1], axis=1)
+        groups = groups[: len(ids)]
+        spans = np.stack([groups, groups + np.int32(k)], axis=1)
         spans[first] = spans[last] = 0
         groups[ids < FIRST] = SPECIAL_GROUP
-        weights = None if self._weight == 1 else self._weights.take(flat.letters)
+        weights = self._token_weights(flat)
         return cut(zip(first.tolist(), (last + 1).tolist(), strict=True), ids, groups, spans, weights)
+
+    def _token_weights(self, flat: Flat) -> Floats | None:
+        """The mean weight of each token's bases; None if case is ignored."""
+        if self._weight == 1:
+            return None
+        count = len(flat.codes) - self.k + 1
+        single = self._weights.take(flat.letters)
+        weights = single[:count].copy()
+        for offset in range(1, self.k):
+            weights += single[offset : offset + count]
+        weights /= self.k
+        weights[flat.starts - 1] = weights[flat.starts + flat.lengths - self.k + 1] = 1
+        return weights
 
     def _other_strand(self, ids: Ids) -> Ids | None:
         return self._complement[ids[::-1]]
 
     def _spans(self, ids: Ids, start: int) -> Ids:
         first = np.arange(start, start + len(ids), dtype=np.int32)
-        return np.stack([first, first + 1], axis=1)
+        return np.stack([first, first + np.int32(self.k)], axis=1)
 
     def _turned_weights(self, weights: Floats, ids: Ids, turned: Ids) -> Floats:
         return weights[::-1]

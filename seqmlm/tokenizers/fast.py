@@ -79,20 +79,18 @@ def every_base(tokens: Sequence[str], k: int) -> PreTrainedTokenizerFast:
     its own, then k - 1 times every word takes over the last letter of the word behind it, and the words at
     the end that could not grow are dropped.
     """
-    steps = [normalizers.Replace(letter, letter + " ") for letter in _LETTERS] if k > 1 else []
+    steps = [normalizers.Replace(letter, letter + " ") for letter in _LETTERS]
     for size in range(1, k):
         # A word's end, before a word whose letter number `size` is to be taken over.
         steps += [
             normalizers.Replace(Regex(rf" (?=[{_LETTERS}]{{{size - 1}}}{letter})"), letter + " ")
             for letter in _LETTERS
         ]
-    if k > 1:
-        steps.append(normalizers.Replace(Regex(rf"(?<![{_LETTERS}])[{_LETTERS}]{{1,{k - 1}}} "), ""))
-        steps.append(normalizers.Replace(Regex(rf"[{_LETTERS}]*N[{_LETTERS}]*"), "N"))
-    single = pre_tokenizers.Split(Regex("."), behavior="isolated")
+    steps.append(normalizers.Replace(Regex(rf"(?<![{_LETTERS}])[{_LETTERS}]{{1,{k - 1}}} "), ""))
+    steps.append(normalizers.Replace(Regex(rf"[{_LETTERS}]*N[{_LETTERS}]*"), "N"))
     backend = _word_level(tokens)
     backend.normalizer = _upper(steps)
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit() if k > 1 else single
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return _finished(backend, tokens)
 
 

@@ -15,7 +15,7 @@ import tokenizers
 from seqmlm.engine import foreign
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError
-from seqmlm.parsing import LARGEST_JSON, read_json
+from seqmlm.parsing import LARGEST_JSON, read_json, word_list
 from seqmlm.tokenizers.backend import BackendTokenizer, backend_content
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.residue import TOKENS as RESIDUE_TOKENS
@@ -83,28 +83,19 @@ def imported(reference: str | Path) -> Tokenizer:
     return HuggingFaceTokenizer(found)
 
 
-_CONTENT = (
-    *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"),
-    *("spiece.model", "sentencepiece.bpe.model"),
-)
+_CONTENT = word_list("tokenizer.json vocab.txt vocab.json merges.txt spiece.model sentencepiece.bpe.model")
 _CONFIGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 FILES = (*_CONTENT, *_CONFIGS)
 """What a tokenizer of a checkpoint is read from."""
 
 # Settings of a tokenizer that change its ids, beside those whose name ends in "_token"; all others (templates
 # of chats, files elsewhere, other classes' arguments) are not read.
-_SETTINGS = {
-    *("tokenizer_class", "model_max_length", "do_lower_case", "strip_accents", "tokenize_chinese_chars"),
-    *("do_basic_tokenize", "never_split", "add_prefix_space", "trim_offsets", "keep_accents", "remove_space"),
-    *(
-        "errors",
-        "added_tokens_decoder",
-        "additional_special_tokens",
-        "extra_special_tokens",
-        "split_special_tokens",
-    ),
-    *("clean_up_tokenization_spaces", "model_specific_special_tokens", "backend"),
-}
+_SETTINGS = word_list(
+    """tokenizer_class model_max_length do_lower_case strip_accents tokenize_chinese_chars do_basic_tokenize
+    never_split add_prefix_space trim_offsets keep_accents remove_space errors added_tokens_decoder
+    additional_special_tokens extra_special_tokens split_special_tokens clean_up_tokenization_spaces
+    model_specific_special_tokens backend"""
+)
 _CLASS = re.compile(r"\w*Tokenizer(Fast)?|TokenizersBackend")
 
 

@@ -26,6 +26,7 @@ from seqmlm.tokenizers.nucleotide import (
     cut,
     kmer_complements,
     kmers,
+    numbers,
 )
 
 if TYPE_CHECKING:
@@ -122,10 +123,7 @@ class KmerBlockTokenizer(SeveralBaseTokenizer):
         kept = ~bases | heads | (offset >= covered)
         ids = np.where(bases, codes + np.int32(FIRST), np.int32(N)).astype(np.int32)
         at = np.flatnonzero(heads)
-        numbers = np.zeros(len(at), dtype=np.int32)
-        for step in range(self.k):
-            numbers = numbers * 4 + codes[at + step]
-        ids[at] = self._first_kmer + numbers
+        ids[at] = self._first_kmer + numbers(codes, self.k)[at]
         ids[flat.starts - 1], ids[flat.starts + flat.lengths] = CLS, SEP
         kept[0] = kept[-1] = False
         before = np.concatenate([[0], np.cumsum(kept)])

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from math import floor, log10
 from typing import Any, Self
 
+from seqmlm.parsing import word_list
 from seqmlm.tokenizers.drain import TemplateCounts, Templates, Words, hardly_new
 
 Pairs = tuple[tuple[str, str], ...]
@@ -35,17 +36,7 @@ _PAIRS = re.compile(rf"\s*{_PAIR}(?:,?\s+{_PAIR})+\s*")
 _ONE = re.compile(r'([A-Za-z_@][\w.@/-]*)=(?:"((?:[^"\\]|\\.)*)"|([^\s"]*))')
 _MESSAGES = ("message", "msg", "event", "@message", "body", "text")
 _TIMES = re.compile(r"(?:@?timestamp|ts|time|date|datetime|asctime|time_(?:local|iso8601)|@version)")
-_FIRST = (
-    "status",
-    "status_code",
-    "code",
-    "method",
-    "request_method",
-    "level",
-    "severity",
-    "component",
-    "service",
-)
+_FIRST = word_list("status status_code code method request_method level severity component service")
 _PATH = re.compile(r"(?:.*[._])?(?:path|uri|url|request_uri|route|endpoint)")
 _MEASURE = re.compile(
     r"(?:.*[._])?(?:size|bytes|bytes_sent|body_bytes_sent|length|duration|latency|elapsed|took|rt|urt|\w+_time"

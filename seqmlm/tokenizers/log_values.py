@@ -23,6 +23,7 @@ import numpy as np
 
 from seqmlm.engine.types import Ids
 from seqmlm.errors import DataError, UsageError
+from seqmlm.parsing import word_list
 from seqmlm.tokenizers.drain import TemplateCounts, commonest
 
 _HEX = "[0-9A-Fa-f]"
@@ -333,57 +334,10 @@ _LIKE_SECRETS = re.compile(
     r"|(?<!\S)(?P<mixed>(?=\S{0,63}[a-z])(?=\S{0,63}[0-9])(?=\S{1,63}[!@^*%])[\w!@^*%$+~?.-]{8,64})(?!\S)"
 )
 # Without one of these in lower case a line has nothing of that: looking for them takes a tenth of the time.
-_SIGNS = (
-    *(
-        "pass",
-        "pwd",
-        "secret",
-        "token",
-        "jwt",
-        "key",
-        "auth",
-        "cred",
-        "otp",
-        "pin",
-        "cvv",
-        "cvc",
-        "ssn",
-        "iban",
-    ),
-    *(
-        "bearer",
-        "basic",
-        "cookie",
-        "@",
-        "!",
-        "^",
-        "*",
-        "%",
-        "eyj",
-        "akia",
-        "asia",
-        "agpa",
-        "aida",
-        "aroa",
-        "anpa",
-    ),
-    *(
-        "ghp_",
-        "gho_",
-        "ghu_",
-        "ghs_",
-        "ghr_",
-        "_pat_",
-        "glpat-",
-        "xox",
-        "sk-",
-        "sk_",
-        "pk-",
-        "pk_",
-        "rk-",
-        "rk_",
-    ),
-    *("aiza", "npm_", "hf_", "sg.", "ya"),
+_SIGNS = word_list(
+    """pass pwd secret token jwt key auth cred otp pin cvv cvc ssn iban bearer basic cookie @ ! ^ * % eyj
+    akia asia agpa aida aroa anpa ghp_ gho_ ghu_ ghs_ ghr_ _pat_ glpat- xox sk- sk_ pk- pk_ rk- rk_ aiza
+    npm_ hf_ sg. ya"""
 )
 _RUN = re.compile(r"[0-9A-Za-z+/=_~-]{8,}")
 _LETTERS_AND_DIGITS = re.compile(r"[0-9A-Za-z]{8,}")

@@ -200,6 +200,16 @@ def kmers(k: int) -> list[str]:
     return spelled
 
 
+def numbers(codes: NDArray[np.int32], k: int) -> Ids:
+    """(T - k + 1,) the number of the k-mer that begins at each of T letters; undefined across N and ends."""
+    count = len(codes) - k + 1
+    found = codes[:count].copy()
+    for offset in range(1, k):
+        found *= 4
+        found += codes[offset : offset + count]
+    return found
+
+
 def kmer_complements(k: int) -> Ids:
     """(4^k,) the number of each k-mer's reverse complement."""
     numbers = np.arange(4**k, dtype=np.int32)

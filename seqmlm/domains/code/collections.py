@@ -23,6 +23,7 @@ from seqmlm.data.readers.tables import json_value, missing, record_from, torn, t
 from seqmlm.data.record import Record
 from seqmlm.domains.code.source import broken_line, package_of_file, unwritten
 from seqmlm.errors import DataError
+from seqmlm.parsing import word_list
 from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
 
 _MAGIC = ("%", "!", "?")
@@ -129,16 +130,7 @@ _GAP = re.compile(r"[,\s]*")
 _ITEM = re.compile(r"\n[^\S\n]*(?=\{)")  # begins once in a run of blank lines, which may be very long
 _LONGEST_WORD = 16  # characters: -Infinity, \ud83d\ude00
 _FILL = 1 << 16
-_FIELDS = (
-    "code",
-    "func",
-    "original_string",
-    "whole_func_string",
-    "content",
-    "code_tokens",
-    "pl_tokens",
-    "text",
-)
+_FIELDS = word_list("code func original_string whole_func_string content code_tokens pl_tokens text")
 _IDS = ("idx", "id", "func_name", "name")
 _DOCUMENTS = ("repo", "repo_name", "repository_name", "nwo")
 

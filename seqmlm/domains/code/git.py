@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Self
 
 from seqmlm.errors import DataError, UsageError
+from seqmlm.parsing import word_list
 
 _TIMEOUT = 300  # seconds for one command of git
 _LONGEST_NAME = 1 << 16  # bytes read of a file that holds one path
@@ -39,17 +40,10 @@ _COPIED_OF_TREE = ("*HEAD", "index", "sharedindex.*", "info/sparse-checkout", "l
 _LINKED = ("refs/*", "logs/refs", "reftable")
 _LINKED_OF_TREE = ("refs/bisect", "refs/worktree", "refs/rewritten")
 _QUOTES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
-_DIFF = (
-    "--no-color",
-    "--no-ext-diff",
-    "--no-textconv",
-    "--relative",
-    "--find-renames",
-    "--unified=0",
-    "--src-prefix=a/",
-    "--dst-prefix=b/",
-    "--diff-filter=AMDR",
-    "--ignore-submodules=all",  # or git would run inside them, with their configuration
+# Submodules are left out, or git would run inside them, with their configuration.
+_DIFF = word_list(
+    """--no-color --no-ext-diff --no-textconv --relative --find-renames --unified=0 --src-prefix=a/
+    --dst-prefix=b/ --diff-filter=AMDR --ignore-submodules=all"""
 )
 
 

@@ -21,25 +21,15 @@ import numpy as np
 from seqmlm.domains.code import formulas
 from seqmlm.domains.code.syntax import syntax
 from seqmlm.domains.samples import Sample, checked_count, write_sample
+from seqmlm.parsing import word_list
 
 KINDS = ("operator", "operands", "variable", "exception")
-NOUNS = (
-    *("price", "score", "weight", "node", "record", "order", "packet", "sensor", "sample", "ticket"),
-    *("invoice", "token", "vector", "window", "message", "worker", "job", "route", "signal", "pixel"),
+NOUNS = word_list(
+    """price score weight node record order packet sensor sample ticket invoice token vector window
+    message worker job route signal pixel"""
 )
 VERBS = ("handle", "process", "store", "check", "update", "prepare", "collect", "report")
-TOPICS = (
-    "billing",
-    "network",
-    "storage",
-    "vision",
-    "planning",
-    "queueing",
-    "metrics",
-    "parsing",
-    "routing",
-    "audio",
-)
+TOPICS = word_list("billing network storage vision planning queueing metrics parsing routing audio")
 _SLOT = re.compile(r"<(operator|operands|variable|exception):([^|<>]+|[<>]=?)((?:\|(?:[^|<>]+|[<>]=?))+)>")
 
 

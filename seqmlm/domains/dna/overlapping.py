@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from seqmlm.engine.masking.base import Outcome, RateMasker, check_share, draw, eligible_tokens
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, Rows
-from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Floats, Ids, Longs, TokenSpace, ranges
+from seqmlm.engine.types import Bools, Encoding, Ids, Longs, TokenSpace, ranges
 from seqmlm.engine.units import (
     EXACT,
     QUERY_TOKENS,
@@ -36,17 +36,10 @@ from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.nucleotide import (
     BASES,
-    CLS,
     FIRST,
-    SEP,
-    SPECIALS,
     Bases,
     Flat,
-    N,
     checked,
-    cut,
-    kmer_complements,
-    kmers,
     read_shares,
 )
 
@@ -81,25 +74,8 @@ class KmerTokenizer(BaseTokenizer):
         return {"k": self.k, **super().options}
 
     @cached_property
-    def tokens(self) -> Sequence[str]:  # type: ignore[override]
-        return (*SPECIALS, *kmers(self.k))
-
-    @property
-    def masking_facts(self) -> Mapping[str, Any]:
-        """k, and the id of the first k-mer: the others follow in alphabetical order."""
-        return {"k": self.k, "first": FIRST}
-
-    @cached_property
-    def _complement(self) -> Ids:
-        return np.concatenate([np.arange(FIRST, dtype=np.int32), FIRST + kmer_complements(self.k)])
-
-    @cached_property
     def units(self) -> OverlappingUnits:  # type: ignore[override]
         return OverlappingUnits(self.space, k=self.k, first=FIRST)
-
-    @property
-    def single_tokens(self) -> bool:
-        return False
 
     def unhidden(self, masker: type[Any]) -> str | None:
         if issubclass(masker, KmerSpan):
@@ -125,45 +101,7 @@ class KmerTokenizer(BaseTokenizer):
                 f"a sequence of fewer than {self.k} bases, which has no {self.k}-mer",
                 remedy="leave it out, or use the tokenizer base.v1",
             )
-        k, total = self.k, len(flat.codes)
-        ids = self._numbers(flat) + np.int32(FIRST)
-        at = np.unique(np.flatnonzero(flat.codes == 4)[:, None] - np.arange(k))
-        ids[at[(at >= 0) & (at <= total - k)]] = N
-        first, last = flat.starts - 1, flat.starts + flat.lengths - k + 1
-        ids[first], ids[last] = CLS, SEP
-        groups = np.arange(total, dtype=np.int32)
-        groups[1:-1] -= np.repeat(flat.starts.astype(np.int32), flat.lengths + 2)
-        groups = groups[: len(ids)]
-        spans = np.stack([groups, groups + np.int32(k)], axis=1)
-        spans[first] = spans[last] = 0
-        groups[ids < FIRST] = SPECIAL_GROUP
-        weights = self._token_weights(flat)
-        return cut(zip(first.tolist(), (last + 1).tolist(), strict=True), ids, groups, spans, weights)
-
-    def _numbers(self, flat: Flat) -> Ids:
-        """(T - k + 1,) the number of the k-mer that begins at each letter; undefined across N and ends."""
-        count = len(flat.codes) - self.k + 1
-        numbers = flat.codes[:count].copy()
-        for offset in range(1, self.k):
-            numbers *= 4
-            numbers += flat.codes[offset : offset + count]
-        return numbers
-
-    def _token_weights(self, flat: Flat) -> Floats | None:
-        """The mean weight of each token's bases; None if case is ignored."""
-        if self._weight == 1:
-            return None
-        count = len(flat.codes) - self.k + 1
-        single = self._weights.take(flat.letters)
-        weights = single[:count].copy()
-        for offset in range(1, self.k):
-            weights += single[offset : offset + count]
-        weights /= self.k
-        weights[flat.starts - 1] = weights[flat.starts + flat.lengths - self.k + 1] = 1
-        return weights
-
-    def _spans(self, ids: Ids, start: int) -> Ids:
-        return super()._spans(ids, start) + np.array([0, self.k - 1], dtype=np.int32)
+        return super()._encode(raws, flat)
 
     def hf(self) -> PreTrainedTokenizerFast:
         from seqmlm.tokenizers.fast import every_base

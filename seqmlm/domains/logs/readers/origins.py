@@ -13,27 +13,18 @@ from functools import cache
 from typing import Any
 
 from seqmlm.data.severities import SYSLOG, highest, severity
+from seqmlm.parsing import word_list
 
 Origin = tuple[str, str, str]
 """Severity, host, service; "" for what is not said."""
 
 NOTHING: Origin = ("", "", "")
 
-_SEVERITY = (
-    "severity",
-    "level",
-    "loglevel",
-    "log_level",
-    "lvl",
-    "levelname",
-    "severity_text",
-    "log.level",
-    "priority",
-)
-_HOST = ("host", "hostname", "_hostname", "host.name", "node", "nodename")
-_SERVICE = (
-    *("service", "service.name", "service_name", "component", "application", "app", "unit"),
-    *("_systemd_unit", "syslog_identifier", "logger", "program"),
+_SEVERITY = word_list("severity level loglevel log_level lvl levelname severity_text log.level priority")
+_HOST = word_list("host hostname _hostname host.name node nodename")
+_SERVICE = word_list(
+    """service service.name service_name component application app unit _systemd_unit syslog_identifier logger
+    program"""
 )
 _WITHIN = re.compile(
     r"(?<![\w.-])\"?(?:(level|severity|lvl|loglevel|log_level)|(service|component))\"?(?:=| ?: ?(?=\"))"
