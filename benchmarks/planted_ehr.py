@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from seqmlm.domains.ehr.readers.histories import History, is_birth, is_death
+from seqmlm.tokenizers.events_history import History, is_birth, is_death
 from seqmlm.tokenizers.events_vocabulary import vocabulary_of
 
 

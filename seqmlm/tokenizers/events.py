@@ -26,6 +26,7 @@ from seqmlm.engine.windows import windows, windows_at
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.parsing import read_json
 from seqmlm.tokenizers.base import Tokenizer, options_of, read_card
+from seqmlm.tokenizers.events_history import History, is_birth
 from seqmlm.tokenizers.events_layout import (
     CLS,
     FIRST_INTERVAL,
@@ -43,12 +44,10 @@ from seqmlm.tokenizers.events_units import SAME, unit
 from seqmlm.tokenizers.events_vocabulary import (
     INTERVALS,
     SPECIAL,
-    HistoryLike,
     Learning,
     Vocabulary,
     family,
     into,
-    is_birth,
     learn,
     spell,
     vocabulary_of,
@@ -110,9 +109,7 @@ class EventsTokenizer(Tokenizer):
         )
 
     @classmethod
-    def train(
-        cls, texts: Iterable[HistoryLike], *, vocabulary_size: int | None = None, **options: Any
-    ) -> Self:
+    def train(cls, texts: Iterable[History], *, vocabulary_size: int | None = None, **options: Any) -> Self:
         """Learn codes, families and value bins from histories.
 
         Args:
@@ -162,11 +159,11 @@ class EventsTokenizer(Tokenizer):
             "parents": {int(token): int(parent[token]) for token in np.flatnonzero(parent >= 0)},
         }
 
-    def encode_batch(self, raws: Sequence[HistoryLike]) -> list[Encoding]:
+    def encode_batch(self, raws: Sequence[History]) -> list[Encoding]:
         """Encode histories; see the class for the tokens."""
         return lay_out(self._events(raws), self._tables) if raws else []
 
-    def _events(self, raws: Sequence[HistoryLike]) -> Events:
+    def _events(self, raws: Sequence[History]) -> Events:
         """The events of a batch as flat columns."""
         events = list(chain.from_iterable(raw.events for raw in raws))
         lexicon, count = self._lexicon, len(events)

@@ -16,60 +16,22 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from seqmlm.errors import DataError, UsageError
+from seqmlm.tokenizers.events_history import History, is_birth
 from seqmlm.tokenizers.events_units import Conversion, conversion, unit
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[VS]", "[VE]")
 # CEHR-BERT's artificial time tokens (Pang et al. 2021): weeks, months, "long term" since the last visit.
 INTERVALS = (*(f"W{n}" for n in range(4)), *(f"M{n}" for n in range(1, 12)), "LT")
-BIRTH = "MEDS_BIRTH"
 
 # Vocabularies whose codes begin with their category; a code with a dot ("E11.9") is treated alike.
 _HIERARCHICAL = re.compile(r"(?:^|[/_ ])(?:ICD|ATC|ICPC|READ|OPCS)", re.IGNORECASE)
 _DOTTED = re.compile(r"[A-Z]?\d[0-9A-Z]{1,2}\.[0-9A-Z]{1,4}|[A-Z]?\d[0-9A-Z]{1,2}")
 _PREFIX = 3  # characters of a category
-
-
-class EventLike(Protocol):
-    """The fields read of an event; see `seqmlm.domains.ehr.readers.histories.Event`."""
-
-    @property
-    def time(self) -> float | None: ...
-    @property
-    def code(self) -> str: ...
-    @property
-    def value(self) -> float | None: ...
-    @property
-    def text(self) -> str | None: ...
-    @property
-    def unit(self) -> str | None: ...
-    @property
-    def visit(self) -> str | None: ...
-    @property
-    def kind(self) -> str: ...
-
-
-class HistoryLike(Protocol):
-    """The fields read of a subject; see `seqmlm.domains.ehr.readers.histories.History`."""
-
-    @property
-    def subject(self) -> str: ...
-    @property
-    def birth(self) -> float | None: ...
-    @property
-    def events(self) -> tuple[EventLike, ...]: ...
-    @property
-    def meanings(self) -> Mapping[str, str]: ...
-    def code_spans(self) -> list[tuple[int, int]]: ...
-
-
-def is_birth(code: str) -> bool:
-    """Whether a code is a birth, which is represented by the age instead of a token."""
-    return code.startswith(BIRTH) and code[len(BIRTH) :][:2] in ("", "//")
 
 
 def vocabulary_of(code: str) -> str:
@@ -184,7 +146,7 @@ class Learning:
                 raise UsageError(f"tokenizer option {name!r} must be at least 1, not {getattr(self, name)}")
 
 
-def learn(histories: Iterable[HistoryLike], how: Learning) -> Vocabulary:
+def learn(histories: Iterable[History], how: Learning) -> Vocabulary:
     """Learn a vocabulary from histories, read once; several of one subject count once.
 
     Memory grows with the distinct codes alone: a code keeps a count, up to `min_subjects` - 1 hashes of
@@ -268,7 +230,7 @@ class _Counts:
         self.timed, self.opening = set[str](), set[str]()
         self._random = random.Random(0)
 
-    def add(self, history: HistoryLike) -> None:
+    def add(self, history: History) -> None:
         subject = hash(history.subject)
         codes, texts, kinds, units, timed = set(), set(), set(), set(), set()
         for event in history.events:

@@ -16,7 +16,6 @@ from tiny_models import protein_model, random_model, saved
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from seqmlm import plugins
-from seqmlm.domains.ehr.readers.histories import Event, History
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import Candidates
@@ -33,6 +32,7 @@ from seqmlm.tasks.models import (
     show_model,
     track_model,
 )
+from seqmlm.tokenizers.events_history import Event, History
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from seqmlm.domains.ehr.readers.histories import Event, History
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.tokenizers.base import options_of
 from seqmlm.tokenizers.events import EventsTokenizer
+from seqmlm.tokenizers.events_history import Event, History
 from seqmlm.tokenizers.events_layout import intervals
 from seqmlm.tokenizers.events_vocabulary import Vocabulary
 

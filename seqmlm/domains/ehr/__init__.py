@@ -30,13 +30,13 @@ from seqmlm.domains.ehr.readers import (
     read_synthea,
     read_wide,
 )
-from seqmlm.domains.ehr.readers.histories import Event, History, is_birth, iso
 from seqmlm.domains.holes import Hole, Prompt
 from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.errors import UsageError
 from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.events_history import Event, History, is_birth, iso
 
 if TYPE_CHECKING:
     from seqmlm.domains.structure import Decoder

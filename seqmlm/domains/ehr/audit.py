@@ -14,7 +14,7 @@ from seqmlm.data.duplicates import SeenHashes, hash128
 from seqmlm.data.privacy import SMALLEST, redacted_count, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.ehr.readers.histories import History, is_birth, is_death
+from seqmlm.tokenizers.events_history import History, is_birth, is_death
 
 OTHERS = "vocabularies of few subjects"
 

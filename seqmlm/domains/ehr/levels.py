@@ -302,7 +302,7 @@ class PatientUnits:
     """The events of a scored history, and the visits they are in.
 
     Args:
-        scored: the history; its raw form is a `seqmlm.domains.ehr.readers.histories.History`.
+        scored: the history; its raw form is a `seqmlm.tokenizers.events_history.History`.
     """
 
     def __init__(self, scored: Scored) -> None:

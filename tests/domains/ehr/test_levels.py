@@ -24,7 +24,6 @@ from seqmlm.domains.ehr.levels import (
     VisitLevel,
     codes,
 )
-from seqmlm.domains.ehr.readers.histories import Event
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
@@ -32,6 +31,7 @@ from seqmlm.inference.session import Session
 from seqmlm.reports.report import told as report_told
 from seqmlm.tasks.score_output import unit_fields
 from seqmlm.tokenizers.events import EventsTokenizer
+from seqmlm.tokenizers.events_history import Event
 
 
 @pytest.fixture(scope="module")

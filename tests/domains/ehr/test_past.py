@@ -12,13 +12,13 @@ from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.levels import PastView, visits
-from seqmlm.domains.ehr.readers.histories import History
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.query import Query
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.tokenizers.events_history import History
 from seqmlm.tokenizers.events_layout import CLS, SEP, VE, VS, visit_starts
 
 OPTIONS = [{}, {"hierarchy": "prefix"}, {"mask_background": True, "mask_time": True}]

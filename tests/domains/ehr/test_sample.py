@@ -14,7 +14,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr import readers
 from seqmlm.domains.ehr import sample as sample_module
-from seqmlm.domains.ehr.readers.histories import iso
+from seqmlm.tokenizers.events_history import iso
 
 
 @pytest.fixture(scope="module")

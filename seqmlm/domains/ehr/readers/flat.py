@@ -15,9 +15,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
 from seqmlm.domains.ehr.readers.histories import (
-    BIRTH,
     CODE,
-    DEATH,
     KIND,
     LINE,
     SOURCE,
@@ -35,6 +33,7 @@ from seqmlm.domains.ehr.readers.meds import opening
 from seqmlm.domains.ehr.readers.relational import measured
 from seqmlm.domains.ehr.readers.tables import Columns, header, present, scan, table_files
 from seqmlm.errors import UsageError
+from seqmlm.tokenizers.events_history import BIRTH, DEATH
 
 OFFSETS = "a table whose times are offsets, read as minutes since an admission, which is placed at 1970"
 _ASKED = ("value", "text", "visit", "unit", "description")

@@ -11,17 +11,10 @@ from typing import Any
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
-from seqmlm.domains.ehr.readers.histories import (
-    BIRTH,
-    DEATH,
-    LONG_TEXT,
-    NO_NUMBER,
-    Cells,
-    Histories,
-    Meanings,
-)
+from seqmlm.domains.ehr.readers.histories import LONG_TEXT, NO_NUMBER, Cells, Histories, Meanings
 from seqmlm.domains.ehr.readers.tables import scan, table_files
 from seqmlm.errors import DataError
+from seqmlm.tokenizers.events_history import BIRTH, DEATH
 
 Names = tuple[str, ...]
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr import readers
 from seqmlm.domains.ehr.readers import cells
-from seqmlm.domains.ehr.readers.histories import iso
 from seqmlm.errors import DataError, UsageError
+from seqmlm.tokenizers.events_history import iso
 
 
 def table(folder: Path, *dates: str) -> Path:

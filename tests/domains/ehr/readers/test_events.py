@@ -13,8 +13,8 @@ from histories import lines
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr import readers
-from seqmlm.domains.ehr.readers.histories import Event, iso
 from seqmlm.errors import DataError, UsageError
+from seqmlm.tokenizers.events_history import Event, iso
 from tests.domains.ehr.readers.test_tables import FORMATS, write
 
 

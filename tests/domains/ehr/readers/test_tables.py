@@ -11,8 +11,8 @@ from histories import lines
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr import readers
 from seqmlm.domains.ehr.readers import histories
-from seqmlm.domains.ehr.readers.histories import iso
 from seqmlm.errors import UsageError
+from seqmlm.tokenizers.events_history import iso
 
 FORMATS = (readers.is_meds, readers.is_synthea, readers.is_omop, readers.is_mimic3, readers.is_fhir)
 
