@@ -20,6 +20,7 @@ events = st.builds(
     code=words.map(lambda word: "X//" + word),
     value=st.none() | st.floats(allow_nan=False, allow_infinity=False).map(lambda v: v + 0.0),  # no -0.0
     text=st.none() | words.filter(bool),
+    unit=st.none(),
     visit=st.none() | words.filter(bool),
     kind=st.sampled_from(["", "inpatient"]),
 )

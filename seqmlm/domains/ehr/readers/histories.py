@@ -1,22 +1,20 @@
 """What is known of a patient, events in time, and how rows of many tables become one history a subject.
 
-Rows come in any order, and there may be more than memory holds. A Grace hash partition (Kitsuregawa et al.
-1983) puts them into 256 parts by a hash of the subject, all in one unnamed temporary file that nobody else
-can open; then each part is grouped by itself. The price is that everything is written and read once more.
+Rows come in any order, and there may be more than memory holds: SQLite then sorts them by subject, in files
+of its own that are gone when it is closed. The price is that everything is written and read once more.
 What is odd in the history of a subject is counted, not fatal.
 """
 
 from __future__ import annotations
 
-import tempfile
+import sqlite3
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import pairwise
+from itertools import chain, groupby, islice, pairwise
 from operator import itemgetter
-from typing import IO, Any
+from typing import Any
 
 from seqmlm.data.privacy import SMALLEST, redacted_count
 from seqmlm.data.problems import Problems
@@ -83,105 +81,41 @@ LARGEST = 2_000_000
 """Most rows of one subject; more is no person, and must be held whole: half a kilobyte each."""
 
 ROWS_IN_MEMORY = 100_000
-_PARTS = 256
-_DEPTH = 3  # of parts of parts; a subject of its own cannot be divided
 
 
-def grouped(
-    rows: Iterable[Cells], *, limit: int = ROWS_IN_MEMORY, _depth: int = 0
-) -> Iterator[tuple[str, list[Cells]]]:
+def grouped(rows: Iterable[Cells], *, limit: int = ROWS_IN_MEMORY) -> Iterator[tuple[str, list[Cells]]]:
     """Yield (subject, its rows in their order) for rows in any order; of a subject at most `LARGEST` and one.
 
-    Subjects come in order of first appearance where all rows fit in memory, else in a fixed order of parts.
+    Subjects come in order of first appearance where all rows fit in memory, else in that of their names.
 
     Args:
         rows: in any order, any number.
         limit: rows kept in memory.
     """
-    held: list[Cells] = []
-    with closing(_Parts(_depth)) as parts:
-        for row in rows:
-            held.append(row)
-            if len(held) >= limit:
-                parts.put(held)
-                held = []
-        if not parts.sizes:
-            yield from _groups(held)
-            return
-        parts.put(held)
-        held = []
-        for part, size in sorted(parts.sizes.items()):
-            if size > limit and _depth < _DEPTH:
-                yield from grouped(parts.get(part), limit=limit, _depth=_depth + 1)
-            else:
-                yield from _groups(parts.get(part))
-
-
-def _groups(rows: Iterable[Cells]) -> Iterator[tuple[str, list[Cells]]]:
+    stream = iter(rows)
+    held = list(islice(stream, limit))
     found: dict[str, list[Cells]] = {}
-    for row in rows:
-        own = found.setdefault(row[SUBJECT], [])
-        if len(own) <= LARGEST:
-            own.append(row)
-    while found:
-        subject = next(iter(found))
-        yield subject, found.pop(subject)
+    if len(held) < limit:
+        for row in held:
+            found.setdefault(row[SUBJECT], []).append(row)
+        held.clear()
+        while found:
+            subject = next(iter(found))
+            yield subject, found.pop(subject)[: LARGEST + 1]
+        return
+    with closing(sqlite3.connect("")) as file:  # without a name it is a temporary one, gone when closed
+        file.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -16000;")
+        file.execute("CREATE TABLE rows (subject, time, code, value, text, unit, visit, kind, source, line)")
+        every = chain(held, stream)
+        del held
+        file.executemany("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", every)
+        yield from neighbours(file.execute("SELECT * FROM rows ORDER BY subject, rowid"))
 
 
-class _Parts:
-    """The temporary file: batches of Arrow, and where those of each part stand."""
-
-    def __init__(self, salt: int) -> None:
-        self._salt = salt
-        self._file: IO[bytes] | None = None
-        self._places: dict[int, list[tuple[int, int]]] = {}
-        self.sizes: dict[int, int] = {}
-
-    def put(self, rows: list[Cells]) -> None:
-        """Divide rows among the parts and write them."""
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="seqmlm-")  # noqa: SIM115 - closed with this object
-        divided: dict[int, list[Cells]] = {}
-        for row in rows:
-            part = zlib.crc32(row[SUBJECT].encode("utf-8", "surrogatepass"), self._salt) % _PARTS
-            divided.setdefault(part, []).append(row)
-        for part, members in divided.items():
-            data = _packed(members)
-            self._places.setdefault(part, []).append((self._file.tell(), len(data)))
-            self._file.write(data)
-            self.sizes[part] = self.sizes.get(part, 0) + len(members)
-
-    def get(self, part: int) -> Iterator[Cells]:
-        """The rows of a part, in the order they were put."""
-        import pyarrow as pa
-
-        assert self._file is not None
-        for start, length in self._places[part]:
-            self._file.seek(start)
-            batch = pa.ipc.read_record_batch(pa.py_buffer(self._file.read(length)), _schema())
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-def _packed(rows: list[Cells]) -> Any:
-    import pyarrow as pa
-
-    schema = _schema()
-    columns = [
-        pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), schema.types, strict=True)
-    ]
-    return pa.record_batch(columns, schema=schema).serialize()
-
-
-def _schema() -> Any:
-    import pyarrow as pa
-
-    text, real, whole = pa.string(), pa.float64(), pa.int64()
-    types = (text, real, text, real, text, text, text, text, whole, whole)
-    return pa.schema([(str(i), kind) for i, kind in enumerate(types)])
+def neighbours(rows: Iterable[Cells]) -> Iterator[tuple[str, list[Cells]]]:
+    """Each run of rows of one subject; at most `LARGEST` and one."""
+    for subject, members in groupby(rows, key=itemgetter(SUBJECT)):
+        yield subject, list(islice(members, LARGEST + 1))
 
 
 # Histories

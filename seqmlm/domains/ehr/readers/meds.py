@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from itertools import groupby, islice
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from seqmlm.data.files import require_file, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
-from seqmlm.domains.ehr.readers.histories import LARGEST, SUBJECT, Cells, Histories, Meanings, grouped
+from seqmlm.domains.ehr.readers.histories import Cells, Histories, Meanings, grouped, neighbours
 from seqmlm.domains.ehr.readers.relational import measured
 from seqmlm.domains.ehr.readers.tables import described, present, scan
 from seqmlm.errors import DataError
@@ -70,7 +68,7 @@ def read_meds(path: str | Path, problems: Problems, *, until: str | None = None)
     for number, shard in enumerate(shards):
         rows = _rows(shard, number, problems)
         if _in_order(shard):
-            records = _made(_neighbours(rows), histories.record)
+            records = _made(neighbours(rows), histories.record)
         else:
             problems.note(UNORDERED)
             records = _made(grouped(rows), histories.record)
@@ -154,12 +152,6 @@ def _in_order(shard: str) -> bool:
     except (pa.ArrowException, OSError, KeyError, DataError):
         pass
     return True
-
-
-def _neighbours(rows: Iterator[Cells]) -> Iterator[tuple[str, list[Cells]]]:
-    """Each run of rows of one subject."""
-    for subject, members in groupby(rows, key=itemgetter(SUBJECT)):
-        yield subject, list(islice(members, LARGEST + 1))
 
 
 def _made(
