@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, require_file, stem_suffix
-from seqmlm.data.lines import lines
+from seqmlm.data.files import MAX_BYTES, stem_suffix
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import ambiguous, json_object, table_rows, torn_text, torn_value
+from seqmlm.data.readers.huggingface import numbered_rows
+from seqmlm.data.readers.tables import ambiguous, json_rows, table_rows, torn_text, torn_value
 from seqmlm.errors import DataError, UsageError, nearest
 
 FieldRow = tuple[int, dict[str, Any]]
@@ -26,7 +25,6 @@ _STYLES: Mapping[str, Mapping[str, Any]] = {
     ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
 }
 _JSON = (".jsonl", ".ndjson", ".json")
-_BATCH = 8192
 
 
 def read_rows(
@@ -50,7 +48,7 @@ def read_rows(
     elif suffix in _STYLES:
         yield from _table(source, _STYLES[suffix], columns, told)
     elif suffix == ".parquet":
-        yield from _parquet(source)
+        yield from numbered_rows(source, told)
     else:
         raise UsageError(
             f"{source}: rows are read from .jsonl, .csv, .tsv and .parquet files (also .gz, .zst)"
@@ -88,14 +86,8 @@ def number(value: Any) -> float:
 
 
 def _json_lines(source: str, problems: Problems) -> Iterator[FieldRow]:
-    for number, text in lines(source, problems):
-        if not text or text.isspace():
-            continue
-        row = json_object(text)
-        if row is None:
-            remedy = "write one object per line"
-            problems.bad(DataError("not a JSON object", source=source, line=number, remedy=remedy), text)
-        elif torn_value(text, row):
+    for number, text, row in json_rows(source, problems):
+        if torn_value(text, row):
             problems.bad(torn_text(source, number), text)
         else:
             yield number, row
@@ -120,23 +112,3 @@ def _table(
             problems.bad(wrong, "\t".join(fields))
         else:
             yield line, dict(zip(names, fields, strict=True))
-
-
-def _parquet(source: str) -> Iterator[FieldRow]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    number = 0
-    require_file(source)
-    try:
-        for batch in pq.ParquetFile(pa.memory_map(os.fsencode(source))).iter_batches(batch_size=_BATCH):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"the file is not Parquet, or damaged ({type(error).__name__})",
-            source=source,
-            line=number or None,
-            remedy="write it again, or rename it to match its format",
-        ) from None

@@ -33,6 +33,7 @@ from seqmlm.parsing import read_json
 SEQUENCES, RECORDS = "sequences.arrow", "records.arrow"
 # Plain numbers, until the rows are divided.
 LENGTHS, OWNERS, MARKS, MOVES = "lengths.bin", "owners.bin", "marks.bin", "moves.bin"
+COLUMNS = ("ids", "groups", "spans", "classes", "positions", "weights", "symbols")
 CHANNEL = "channel:"
 
 _BATCH_TOKENS = 1 << 22  # what one batch may hold in memory while it is gathered
@@ -129,12 +130,8 @@ class SequenceWriter:
     def _columns(self) -> dict[str, NDArray[Any]]:
         """Per-token arrays of the held encodings, end to end."""
         first = self._held[0]
-        found = {name: np.concatenate([getattr(e, name) for e in self._held]) for name in ("ids", "groups")}
-        if first.spans is not None:
-            found["spans"] = np.concatenate([e.spans for e in self._held if e.spans is not None])
-        for name in ("classes", "positions", "weights", "symbols"):
-            if getattr(first, name) is not None:
-                found[name] = np.concatenate([getattr(e, name) for e in self._held])
+        names = [name for name in COLUMNS if getattr(first, name) is not None]
+        found = {name: np.concatenate([getattr(e, name) for e in self._held]) for name in names}
         for name in first.channels:
             found[CHANNEL + name] = np.concatenate([e.channels[name] for e in self._held])
         return found
@@ -373,31 +370,16 @@ class Origin(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """The columns of one batch, end to end; a tuple, for looking names up costs more than slicing."""
+    """The columns of one batch, end to end, and those of them that are channels."""
 
     offsets: NDArray[np.int32]
-    ids: Ids
-    groups: Ids
-    spans: Ids | None
-    classes: NDArray[np.int16] | None
-    positions: Ids | None
-    weights: Floats | None
-    symbols: Ids | None
+    own: dict[str, Any]
     channels: dict[str, Floats]
 
     @classmethod
     def of(cls, views: dict[str, NDArray[Any]]) -> _Columns:
-        return cls(
-            offsets=views["offsets"],
-            ids=views["ids"],
-            groups=views["groups"],
-            spans=views.get("spans"),
-            classes=views.get("classes"),
-            positions=views.get("positions"),
-            weights=views.get("weights"),
-            symbols=views.get("symbols"),
-            channels={n.removeprefix(CHANNEL): v for n, v in views.items() if n.startswith(CHANNEL)},
-        )
+        channels = {n.removeprefix(CHANNEL): v for n, v in views.items() if n.startswith(CHANNEL)}
+        return cls(views["offsets"], {name: views[name] for name in COLUMNS if name in views}, channels)
 
 
 class EncodedDataset:
@@ -443,18 +425,9 @@ class EncodedDataset:
         columns = self._columns[batch]
         if columns is None:
             columns = self._columns[batch] = _Columns.of(self._arrow.views(batch))
-        offsets, ids, groups, spans, classes, positions, weights, symbols, channels = columns
-        part = slice(offsets[row], offsets[row + 1])
-        return Encoding(
-            ids=ids[part],
-            groups=groups[part],
-            spans=None if spans is None else spans[part],
-            classes=None if classes is None else classes[part],
-            positions=None if positions is None else positions[part],
-            weights=None if weights is None else weights[part],
-            symbols=None if symbols is None else symbols[part],
-            channels={name: values[part] for name, values in channels.items()} if channels else {},
-        )
+        part = slice(*columns.offsets[row : row + 2])
+        channels = {name: values[part] for name, values in columns.channels.items()}
+        return Encoding(**{name: values[part] for name, values in columns.own.items()}, channels=channels)
 
     @cached_property
     def longest(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from calendar import isleap
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, date, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
 from seqmlm.errors import UsageError
@@ -17,6 +17,7 @@ from seqmlm.errors import UsageError
 NAN = float("nan")
 DAY = 86400.0
 
+_FIRST_DAY = date(1970, 1, 1).toordinal() + 1
 _LAST = 253_402_300_800.0  # the year 10000
 _LENGTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
@@ -172,14 +173,8 @@ def epoch(value: float) -> float:
 
 
 def days(year: int, month: int, day: int) -> int:
-    """Days from 1970-01-01 to a date of the Gregorian calendar (Hinnant, days_from_civil).
-
-    A day beyond the end of the month continues into the next one.
-    """
-    year -= month <= 2
-    era, of_era = divmod(year, 400)
-    of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
-    return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+    """Days from 1970-01-01 to a date; a day beyond the end of the month continues into the next one."""
+    return date(year, month, 1).toordinal() + day - _FIRST_DAY
 
 
 def offset(zone: str) -> float:

@@ -43,7 +43,7 @@ def test_columns_may_be_named_by_the_caller(folder: Path) -> None:
         ("b.jsonl", "{\n", "b.jsonl:1: not a JSON object"),
         ("b.jsonl", '{"id": 1}\n{"a": [{"b": "\\uD800"}]}\n', "b.jsonl:2: half a character"),
         ("b.csv", "id,text\nx\n", "b.csv:2: a row of 1 fields in a table of 2 columns"),
-        ("b.parquet", "PAR1 not", "not Parquet"),
+        ("b.parquet", "PAR1 not", "not parquet"),
     ],
 )
 def test_broken_rows_are_named(tmp_path: Path, name: str, text: str, message: str) -> None:

@@ -167,6 +167,19 @@ def no_object(source: str, line: int) -> DataError:
     )
 
 
+def json_rows(
+    source: str, problems: Problems, *, max_bytes: int = MAX_BYTES, encoding: str | None = None
+) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """(line, text, object) of each line that is a JSON object; `problems` receives others but blank ones."""
+    for number, text in lines(source, problems, max_bytes=max_bytes, encoding=encoding):
+        if not text or text.isspace():
+            continue
+        if (row := json_object(text)) is None:
+            problems.bad(no_object(source, number), text)
+        else:
+            yield number, text, row
+
+
 def read_jsonl(
     path: str | Path,
     problems: Problems,
@@ -191,13 +204,7 @@ def read_jsonl(
         max_bytes: longest line.
     """
     source, keep = source_of(path), names_of(keep)
-    for number, text in lines(source, problems, max_bytes=max_bytes, encoding=str(encoding)):
-        if not text or text.isspace():
-            continue
-        row = json_object(text)
-        if row is None:
-            problems.bad(no_object(source, number), text)
-            continue
+    for number, text, row in json_rows(source, problems, max_bytes=max_bytes, encoding=str(encoding)):
         wanted = [name for name in (field, id_field, document_field) if name is not None]
         absent = next((name for name in wanted if name not in row), None)
         if absent is not None:

@@ -19,7 +19,7 @@ from seqmlm.data.files import MAX_BYTES, source_of, too_long, whole
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
-from seqmlm.data.readers.tables import json_value, missing, record_from, torn, torn_text
+from seqmlm.data.readers.tables import json_value, missing, no_object, record_from, torn, torn_text
 from seqmlm.data.record import Record
 from seqmlm.domains.code.source import broken_line, package_of_file, unwritten
 from seqmlm.errors import DataError
@@ -217,7 +217,7 @@ def _objects(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[
         if isinstance(row, dict):
             yield number, row
         else:
-            problems.bad(_not_an_object(source, number), json.dumps(row))
+            problems.bad(no_object(source, number), json.dumps(row))
 
 
 def _of_lines(
@@ -273,7 +273,7 @@ def _of_array(
                 item = _ITEM.search(rest, at) if _is_broken(error, rest) else None
                 if item is None:
                     break
-                problems.bad(_not_an_object(source, begins), rest[at : at + 1000])
+                problems.bad(no_object(source, begins), rest[at : at + 1000])
                 begins += rest.count("\n", at, item.end())
                 at = item.end()
                 continue
@@ -295,14 +295,5 @@ def _of_array(
             size += len(following[1]) + 1
         if len(held) == 1:
             if rest[at:].strip(", \t\r\n"):
-                problems.bad(_not_an_object(source, begins), rest[at : at + 1000])
+                problems.bad(no_object(source, begins), rest[at : at + 1000])
             return
-
-
-def _not_an_object(source: str, line: int) -> DataError:
-    return DataError(
-        "not a JSON object",
-        source=source,
-        line=line,
-        remedy=_OBJECTS,
-    )

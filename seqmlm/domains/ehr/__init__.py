@@ -13,23 +13,8 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.timestamps import duration
 from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
+from seqmlm.domains.ehr import readers
 from seqmlm.domains.ehr.levels import LEVELS
-from seqmlm.domains.ehr.readers import (
-    is_diabetes130,
-    is_fhir,
-    is_meds,
-    is_mimic3,
-    is_omop,
-    is_synthea,
-    read_diabetes130,
-    read_fhir,
-    read_long,
-    read_meds,
-    read_mimic3,
-    read_omop,
-    read_synthea,
-    read_wide,
-)
 from seqmlm.domains.holes import Hole, Prompt
 from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
@@ -47,7 +32,7 @@ _SEX, _AGES = ("SEX//", "GENDER//"), (18, 40, 65)
 
 
 class EHRDomain(Domain):
-    """Electronic health records: one record a subject, a `History` (`readers.histories`) its raw form.
+    """Electronic health records: one record a subject, a `History` (`tokenizers.events_history`) its raw form.
 
     Every layer attends to the whole history, for a visit is a set: "64 tokens to each side" would cut it
     somewhere. Codes, whole visits and whole families of codes are masked in turns, since chronic codes repeat
@@ -61,16 +46,18 @@ class EHRDomain(Domain):
     sensitive: ClassVar[bool] = True
     empty: ClassVar[History] = History(subject="", birth=None, events=())
     formats: ClassVar[Mapping[str, Format]] = {
-        "meds": Format(read=read_meds, folder=is_meds),
-        "synthea": Format(read=read_synthea, folder=is_synthea),
-        "omop": Format(read=read_omop, folder=is_omop),
-        "mimic3": Format(read=read_mimic3, folder=is_mimic3),
-        "fhir": Format(read=read_fhir, suffixes=(".ndjson", ".jsonl", ".json"), folder=is_fhir),
-        "events": Format(read=read_long, suffixes=(".csv", ".tsv", ".parquet")),
-        "wide": Format(read=read_wide),
-        "diabetes130": Format(read=read_diabetes130, folder=is_diabetes130),
+        "meds": Format(read=readers.read_meds, folder=readers.is_meds),
+        "synthea": Format(read=readers.read_synthea, folder=readers.is_synthea),
+        "omop": Format(read=readers.read_omop, folder=readers.is_omop),
+        "mimic3": Format(read=readers.read_mimic3, folder=readers.is_mimic3),
+        "fhir": Format(
+            read=readers.read_fhir, suffixes=(".ndjson", ".jsonl", ".json"), folder=readers.is_fhir
+        ),
+        "events": Format(read=readers.read_long, suffixes=(".csv", ".tsv", ".parquet")),
+        "wide": Format(read=readers.read_wide),
+        "diabetes130": Format(read=readers.read_diabetes130, folder=readers.is_diabetes130),
     }
-    dataset: ClassVar[Format] = dataset_format(read_long)
+    dataset: ClassVar[Format] = dataset_format(readers.read_long)
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="events.v1",
         masking=MaskingConfig(masker="visit.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),

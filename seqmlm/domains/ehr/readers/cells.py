@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from seqmlm.data.problems import Problems
+from seqmlm.data.timestamps import epoch
 from seqmlm.errors import DataError, UsageError
 
 _LONGEST_UNIT = 32
@@ -72,14 +73,8 @@ def _counted(moment: datetime) -> float:
 
 
 def _since(number: float) -> float:
-    size = abs(number)
-    for limit, unit in ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6), (math.inf, 1e9)):
-        if size < limit:
-            found = number / unit
-            break
-    else:  # infinity, not a number
-        raise ValueError("not a time")
-    if not _FIRST <= found < _LAST:
+    found = epoch(number)
+    if not _FIRST <= found < _LAST:  # neither is a time that is not a number
         raise ValueError("outside the calendar")
     return found
 

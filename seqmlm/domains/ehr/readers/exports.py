@@ -6,12 +6,12 @@ names differ in capitals and order between versions, so they are found by name.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -221,7 +221,6 @@ _KINDS = {
     "emergency": "9203 8870",
 }
 _KIND_OF = {concept: kind for kind, concepts in _KINDS.items() for concept in concepts.split()}
-_CHUNK = 1 << 16
 _DIGITS = 18  # of a concept's number, which has 64 bits
 
 
@@ -241,10 +240,9 @@ def read_omop(
             month that the first rows of a table fit.
         until: the last day of events; later ones are left out.
     """
-    concepts = Concepts(table_files(Path(path)).get("concept", []), problems)
-    yield from read_tables(
-        path, problems, _people(concepts), _tables(concepts), until=until, date_format=date_format
-    )
+    with closing(Concepts(table_files(Path(path)).get("concept", []), problems)) as concepts:
+        people, tables = _people(concepts), _tables(concepts)
+        yield from read_tables(path, problems, people, tables, until=until, date_format=date_format)
 
 
 def is_omop(folder: Path) -> bool:
@@ -254,7 +252,7 @@ def is_omop(folder: Path) -> bool:
 
 
 class Concepts:
-    """Concept number -> vocabulary and code, or name; flat arrays, because there may be ten million.
+    """Concept number -> vocabulary and code, or name; in a temporary file, because there may be ten million.
 
     Args:
         files: the table `concept`; none leave concepts as numbers.
@@ -262,63 +260,46 @@ class Concepts:
     """
 
     def __init__(self, files: list[Path], problems: Problems) -> None:
-        import pyarrow as pa
+        self._file = sqlite3.connect("", check_same_thread=False)
+        self._file.execute("CREATE TABLE concepts (id INTEGER PRIMARY KEY, code, name)")
+        for file in files:  # of a concept that is there twice, the first counts
+            self._file.executemany(
+                "INSERT OR IGNORE INTO concepts VALUES (?, ?, ?)", _concepts(file, problems)
+            )
 
-        columns = {
-            "concept_id": ("concept_id",),
-            "vocabulary_id": ("vocabulary_id",),
-            "concept_code": ("concept_code",),
-            "concept_name": ("concept_name",),
-        }
-        held: list[tuple[int, str, str]] = []
-        ids, codes, names = [np.zeros(0, np.int64)], [pa.array([], pa.string())], [pa.array([], pa.string())]
-
-        def keep() -> None:
-            if held:
-                numbers, spelled, called = zip(*held, strict=True)
-                ids.append(np.array(numbers, np.int64))
-                codes.append(pa.array(spelled, pa.string()))
-                names.append(pa.array(called, pa.string()))
-                held.clear()
-
-        for file in files:
-            for line, (concept, vocabulary, code, name) in scan(file, problems, columns, list(columns)[:3]):
-                number = cells.words(concept)
-                if not number.isdecimal() or len(number) > _DIGITS or not cells.words(code):
-                    problems.bad(cells.no_code(str(file), line, "concept_id"))
-                    continue
-                full = f"{cells.words(vocabulary)}//{cells.words(code)}"
-                held.append((int(number), full, cells.words(name)))
-                if len(held) >= _CHUNK:
-                    keep()
-        keep()
-        numbers = np.concatenate(ids)
-        self._order = np.argsort(numbers, kind="stable")
-        self._numbers = numbers[self._order]
-        self._codes, self._names = pa.chunked_array(codes), pa.chunked_array(names)
+    def close(self) -> None:
+        self._file.close()
 
     def code(self, concept: str) -> str | None:
         """ "SNOMED//44054006", or the number itself where the concept is not known; None for concept 0."""
-        return self._find(concept, self._codes) or self._number(concept)
+        return self._find(concept, "code") or (None if concept in ("", "0") else concept)
 
     def name(self, concept: str) -> str | None:
         """ "Positive", or the number itself; None for concept 0."""
-        return self._find(concept, self._names) or self._number(concept)
+        return self.known_name(concept) or (None if concept in ("", "0") else concept)
 
     def known_name(self, concept: str) -> str | None:
         """ "Positive"; None where the concept is not known."""
-        return self._find(concept, self._names)
+        return self._find(concept, "name")
 
-    def _number(self, concept: str) -> str | None:
-        return None if concept in ("", "0") else concept
+    def _find(self, concept: str, column: str) -> str | None:
+        if not concept.isdecimal() or len(concept) > _DIGITS or concept == "0":
+            return None
+        asked = self._file.execute(f"SELECT {column} FROM concepts WHERE id = ?", (int(concept),))
+        found: tuple[str] | None = asked.fetchone()
+        return None if found is None else found[0]
 
-    def _find(self, concept: str, column: Any) -> str | None:
-        if not len(self._numbers) or not concept.isdecimal() or len(concept) > _DIGITS or concept == "0":
-            return None
-        at = int(np.searchsorted(self._numbers, int(concept)))
-        if at == len(self._numbers) or self._numbers[at] != int(concept):
-            return None
-        return str(column[int(self._order[at])].as_py())
+
+def _concepts(file: Path, problems: Problems) -> Iterator[tuple[int, str, str]]:
+    """Number, code and name of each row of the table `concept`."""
+    names = ("concept_id", "vocabulary_id", "concept_code", "concept_name")
+    columns = {name: (name,) for name in names}
+    for line, (concept, vocabulary, code, name) in scan(file, problems, columns, names[:3]):
+        number = cells.words(concept)
+        if not number.isdecimal() or len(number) > _DIGITS or not cells.words(code):
+            problems.bad(cells.no_code(str(file), line, "concept_id"))
+        else:
+            yield int(number), f"{cells.words(vocabulary)}//{cells.words(code)}", cells.words(name)
 
 
 def _people(concepts: Concepts) -> People:

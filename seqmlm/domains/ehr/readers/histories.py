@@ -103,7 +103,7 @@ def grouped(rows: Iterable[Cells], *, limit: int = ROWS_IN_MEMORY) -> Iterator[t
             subject = next(iter(found))
             yield subject, found.pop(subject)[: LARGEST + 1]
         return
-    with closing(sqlite3.connect("")) as file:  # without a name it is a temporary one, gone when closed
+    with closing(sqlite3.connect("", check_same_thread=False)) as file:
         file.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -16000;")
         file.execute("CREATE TABLE rows (subject, time, code, value, text, unit, visit, kind, source, line)")
         every = chain(held, stream)
