@@ -32,7 +32,7 @@ _SEX, _AGES = ("SEX//", "GENDER//"), (18, 40, 65)
 
 
 class EHRDomain(Domain):
-    """Electronic health records: one record a subject, a `History` (`tokenizers.events_history`) its raw form.
+    """Health records: one record a subject, a `History` (`tokenizers.events_history`) its raw form.
 
     Every layer attends to the whole history, for a visit is a set: "64 tokens to each side" would cut it
     somewhere. Codes, whole visits and whole families of codes are masked in turns, since chronic codes repeat
