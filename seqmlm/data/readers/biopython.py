@@ -2,7 +2,7 @@
 
 A file is cut into its entries here, and Biopython is given one at a time: a bad entry is named by the line it
 begins on and takes no other with it, and memory holds one entry (of an alignment, all its rows). The formats
-that carry most of the data (FASTA, FASTQ, GenBank) have readers of our own, which are faster; each says at
+that carry most of the data (FASTA, FASTQ) have readers of our own, which are faster; each says at
 its head by how much.
 """
 
@@ -150,9 +150,10 @@ class _Ending(StringIO):
 
     def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]
         line = super().readline(-1 if size is None else size)
-        self._patience -= not line
-        if self._patience < 0:
-            raise ValueError("the text ends too early")
+        if not line:
+            self._patience -= 1
+            if self._patience < 0:
+                raise ValueError("the text ends too early")
         return line
 
 

@@ -55,12 +55,10 @@ def test_as_biopython_reads_it(tmp_path: Path) -> None:
 def test_bad_entries_are_named(tmp_path: Path) -> None:
     path = tmp_path / "x.gb"
     first, second, third = entries("ACGT", "GGCC", "TTTT").split("//\nLOCUS")
-    path.write_text(
-        f"{first.split('ORIGIN  ')[0].split('ORIGIN')[0]}CONTIG      join(Y:1..4)\n//\nLOCUS{second}//\n"
-    )
-    refused(read_genbank, path, "an entry without a sequence", ["ggcc"], line=1)
+    path.write_text(f"{first[: first.rindex('ORIGIN')]}CONTIG      join(Y:1..4)\n//\nLOCUS{second}//\n")
+    refused(read_genbank, path, "an entry without a sequence", ["GGCC"], line=1)
     path.write_text(f"{first}LOCUS{second}//\nLOCUS{third}".removesuffix("//\n"))
-    problems = refused(read_genbank, path, "an entry without an end", ["ggcc"], line=1)
+    problems = refused(read_genbank, path, "an entry without an end", ["GGCC"], line=1)
     assert problems.counts == {"an entry without an end": 2}
     path.write_text(">a\nACGT\nACGT\n" + entries("ACGT"))
     problems = Problems("skip")

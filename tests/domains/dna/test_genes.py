@@ -100,7 +100,7 @@ def test_a_gene_without_a_place_costs_itself(tmp_path: Path) -> None:
     table += '                     /gene="b"\n     gene            J1.2:5..9\n'
     table += '                     /note="/gene=c"\n'
     path.write_text(
-        f"LOCUS       X\nFEATURES             Location/Qualifiers\n{table}ORIGIN\n 1 acgtacgt\n//\n"
+        f"LOCUS       X\nFEATURES             Location/Qualifiers\n{table}ORIGIN\n        1 acgtacgt\n//\n"
     )
     problems = Problems()
     [record] = read_genbank(path, problems)
