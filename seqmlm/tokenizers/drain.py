@@ -111,8 +111,6 @@ class Templates:
     Args:
         templates: words of each, `WILD` where they vary, in the order of first appearance.
         options: of the tree they are found in.
-        similarity: share of a template's words a line must have to be one of its lines; None for that of the
-            options, 1 for lines that would not have changed the template.
         closed: of some templates, the places whose words are all known: a line that is most like such a
             template, but has a word there that no like template has, matches none.
     """
@@ -121,11 +119,9 @@ class Templates:
         self,
         templates: Sequence[Words],
         options: DrainOptions | None = None,
-        similarity: float | None = None,
         closed: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
         self.options = options or DrainOptions()
-        self.similarity = self.options.similarity if similarity is None else similarity
         self.closed = dict(closed or {})
         self._templates = tuple(templates)
         self._tree = _Tree(self.options)
@@ -142,7 +138,7 @@ class Templates:
     def match(self, words: Words) -> int:
         """The id of the template that matches a line best, -1 if none does.
 
-        A template matches if `similarity` of its words are in place, or all its constant words (a template
+        A template matches if `options.similarity` of its words are in place, or all its constant words (a template
         of few constants would otherwise not match its own lines).
         """
         found = self._known.get(words)
@@ -156,7 +152,7 @@ class Templates:
     def _search(self, words: Words) -> int:
         for leaf in self._tree.leaves(words):
             best, share = _most_similar(leaf, self._templates, words)
-            if share >= self.similarity:
+            if share >= self.options.similarity:
                 return best if self._is_open(best, words) else -1
         exact = [
             (template.count(WILD), number)
@@ -280,7 +276,7 @@ class Drain:
         for words, tally, forms in kept:
             self._append(words, tally, forms)
 
-    def freeze(self, *, min_lines: int = 1, similarity: float | None = None) -> Templates:
+    def freeze(self, *, min_lines: int = 1) -> Templates:
         """The learnt templates, frozen.
 
         A constant word of a template is in every line of it. So without templates of few sources, the list
@@ -288,7 +284,6 @@ class Drain:
 
         Args:
             min_lines: templates of fewer lines are left out.
-            similarity: of the frozen templates.
         """
         kept = commonest(self._tallies, self.max_templates, min_lines, self._min_sources)
         different: dict[Words, tuple[int, ...]] = {}
@@ -306,7 +301,7 @@ class Drain:
             for words, places in forms.items():
                 different.setdefault(words, places)
         kinds = {number: places for number, places in enumerate(different.values()) if places}
-        return Templates(list(different), self.options, similarity, kinds)
+        return Templates(list(different), self.options, kinds)
 
     def _closed_places(self) -> dict[int, set[int]]:
         """The places of each template that are closed: by its own lines, or by those of all templates of its

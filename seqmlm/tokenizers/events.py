@@ -20,7 +20,6 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.masking.base import number_units
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.windows import windows, windows_at
 from seqmlm.errors import StateError, UsageError, nearest
@@ -88,7 +87,7 @@ class EventsTokenizer(Tokenizer):
 
     def __init__(self, vocabulary: Vocabulary, options: EventOptions) -> None:
         self._vocabulary, self._options = vocabulary, options
-        self._lexicon = Lexicon(vocabulary, options.hierarchy == "prefix")
+        self._lexicon = Lexicon(vocabulary)
         self._space = TokenSpace(
             size=len(self._lexicon.tokens),
             pad=PAD,
@@ -99,7 +98,6 @@ class EventsTokenizer(Tokenizer):
             special=tuple(range(len(SPECIAL))),
         )
         self._tables = Tables(
-            parent=self._lexicon.parent,
             symbol=self._lexicon.symbol,
             rule=options.visits,
             gap=options.gap_hours * 3600,
@@ -125,7 +123,6 @@ class EventsTokenizer(Tokenizer):
         how = Learning(
             min_subjects=chosen.min_subjects,
             bins=chosen.bins,
-            families=chosen.hierarchy == "prefix",
             size=vocabulary_size,
         )
         return cls(learn(texts, how), chosen)
@@ -152,12 +149,8 @@ class EventsTokenizer(Tokenizer):
 
     @property
     def masking_facts(self) -> Mapping[str, Any]:
-        """`pools` of tokens of one vocabulary, and the family `parents` that tokens are spelled with."""
-        parent = self._lexicon.parent
-        return {
-            "pools": list(self._lexicon.pools()),
-            "parents": {int(token): int(parent[token]) for token in np.flatnonzero(parent >= 0)},
-        }
+        """`pools` of tokens of one vocabulary."""
+        return {"pools": list(self._lexicon.pools())}
 
     def encode_batch(self, raws: Sequence[History]) -> list[Encoding]:
         """Encode histories; see the class for the tokens."""
@@ -201,13 +194,11 @@ class EventsTokenizer(Tokenizer):
         """The events of each visit in random order, since they are a set."""
         keys = rng.random(len(encoding))
         inside = encoding.groups >= 0
-        numbers, count = number_units(encoding.groups[inside])
-        keys[inside] = rng.random(count)[numbers]
+        keys[inside] = rng.random(int(inside.sum()))
         assert encoding.positions is not None
         order = np.lexsort((keys, encoding.positions))
         groups = encoding.groups[order]
-        if count:  # renumbered, so that units are in ascending order
-            groups[groups >= 0] = number_units(groups[groups >= 0])[0] + encoding.groups[inside][0]
+        groups[groups >= 0] = encoding.groups[inside]  # units are in ascending order
         return replace(
             encoding,
             ids=encoding.ids[order],
@@ -287,7 +278,6 @@ class EventsTokenizer(Tokenizer):
 
 
 VisitRule = Literal["auto", "id", "day", "gap"]
-Hierarchy = Literal["none", "prefix"]
 Keep = Literal["all", "recent"]
 
 # Further inputs a model can have for each token, and how `seqmlm.engine.channels` reads them.
@@ -310,7 +300,6 @@ class EventOptions:
         gap_hours: see `visits`.
         bins: most bins of a measured value, of equal counts.
         min_subjects: fewest subjects that a token may stand for.
-        hierarchy: "prefix" puts the family token before each code, both one unit.
         keep: windows of a history longer than the model's maximum: "all", or only the most "recent" one.
         channels: further inputs: any of age (years), time (days since the first visit), visit (number),
             segment (1 and 2 alternating).
@@ -322,14 +311,13 @@ class EventOptions:
     gap_hours: float = 24.0
     bins: int = 10
     min_subjects: int = 10
-    hierarchy: Hierarchy = "none"
     keep: Keep = "all"
     channels: tuple[str, ...] = ()
     mask_time: bool = False
     mask_background: bool = False
 
     def __post_init__(self) -> None:
-        for name, kind in (("visits", VisitRule), ("hierarchy", Hierarchy), ("keep", Keep)):
+        for name, kind in (("visits", VisitRule), ("keep", Keep)):
             if getattr(self, name) not in get_args(kind):
                 raise UsageError(
                     f"tokenizer option {name!r} must be one of {', '.join(get_args(kind))}, "
@@ -370,20 +358,18 @@ class Lexicon:
 
     Args:
         vocabulary: what was learnt.
-        prefixed: kept codes are preceded by their family.
 
     Attributes:
         tokens: (V,) spelling of each id.
         codes: code to token, for any code.
         texts: (code, value in words) to token.
         kinds: visit class to token.
-        parent: (V,) the family token before each, -1 for none.
         symbol: (V,) number of the family a token is of, -1 for none.
         frame: tokens of visit classes, background and what opens visits.
         meanings: what users see of a code, or of one with a value, to its description.
     """
 
-    def __init__(self, vocabulary: Vocabulary, prefixed: bool) -> None:
+    def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         tokens = [*SPECIAL, *(f"[{name}]" for name in INTERVALS)]
         homes: list[str] = [""] * len(SPECIAL) + ["interval"] * len(INTERVALS)
@@ -429,10 +415,6 @@ class Lexicon:
         numbers = {name: n for n, name in enumerate(dict.fromkeys(owners.values()))}
         self.symbol = np.full(len(tokens), -1, dtype=np.int64)
         self.symbol[list(owners)] = [numbers[name] for name in owners.values()]
-        self.parent = np.full(len(tokens), -1, dtype=np.int64)
-        if prefixed:
-            spelled = [token for token in owners if token not in families.values()]
-            self.parent[spelled] = [families.get(owners[token], -1) for token in spelled]
 
     def with_values(
         self, ids: Longs, values: NDArray[np.float64], codes: Sequence[str], units: Sequence[str | None]
@@ -490,7 +472,7 @@ class Lexicon:
 
     def pools(self) -> Iterator[list[int]]:
         """Pools of interchangeable tokens: of one vocabulary, and of the same form."""
-        pools: dict[Any, list[int]] = {}
+        pools: dict[str, list[int]] = {}
         for token in range(FIRST_INTERVAL, len(self.tokens)):
-            pools.setdefault((self._homes[token], bool(self.parent[token] >= 0)), []).append(token)
+            pools.setdefault(self._homes[token], []).append(token)
         yield from pools.values()

@@ -60,7 +60,6 @@ class Tables:
     """Properties of every token of a vocabulary, and the layout options.
 
     Args:
-        parent: (V,) the family token that is put in front, -1 for none.
         symbol: (V,) number of the family a code is of, -1 for what is no code.
         rule: how events form visits: "auto", "id", "day" or "gap".
         gap: seconds without an event that separate two visits.
@@ -68,7 +67,6 @@ class Tables:
         channels: requested ones of "age", "time", "visit" and "segment".
     """
 
-    parent: Longs
     symbol: Longs
     rule: str
     gap: float
@@ -159,13 +157,13 @@ class _Sheet:
 
     def _find_units(self, block: Longs, timed: NDArray[np.bool_]) -> None:
         """Distinct events of each block, sorted by token; unknown ones stay separate and come last."""
-        ids, width = self.events.ids, len(self.tables.parent) + len(block)
-        order = np.where(ids == UNK, len(self.tables.parent) + np.arange(len(ids)), ids)
+        ids, known = self.events.ids, len(self.tables.symbol)
+        width = known + len(block)
+        order = np.where(ids == UNK, known + np.arange(len(ids)), ids)
         keys, self.event = np.unique(block * width + order, return_index=True)
         self.block = keys // width if len(keys) else keys
         self.ids = ids[self.event]
         self.timed = timed[self.event]
-        self.tokens = 1 + (self.tables.parent[self.ids] >= 0)
 
     def _measure(self, visit: Longs, timed: NDArray[np.bool_]) -> None:
         """Where every block and every unit begins."""
@@ -176,26 +174,26 @@ class _Sheet:
         self.later = self.order_in_subject > 0
         front = np.ones(blocks, dtype=np.int64)
         front[self.visits] += self.later.astype(np.int64) + (self.kind > 0)
-        inside = np.bincount(self.block, weights=self.tokens, minlength=blocks).astype(np.int64)
+        inside = np.bincount(self.block, minlength=blocks)
         length = front + inside
         length[self.visits] += 1
         length[self.lasts] += 1
         self.length, self.begin = length, np.cumsum(length) - length
         self.close = self.begin + front + inside  # [VE] of a visit
-        earlier = np.cumsum(self.tokens) - self.tokens - (np.cumsum(inside) - inside)[self.block]
+        earlier = np.arange(len(self.block)) - (np.cumsum(inside) - inside)[self.block]
         self.place = self.begin[self.block] + front[self.block] + earlier
         self.total = int(length.sum())
         self.ends = self.begin[self.lasts] + length[self.lasts]
 
     def encodings(self) -> list[Encoding]:
         """Views of one set of flat columns."""
-        ids, positions, units, unit_starts = self._tokens()
+        ids, positions, units = self._tokens()
         starts = np.concatenate([[0], self.ends])
-        running = np.concatenate([[0], np.cumsum(unit_starts)])
+        running = np.concatenate([[0], np.cumsum(units)])
         groups = running[1:] - np.repeat(running[starts[:-1]], np.diff(starts)) - 1
         groups[~units] = SPECIAL_GROUP
         spans = np.zeros((self.total, 2), dtype=np.int32)
-        spans[self._each(self.place)] = np.repeat(self.events.spans[self.event], self.tokens, axis=0)
+        spans[self.place] = self.events.spans[self.event]
         columns = (ids, groups, positions, self._symbols())
         ids32, groups32, positions32, symbols32 = (values.astype(np.int32) for values in columns)
         channels = self._channels(ids)
@@ -211,25 +209,19 @@ class _Sheet:
             for a, b in pairwise(starts.tolist())
         ]
 
-    def _each(self, first: Longs) -> Longs:
-        """Token positions of all units, from the position of the first token of each."""
-        again = np.repeat(first, self.tokens)
-        again[np.cumsum(self.tokens) - 1] += self.tokens - 1
-        return again
-
-    def _tokens(self) -> tuple[Longs, Longs, NDArray[np.bool_], NDArray[np.bool_]]:
-        """(T,) ids; positions; whether a token belongs to a unit; whether it is the first one of its unit."""
+    def _tokens(self) -> tuple[Longs, Longs, NDArray[np.bool_]]:
+        """(T,) ids; positions; whether a token is a unit."""
         ids = np.empty(self.total, dtype=np.int64)
         base = np.ones(len(self.length), dtype=np.int64)
         base[self.visits] = _FIRST_VISIT + _STRIDE * self.order_in_subject + _CODES
         positions = np.repeat(base, self.length)
-        units, firsts = np.zeros((2, self.total), dtype=np.bool_)
+        units = np.zeros(self.total, dtype=np.bool_)
         begin, gap = self.begin[self.visits], self.later.astype(np.int64)
         last = self.ends - 1
 
         def put(places: Longs, values: Longs | int, shift: Longs | int, unit: bool) -> None:
             ids[places], positions[places] = values, positions[places] + shift
-            units[places] = firsts[places] = unit
+            units[places] = unit
 
         put(self.begin[self.heads], CLS, -1, False)
         put(last, SEP, np.where(self.lasts > self.heads, _STRIDE - _CODES, 1), False)
@@ -239,14 +231,9 @@ class _Sheet:
         class_places = (begin + gap + 1)[classed]
         put(class_places, self.kind[classed], _CLASS - _CODES, self.tables.mask_background)
         put(self.close[self.visits], VE, _END - _CODES, False)
-        family = self.tables.parent[self.ids]
-        both = family >= 0
-        ids[self.place[both]] = family[both]
-        ids[self.place + self.tokens - 1] = self.ids
-        asked = (self.ids != UNK) & (self.timed | self.tables.mask_background)
-        units[self._each(self.place)] = np.repeat(asked, self.tokens)
-        firsts[self.place] = asked
-        return ids, positions, units, firsts
+        ids[self.place] = self.ids
+        units[self.place] = (self.ids != UNK) & (self.timed | self.tables.mask_background)
+        return ids, positions, units
 
     def _interval_tokens(self) -> Longs:
         after = np.flatnonzero(self.later)
@@ -262,7 +249,7 @@ class _Sheet:
         owners = keys // (family.max(initial=0) + 1)
         family[known] = number - np.searchsorted(owners, subject)
         symbols = np.full(self.total, -1, dtype=np.int64)
-        symbols[self._each(self.place)] = np.repeat(family, self.tokens)
+        symbols[self.place] = family
         return symbols
 
     def _channels(self, ids: Longs) -> dict[str, NDArray[np.float32]]:
@@ -272,7 +259,7 @@ class _Sheet:
         time = np.full(len(self.length), np.nan)
         time[self.visits] = self.start
         when = np.repeat(time, self.length)
-        when[self._each(self.place)] = np.repeat(self.events.time[self.event], self.tokens)
+        when[self.place] = self.events.time[self.event]
         when[self.ends - 1] = np.nan
         number = np.full(len(self.length), np.nan)
         number[self.visits] = self.order_in_subject

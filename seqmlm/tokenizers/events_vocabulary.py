@@ -131,13 +131,11 @@ class Learning:
     Args:
         min_subjects: fewest subjects that a token may stand for, at least 1.
         bins: most bins of a code's values, of equal counts; at least 1.
-        families: every kept code is preceded by its family, so families need a token.
         size: most ids there may be; None for no limit.
     """
 
     min_subjects: int
     bins: int
-    families: bool
     size: int | None
 
     def __post_init__(self) -> None:
@@ -404,10 +402,7 @@ def _codes(
 
 
 def _families(counts: _Counts, codes: set[str], how: Learning) -> list[str]:
-    """Families whose token stands for enough subjects, the largest first.
-
-    Families of codes that are not kept; of all codes, if codes are preceded by their family.
-    """
+    """Families of codes that are not kept whose token stands for enough subjects, the largest first."""
     people: Counter[str] = Counter()
     subjects: dict[str, set[int]] = {}
     for code, n in counts.codes.counts.items():
@@ -416,7 +411,7 @@ def _families(counts: _Counts, codes: set[str], how: Learning) -> list[str]:
             continue
         if n < how.min_subjects:
             subjects.setdefault(own, set()).update(counts.codes.few[code])
-        elif how.families or code not in codes:
+        elif code not in codes:
             people[own] = max(people[own], n)
     for own, found in subjects.items():
         people[own] = max(people[own], len(found))

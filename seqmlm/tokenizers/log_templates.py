@@ -42,23 +42,11 @@ if TYPE_CHECKING:
 
 SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
 NEW = "<NEW>"
-GAPS = {  # seconds since the line before, from which each is used
-    "<GAP 10ms>": 0.01,
-    "<GAP 100ms>": 0.1,
-    "<GAP 1s>": 1.0,
-    "<GAP 10s>": 10.0,
-    "<GAP 1m>": 60.0,
-    "<GAP 10m>": 600.0,
-    "<GAP 1h>": 3600.0,
-    "<GAP 6h>": 21_600.0,
-    "<GAP 1d>": 86_400.0,
-    "<GAP 1w>": 604_800.0,
-}
 Counts = NDArray[np.int64]
 FILE = "log_templates.json"
 _FORMAT = 3
 _MANY = 1000  # lines from which few templates are worth a warning
-_PAD, _CLS, _SEP, _MASK, _NEW = range(len(SPECIAL) + 1)
+_PAD, _CLS, _SEP, _MASK, _NEW, _FIRST = range(len(SPECIAL) + 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +56,10 @@ class TemplateOptions:
     Args:
         patterns: further kinds of values, name (capital letters) to regular expression.
         depth, similarity, max_children: of Drain (`DrainOptions`).
-        match_similarity: share of a template's words that a line must have after training to match it; None
-            for `similarity`, 1 for lines that differ from a training line in values only.
         max_templates: the most templates kept.
         min_lines: templates of fewer lines are not kept; their lines are `<NEW>`.
         min_sessions: templates seen in fewer sessions are not kept; where lines are of no session, the
             windows of a file and its rotations count once.
-        time_gaps: a token for the time since the line before, where there are times and it is 10 ms or more.
         mask_secrets: replace what looks like a secret, too (`SECRET`).
         values: a place of a template whose words differ, but are no more than so many in training and hardly
             ever a new one (a state), has a template for each of them; a line with another word there is
@@ -89,11 +74,9 @@ class TemplateOptions:
     depth: int = 4
     similarity: float = 0.4
     max_children: int = 100
-    match_similarity: float | None = None
     max_templates: int = 4096
     min_lines: int = 1
     min_sessions: int = 1
-    time_gaps: bool = False
     mask_secrets: bool = False
     values: int = 0
     fields: str = ""
@@ -109,8 +92,6 @@ class TemplateOptions:
             raise UsageError("keep and mask name fields, and fields are not read: set fields=auto")
         if self.values < 0:
             raise UsageError(f"values must be 0 or more, not {self.values}")
-        if self.match_similarity is not None and not 0 < self.match_similarity <= 1:
-            raise UsageError(f"match_similarity must lie in (0, 1], not {self.match_similarity}")
 
     @property
     def drain(self) -> DrainOptions:
@@ -148,18 +129,16 @@ class TemplateTokenizer(Tokenizer):
         self._options = options or TemplateOptions()
         self._values = LogValues(self._options.patterns, secrets=self._options.mask_secrets)
         self._templates, self._keys = templates, tuple(keys)
-        gaps = tuple(GAPS) if self._options.time_gaps else ()
-        self._first = len(SPECIAL) + 1 + len(gaps)
         known = (" ".join(templates[number]) for number in range(len(templates)))
         self._fields = fields
         told = () if fields is None else fields.templates
-        self._tokens = (*SPECIAL, NEW, *gaps, *known, *self._keys, *told)
-        first_key = self._first + len(templates)
+        self._tokens = (*SPECIAL, NEW, *known, *self._keys, *told)
+        first_key = _FIRST + len(templates)
         self._first_told = first_key + len(self._keys)
         self._key_ids = {key: first_key + number for number, key in enumerate(self._keys)}
-        self._later, self._shift = later, len(self._tokens) - self._first
+        self._later, self._shift = later, len(self._tokens) - _FIRST
         if later is not None:
-            self._tokens = (*self._tokens, *later._tokens[later._first :])
+            self._tokens = (*self._tokens, *later._tokens[_FIRST:])
         self._space = TokenSpace(
             size=len(self._tokens),
             pad=_PAD,
@@ -193,15 +172,11 @@ class TemplateTokenizer(Tokenizer):
         return {**made, "keep": list(made["keep"]), "mask": list(made["mask"])}
 
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
-        """Encode windows or sessions; groups are line numbers, spans lines of `"\\n".join(lines)`.
-
-        Gap tokens belong to no line: their group is -1, their span empty.
-        """
+        """Encode windows or sessions; groups are line numbers, spans lines of `"\\n".join(lines)`."""
         lines = [lines_of(raw) for raw in raws]
         counts = np.fromiter(map(len, lines), dtype=np.int64, count=len(lines))
         ids = np.fromiter(chain.from_iterable(map(self._ids, raws, lines)), np.int32, int(counts.sum()))
-        gaps = self._gaps(raws, counts)
-        return _laid_out(ids, gaps, lines, counts)
+        return _laid_out(ids, lines, counts)
 
     def _ids(self, raw: Any, lines: Sequence[str]) -> Iterable[int]:
         own = self._own_ids(raw, lines)
@@ -220,7 +195,7 @@ class TemplateTokenizer(Tokenizer):
             return (find(line, _NEW) for line in lines)
         if self._fields is not None:
             return map(self._id, lines)
-        words, match, first = self._values.words, self._templates.match, self._first
+        words, match, first = self._values.words, self._templates.match, _FIRST
         found = (match(words(line)) for line in lines)
         return (first + number if number >= 0 else _NEW for number in found)
 
@@ -229,7 +204,7 @@ class TemplateTokenizer(Tokenizer):
         told = fields_of(line)
         if told is None:
             number = self._templates.match(self._values.words(line))
-            return self._first + number if number >= 0 else _NEW
+            return _FIRST + number if number >= 0 else _NEW
         assert self._fields is not None
         pairs, message = told
         head = ""
@@ -260,7 +235,7 @@ class TemplateTokenizer(Tokenizer):
         if told is None or self._fields is None:
             return self._likeness(line)
         found = self._id(line)
-        if found >= self._first:
+        if found >= _FIRST:
             return self.surface(found)
         return self._fields.shape(_hidden(told[0], self._values), self._likeness(told[1]))
 
@@ -298,22 +273,6 @@ class TemplateTokenizer(Tokenizer):
             "lines: the model can tell little; name fields with --option keep=NAME,NAME"
         )
 
-    def _gaps(self, raws: Sequence[Any], counts: Counts) -> Ids | None:
-        """(N,) the gap token in front of each of the batch's N lines, 0 for none; or None."""
-        if not self._options.time_gaps:
-            return None
-        gaps = np.zeros(int(counts.sum()), dtype=np.int32)
-        done = 0
-        for raw, count in zip(raws, counts.tolist(), strict=True):
-            times = getattr(raw, "times", None)
-            if times is not None and count > 1:
-                waited = np.diff(np.asarray(times, dtype=np.float64))
-                # Differences of float times in seconds since 1970 are exact to a microsecond.
-                level = np.searchsorted([*GAPS.values()], waited + 1e-6, side="right")
-                gaps[done + 1 : done + count] = np.where(level > 0, _NEW + level, 0)
-            done += count
-        return gaps
-
     def unknown(self, raw: Any) -> list[Unknown]:
         """The lines that fit no template, with their text."""
         lines = lines_of(raw)
@@ -343,12 +302,9 @@ class TemplateTokenizer(Tokenizer):
         chosen = options_of(TemplateOptions, options, cls.name)
         most = chosen.max_templates
         if vocabulary_size is not None:
-            reserved = len(SPECIAL) + 1 + (len(GAPS) if chosen.time_gaps else 0)
-            most = min(most, vocabulary_size - reserved)
+            most = min(most, vocabulary_size - _FIRST)
             if most < 1:
-                raise UsageError(
-                    f"{cls.name} needs a vocabulary_size above {reserved}; got {vocabulary_size}"
-                )
+                raise UsageError(f"{cls.name} needs a vocabulary_size above {_FIRST}; got {vocabulary_size}")
         return cls._learnt(texts, chosen, most)
 
     def grown(self, texts: Iterable[Any]) -> Self:
@@ -360,7 +316,7 @@ class TemplateTokenizer(Tokenizer):
         Args:
             texts: windows and sessions, read once.
         """
-        most = self._options.max_templates - (len(self._tokens) - self._first)
+        most = self._options.max_templates - (len(self._tokens) - _FIRST)
         if most < 1:
             return self
         try:
@@ -402,7 +358,7 @@ class TemplateTokenizer(Tokenizer):
                 words = values.words(told[1])
                 form = drain.form(drain.add(words, subject), words) if words else ()
                 counts.add(_hidden(told[0], values), form, subject)
-        templates = drain.freeze(min_lines=chosen.min_lines, similarity=chosen.match_similarity)
+        templates = drain.freeze(min_lines=chosen.min_lines)
         kept = keys.freeze(min_lines=chosen.min_lines)
         fields = None
         if counts is not None and counts.lines:
@@ -421,9 +377,9 @@ class TemplateTokenizer(Tokenizer):
         return self._values.conceal(text)
 
     def spell(self, raw: Any) -> str:
-        """The lines as `hf` takes them: "E12" is the twelfth template or event id; gaps, `<NEW>` as named."""
+        """The lines as `hf` takes them: "E12" is the twelfth template or event id, `<NEW>` as named."""
         ids = self.encode(raw).ids[1:-1].tolist()
-        return " ".join(_spelled(self._tokens, self._first)[token] for token in ids)
+        return " ".join(_spelled(self._tokens)[token] for token in ids)
 
     def hf(self) -> PreTrainedTokenizerFast:
         """Equal ids for sequences as `spell` writes them; anything else is `<NEW>`.
@@ -432,7 +388,7 @@ class TemplateTokenizer(Tokenizer):
         """
         from seqmlm.tokenizers.fast import fast_template_tokenizer
 
-        return fast_template_tokenizer(_spelled(self._tokens, self._first))
+        return fast_template_tokenizer(_spelled(self._tokens))
 
     def _content(self) -> Any:
         return {
@@ -472,7 +428,7 @@ class TemplateTokenizer(Tokenizer):
         closed = {int(one): tuple(map(int, at)) for one, at in content["closed"].items()}
         if any(not 0 <= at < len(words[one]) for one, places in closed.items() for at in places):
             raise ValueError("a closed place is in no template")
-        templates = Templates(words, options.drain, options.match_similarity, closed)
+        templates = Templates(words, options.drain, closed)
         told, later = content["fields"], content["later"]
         return cls(
             templates,
@@ -491,26 +447,23 @@ def _hidden(pairs: Pairs, values: LogValues) -> Pairs:
     return tuple((name, values.line(f"{name}={value}").partition("=")[2]) for name, value in pairs)
 
 
-def _spelled(tokens: Sequence[str], first: int) -> list[str]:
-    return [*tokens[:first], *(f"E{number}" for number in range(1, len(tokens) - first + 1))]
+def _spelled(tokens: Sequence[str]) -> list[str]:
+    return [*tokens[:_FIRST], *(f"E{number}" for number in range(1, len(tokens) - _FIRST + 1))]
 
 
-def _laid_out(ids: Ids, gaps: Ids | None, lines: Sequence[Sequence[str]], counts: Counts) -> list[Encoding]:
+def _laid_out(ids: Ids, lines: Sequence[Sequence[str]], counts: Counts) -> list[Encoding]:
     """Encodings of a batch as views of common arrays.
 
     Args:
         ids: (N,) of all lines, one record after the other.
-        gaps: (N,) the token in front of each line, 0 for none; or None.
         lines: of each record.
         counts: (R,) number of lines of each record.
     """
     record = np.repeat(np.arange(len(counts)), counts)
-    width = np.ones(len(ids), dtype=np.int64) if gaps is None else 1 + (gaps > 0)
-    upto = np.concatenate([[0], np.cumsum(width)])
     firsts = np.concatenate([[0], np.cumsum(counts)])
-    # Every record has two special tokens; a line stands behind its gap.
-    at = upto[1:] + 2 * record
-    edges = upto[firsts] + 2 * np.arange(len(firsts))
+    # Every record has two special tokens.
+    at = np.arange(1, len(ids) + 1) + 2 * record
+    edges = firsts + 2 * np.arange(len(firsts))
     size = int(edges[-1])
     placed = np.full(size, _SEP, dtype=np.int32)
     groups = np.full(size, SPECIAL_GROUP, dtype=np.int32)
@@ -522,10 +475,6 @@ def _laid_out(ids: Ids, gaps: Ids | None, lines: Sequence[Sequence[str]], counts
     before = np.concatenate([[0], ends])[firsts[:-1]]
     spans[at, 1] = ends - 1 - before[record]
     spans[at, 0] = spans[at, 1] - lengths
-    if gaps is not None:
-        waits = np.flatnonzero(gaps)
-        placed[at[waits] - 1] = gaps[waits]
-        spans[at[waits] - 1] = spans[at[waits], :1]
     return [
         Encoding(ids=placed[a:b], groups=groups[a:b], spans=spans[a:b]) for a, b in pairwise(edges.tolist())
     ]

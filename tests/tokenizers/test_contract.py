@@ -14,7 +14,6 @@ import pytest
 from transformers import AutoTokenizer, EsmConfig, ModernBertConfig
 
 from seqmlm.domains.dna.overlapping import KmerTokenizer
-from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import StateError
 from seqmlm.tokenizers.base import Tokenizer
@@ -40,11 +39,7 @@ BASES = [
     *("N" * 9, "A" * 6),
 ]
 HISTORIES = patients.histories(60)
-PREFIXED: dict[str, Any] = {"hierarchy": "prefix", "channels": CHANNELS, "visits": "gap"}
-ODD = [
-    LogLines(lines=lines, times=tuple(50.0 * i * i for i in range(len(lines))))
-    for lines in (("a b", "", "x 1 y", "a c"), ("[MASK]", "é 10.0.0.1", "new 3 thing"), ("q",), ())
-]
+CHANNELLED: dict[str, Any] = {"channels": CHANNELS, "visits": "gap"}
 LINES = [window("user 7 in 0xff", "done x"), window("request 1 from ::1"), window("done", "what is this", "")]
 STATES = [window(f"package {'abc'[i % 3] * i} is {('unpacked', 'installed')[i % 2]}") for i in range(1, 100)]
 SUBWORD = [text for text in TRICKY if "[MASK]" not in text]  # which is a special token to Hugging Face
@@ -57,7 +52,6 @@ CASES: dict[str, tuple[Callable[[], Tokenizer], Sequence[Any]]] = {
     "code": (lambda: CodeTokenizer.train(TRICKY_CODE, vocabulary_size=400), TRICKY_CODE[:-1]),
     "log words": (lambda: LogWordTokenizer.train(service()), LINES),
     "templates": (lambda: TemplateTokenizer.train(service()), LINES),
-    "templates with pauses": (lambda: TemplateTokenizer.train(ODD[:2], time_gaps=True), [*ODD, *LINES]),
     "closed templates": (lambda: TemplateTokenizer.train(STATES, values=64), [*STATES[:3], *LINES]),
     "fields": (lambda: TemplateTokenizer.train(served(), fields="auto", values=64), [*served(80), *LINES]),
     "residues": (ResidueTokenizer, ["MKTAYIAKQRXBUZO-.LAGV", "", "MX" * 60]),
@@ -66,7 +60,7 @@ CASES: dict[str, tuple[Callable[[], Tokenizer], Sequence[Any]]] = {
     "blocks": (lambda: KmerBlockTokenizer(k=6), BASES),
     "bases in pairs": (lambda: DnaBpeTokenizer.train(BASES, vocabulary_size=60), BASES),
     "events": (lambda: EventsTokenizer.train(HISTORIES, min_subjects=3), HISTORIES),
-    "events, prefixed": (lambda: EventsTokenizer.train(HISTORIES, min_subjects=3, **PREFIXED), HISTORIES),
+    "events, channelled": (lambda: EventsTokenizer.train(HISTORIES, min_subjects=3, **CHANNELLED), HISTORIES),
 }
 
 

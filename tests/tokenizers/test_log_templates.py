@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.tokenizers.log_templates import FILE, GAPS, NEW, SPECIAL, TemplateTokenizer
+from seqmlm.tokenizers.log_templates import FILE, NEW, SPECIAL, TemplateTokenizer
 from seqmlm.tokenizers.log_values import fresh_lines
 from seqmlm.tokenizers.log_words import LogWordTokenizer
 
@@ -84,10 +84,10 @@ texts = st.lists(
 )
 
 
-@given(records=texts, gaps=st.booleans())
+@given(records=texts)
 @settings(max_examples=60)
-def test_lines_are_encoded_one_by_one(records, gaps):
-    made = TemplateTokenizer.train(service(), time_gaps=gaps)
+def test_lines_are_encoded_one_by_one(records):
+    made = TemplateTokenizer.train(service())
     raws = [window(*lines, times=tuple(7.0 * i for i in range(len(lines)))) for lines in records]
     for raw, encoding in zip(raws, made.encode_batch(raws), strict=True):
         lines = encoding.groups >= 0
@@ -95,21 +95,6 @@ def test_lines_are_encoded_one_by_one(records, gaps):
         assert [str(raw)[a:b] for a, b in encoding.spans[lines].tolist()] == list(raw.lines)
         by_line = [made.encode(window(line)).ids[1] for line in raw.lines]
         assert encoding.ids[lines].tolist() == by_line
-
-
-def test_time_gaps_are_tokens_of_no_line():
-    made = TemplateTokenizer.train(service(), time_gaps=True)
-    raw = window("done", "done", "done", "done", "done", times=(0.0, 0.001, 0.011, 60.011, 1e9))
-    encoding = made.encode(raw)
-    surfaces = [made.surface(token) for token in encoding.ids.tolist()]
-    assert surfaces[1:-1] == ["done", "done", "<GAP 10ms>", "done", "<GAP 1m>", "done", "<GAP 1w>", "done"]
-    assert encoding.groups.tolist() == [-1, 0, 1, -1, 2, -1, 3, -1, 4, -1]
-    assert encoding.spans[5].tolist() == [15, 15]
-    assert not made.space.is_special[[made.tokens.index(gap) for gap in GAPS]].any()
-    # Real times: seconds since 1970 keep too few digits for exact differences.
-    close = made.encode(window("done", "done", times=(1.7e9, 1.7e9 + 0.01)))
-    assert made.surface(int(close.ids[2])) == "<GAP 10ms>"
-    assert len(made.encode(window("done", "done"))) == 4
 
 
 def test_event_ids_are_the_vocabulary_as_they_are():
@@ -216,8 +201,6 @@ def test_one_file_is_too_few_subjects_and_that_is_said(kind):
 def test_options_are_checked_and_sizes_kept():
     with pytest.raises(UsageError, match=r"no option 'min_line'.*min_lines"):
         TemplateTokenizer.train(service(), min_line=3)
-    with pytest.raises(UsageError, match="match_similarity"):
-        TemplateTokenizer.train(service(), match_similarity=2.0)
     with pytest.raises(UsageError, match="vocabulary_size above 5"):
         TemplateTokenizer.train(service(), vocabulary_size=5)
     with pytest.raises(DataError, match="no log lines"):
@@ -226,8 +209,6 @@ def test_options_are_checked_and_sizes_kept():
         TemplateTokenizer.train(service(3), min_sessions=10)
     small = TemplateTokenizer.train(service(), vocabulary_size=7)
     assert small.tokens[5:] == ("request <NUM> from <IP>", "user <*> logged in")
-    strict = TemplateTokenizer.train(service(), match_similarity=1.0)
-    assert strict.surface(int(strict.encode(window("user eve logged out")).ids[1])) == NEW
 
 
 def test_the_fingerprint_follows_templates_and_options(tokenizer):

@@ -61,8 +61,7 @@ class CodeCounts(Background):
         own: list[NDArray[Any]] = []
         for index in range(len(train)):
             encoding = train[index]
-            places = np.flatnonzero(encoding.groups >= 0)
-            tokens = encoding.ids[_lasts(encoding.groups, places)]
+            tokens = encoding.ids[encoding.groups >= 0]
             counts += np.bincount(tokens, minlength=len(counts))
             if len(own) < _PATIENTS_MET:
                 own.append(np.unique(tokens))
@@ -143,16 +142,10 @@ class Met(NamedTuple):
 
 
 def codes(scored: Scored) -> Longs:
-    """(U,) the token that is each event's code: its last, behind its family."""
+    """(U,) the token that is each event's code."""
     groups = scored.encoding.groups
     places = np.flatnonzero(groups >= 0)
-    lasts = _lasts(groups, places)
-    return lasts[np.searchsorted(groups[lasts], scored.number)]
-
-
-def _lasts(groups: NDArray[np.int32], places: Longs) -> Longs:
-    lasts: Longs = places[np.append(np.diff(groups[places]) != 0, True)[: len(places)]]
-    return lasts
+    return places[np.searchsorted(groups[places], scored.number)]
 
 
 # What was known before a visit
@@ -161,10 +154,7 @@ Places = NDArray[np.intp]
 
 
 class PastUnits(Units):
-    """Events of the last visit of a window, hidden together; of several tokens the last one is asked.
-
-    That one is the code itself and settles the family in front of it, so its probability is the event's.
-    """
+    """Events of the last visit of a window, hidden together."""
 
     def questions(
         self, encoding: Encoding, owned: Bools | None = None, mode: Mode = EXACT
@@ -173,8 +163,7 @@ class PastUnits(Units):
         hidden = (encoding.groups >= 0) & ~self.space.is_special[encoding.ids]
         hidden[: int(starts[-1]) if len(starts) else 0] = False
         masked = np.flatnonzero(hidden)
-        last = np.append(np.diff(encoding.groups[masked]) != 0, True)[: len(masked)]
-        asked = masked[last] if owned is None else masked[last & owned[masked]]
+        asked = masked if owned is None else masked[owned[masked]]
         if len(asked):
             yield Query(encoding=encoding, masked=masked.astype(np.int32), asked=asked.astype(np.int32))
 
@@ -190,8 +179,7 @@ class PastView(View):
     ) -> list[tuple[Encoding, Bools]]:
         asked = (encoding.groups >= 0) & ~tokenizer.space.is_special[encoding.ids]
         if wanted is not None:
-            # An event of two tokens is asked at its last one, whichever of them was wanted.
-            asked &= np.isin(encoding.groups, encoding.groups[wanted & asked])
+            asked &= wanted
         windows = []
         for kept, own in _windows(encoding, asked, max_length):
             owned = asked[kept] & np.isin(kept, own)
@@ -232,16 +220,8 @@ def _parts(encoding: Encoding, segment: Places, room: int) -> list[Places]:
     frame = segment[(groups < 0) & (encoding.ids[segment] != UNK)]
     codes = segment[groups >= 0]
     size = max((room - len(frame)) // 2, 1)  # the other half is for what came before
-    cuts = np.flatnonzero(np.diff(encoding.groups[codes], prepend=-2) != 0)
-    parts: list[Places] = []
-    begin = 0
-    while begin < len(codes):
-        fitting = cuts[(cuts > begin) & (cuts <= begin + size)]
-        after = cuts[cuts > begin]
-        end = len(codes) if begin + size >= len(codes) else int(fitting[-1] if len(fitting) else after[0])
-        parts.append(np.sort(np.concatenate([frame, codes[begin:end]])))
-        begin = end
-    return parts
+    parts = (codes[begin : begin + size] for begin in range(0, len(codes), size))
+    return [np.sort(np.concatenate([frame, part])) for part in parts]
 
 
 def _taken(encoding: Encoding, kept: Places) -> Encoding:

@@ -55,7 +55,7 @@ class Lines:
 
 
 def lines_of(encodings: Sequence[Encoding], tokenizer: Tokenizer) -> Lines:
-    """The lines of encoded records; gap tokens are no lines.
+    """The lines of encoded records.
 
     Args:
         encodings: windows or sessions, as `tokenizer` encoded them.

@@ -36,7 +36,7 @@ from seqmlm.tokenizers.events_history import Event
 
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:
-    return patients_model(hierarchy="prefix")
+    return patients_model()
 
 
 def counts(model: LoadedModel) -> CodeCounts:

@@ -154,17 +154,6 @@ def test_lines_of_words_are_equal_where_their_words_are() -> None:
     assert line_at(encodings[1], words, tokenizer).tolist() == truth
 
 
-def test_gaps_are_no_lines() -> None:
-    raws = [LogLines(lines=("a", "b", "c"), times=(0.0, 100.0, 100.0))] * 3
-    tokenizer = TemplateTokenizer.train(raws, time_gaps=True)
-    [encoding] = tokenizer.encode_batch(raws[:1])
-    assert len(encoding) == 6
-    lines = lines_of([encoding], tokenizer)
-    assert len(lines.keys) == 3
-    shown = np.flatnonzero(encoding.groups >= 0)
-    assert line_at(encoding, shown, tokenizer).tolist() == [0, 1, 2]
-
-
 def test_what_few_sessions_have_is_not_kept_where_the_vocabulary_keeps_it_out() -> None:
     raws = [keyed("1 2 3")] * 12 + [keyed("1 3 2")] * 3 + [keyed("1 2 2 3")] * 2
     tokenizer = TemplateTokenizer.train(raws, min_sessions=10)

@@ -12,7 +12,6 @@ from log_models import NORMAL, log_model, session
 
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.record import Record
-from seqmlm.domains.logs.counts import counts_of
 from seqmlm.domains.logs.levels import TIMED, LineLevel, LogBackground, SessionLevel, timed
 from seqmlm.engine.types import InMemory
 from seqmlm.engine.units import EXACT
@@ -96,18 +95,6 @@ def test_a_line_is_judged_by_its_neighbours_too(model: LoadedModel, known: LogBa
     assert min(row.statistics["bigram"] for row in rows) > max(r.statistics["bigram"] for r in usual)
     strange = level.rows(scored(model, session((*NORMAL[:2], "disk on fire"))), known)
     assert [row.statistics["unseen"] for row in strange] == [0, 0, math.inf]
-
-
-def test_gap_tokens_are_no_rows() -> None:
-    raws = [replace(session(lines).raw, times=(0.0, 60.0, 120.0, 180.0)) for lines in TRAIN[:8]]
-    tokenizer = TemplateTokenizer.train(raws, time_gaps=True)
-    model = log_model(tokenizer)
-    background = LogBackground(counts_of(tokenizer.encode_batch(raws), tokenizer), tokenizer)
-    record = Record(id="g", raw=raws[0], source="app.log", line=1)
-    assert len(tokenizer.encode(record.raw)) == 9
-    [row] = SessionLevel("session").rows(scored(model, record), background)
-    assert len(row.units) == 4
-    assert len(LineLevel("line").rows(scored(model, record), background)) == 4
 
 
 def test_a_background_comes_back_from_its_arrays(model: LoadedModel, known: LogBackground) -> None:
