@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import inspect
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -186,7 +186,7 @@ class Changed:
     rows: Callable[[Sequence[Row], Sequence[Row]], list[tuple[int, Row]]]
 
 
-class Domain(ABC):
+class Domain:
     """One field. A new one is a subclass, an instance of it, and an entry point in `seqmlm.domains`.
 
     Class attributes:
@@ -206,6 +206,7 @@ class Domain(ABC):
         gaps: how people write a gap in a sequence (`seqmlm.domains.holes`), beside the model's mask token.
         empty: a raw sequence of nothing.
         changes_level: level at which `changes` are scored; None where the field has none.
+        structure: class of the field's decoder in its chapter `structure`; None where it has none.
         planted_in: what the anomalies of the sample's truth call the record they are in.
     """
 
@@ -223,6 +224,7 @@ class Domain(ABC):
     gaps: ClassVar[tuple[str, ...]] = (MASK,)
     empty: ClassVar[Any] = ""
     changes_level: ClassVar[str | None] = None
+    structure: ClassVar[str | None] = None
     planted_in: ClassVar[str] = "id"
 
     @property
@@ -557,12 +559,19 @@ class Domain(ABC):
         raise UsageError(f"domain {self.name} has no variants; seqmlm score compares whole sequences")
 
     def decoder(self) -> Decoder:
-        """What maps of dependence mean in the field.
+        """What maps of dependence mean in the field: `structure` of its chapter of that name.
 
         Raises:
             UsageError: the field does not say.
         """
-        raise UsageError(f"domain {self.name} does not say what its maps of dependence mean")
+        if self.structure is None:
+            raise UsageError(f"domain {self.name} does not say what its maps of dependence mean")
+        found: Decoder = getattr(self._chapter("structure"), self.structure)()
+        return found
+
+    def _chapter(self, name: str) -> Any:
+        """A module of the field's folder, which is loaded where it is needed."""
+        return import_module(f"{type(self).__module__}.{name}")
 
     def changes(
         self, root: Path, problems: Problems, *, since: str | None = None, diff: Path | None = None
@@ -613,9 +622,8 @@ class Domain(ABC):
             pass
         return {}
 
-    @abstractmethod
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
-        """Write the built-in sample and `truth.json` into the folder `out`.
+        """Write the built-in sample and `truth.json` into the folder `out`: `write` of the chapter `sample`.
 
         What is planted is fixed for the domain; `seed` only changes what is drawn from it, and the same seed
         writes the same bytes.
@@ -623,6 +631,8 @@ class Domain(ABC):
         Args:
             out: a folder; made if missing. n: of records; None for the domain's own. seed: of the draws.
         """
+        found: Sample = self._chapter("sample").write(out, n, seed)
+        return found
 
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
         """Three lines for a person: the sequence as the model saw it, as it guessed, and as it is.

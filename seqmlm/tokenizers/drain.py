@@ -138,8 +138,8 @@ class Templates:
     def match(self, words: Words) -> int:
         """The id of the template that matches a line best, -1 if none does.
 
-        A template matches if `options.similarity` of its words are in place, or all its constant words (a template
-        of few constants would otherwise not match its own lines).
+        A template matches if `options.similarity` of its words are in place, or all its constant words (a
+        template of few constants would otherwise not match its own lines).
         """
         found = self._known.get(words)
         if found is None:

@@ -13,13 +13,11 @@ from seqmlm.domains.code.collections import read_code_json, read_notebook
 from seqmlm.domains.code.levels import LEVELS
 from seqmlm.domains.code.source import read_source
 from seqmlm.domains.code.worktree import JSON, NOTEBOOK, read_worktree, worktree_files
-from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
 
 if TYPE_CHECKING:
     from seqmlm.data.problems import Problems
-    from seqmlm.domains.structure import Decoder
     from seqmlm.reports.pictures import Picture
 
 
@@ -37,6 +35,7 @@ class CodeDomain(Domain):
     planted_in: ClassVar[str] = "file"
     title: ClassVar[str] = "Source code: work trees, files, notebooks"
     unit: ClassVar[str] = "lexer token"
+    structure: ClassVar[str] = "SyntaxDecoder"
     formats: ClassVar[Mapping[str, Format]] = {
         "source": Format(
             read=read_source,
@@ -99,18 +98,6 @@ class CodeDomain(Domain):
     def row(self, record: Record) -> dict[str, Any]:
         """The text and its language."""
         return {"text": str(record.raw), "language": getattr(record.raw, "language", "")}
-
-    def decoder(self) -> Decoder:
-        """Trees over lexer tokens."""
-        from seqmlm.domains.code.structure import SyntaxDecoder
-
-        return SyntaxDecoder()
-
-    def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
-        """Python modules of small packages with a few planted bugs; n modules, 400 by default."""
-        from seqmlm.domains.code import sample
-
-        return sample.write(out, n, seed)
 
 
 CODE = CodeDomain()

@@ -18,7 +18,7 @@ from seqmlm.domains.dna.fastq import read_fastq
 from seqmlm.domains.dna.genbank import read_embl, read_genbank, read_rna_families
 from seqmlm.domains.dna.levels import BaseLevel, RecordLevel, WindowLevel
 from seqmlm.domains.dna.nucleotides import BLOCK, CONTEXT, Contig, own, read_genome, spelled
-from seqmlm.domains.samples import Sample, overlap
+from seqmlm.domains.samples import overlap
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.engine.units import Mode
@@ -26,7 +26,6 @@ from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.nucleotide import reverse_complement
 
 if TYPE_CHECKING:
-    from seqmlm.domains.structure import Decoder
     from seqmlm.domains.variants import Variants
     from seqmlm.reports.pictures import Picture
 
@@ -53,6 +52,7 @@ class DNADomain(Domain):
     name: ClassVar[str] = "dna"
     title: ClassVar[str] = "DNA and RNA: genomes, reads, windows"
     unit: ClassVar[str] = "base"
+    structure: ClassVar[str] = "StemsDecoder"
     hidden: ClassVar[str] = "_"
     gaps: ClassVar[tuple[str, ...]] = ("_", "<mask>", "<MASK>")
     formats: ClassVar[Mapping[str, Format]] = {
@@ -146,18 +146,6 @@ class DNADomain(Domain):
         if "contig" not in record.meta:
             return None
         return record.line * 2**32 + int(record.meta["start"])  # contigs in the order of the file
-
-    def decoder(self) -> Decoder:
-        """Stems of bases that pair."""
-        from seqmlm.domains.dna.structure import StemsDecoder
-
-        return StemsDecoder()
-
-    def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
-        """Contigs with planted motifs, stems, repeats and foreign inserts; n of them, 1,500 by default."""
-        from seqmlm.domains.dna import sample
-
-        return sample.write(out, n, seed)
 
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
         """As `Domain.show`; where tokens overlap, they vote."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
@@ -16,7 +15,6 @@ from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
 from seqmlm.domains.ehr import readers
 from seqmlm.domains.ehr.levels import LEVELS
 from seqmlm.domains.holes import Hole, Prompt
-from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.errors import UsageError
@@ -24,7 +22,6 @@ from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.events_history import Event, History, is_birth, iso
 
 if TYPE_CHECKING:
-    from seqmlm.domains.structure import Decoder
     from seqmlm.reports.pictures import Picture
 
 
@@ -43,6 +40,7 @@ class EHRDomain(Domain):
     planted_in: ClassVar[str] = "subject"
     title: ClassVar[str] = "Patient histories: MEDS, Synthea, OMOP, FHIR, event tables"
     unit: ClassVar[str] = "event"
+    structure: ClassVar[str] = "CodesDecoder"
     sensitive: ClassVar[bool] = True
     empty: ClassVar[History] = History(subject="", birth=None, events=())
     formats: ClassVar[Mapping[str, Format]] = {
@@ -213,18 +211,6 @@ class EHRDomain(Domain):
         for place, text in zip(asked.tolist(), texts, strict=True):
             changed[place] = text
         return changed
-
-    def decoder(self) -> Decoder:
-        """A network of codes over the cohort."""
-        from seqmlm.domains.ehr.structure import CodesDecoder
-
-        return CodesDecoder()
-
-    def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
-        """Patients drawn from a graph of diseases with planted edges and planted wrong codes."""
-        from seqmlm.domains.ehr import sample
-
-        return sample.write(out, n, seed)
 
 
 def _known(raw: History, time: float) -> tuple[Event, ...]:

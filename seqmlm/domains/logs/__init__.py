@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
@@ -15,13 +14,12 @@ from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
 from seqmlm.domains.holes import Hole, Prompt, escaped, frame
 from seqmlm.domains.logs.readers import READERS
 from seqmlm.domains.logs.readers.events import LogLines
-from seqmlm.domains.samples import Sample, whole
+from seqmlm.domains.samples import whole
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.engine.units import ONE_PASS, Mode
 
 if TYPE_CHECKING:
-    from seqmlm.domains.structure import Decoder
     from seqmlm.reports.pictures import Picture
     from seqmlm.tokenizers.base import Tokenizer
 
@@ -41,6 +39,7 @@ class LogsDomain(Domain):
     planted_in: ClassVar[str] = "session"
     title: ClassVar[str] = "Logs: sessions and windows of machines' messages"
     unit: ClassVar[str] = "line"
+    structure: ClassVar[str] = "EventsDecoder"
     followed: ClassVar[bool] = True
     empty: ClassVar[LogLines] = LogLines(lines=())
     formats: ClassVar[Mapping[str, Format]] = {
@@ -169,18 +168,6 @@ class LogsDomain(Domain):
         """As `Domain.show`, with a mark where a line ends."""
         text = self.spelled(raw)
         return super().show(tokenizer, text.replace("\n", "⏎"), encoding, asked, predicted)
-
-    def decoder(self) -> Decoder:
-        """A network of kinds of lines."""
-        from seqmlm.domains.logs.structure import EventsDecoder
-
-        return EventsDecoder()
-
-    def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
-        """A service's log from a state machine, with labelled faults; n requests, 2,000 by default."""
-        from seqmlm.domains.logs import sample
-
-        return sample.write(out, n, seed)
 
 
 def _starts(lines: Sequence[str]) -> list[int]:

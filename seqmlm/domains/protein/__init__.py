@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
@@ -17,7 +16,6 @@ from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format, table_formats
 from seqmlm.domains.protein.levels import ProteinLevel, ResidueLevel
 from seqmlm.domains.protein.readers import read_clustal, read_mmcif, read_pdb, read_swissprot
-from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.units import Mode
 from seqmlm.tokenizers.base import Tokenizer
@@ -129,12 +127,6 @@ class ProteinDomain(Domain):
         from seqmlm.domains.protein.structure import ContactsDecoder
 
         return ContactsDecoder(self)
-
-    def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
-        """Three families drawn from Potts models with planted contacts; n proteins, 3,000 by default."""
-        from seqmlm.domains.protein import sample
-
-        return sample.write(out, n, seed)
 
 
 PROTEIN = ProteinDomain()

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.readers.huggingface import read_parquet
 from seqmlm.data.readers.tables import read_csv, read_jsonl, read_tsv
 from seqmlm.data.readers.text import read_txt
 from seqmlm.domains.base import Domain, DomainDefaults, Format
-from seqmlm.domains.samples import Sample
 from seqmlm.domains.text.conllu import read_conll, read_conllu
 from seqmlm.domains.text.levels import SentenceLevel, WordLevel
 from seqmlm.engine.masking.base import MaskingConfig
-
-if TYPE_CHECKING:
-    from seqmlm.domains.structure import Decoder
 
 
 class TextDomain(Domain):
@@ -33,6 +28,7 @@ class TextDomain(Domain):
     name: ClassVar[str] = "text"
     title: ClassVar[str] = "Natural language: sentences, articles, any UTF-8 text"
     unit: ClassVar[str] = "word"
+    structure: ClassVar[str] = "TreeDecoder"
     formats: ClassVar[Mapping[str, Format]] = {
         "txt": Format(read=read_txt, suffixes=(".txt", ".text")),
         "jsonl": Format(read=read_jsonl, suffixes=(".jsonl", ".ndjson")),
@@ -53,18 +49,6 @@ class TextDomain(Domain):
     @property
     def levels(self) -> tuple[Level, ...]:
         return SentenceLevel(), WordLevel(self.unit)
-
-    def decoder(self) -> Decoder:
-        """Trees over words."""
-        from seqmlm.domains.text.structure import TreeDecoder
-
-        return TreeDecoder()
-
-    def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
-        """Sentences of a probabilistic grammar with their dependency trees; n of them, 6,000 by default."""
-        from seqmlm.domains.text import sample
-
-        return sample.write(out, n, seed)
 
 
 TEXT = TextDomain()

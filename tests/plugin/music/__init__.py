@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from music.formats import read_tunes
 from music.levels import BarLevel
 from seqmlm.anomaly.levels import Level, UnitLevel
 from seqmlm.domains.base import Domain, DomainDefaults, Format
-from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
 
 if TYPE_CHECKING:
@@ -42,12 +40,6 @@ class Music(Domain):
         from seqmlm.reports.pictures import Coloured
 
         return Melody(), Coloured()
-
-    def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
-        """Tunes in C major, some with a planted wrong note; n of them, 300 by default."""
-        from music import sample
-
-        return sample.write(out, n, seed)
 
 
 MUSIC = Music()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain, DomainDefaults, Format
-from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
 from weather.formats import is_stations, read_stations, station_files
 from weather.levels import MonthLevel
@@ -50,12 +48,6 @@ class Weather(Domain):
 
     def order_key(self, record: Record) -> Any:
         return record.meta["month"]
-
-    def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
-        """A folder of stations; n of them, 20 by default."""
-        from weather import sample
-
-        return sample.write(out, n, seed)
 
 
 WEATHER = Weather()
