@@ -210,9 +210,9 @@ class _Maker:
         try:
             for batch in _batches(records):
                 if seen is not None:
-                    fresh = seen.add([hash128(record.raw) for record in batch])
-                    self._duplicates += len(batch) - int(fresh.sum())
-                    batch = [record for record, new in zip(batch, fresh, strict=True) if new]
+                    fresh = [record for record in batch if seen.add(hash128(record.raw))]
+                    self._duplicates += len(batch) - len(fresh)
+                    batch = fresh
                 encoded = self._encode(batch)
                 self._add_joined(encoded) if join_documents else self._add(encoded)
                 if progress is not None:

@@ -87,7 +87,7 @@ def entries(source: str, problems: Problems, max_bytes: int, what: str) -> Itera
         problems.bad(error, "\n".join(held)[:1000])
 
 
-def whole_file(source: str, problems: Problems, max_bytes: int) -> Iterator[Entry]:
+def whole_file(source: str, problems: Problems, max_bytes: int, what: str = "file") -> Iterator[Entry]:
     """The text of a file that is one entry, blank lines in front of it left out.
 
     Nothing of a file with a line that was refused: an atom, or a piece of each row, would be missing.
@@ -101,7 +101,7 @@ def whole_file(source: str, problems: Problems, max_bytes: int) -> Iterator[Entr
         begins = begins or number
         size += len(text) + 1
         if size > max_bytes:
-            problems.bad(too_long(source, begins, max_bytes, "file"), held[0] if held else None)
+            problems.bad(too_long(source, begins, max_bytes, what), held[0] if held else None)
             return
         held.append(text)
     if problems.met != met:

@@ -67,7 +67,7 @@ class _Tally:
         vocabularies = [event.code.partition("//")[0] for event in history.events]
         self.vocabularies.update(vocabularies)
         # Of a subject in several records the first one counts: too few subjects is safe, too many is not.
-        if not self.seen.add([hash128(history.subject)])[0]:
+        if not self.seen.add(hash128(history.subject)):
             return
         self.plain["subjects"] += 1
         self.plain["subjects_without_birth"] += history.birth is None

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import COMPRESSED, MAX_BYTES, source_of, too_long
+from seqmlm.data.files import COMPRESSED, MAX_BYTES, source_of
 from seqmlm.data.lines import TextBlocks, lines
 from seqmlm.data.problems import Problems
+from seqmlm.data.readers.biopython import whole_file
 from seqmlm.data.readers.tables import json_object
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
@@ -115,28 +116,7 @@ def _texts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[in
     if not name.endswith(".json"):
         yield from ((n, text) for n, text in lines(source, problems, max_bytes=max_bytes) if text.strip())
         return
-    held: list[bytes] = []
-    size = 0
-    for block in (stream := TextBlocks(source, problems, lambda: 1)):
-        size += len(block)
-        if size > max_bytes:
-            problems.bad(too_long(source, 1, max_bytes, "bundle"))
-            return
-        held.append(block)
-    if held and not stream.broken:
-        text = _decoded(b"".join(held))
-        if text is None:
-            error = DataError("bytes that are not UTF-8", source=source, remedy="convert it to UTF-8")
-            problems.bad(error)
-        else:
-            yield 1, text
-
-
-def _decoded(data: bytes) -> str | None:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
+    yield from whole_file(source, problems, max_bytes, "bundle")
 
 
 class _Reading:

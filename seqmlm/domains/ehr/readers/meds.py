@@ -32,7 +32,6 @@ _COLUMNS = {
 }
 _NEEDED = ("subject_id", "time", "code")
 _SPLITS = {"train": "train", "tuning": "validation", "held_out": "test"}
-_WAITING = 4096
 _VISITS = ("VISIT", "ENCOUNTER")
 _OPENING = {"HOSPITAL_ADMISSION": "inpatient", "ED_REGISTRATION": "emergency"}
 
@@ -64,7 +63,7 @@ def read_meds(path: str | Path, problems: Problems, *, until: str | None = None)
         split=splits.get if splits else None,
         meanings=meanings,
     )
-    seen = _Seen(problems)
+    seen = SeenHashes()
     for number, shard in enumerate(shards):
         rows = _rows(shard, number, problems)
         if _in_order(shard):
@@ -73,9 +72,8 @@ def read_meds(path: str | Path, problems: Problems, *, until: str | None = None)
             problems.note(UNORDERED)
             records = _made(grouped(rows), histories.record)
         for record in records:
-            seen.add(record.id)
+            problems.note(SCATTERED, 0 if seen.add(hash128(record.id)) else 1)
             yield record
-    seen.count()
     histories.end()
 
 
@@ -93,24 +91,6 @@ def root_of(folder: Path) -> Path:
 
 def _shards(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "data").rglob("*.parquet") if path.is_file())
-
-
-class _Seen:
-    """Counts subjects that were there before; 16 bytes a subject, asked many at a time."""
-
-    def __init__(self, problems: Problems) -> None:
-        self._problems, self._hashes, self._waiting = problems, SeenHashes(), list[bytes]()
-
-    def add(self, subject: str) -> None:
-        self._waiting.append(hash128(subject))
-        if len(self._waiting) >= _WAITING:
-            self.count()
-
-    def count(self) -> None:
-        if self._waiting:
-            fresh = self._hashes.add(self._waiting)
-            self._problems.note(SCATTERED, len(fresh) - int(fresh.sum()))
-            self._waiting = []
 
 
 def _splits(folder: Path, problems: Problems) -> Mapping[str, str]:

@@ -117,9 +117,10 @@ def test_fhir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     }
     bundle = tmp_path / "b.json"
     bundle.write_bytes(b'{"resourceType": "\xff"}')
-    with pytest.raises(DataError, match=r"b.json: bytes that are not UTF-8"):
+    with pytest.raises(DataError, match=r"b.json:1: bytes that are not UTF-8"):
         list(readers.read_fhir(bundle, Problems()))
+    bundle.write_text('{"resourceType":\n"Bundle"}\n')
     with pytest.raises(DataError, match=r"b.json:1: a bundle longer than the limit"):
-        list(readers.read_fhir(bundle, Problems(), max_bytes=5))
+        list(readers.read_fhir(bundle, Problems(), max_bytes=20))
     with pytest.raises(DataError, match=r"a.ndjson:1: field 'id': no patient"):
         list(readers.read_fhir(path, Problems()))
