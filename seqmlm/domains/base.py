@@ -27,7 +27,7 @@ from seqmlm.anomaly.levels import Level, RecordLevel, UnitLevel
 from seqmlm.anomaly.values import Row
 from seqmlm.data.files import expand, is_reference, stem_suffix
 from seqmlm.data.readers.huggingface import by_split, decides, is_saved, is_shards, read_parquet
-from seqmlm.data.readers.tables import Made, csv_records, tsv_records
+from seqmlm.data.readers.tables import Made, csv_records
 from seqmlm.data.record import Record
 from seqmlm.domains.holes import MASK, Prompt, frame, put, read_holes
 from seqmlm.domains.samples import LABELS, TRUTH, Sample, overlap
@@ -133,10 +133,10 @@ def table_formats(made: Made) -> dict[str, Format]:
     Args:
         made: what the field makes of a record whose raw is the text of the column.
     """
-    csv, tsv = (partial(read, made, column="sequence") for read in (csv_records, tsv_records))
+    read = partial(csv_records, made, column="sequence")
     return {
-        "csv": Format(read=csv, suffixes=(".csv",), in_folders=False),
-        "tsv": Format(read=tsv, suffixes=(".tsv",), in_folders=False),
+        "csv": Format(read=read, suffixes=(".csv",), in_folders=False),
+        "tsv": Format(read=partial(read, delimiter="\t"), suffixes=(".tsv",), in_folders=False),
     }
 
 

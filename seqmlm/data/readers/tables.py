@@ -240,7 +240,7 @@ def csv_records(
     encoding: str = "utf-8",
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
-    """Read a CSV file (also .gz, .zst, "-"); fields may be quoted and span lines.
+    """Read a table of text (also .gz, .zst, "-"); fields may be quoted and span lines.
 
     Args:
         made: what the field makes of a record whose raw is the text of the column.
@@ -250,43 +250,43 @@ def csv_records(
         id_column: column of the record's id; None takes "id" where it is filled in, else the line.
         document_column: column of what the record belongs to.
         keep: further columns that go into `meta` (as an option: names between commas).
-        delimiter: one character.
+        delimiter: one character; with a tab, quotation marks are ordinary characters.
         header: False when the first line is data; the columns are then called "1", "2", ...
         encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
         max_bytes: longest line and longest field.
     """
-    names = (column, id_column, document_column)
-    style = {"delimiter": delimiter}
-    for record in _read(source_of(path), problems, names, keep, style, header, str(encoding), max_bytes):
-        yield from made(record, problems)
+    source, keep, columns, two_ids = source_of(path), names_of(keep), list[str](), False
+    style = {"delimiter": delimiter, "quoting": csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL}
+    for line, fields in table_rows(source, problems, style, max_bytes, encoding=str(encoding)):
+        if not columns:
+            columns = fields if header else [str(i) for i in range(1, len(fields) + 1)]
+            column = columns[0] if len(columns) == 1 else column
+            wanted = [n for n in (column, id_column, document_column, *keep) if n is not None]
+            absent = next((n for n in wanted if n not in columns), None)
+            if absent is not None:
+                problems.bad(missing(absent, columns, source, line, "column", problems))
+                return
+            twice = next((n for n in wanted if columns.count(n) > 1), None)
+            if twice is not None:
+                problems.bad(ambiguous(twice, source, line))
+                return
+            two_ids = columns.count("id") > 1
+            if header:
+                continue
+        if len(fields) < len(columns):
+            problems.bad(too_few_fields(source, line, len(columns)), delimiter.join(fields))
+            continue
+        if len(fields) > len(columns):
+            problems.note("a row with more fields than the table has columns")
+        row = dict(zip(columns, fields, strict=False))
+        if two_ids:
+            del row["id"]  # which is meant cannot be told
+        record = record_from(row, column, id_column, document_column, keep, source, line, problems)
+        if record is not None:
+            yield from made(record, problems)
 
 
-def tsv_records(
-    made: Made,
-    path: str | Path,
-    problems: Problems,
-    *,
-    column: str = "text",
-    id_column: str | None = None,
-    document_column: str | None = None,
-    keep: Sequence[str] = (),
-    header: bool = True,
-    encoding: str = "utf-8",
-    max_bytes: int = MAX_BYTES,
-) -> Iterator[Record]:
-    """Read a TSV file: as CSV, with tabs between fields; quotation marks are ordinary characters.
-
-    Args:
-        made, path, problems: as of `csv_records`.
-        column, id_column, document_column, keep, header, encoding, max_bytes: as of the format csv.
-    """
-    names = (column, id_column, document_column)
-    style = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    for record in _read(source_of(path), problems, names, keep, style, header, str(encoding), max_bytes):
-        yield from made(record, problems)
-
-
-read_csv, read_tsv = partial(csv_records, whole), partial(tsv_records, whole)
+read_csv, read_tsv = partial(csv_records, whole), partial(csv_records, whole, delimiter="\t")
 """Rows of plain text."""
 
 
@@ -402,46 +402,3 @@ def rows_of(
             return
         except csv.Error as error:
             problems.bad(feed.fault(source, error))
-
-
-def _read(
-    source: str,
-    problems: Problems,
-    names: tuple[str, str | None, str | None],
-    keep: Sequence[str],
-    style: Mapping[str, Any],
-    header: bool,
-    encoding: str,
-    max_bytes: int,
-) -> Iterator[Record]:
-    columns: list[str] = []
-    two_ids = False
-    column, id_column, document_column = names
-    keep = names_of(keep)
-    for line, fields in table_rows(source, problems, style, max_bytes, encoding=encoding):
-        if not columns:
-            columns = fields if header else [str(i) for i in range(1, len(fields) + 1)]
-            column = columns[0] if len(columns) == 1 else column
-            wanted = [n for n in (column, id_column, document_column, *keep) if n is not None]
-            absent = next((n for n in wanted if n not in columns), None)
-            if absent is not None:
-                problems.bad(missing(absent, columns, source, line, "column", problems))
-                return
-            twice = next((n for n in wanted if columns.count(n) > 1), None)
-            if twice is not None:
-                problems.bad(ambiguous(twice, source, line))
-                return
-            two_ids = columns.count("id") > 1
-            if header:
-                continue
-        if len(fields) < len(columns):
-            problems.bad(too_few_fields(source, line, len(columns)), style["delimiter"].join(fields))
-            continue
-        if len(fields) > len(columns):
-            problems.note("a row with more fields than the table has columns")
-        row = dict(zip(columns, fields, strict=False))
-        if two_ids:
-            del row["id"]  # which is meant cannot be told
-        record = record_from(row, column, id_column, document_column, keep, source, line, problems)
-        if record is not None:
-            yield record
