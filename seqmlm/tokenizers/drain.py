@@ -490,6 +490,31 @@ class TemplateCounts:
         return both
 
 
+class Tallies(dict[Any, TemplateCounts]):
+    """Counts of what comes, by key; `tallies[key]` is new where it was not there.
+
+    Args:
+        enough: sources are counted up to this number.
+        most: keys; of so many the rarest half is forgotten.
+    """
+
+    def __init__(self, enough: int, most: int) -> None:
+        super().__init__()
+        self._enough, self._most = enough, most
+
+    def __missing__(self, key: Any) -> TemplateCounts:
+        if len(self) >= self._most:
+            for one in sorted(list(self)[::-1], key=lambda one: self[one].lines)[: self._most // 2]:
+                del self[one]
+        found = self[key] = TemplateCounts(self._enough)
+        return found
+
+    def commonest(self, most: int, min_lines: int, min_sources: int) -> list[Any]:
+        """As `commonest`: the keys, in the order of first appearance."""
+        keys = list(self)
+        return [keys[number] for number in commonest(list(self.values()), most, min_lines, min_sources)]
+
+
 def commonest(
     tallies: Sequence[TemplateCounts], most: int, min_lines: int = 1, min_sources: int = 1
 ) -> list[int]:

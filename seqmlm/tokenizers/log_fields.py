@@ -18,7 +18,7 @@ from math import floor, log10
 from typing import Any, Self
 
 from seqmlm.parsing import word_list
-from seqmlm.tokenizers.drain import TemplateCounts, Templates, Words, hardly_new
+from seqmlm.tokenizers.drain import Tallies, TemplateCounts, Templates, Words, hardly_new
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -141,11 +141,10 @@ class FieldCounts:
 
     def __init__(self, enough: int, keep: Sequence[str] = (), mask: Sequence[str] = ()) -> None:
         self._enough, self._keep, self._mask = enough, frozenset(keep), frozenset(mask)
-        self._values: dict[str, dict[str, TemplateCounts]] = {}
+        self._values: dict[str, Tallies] = {}
         self._long: set[str] = set()
         self._distinct: dict[str, set[int]] = {}
-        self._paths: dict[tuple[str, tuple[str, ...]], TemplateCounts] = {}
-        self._table: dict[tuple[Words, Pairs], TemplateCounts] = {}
+        self._paths, self._table = Tallies(enough, _TABLE), Tallies(enough, _TABLE)
         self.lines = 0
 
     def add(self, pairs: Pairs, message: Words, source: int) -> None:
@@ -158,14 +157,14 @@ class FieldCounts:
                 continue
             if name not in self._values and len(self._values) >= _NAMES:
                 continue
-            values = self._values.setdefault(name, {})
+            values = self._values.setdefault(name, Tallies(self._enough, _ASKED))
             known = self._distinct.setdefault(name, set())
             normal = _decade(name, value)
             if normal is None and _is_path(name):
                 shape = shape_of(value)
                 normal = "/".join(shape)
                 for size in range(1, len(shape) + 1):
-                    _tally(self._paths, (name, shape[:size]), self._enough, source, _TABLE)
+                    self._paths[name, shape[:size]].add(source)
             elif normal is None:
                 normal = value
                 if len(value) > _LONGEST:
@@ -176,9 +175,9 @@ class FieldCounts:
                         known.add(hash(value))
                     continue
             known.add(hash(normal)) if len(known) < _KNOWN else None
-            _tally(values, normal, self._enough, source, _ASKED)
+            values[normal].add(source)
             seen.append((name, normal))
-        _tally(self._table, (message, tuple(seen)), self._enough, source, _TABLE)
+        self._table[message, tuple(seen)].add(source)
 
     def knows(self, name: str) -> bool:
         """Whether a line had this field."""
@@ -265,16 +264,6 @@ class FieldCounts:
             text = texts[max(0, len(texts) - 1 - ends)]
             told[text] = told[text].joined(one) if text in told else one
         return told
-
-
-def _tally(counts: dict[Any, TemplateCounts], key: Any, enough: int, source: int, most: int) -> None:
-    one = counts.get(key)
-    if one is None:
-        if len(counts) >= most:  # the rarest half is forgotten
-            for name in sorted(counts, key=lambda name: counts[name].lines)[: most // 2]:
-                del counts[name]
-        one = counts[key] = TemplateCounts(enough)
-    one.add(source)
 
 
 @dataclass(kw_only=True)

@@ -25,10 +25,9 @@ from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.parsing import read_json
 from seqmlm.tokenizers.base import Tokenizer, Unknown, options_of, read_card
-from seqmlm.tokenizers.drain import Drain, DrainOptions, Templates
+from seqmlm.tokenizers.drain import Drain, DrainOptions, Tallies, Templates
 from seqmlm.tokenizers.log_fields import FieldCounts, Fields, Pairs, fields_of
 from seqmlm.tokenizers.log_values import (
-    Keys,
     LogValues,
     are_lines,
     fresh_lines,
@@ -45,6 +44,7 @@ NEW = "<NEW>"
 Counts = NDArray[np.int64]
 FILE = "log_templates.json"
 _FORMAT = 3
+_KEYS_FOLLOWED = 1 << 20
 _MANY = 1000  # lines from which few templates are worth a warning
 _PAD, _CLS, _SEP, _MASK, _NEW, _FIRST = range(len(SPECIAL) + 2)
 
@@ -340,7 +340,8 @@ class TemplateTokenizer(Tokenizer):
             DataError: no lines, or none frequent enough.
         """
         values, least = LogValues(chosen.patterns, secrets=chosen.mask_secrets), chosen.min_sessions
-        drain, keys = Drain(chosen.drain, most, least, most_values=chosen.values), Keys(most, least)
+        drain = Drain(chosen.drain, most, least, most_values=chosen.values)
+        keys = Tallies(least, max(2 * most, _KEYS_FOLLOWED))
         counts = FieldCounts(least, chosen.keep, chosen.mask) if chosen.fields == "auto" else None
         for number, (raw, lines) in enumerate(fresh_lines(texts)):
             subject = subject_of(raw, number)
@@ -348,7 +349,8 @@ class TemplateTokenizer(Tokenizer):
                 ids = known._ids(raw, lines)
                 lines = [line for line, one in zip(lines, ids, strict=True) if one == _NEW]
             if getattr(raw, "keys", False):
-                keys.add(lines, subject)
+                for key in lines:
+                    keys[key].add(subject)
                 continue
             for line in lines:
                 told = fields_of(line) if counts is not None else None
@@ -359,7 +361,7 @@ class TemplateTokenizer(Tokenizer):
                 form = drain.form(drain.add(words, subject), words) if words else ()
                 counts.add(_hidden(told[0], values), form, subject)
         templates = drain.freeze(min_lines=chosen.min_lines)
-        kept = keys.freeze(min_lines=chosen.min_lines)
+        kept = keys.commonest(most, chosen.min_lines, least)
         fields = None
         if counts is not None and counts.lines:
             fields = counts.freeze(templates, max(most - len(templates), 1), chosen.min_lines, least)

@@ -24,7 +24,6 @@ import numpy as np
 from seqmlm.engine.types import Ids
 from seqmlm.errors import DataError, UsageError
 from seqmlm.parsing import word_list
-from seqmlm.tokenizers.drain import TemplateCounts, commonest
 
 _HEX = "[0-9A-Fa-f]"
 _EDGE = r"(?<![0-9A-Za-z])", r"(?![0-9A-Za-z])"
@@ -401,42 +400,7 @@ def _random(run: str, at: int) -> list[tuple[int, int]]:
     return found
 
 
-_KEYS_FOLLOWED = 1 << 20
 _LINES_FOLLOWED = 100_000
-
-
-class Keys:
-    """Counts of the event ids of session files, bounded like templates.
-
-    Args:
-        most: number of ids kept; of more than a million (or twice as many) the rarest are dropped.
-        min_sources: ids seen in fewer sources are not frozen.
-    """
-
-    def __init__(self, most: int, min_sources: int = 1) -> None:
-        self._most, self._min_sources = most, min_sources
-        self._tallies: dict[str, TemplateCounts] = {}
-
-    def __len__(self) -> int:
-        return len(self._tallies)
-
-    def add(self, keys: Iterable[str], source: int) -> None:
-        """Count the event ids of one session; a number stands for its subject."""
-        for key in keys:
-            tally = self._tallies.get(key)
-            if tally is None:
-                if len(self._tallies) >= max(2 * self._most, _KEYS_FOLLOWED):
-                    names = list(self._tallies)
-                    kept = commonest(list(self._tallies.values()), self._most)
-                    self._tallies = {names[one]: self._tallies[names[one]] for one in kept}
-                tally = self._tallies[key] = TemplateCounts(self._min_sources)
-            tally.add(source)
-
-    def freeze(self, *, min_lines: int = 1) -> list[str]:
-        """The event ids kept, in the order of first appearance."""
-        names = list(self._tallies)
-        kept = commonest(list(self._tallies.values()), self._most, min_lines, self._min_sources)
-        return [names[number] for number in kept]
 
 
 def fresh_lines(raws: Iterable[Any]) -> Iterator[tuple[Any, Sequence[str]]]:

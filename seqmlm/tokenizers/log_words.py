@@ -22,7 +22,7 @@ from tokenizers import Regex, models, pre_tokenizers
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
 from seqmlm.errors import UsageError, nearest
 from seqmlm.tokenizers.base import Unknown
-from seqmlm.tokenizers.drain import TemplateCounts
+from seqmlm.tokenizers.drain import Tallies
 from seqmlm.tokenizers.log_values import (
     LogValues,
     Marked,
@@ -235,7 +235,7 @@ def _count(
     texts: Iterable[Any], values: LogValues, cut: Any, min_sessions: int
 ) -> tuple[dict[str, int], bool]:
     """Words of the normalised lines with their counts, sorted by spelling; and whether there is any word."""
-    tallies: dict[str, TemplateCounts] = {}
+    tallies = Tallies(min_sessions, _DISTINCT_WORDS)
     known: dict[str, list[str]] = {}
     for number, (raw, lines) in enumerate(fresh_lines(texts)):
         subject = subject_of(raw, number)
@@ -245,12 +245,7 @@ def _count(
                     known.clear()
                 known[line] = [word for word, _ in cut.pre_tokenize_str(line)]
             for word in known[line]:
-                tally = tallies.get(word)
-                if tally is None:
-                    tally = tallies[word] = TemplateCounts(min_sessions)
-                tally.add(subject)
-        if len(tallies) > _DISTINCT_WORDS:
-            tallies = {word: tally for word, tally in tallies.items() if tally.lines > 1}
+                tallies[word].add(subject)
     enough = (word for word in sorted(tallies) if tallies[word].sources >= min_sessions)
     return {word: tallies[word].lines for word in enough}, bool(tallies)
 
