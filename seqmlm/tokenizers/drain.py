@@ -504,7 +504,7 @@ class Tallies(dict[Any, TemplateCounts]):
 
     def __missing__(self, key: Any) -> TemplateCounts:
         if len(self) >= self._most:
-            for one in sorted(list(self)[::-1], key=lambda one: self[one].lines)[: self._most // 2]:
+            for one in sorted(self, key=lambda one: -self[one].lines)[-(self._most // 2) :]:
                 del self[one]
         found = self[key] = TemplateCounts(self._enough)
         return found
