@@ -292,7 +292,6 @@ def test_names_of_fields_are_recognised(code: str, found: bool) -> None:
 # Modules that one module of their own package imports, and why they stand apart all the same.
 STAND_APART = {
     "cli.*": "one module a command",
-    "domains.*.sample": "drawn when asked for, and long: what is planted is described there",
     "domains.*.picture": "drawing, loaded with a report alone",
     "domains.code.changes": "git and diffs, loaded by a review of what changed alone",
     "domains.dna.track": "files for genome browsers",
