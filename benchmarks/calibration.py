@@ -57,9 +57,11 @@ from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Normal
 from seqmlm.tasks import finalize
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files, calibrate_trained
-from seqmlm.tasks.score import score_files
+from seqmlm.tasks.score import Score
 from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.tasks.score_output import warnings
 from seqmlm.tasks.score_plan import check_rate
+from seqmlm.tasks.task import run
 
 Row = dict[str, Any]
 
@@ -211,7 +213,8 @@ class Bench:
         path = self.kind.write(items[:number], self.out / f"scored-{label}")
         rows = self.out / f"{label}.jsonl"
         rows.unlink(missing_ok=True)
-        summary = score_files(self._config(path, level, mode, out=rows), sys.stdout)
+        summary = run("score", Score, self._config(path, level, mode, out=rows))
+        told = warnings(summary.figures)
         lines = [json.loads(line) for line in rows.read_text().splitlines()]
         judged = [one for one in lines if one.get("p_value") is not None]
         owner = np.unique(
@@ -228,15 +231,14 @@ class Bench:
             "ranked": stored.fitted.ranked,
             "smallest_rate": stored.fitted.smallest_rate,
             "unscored": len(lines) - len(judged),
-            "unfamiliar": summary.unfamiliar,
-            "unknown": summary.unknown,
-            "units": summary.units,
-            "trained_on": summary.trained_on,
-            "low_p": summary.low_p,
+            "unfamiliar": summary.figures.get("unfamiliar", 0),
+            "unknown": sum(n for why, n in summary.notes.items() if "unknown to the model" in why),
+            "units": summary.figures["units"],
+            "low_p": summary.figures.get("low_p"),
             "low_p_measured": float((p_values <= 0.5).mean()) if len(p_values) else None,
             "distinct_p": len(np.unique(p_values)),
-            "warned": any("p-values below" in one for one in summary.warnings()),
-            "warnings": summary.warnings(),
+            "warned": any("p-values below" in one for one in told),
+            "warnings": told,
         }
         return {
             **found,
@@ -409,7 +411,7 @@ def in_time(name: str, stream: Stream, out: Path, seed: int, minutes: float) -> 
             on_error="skip",
             out=rows,
         )
-        summary = score_files(config, sys.stdout)
+        summary = run("score", Score, config)
         p_values = [json.loads(line).get("p_value") for line in rows.read_text().splitlines()]
         # A row without a score holds nothing the model knows: an alarm.
         alarms = np.array([p is None or p <= IN_TIME for p in p_values])
@@ -421,7 +423,7 @@ def in_time(name: str, stream: Stream, out: Path, seed: int, minutes: float) -> 
             "rows": len(alarms),
             "all": float(alarms.mean()),
             "tenths": [float(tenth.mean()) for tenth in tenths],
-            "warnings": summary.warnings(),
+            "warnings": warnings(summary.figures),
         }
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps(found, indent=2, default=float) + "\n")

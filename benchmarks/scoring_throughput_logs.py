@@ -24,6 +24,7 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -112,10 +113,11 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
     from seqmlm.data.problems import Problems
     from seqmlm.engine.units import ONE_PASS
     from seqmlm.inference import model_folder
-    from seqmlm.inference.batches import Input, encoded_batches
+    from seqmlm.inference.batches import Budget, batches
     from seqmlm.inference.detector import Detector
     from seqmlm.inference.scorer import RecordScorer
     from seqmlm.inference.session import Session
+    from seqmlm.tasks.reading import ahead, parts
     from seqmlm.tasks.score_output import line
     from seqmlm.tasks.score_plan import EXPECTED
 
@@ -131,9 +133,12 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
     found = {"windows": 0, "lines": 0, "alarms": 0}
     with Path(asked["target"]).open("w", encoding="utf-8") as out:
         read = scorer.session.reader([asked["file"]], options=READER)
-        given = Input(read, model.domain, model.tokenizer)
-        for batch in encoded_batches(given, problems, ahead=asked["processes"] == 2):
-            for one in detector.encoded(batch):
+        task = SimpleNamespace(records=read, share=Budget().share, sources=[])
+        task.items = lambda records, problems: (
+            one for some in batches(records) for one in scorer.encoded(some, problems)
+        )
+        for part in (ahead if asked["processes"] == 2 else parts)(task, problems):
+            for one in detector.encoded(part.items):
                 out.write(json.dumps(line(one, model.tokenizer)) + "\n")
                 found["windows"] += 1
                 found["lines"] += len(one.row.units)

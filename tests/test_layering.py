@@ -314,7 +314,7 @@ STAND_APART = {
     "registry.store": "queries; `registry` is the door",
     "tracking.run": "a run that is being written; `tracking` is the door",
     "tasks.finalize": "what follows the last step of a training, a chapter",
-    "tasks.score_show": "a report and a track beside the rows, and the run that keeps them",
+    "tasks.score": "the capability; a review is one of source code",
     "tasks.teaching": "one training of a fine-tuning, a chapter: the loop, apart from the run and its files",
     "tokenizers.kmer_block": "one vocabulary",
     "tokenizers.log_fields": "what a line that is fields says, apart from lines of words",

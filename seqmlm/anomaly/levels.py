@@ -178,18 +178,18 @@ TRACKS = (".bedgraph", ".bg", ".bed", ".bw", ".bigwig")
 
 
 class Track(Protocol):
-    """An open file that keeps the scores of rows along the sequence they lie in."""
+    """A file that keeps the scores of rows along the sequence they lie in; written when it is left."""
 
-    def add(self, row: Row, record: object) -> None:
-        """Add a row; the rows of one record (its `Scored`) come together."""
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a row by its fields; the rows of one record come together."""
 
-    def close(self) -> None:
-        """Write the file, whole or not at all."""
+    def __enter__(self) -> Self:
+        """Begin."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """After an error, leave nothing behind."""
+        """Write the file, whole or not at all; after an error, leave nothing behind."""
 
 
 class Level(ABC):
@@ -229,7 +229,7 @@ class Level(ABC):
         return tuple(name for name in self.statistics if name not in self.descriptive)
 
     def track(self, path: Path, *, name: str, private: bool) -> Track:
-        """Open a file for the scores of rows along the sequence they lie in.
+        """A file for the scores of rows along the sequence they lie in.
 
         Args:
             path: its ending says the format.

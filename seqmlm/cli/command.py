@@ -45,6 +45,7 @@ class Answer:
     stopped: ClassVar[int | None] = None
     go_on: ClassVar[str] = ""
     notes: ClassVar[Mapping[str, Any]] = {}
+    places: ClassVar[Mapping[str, str]] = {}
 
     def to_dict(self) -> Any:
         """What machines read."""
@@ -108,7 +109,9 @@ def _show(summary: Any, out: Path | None, as_json: bool) -> None:
     rows = summary.streamed or (out is not None and not summary.tables)
     (tell if rows else say)(summary.answer)
     if summary.notes:
-        tell("met on the way: " + "; ".join(f"{why}: {n}" for why, n in summary.notes.items()))
+        where = {why: f" (first: {place})" for why, place in summary.places.items()}
+        told = (f"{why}: {n}{where.get(why, '')}" for why, n in summary.notes.items())
+        tell("met on the way: " + "; ".join(told))
     for title, columns, cells in summary.tables:
         print_table(columns, [[*map(_cell, row)] for row in cells], title=title or None, aside=rows)
 

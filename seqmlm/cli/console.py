@@ -138,7 +138,7 @@ class ScoringConsole(_Console):
         self._began: tuple[float, int] | None = None
         self._shown = 0.0
 
-    def progress(self, records: int, rows: int, alarms: int, share: float | None = None) -> None:
+    def progress(self, records: int, alarms: int = 0, share: float | None = None) -> None:
         """Show records and share done, and alarms; the rate is the mean since the first call."""
         if not self._live:
             return

@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TextIO, get_args
@@ -19,6 +20,24 @@ OnError = Literal["raise", "skip", "quarantine"]
 
 _DISTINCT_REASONS = 1000  # bounds memory when every bad record has a reason of its own
 _RAW_KEPT = 1 << 20  # characters of a bad record that are saved to the quarantine file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Met:
+    """The problems of a part of an input that was read in another process (`Problems.apart`).
+
+    Args:
+        bad, notes: reason to count. places, remedies: as of `Problems`.
+        first: the first bad record.
+        aside: lines for the quarantine file.
+    """
+
+    bad: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    places: dict[str, str] = field(default_factory=dict)
+    remedies: dict[str, str] = field(default_factory=dict)
+    first: DataError | None = None
+    aside: list[str] = field(default_factory=list)
 
 
 class Problems:
@@ -60,6 +79,7 @@ class Problems:
         self._sink: TextIO | None = None
         self._replayed = False
         self._first: DataError | None = None  # the first bad record
+        self._aside: list[str] | None = None  # lines that another process puts aside
         self._one_at_a_time = threading.RLock()
 
     def bad(self, error: DataError, raw: str | None = None) -> None:
@@ -100,6 +120,42 @@ class Problems:
     def _placed(self, reason: str, source: str | None, line: int | None) -> None:
         if source is not None:
             self.places.setdefault(reason, source if line is None else f"{source}:{line}")
+
+    def apart(self) -> Problems:
+        """For another process, which reads and tells this one what it met (`taken`, `add`): the same rule."""
+        other = Problems(self.on_error, self.quarantine, self.sensitive)
+        other._aside = []
+        return other
+
+    def taken(self) -> Met:
+        """What was met since the last time."""
+        found = Met(
+            bad=self._bad,
+            notes=self._notes,
+            places=self.places,
+            remedies=self.remedies,
+            first=self._first,
+            aside=self._aside or [],
+        )
+        self._bad, self._notes, self.places, self.remedies = Counter(), Counter(), {}, {}
+        self._first, self._aside = None, []
+        return found
+
+    def add(self, met: Met) -> None:
+        """Count what was met elsewhere.
+
+        Raises:
+            StateError: as `bad`.
+        """
+        with self._one_at_a_time:
+            for counts, more in ((self._bad, met.bad), (self._notes, met.notes)):
+                for reason, n in more.items():
+                    _count(counts, reason, n)
+            self.met += met.bad.total()
+            self.places, self.remedies = met.places | self.places, met.remedies | self.remedies
+            self._first = self._first or met.first
+            for line in met.aside:
+                self._append(line)
 
     def nothing(self) -> DataError:
         """The error for an input without a record that could be used; it says what was met first."""
@@ -195,9 +251,6 @@ class Problems:
         self.close()
 
     def _put_aside(self, error: DataError, raw: str | None) -> None:
-        assert self.quarantine is not None
-        if self._sink is None:
-            self._sink = _appending(self.quarantine)
         line: dict[str, Any] = {
             "source": error.source,
             "line": error.line,
@@ -207,7 +260,16 @@ class Problems:
         }
         if raw is not None and not self.sensitive:
             line["raw"] = raw[:_RAW_KEPT]
-        self._sink.write(json.dumps(line) + "\n")  # in ASCII: nothing in it acts on a terminal
+        self._append(json.dumps(line) + "\n")  # in ASCII: nothing in it acts on a terminal
+
+    def _append(self, line: str) -> None:
+        if self._aside is not None:
+            self._aside.append(line)
+            return
+        if self._sink is None:
+            assert self.quarantine is not None
+            self._sink = _appending(self.quarantine)
+        self._sink.write(line)
         self._sink.flush()  # a killed process loses no quarantined record
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
@@ -87,8 +88,14 @@ class Detector:
 
     def encoded(self, encoded: Sequence[Encoded]) -> list[JudgedRow]:
         """Judge some records together that are tokenized already."""
+        return [row for own in self.each(encoded) for row in own]
+
+    def each(self, encoded: Sequence[Encoded]) -> list[list[JudgedRow]]:
+        """`encoded`, by record."""
         found = self.scored(encoded)
-        return self.judge(found, self.rows(found))
+        rows = self.rows(found)
+        judged = iter(self.judge(found, rows))
+        return [[*islice(judged, len(own))] for own in rows]
 
     def judge(self, found: Sequence[Scored], rows: Sequence[list[Row]]) -> list[JudgedRow]:
         """Judge the rows of each of some records that are scored."""

@@ -13,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -66,7 +65,6 @@ class ScoreReport:
     """Collects judged rows as they come; memory holds counts and the `WORST` rows.
 
     Args:
-        title, subtitle: of the page.
         pictures: how rows and records are shown, in this order; new ones.
         statistics: what rows were judged by, and what each means.
         unit: what the field counts.
@@ -77,8 +75,6 @@ class ScoreReport:
 
     def __init__(
         self,
-        title: str,
-        subtitle: str = "",
         *,
         pictures: Sequence[Picture] = (),
         statistics: Mapping[str, str] | None = None,
@@ -88,7 +84,7 @@ class ScoreReport:
         first: int = 0,
     ) -> None:
         self._first = first
-        self._title, self._subtitle, self._pictures = title, subtitle, tuple(pictures)
+        self._pictures = tuple(pictures)
         self._statistics = statistics or {}
         self._unit, self._surface, self._meaning = unit, surface, meaning
         self._worst: list[tuple[float, float, int, Judged]] = []
@@ -122,13 +118,12 @@ class ScoreReport:
         for picture in self._pictures:
             picture.add(row, bool(judged.alarm))
 
-    def page(self, facts: Mapping[str, Cell] | None = None) -> Page:
-        """The page.
+    def draw(self, page: Page, facts: Mapping[str, Cell] | None = None) -> None:
+        """Draw all of it on a page.
 
         Args:
-            facts: further figures for its head: incidents, the asked rate, records left out.
+            facts: further figures for its head: incidents, the asked rate.
         """
-        page = Page(self._title, self._subtitle)
         head: dict[str, Cell] = {"rows": self.rows}
         if self._judged:
             head |= {"alarms": self.alarms}
@@ -150,15 +145,6 @@ class ScoreReport:
         self._draw_records(page, worst)
         if worst:
             self._add_reading(page, worst)
-        return page
-
-    def write(self, path: Path, facts: Mapping[str, Cell] | None = None, *, private: bool = False) -> None:
-        """Write the page as one HTML file.
-
-        Raises:
-            StateError: it cannot be written.
-        """
-        self.page(facts).write(path, private)
 
     def _add_histogram(self, page: Page) -> None:
         if not self._all:

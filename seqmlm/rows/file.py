@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -25,11 +25,13 @@ from seqmlm.streams.outputs import output_lock
 from seqmlm.streams.sinks import (
     Kind,
     LinesSink,
+    Mark,
     Schema,
     StreamSink,
     convert,
     json_lines,
     partial_of,
+    table_lines,
     unwritable,
 )
 
@@ -42,6 +44,8 @@ Own = Callable[[Iterator[Row]], Iterable[str]]
 Finished = Callable[[Iterator[Row]], Iterable[Row]]
 """Makes the rows that are written of those that were committed, where each depends on all."""
 
+Wanted = Callable[[Row], bool]
+
 
 class Rows:
     """The rows of one run: a file that one run at a time writes, or a stream.
@@ -51,12 +55,14 @@ class Rows:
         request: what decides the rows; values JSON can hold. Only the same request goes on with a file.
         problems: of the run, whose counts belong to the mark.
         format: "jsonl", "csv", "tsv", "parquet", or "own": made by `own`.
-        columns: kind of each column of a table whose values alone do not say it.
+        columns: of a table: all of them, or the kind of each whose values alone do not say it.
         own: makes the text of a file in the field's own format.
         whole: rows are written when all are there, as `finish` makes them.
+        wanted: whether a row is written, or only counted; None for all.
         resume: go on with an unfinished file.
         private: only the owner may read what is written.
         stdout: where rows go without a file; None keeps them for `read` alone.
+        kept: rows without a file are kept for `read`; else they are only shown.
 
     Attributes:
         done: items whose rows are committed; asked: of these, all but those that were left out.
@@ -73,29 +79,35 @@ class Rows:
         problems: Problems,
         *,
         format: str = "jsonl",
-        columns: Mapping[str, Kind] | None = None,
+        columns: Schema | Mapping[str, Kind] | None = None,
         own: Own | None = None,
         whole: bool = False,
+        wanted: Wanted | None = None,
         resume: bool = False,
         private: bool = False,
         stdout: TextIO | None = None,
+        kept: bool = True,
     ) -> None:
         self.path, self.notes, self._problems = path, list[str](), problems
         self.done = self.asked = 0
-        self._format, self._columns, self._own = format, columns or {}, own
-        self._resume, self._private, self._stdout = resume, private, stdout
-        self._at_once = format == "jsonl" and not whole  # rows are written as they come
+        self._format, self._columns, self._own, self._wanted = format, columns or {}, own, wanted
+        self._resume, self._private, self._kept = resume, private, kept
+        shown = _encoder(format, columns)
+        as_they_come = shown is not None if path is None else format == "jsonl" and wanted is None
+        self._at_once = as_they_come and not whole
+        self._stdout = None if stdout is None else StreamSink(stdout, shown or json_lines)
         self._lines = path if path is None or self._at_once else partial_of(path)
         self._mark = None if path is None else Cursor(path, request, private=private)
         self._sink: LinesSink | None = None
         self._spool: IO[bytes] | None = None
         self._position = Position()
+        self._quarantined = 0  # bytes of the quarantine file that are of earlier runs
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as opening:
             if self.path is None:
-                self._spool = opening.enter_context(tempfile.TemporaryFile())
+                self._spool = opening.enter_context(tempfile.TemporaryFile()) if self._kept else None
             else:
                 opening.enter_context(output_lock(self.path))
                 self._position = self._begun()
@@ -105,6 +117,9 @@ class Rows:
                 opening.callback(self._sink.close)
             self.done = self._position.records
             self.asked = int(self._position.counts.get("asked", 0))
+            if self.done:
+                with self._problems.replaying(self._position.problems):
+                    pass  # counting goes on from what was met then
             self._open = opening.pop_all()
         return self
 
@@ -119,37 +134,39 @@ class Rows:
         """Where an unfinished run of this file has come, if it is resumed; else a new beginning."""
         assert self._mark is not None
         assert self.path is not None
+        left = self._mark.load() if self._resume else self._mark.unfinished()
+        if left is not None:
+            self._quarantined = int(left.counts["quarantined_before"])
+            going_on = self._resume and left.records
+            self._problems.cut_quarantine(
+                int(left.problems["quarantined"]) if going_on else self._quarantined
+            )
+            if going_on:
+                self.notes.append(f"continuing {self.path} after {left.records:,} items")
+                return left
         if self._resume:
-            found = self._mark.load()
-            if found is not None and found.records:
-                self.notes.append(f"continuing {self.path} after {found.records:,} items")
-                self._problems.cut_quarantine(int(found.problems["quarantined"]))
-                return found
             self.notes.append(f"nothing is unfinished of {self.path}: beginning")
-        elif (left := self._mark.unfinished()) is not None and left.records:
+        elif left is not None and left.records:
             self.notes.append(f"the unfinished {self.path} is started over (--resume would continue it)")
         self._mark.remove()
         partial_of(self.path).unlink(missing_ok=True)  # it may have been in another format
         # From here on whoever reads the folder knows an output of ours; the file itself is not touched yet.
-        self._mark.save(Position(problems=self._problems.snapshot()))
+        self._quarantined = self._problems.quarantined
+        self._mark.save(self._now(0))
         return Position()
+
+    def _now(self, done: int, mark: Mark | None = None) -> Position:
+        """What the mark says of so many items that are done."""
+        counts = {"asked": self.asked, "quarantined_before": self._quarantined}
+        return Position(records=done, output=mark or {}, counts=counts, problems=self._problems.snapshot())
 
     @property
     def streamed(self) -> bool:
         """Whether rows go to standard output."""
         return self.path is None and self._stdout is not None
 
-    @contextmanager
-    def skipping(self) -> Iterator[int]:
-        """While so many items as are done are read again: their problems are not met twice."""
-        if not self.done:
-            yield 0
-            return
-        with self._problems.replaying(self._position.problems):
-            yield self.done
-
     def write(self, items: Sequence[Sequence[Row] | None]) -> None:
-        """Add the rows of some items and commit them: a kill from here on loses nothing of them.
+        """Add the rows of some items.
 
         Args:
             items: the rows of each; None of one that was left out.
@@ -157,22 +174,38 @@ class Rows:
         Raises:
             StateError: they cannot be written; those committed before are kept.
         """
-        data = json_lines([row for rows in items if rows is not None for row in rows])
+        found = [row for rows in items if rows is not None for row in rows]
         self.done += len(items)
         self.asked += sum(rows is not None for rows in items)
         if not self.asked:
             return  # what stands in the file is not touched before there is something to write
-        if self._spool is not None:
-            self._spool.write(data)
-            if self._stdout is not None and self._at_once:
-                StreamSink(self._stdout, json_lines).put(data)
+        if self._sink is not None:
+            self._sink.put(json_lines(found))
             return
-        assert self._sink is not None
+        if self._spool is not None:
+            self._spool.write(json_lines(found))
+        if self._stdout is not None and self._at_once:
+            self._stdout.write([*filter(self._wanted, found)] if self._wanted else found)
+
+    def commit(self) -> None:
+        """Put what was written on the disk: a kill from here on loses nothing of it.
+
+        Raises:
+            StateError: it cannot be written; those committed before are kept.
+        """
+        if self._sink is None or not self.asked:
+            return
         assert self._mark is not None
-        self._sink.put(data)
-        mark = self._sink.commit()
-        counts, problems = {"asked": self.asked}, self._problems.snapshot()
-        self._mark.save(Position(records=self.done, output=mark, counts=counts, problems=problems))
+        self._mark.save(self._now(self.done, self._sink.commit()))
+
+    def keep(self) -> None:
+        """Let the rows since the last commit be seen, where a run ends early; it goes on from the commit.
+
+        Raises:
+            StateError: they cannot be written.
+        """
+        if self._sink is not None and self.asked:
+            self._sink.flush()
 
     def read(self) -> Iterator[Row]:
         """The rows so far, from the first one, a line at a time."""
@@ -196,12 +229,16 @@ class Rows:
             if self._stdout is not None and not self._at_once:
                 with tempfile.TemporaryDirectory() as folder:
                     self._made(Path(folder) / "table", finished)
-                    StreamSink(self._stdout, json_lines).put((Path(folder) / "table").read_bytes())
+                    self._stdout.put((Path(folder) / "table").read_bytes())
+            elif self._stdout is not None:
+                self._stdout.finish()
             return
         assert self._mark is not None
         assert self._sink is not None
         if not self._at_once:
             self._made(self.path, finished)
+        elif not self.asked:
+            self._sink.commit()  # an empty file, where there was nothing to say
         self._mark.remove()  # before what it speaks of: a kill in between leaves a finished run
         if not self._at_once:
             self._sink.close()
@@ -216,20 +253,30 @@ class Rows:
                 replace_file(path, partial(_packed if path.suffix in _PACKED else _put, text), mode=mode)
                 return
             with tempfile.TemporaryDirectory() as folder:
+                rows = self.read() if finished is None else finished(self.read())
+                if self._wanted is not None:
+                    rows = filter(self._wanted, rows)
+                if self._format == "jsonl":
+                    replace_file(path, partial(_put, (json_lines([row]) for row in rows)), mode=mode)
+                    return
                 lines = self._lines
-                if lines is None or finished is not None:
+                if lines is None or not lines.exists() or finished is not None or self._wanted is not None:
                     lines = Path(folder) / "rows"
                     with lines.open("wb") as file:
-                        rows = self.read() if finished is None else finished(self.read())
                         file.writelines(json_lines([row]) for row in rows)
-                if self._format == "jsonl":
-                    made = lines.read_bytes()
-                    replace_file(path, lambda file: file.write(made), mode=mode)
-                    return
-                schema = Schema(columns=columns_of(_read(lines), self._columns), closed=True)
+                schema = self._columns
+                if not isinstance(schema, Schema):
+                    schema = Schema(columns=columns_of(_read(lines), schema), closed=True)
                 convert(lines, path, schema, format=self._format, private=self._private)
         except OSError as error:
             raise unwritable(self.path, error) from None
+
+
+def _encoder(format: str, columns: Any) -> Callable[[Sequence[Row]], bytes] | None:
+    """What makes text of rows as they come, where that is possible: a table whose columns are all known."""
+    if format in ("csv", "tsv") and isinstance(columns, Schema):
+        return table_lines(columns, format)
+    return json_lines if format == "jsonl" else None
 
 
 def columns_of(rows: Iterable[Row], known: Mapping[str, Kind]) -> dict[str, Kind]:

@@ -26,14 +26,12 @@ class Position:
 
     Args:
         records: of the input that were read and whose rows are committed.
-        rows: committed.
         output: the mark of the sink.
         counts: what the summary continues to count from.
         problems: see `Problems.snapshot`; with `quarantined`, the bytes of the quarantine file.
     """
 
     records: int = 0
-    rows: int = 0
     output: Mapping[str, int] = field(default_factory=dict)
     counts: Mapping[str, Any] = field(default_factory=dict)
     problems: Mapping[str, Any] = field(default_factory=dict)

@@ -1,9 +1,9 @@
-"""Where rows of results go: JSON lines that survive a crash, and the tables that are made of them at the end.
+"""Where rows of results go: files of JSON lines that survive a crash, streams, and tables made of the lines.
 
-Only JSON lines are committed: such a file can be cut back to its last commit, so that a scoring that is
-killed and resumed loses no row and doubles none. CSV, TSV and Parquet are made, once all rows are there,
-from such a file beside them, `OUT.partial.jsonl`, and so is any output that cannot be resumed. The price is
-that the rows are on the disk twice for a moment, and that a table is not there before it is complete.
+A file of lines can be cut back to its last commit, so that a run that is killed and resumed loses no row and
+doubles none. CSV, TSV and Parquet are made, once all rows are there, from such a file beside them,
+`OUT.partial.jsonl`. The price is that the rows are on the disk twice for a moment, and that a table is not
+there before it is complete.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import math
 import os
 import re
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal, TextIO
 
-from seqmlm.engine.durable import DISK, move_into_place, refuse_irregular, replace_file
+from seqmlm.engine.durable import DISK, refuse_irregular, replace_file
 from seqmlm.errors import StateError, UsageError, nearest
 
 Fields = Mapping[str, Any]
@@ -98,38 +97,6 @@ class Schema:
         return known if self.closed else {**known, EXTRA: further or None}
 
 
-class Sink(ABC):
-    """Rows go in; after `commit` they stay, and `Mark` says how to find the end of them again."""
-
-    @abstractmethod
-    def write(self, rows: Sequence[Fields]) -> None:
-        """Take rows. Those since the last commit may be lost, or torn, when the process dies.
-
-        Raises:
-            StateError: they cannot be written; what was committed is still there.
-        """
-
-    @abstractmethod
-    def commit(self) -> Mark:
-        """Put everything written so far on the disk, and say where that is.
-
-        Raises:
-            StateError: it cannot be written.
-        """
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Give the output its final form. Until `close`, what `commit` returned is still valid.
-
-        Raises:
-            StateError: it cannot be written.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the output. If it is not finished, what was committed stays; else nothing but the output."""
-
-
 def format_of(path: Path | None, asked: str | None = None) -> str:
     """The format of an output: the one asked for, else what its name says, else JSON lines.
 
@@ -148,58 +115,20 @@ def format_of(path: Path | None, asked: str | None = None) -> str:
     return chosen
 
 
-def open_sink(
-    path: Path | None,
-    schema: Schema,
-    *,
-    format: str,
-    private: bool = False,
-    mark: Mark | None = None,
-    stdout: TextIO | None = None,
-    resumable: bool = True,
-) -> Sink:
-    """The sink for a file, or for standard output where `path` is None.
-
-    A file of JSON lines that is there is replaced when the first row comes, or the first commit; a table, and
-    any output that is not resumable, when the sink is finished.
-
-    Args:
-        path: of the output.
-        schema: its columns.
-        format: one of `FORMATS`.
-        private: only the owner may read it.
-        mark: continue behind what was committed at this mark; None: begin.
-        stdout: the stream, where `path` is None.
-        resumable: what was committed is to be found again when the sink is closed before it is finished.
-
-    Raises:
-        StateError: the output is no longer what it was at the mark.
-    """
-    if path is None:
-        assert stdout is not None
-        return StreamSink(stdout, _table_lines(schema, format) if format in ("csv", "tsv") else json_lines)
-    if format == "jsonl" and resumable:
-        return LinesSink(path, private=private, mark=mark)
-    return WholeSink(path, schema, format=format, private=private, mark=mark, resumable=resumable)
-
-
-class LinesSink(Sink):
+class LinesSink:
     """A file of JSON lines.
 
     Args:
         path: replaced when the first row or commit comes.
         private: only the owner may read it.
         mark: {"bytes", "tail"}: the length to cut the file back to, and a checksum of what stands before it.
-        resumable: for the messages.
 
     Raises:
         StateError: the file is not the one of the mark.
     """
 
-    def __init__(
-        self, path: Path, *, private: bool = False, mark: Mark | None = None, resumable: bool = True
-    ) -> None:
-        self._path, self._private, self._resumable = path, private, resumable
+    def __init__(self, path: Path, *, private: bool = False, mark: Mark | None = None) -> None:
+        self._path, self._private = path, private
         self._handle: int | None = None
         self._held: list[bytes] = []
         self._waiting = self._size = 0
@@ -213,7 +142,7 @@ class LinesSink(Sink):
         except FileNotFoundError:
             raise changed(self._path) from None
         except OSError as error:
-            raise unwritable(self._path, error, resumable=self._resumable) from None
+            raise unwritable(self._path, error) from None
         size = mark["bytes"]
         if os.fstat(handle).st_size < size or _tail(handle, size) != mark["tail"]:
             os.close(handle)
@@ -233,14 +162,15 @@ class LinesSink(Sink):
                 if self._private:
                     os.fchmod(self._handle, 0o600)  # also when the file was there before
             except OSError as error:
-                raise unwritable(self._path, error, resumable=self._resumable) from None
+                raise unwritable(self._path, error) from None
         return self._handle
 
-    def write(self, rows: Sequence[Fields]) -> None:
-        self.put(json_lines(rows))
-
     def put(self, data: bytes) -> None:
-        """Take rows as whole lines of JSON; as `write`."""
+        """Take rows as whole lines of JSON; those since the last commit may be lost when the process dies.
+
+        Raises:
+            StateError: they cannot be written; what was committed is still there.
+        """
         self._open()
         self._held.append(data)
         self._waiting += len(data)
@@ -262,79 +192,27 @@ class LinesSink(Sink):
         except OSError as error:
             with suppress(OSError):
                 os.ftruncate(handle, self._size)
-            raise unwritable(self._path, error, resumable=self._resumable) from None
+            raise unwritable(self._path, error) from None
         self._size += len(data)
 
     def commit(self) -> Mark:
+        """Put everything written so far on the disk, and say where that is.
+
+        Raises:
+            StateError: it cannot be written.
+        """
         self.flush()
         try:
             DISK.sync(self._path)
         except OSError as error:
-            raise unwritable(self._path, error, resumable=self._resumable) from None
+            raise unwritable(self._path, error) from None
         return {"bytes": self._size, "tail": _tail(self._open(), self._size)}
 
-    def finish(self) -> None:
-        self.commit()
-
     def close(self) -> None:
+        """Close the file; what was committed stays."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
-
-
-class WholeSink(Sink):
-    """A file that is made, once all rows are there, from a committed file of JSON lines beside it.
-
-    Args:
-        path: replaced, as a whole, when the sink is finished.
-        schema: its columns.
-        format: "jsonl", "csv", "tsv" or "parquet".
-        private: only the owner may read the file and the lines.
-        mark: that of the lines, see `LinesSink`.
-        resumable: the lines stay when the sink is closed before it is finished, if any were committed.
-
-    Raises:
-        StateError: the lines are not those of the mark.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        schema: Schema,
-        *,
-        format: str,
-        private: bool = False,
-        mark: Mark | None = None,
-        resumable: bool = True,
-    ) -> None:
-        self._path, self._schema, self._format, self._private = path, schema, format, private
-        self._partial = partial_of(path)
-        self._resumable, self._kept = resumable, mark is not None
-        self._lines = LinesSink(self._partial, private=private, mark=mark, resumable=resumable)
-
-    def write(self, rows: Sequence[Fields]) -> None:
-        self._lines.write(rows)
-
-    def commit(self) -> Mark:
-        mark = self._lines.commit()
-        self._kept = self._resumable
-        return mark
-
-    def finish(self) -> None:
-        self._lines.commit()
-        try:
-            if self._format == "jsonl":
-                move_into_place(self._partial, self._path)
-            else:
-                convert(self._partial, self._path, self._schema, format=self._format, private=self._private)
-        except OSError as error:
-            raise unwritable(self._path, error, resumable=self._resumable) from None
-        self._kept = False
-
-    def close(self) -> None:
-        self._lines.close()
-        if not self._kept:
-            self._partial.unlink(missing_ok=True)
 
 
 def partial_of(path: Path) -> Path:
@@ -342,7 +220,7 @@ def partial_of(path: Path) -> Path:
     return path.with_name(path.name + PARTIAL)
 
 
-class StreamSink(Sink):
+class StreamSink:
     """A stream of lines, such as standard output: every write is flushed, nothing can be taken back.
 
     Args:
@@ -355,10 +233,15 @@ class StreamSink(Sink):
         self._begun = False
 
     def write(self, rows: Sequence[Fields]) -> None:
+        """Take rows; a reader that is slow is waited for.
+
+        Raises:
+            StateError: they cannot be written.
+        """
         self.put(self._encode(rows))
 
     def put(self, data: bytes) -> None:
-        """Take rows as whole lines; as `write`. A reader that is slow is waited for."""
+        """Take whole lines; as `write`."""
         self._begun = True
         try:
             self._stream.write(data.decode())
@@ -366,12 +249,14 @@ class StreamSink(Sink):
         except BrokenPipeError:
             raise  # the reader has gone: no error of ours
         except OSError as error:
-            raise unwritable(None, error, resumable=False) from None
+            raise unwritable(None, error) from None
 
     def commit(self) -> Mark:
+        """Nothing: what was written has gone."""
         return {}
 
     def finish(self) -> None:
+        """Nothing more comes: of a table without rows the columns are written."""
         if not self._begun:
             self.write([])
 
@@ -425,7 +310,7 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
                 for rows in committed_rows(lines):
                     out.write_batch(table.batch(rows))
         else:
-            encode = _table_lines(schema, format)
+            encode = table_lines(schema, format)
             file.writelines(encode(rows) for rows in chain([[]], committed_rows(lines)))
 
     replace_file(path, fill, mode=0o600 if private else 0o666)
@@ -438,7 +323,7 @@ def committed_rows(lines: Path) -> Iterator[list[dict[str, Any]]]:
             yield [json.loads(line) for line in some]
 
 
-def _table_lines(schema: Schema, format: str) -> Callable[[Sequence[Fields]], bytes]:
+def table_lines(schema: Schema, format: str) -> Callable[[Sequence[Fields]], bytes]:
     """An encoder of rows as lines of CSV or TSV; its first lines begin with the names of the columns."""
     import pyarrow.csv as pa_csv
 
@@ -568,19 +453,18 @@ def _encodable(value: Any) -> Any:
     return [_encodable(one) for one in value] if isinstance(value, list) else value
 
 
-def unwritable(path: Path | None, error: OSError, *, resumable: bool = True) -> StateError:
+def unwritable(path: Path | None, error: OSError) -> StateError:
     """The error for output that the system refuses.
 
     Args:
         path: of the output; None for standard output.
-        resumable: what was committed before can be continued.
     """
     if path is None:
         return StateError(f"cannot write to standard output: {error.strerror or error}; name a file for it")
     remedy = "free space or choose a place you may write to, then run the same command"
     return StateError(
-        f"cannot write {path}: {error.strerror or error}; "
-        + (f"the rows committed before are kept: {remedy} with --resume" if resumable else f"{remedy} again")
+        f"cannot write {path}: {error.strerror or error}; the rows committed before are kept: {remedy} with "
+        "--resume"
     )
 
 

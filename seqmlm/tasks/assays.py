@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -67,7 +67,7 @@ class Assays(Task[AssaysConfig, Variant]):
 
     Config = AssaysConfig
     unit = "variant"
-    columns: ClassVar[dict[str, Any]] = KINDS
+    columns = KINDS
     streams = False
 
     def __init__(self, config: AssaysConfig, session: Session) -> None:

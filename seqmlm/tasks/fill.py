@@ -41,7 +41,7 @@ class FillConfig(TaskConfig):
         return None if only == "-" or os.path.exists(only) else only
 
     @property
-    def sources(self) -> tuple[str, ...]:
+    def read(self) -> tuple[str, ...]:
         return () if self.sequence is not None else self.paths
 
     def check(self) -> None:

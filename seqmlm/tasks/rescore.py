@@ -114,7 +114,7 @@ class Rescore(Task[RescoreConfig, NBest]):
         return lists
 
     def files(self) -> list[str]:
-        return expand(self.config.sources)
+        return expand(self.config.read)
 
     def rows(self, items: Sequence[NBest]) -> Iterator[list[Row]]:
         """A row for each list, in which every hypothesis has its pseudo-log-likelihood."""

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import Any, ClassVar, NamedTuple
 
 from seqmlm import __version__
 from seqmlm.anomaly.findings import Finding, finding, uri_of
 from seqmlm.anomaly.levels import Level
-from seqmlm.anomaly.values import Row
 from seqmlm.data.files import expand
 from seqmlm.data.problems import Problems
 from seqmlm.domains.base import Changed
 from seqmlm.errors import UsageError
-from seqmlm.inference.detector import Detector, JudgedRow
-from seqmlm.inference.runner import NoProgress, Output, Progress, Runner
+from seqmlm.inference.batches import Encoded
+from seqmlm.inference.detector import JudgedRow
+from seqmlm.inference.session import Session
 from seqmlm.reports.findings import Baseline, write_sarif
+from seqmlm.rows.file import Row
 from seqmlm.streams.outputs import check_outputs
-from seqmlm.streams.sinks import format_of
-from seqmlm.tasks.score import ScoringCommand, opened, problems_of
-from seqmlm.tasks.score_config import ScoringRequest
-from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary, lines, reason, schema, summarized
-from seqmlm.tasks.score_plan import ScoringPlan, choose
+from seqmlm.tasks.score import Score
+from seqmlm.tasks.score_config import ScoreConfig, ScoringRequest
+from seqmlm.tasks.score_output import reason
+from seqmlm.tasks.task import Figures
 
 CHANGE = "change"
 """What a finding in changed lines is called."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReviewConfig(ScoringRequest):
+class ReviewConfig(ScoreConfig):
     """What `seqmlm review` can be told.
 
     Args:
@@ -69,115 +68,115 @@ class ReviewConfig(ScoringRequest):
     def check(self) -> None:
         if not self.paths:
             raise UsageError("nothing to review: name a folder of source code, such as .")
+        if self.resume:
+            raise UsageError("a review is not resumed: run it again")
         if self.since is not None and self.diff is not None:
             raise UsageError("--since and --diff both say what changed; give one")
         if self.changes and (len(self.paths) != 1 or not Path(self.sources[0]).is_dir()):
             raise UsageError("--since and --diff are about one folder: name it as the only PATH")
-        check_outputs(self.outputs, inputs=expand(self.sources), streams=True)
+        super().check()
+        check_outputs(self.outputs, inputs=expand(self.sources))
         check_outputs(self.outputs, inputs=[] if self.diff is None else [self.diff])
         if self.baseline is not None:  # SARIF may take the place of its own baseline, which is read before
             check_outputs({**self.outputs, "--sarif": None}, inputs=[self.baseline])
-        super().check()
         for name, path in (("--sarif", self.sarif), ("--baseline", self.baseline)):
             if path is not None and self.rate_option is None:
                 raise UsageError(f"{name} is about alarms: say how many are wanted with --fpr, such as 0.001")
 
 
-class Review(ScoringCommand):
+class _Versions(NamedTuple):
+    """A change, and the record of its file before and after it, if there is one, tokenized."""
+
+    change: Changed
+    before: list[Encoded]
+    after: list[Encoded]
+
+
+class Review(Score):
     """Review source code: lines that a model of normal code finds unusual, all or only what changed.
 
-    Of changed lines, `score` is by how much each became more unusual. With --baseline only new alarms are
+    Of changed lines, `score` is by how much each became more unusual; the p-value is that of the line as it
+    is now, and it alarms only where it also became more unusual. With --baseline only new alarms are
     written; SARIF has all of them, each marked as new, unchanged or absent.
 
     Example: seqmlm review mycode . --fpr 0.001 --sarif all.sarif
 
     Example: seqmlm review mycode . --since main --fpr 0.001 --sarif new.sarif --baseline all.sarif
+
+    Raises:
+        UsageError: a field without source code, or changes that are not judged at the level.
     """
 
     Config = ReviewConfig
+    config: ReviewConfig
+    ahead = False
 
-    @classmethod
-    def run(cls, config: ReviewConfig, stdout: TextIO, progress: Progress) -> ScoreSummary:
-        """Review a folder."""
-        return review(config, stdout, progress)
-
-
-def review(config: ReviewConfig, stdout: TextIO, progress: Progress | None = None) -> ScoreSummary:
-    """Judge source code and write a row for each thing judged, and the alarms among them as SARIF.
-
-    Of a changed row, `score` is by how much it became more unusual; its p-value is that of the row as it is
-    now, and it alarms only where it also became more unusual.
-
-    Args:
-        config: what to review.
-        stdout: where rows go when `config.out` is None.
-        progress: told what happens on the way.
-
-    Raises:
-        UsageError: a request that makes no sense, a field without source code, or no such revision.
-        DataError: a bad file, or a diff that does not fit the folder, under `on_error` "raise".
-        StateError: no such model, none that is calibrated, or rows that cannot be written.
-    """
-    config.check()
-    progress = progress or NoProgress()
-    plan = choose(config, opened(config))
-    rule = _rule(config, plan)
-    for note in plan.notes:
-        progress.message(note)
-    with problems_of(config, plan) as problems:
-        findings = Findings(rule, plan.level, config.baseline, config.sarif, private=plan.sensitive)
-        counts, detector = ScoreCounts(plan.characters), plan.detector()
-        runner: Runner[Any, Any] = Runner(
-            plan.session,
-            partial(_judged, detector, problems) if config.changes else detector.encoded,
-            lines(config, plan, counts, findings.is_new),
-            _output(config, plan, stdout),
-            problems,
-            counts=counts,
-            budget=plan.budget,
-            progress=progress,
+    def __init__(self, config: ReviewConfig, session: Session) -> None:
+        super().__init__(config, session)
+        domain, level = session.domain, self.plan.level
+        if domain.changes_level is None:
+            raise UsageError(
+                f"source code is reviewed, and {config.model} is a model of the domain {domain.name}: score "
+                "its sequences with 'seqmlm score'"
+            )
+        if config.changes and level.name != domain.changes_level:
+            raise UsageError(f"changes of a folder are judged only at the level {domain.changes_level!r}")
+        self._rule = CHANGE if config.changes else level.name
+        self._findings = Findings(
+            self._rule, level, config.baseline, config.sarif, private=self.plan.sensitive
         )
-        if config.changes:
-            runner.run_items(_changes(config, plan, problems, findings), most=1)
-        else:
-            runner.run(config.sources, format=config.format, options=config.options)
-        findings.finish()
-        return summarized(runner, counts, plan, level=rule)
+        self.may_be_empty = config.changes
+        if config.baseline is not None:
+            self.wanted = _new
+
+    def files(self) -> list[str]:
+        """None: a review is not resumed."""
+        return []
+
+    def records(self, problems: Problems) -> Iterable[Any]:
+        """What changed, file by file, those without changed lines too; or the records of all files."""
+        if not self.config.changes:
+            return super().records(problems)
+        since, diff, root = self.config.since, self.config.diff, Path(self.config.sources[0])
+        return self.session.domain.changes(root, problems, since=since, diff=diff)
+
+    def items(self, records: Iterable[Any], problems: Problems) -> Iterator[Any]:
+        if not self.config.changes:
+            yield from super().items(records, problems)
+            return
+        for change in records:
+            self._findings.look_at(change.source)
+            spelled = self.detector.scorer.encoded
+            before, after = (
+                [] if one is None else spelled([one], problems) for one in (change.before, change.after)
+            )
+            yield _Versions(change, before, after)
+
+    def share(self, item: Any) -> float:
+        return 1.0 if self.config.changes else super().share(item)
+
+    def judged(self, items: Sequence[Any]) -> list[list[JudgedRow]]:
+        """The rows of each record; of each change its changed rows, as they are now, scored by the change."""
+        return list(map(self._changed, items)) if self.config.changes else super().judged(items)
+
+    def _changed(self, versions: _Versions) -> list[JudgedRow]:
+        before, after = self.detector.encoded(versions.before), self.detector.encoded(versions.after)
+        changed = versions.change.rows([one.row for one in before], [one.row for one in after])
+        return [_became(after[index], replace(after[index], row=row)) for index, row in changed]
+
+    def row(self, judged: JudgedRow) -> Row:
+        return {**super().row(judged), **({} if self._findings.is_new(judged) else {"known": True})}
+
+    def figures(self, rows: Iterable[Row]) -> Figures:
+        return {**super().figures(rows), "level": self._rule}
+
+    def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
+        self._findings.finish()
+        return () if self.config.sarif is None else (self.config.sarif,)
 
 
-def _output(config: ReviewConfig, plan: ScoringPlan, stdout: TextIO) -> Output:
-    """Where the rows go; a file appears whole, at the end."""
-    format = format_of(config.out)
-    return Output(config.out, schema(plan), format=format, private=plan.sensitive, stdout=stdout)
-
-
-def _rule(config: ReviewConfig, plan: ScoringPlan) -> str:
-    """What a finding is called: its level, or a change.
-
-    Raises:
-        UsageError: the field has no source code, or changes are not judged at this level.
-    """
-    domain = plan.session.domain
-    if domain.changes_level is None:
-        raise UsageError(
-            f"source code is reviewed, and {config.model} is a model of the domain {domain.name}: score its "
-            "sequences with 'seqmlm score'"
-        )
-    if not config.changes:
-        return plan.level.name
-    if plan.level.name != domain.changes_level:
-        raise UsageError(f"changes of a folder are judged only at the level {domain.changes_level!r}")
-    return CHANGE
-
-
-def _changes(
-    config: ReviewConfig, plan: ScoringPlan, problems: Problems, findings: Findings
-) -> Iterator[Changed]:
-    """What changed, file by file; those without changed lines are looked at, too."""
-    root = Path(config.sources[0])
-    for change in plan.session.domain.changes(root, problems, since=config.since, diff=config.diff):
-        findings.look_at(change.source)
-        yield change
+def _new(row: Row) -> bool:
+    return not row.get("known")
 
 
 class Findings:
@@ -236,21 +235,6 @@ class Findings:
             return
         gone = [] if self._baseline is None else self._baseline.absent(self._looked_at)
         write_sarif(self._out, [*self._found, *gone], version=__version__, private=self._private)
-
-
-def _judged(detector: Detector, problems: Problems, batch: Sequence[Changed]) -> list[JudgedRow]:
-    """The changed rows of a batch of one file, judged as they are now and scored by their change."""
-    [change] = batch
-    if change.after is None:
-        return []
-    after = detector.batch([change.after], problems)
-    before = [] if change.before is None else detector.batch([change.before], problems)
-    changed = change.rows(_rows(before), _rows(after))
-    return [_became(after[index], replace(after[index], row=row)) for index, row in changed]
-
-
-def _rows(judged: Sequence[JudgedRow]) -> list[Row]:
-    return [one.row for one in judged]
 
 
 def _became(now: JudgedRow, changed: JudgedRow) -> JudgedRow:

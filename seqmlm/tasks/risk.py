@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +30,6 @@ from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
 from seqmlm.reports.page import Page
 from seqmlm.rows.file import Row
-from seqmlm.streams.sinks import Kind
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig
 
 AT_ONCE = 1024  # histories encoded together, each with a code in its gap: some megabytes
@@ -87,7 +87,7 @@ class Risk(Task[RiskConfig, Record]):
 
     Config = RiskConfig
     unit = "prediction"
-    columns: ClassVar[Mapping[str, Kind]] = {"boolean_value": "flag"}
+    columns = MappingProxyType({"boolean_value": "flag"})
     public = frozenset({"codes"})
 
     def __init__(self, config: RiskConfig, session: Session) -> None:

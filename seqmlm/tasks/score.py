@@ -1,57 +1,38 @@
-"""Scoring, end to end: files or a live input in, rows with alarms out; resumable after a crash."""
+"""Scoring: records in, rows with pseudo-log-likelihoods, p-values and alarms out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import replace
-from typing import Any, ClassVar, TextIO
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from seqmlm.anomaly.levels import Track
+from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import Problems
-from seqmlm.engine.signals import StopSignals
-from seqmlm.errors import UsageError
-from seqmlm.inference.runner import NoProgress, Output, Progress, Runner
+from seqmlm.data.record import Record
+from seqmlm.inference.batches import Encoded, batches, characters, tokenized
+from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.session import Session
-from seqmlm.streams.outputs import check_outputs
-from seqmlm.tasks.score_config import ScoreConfig, ScoringRequest
-from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary, lines, schema, summarized
-from seqmlm.tasks.score_plan import ScoringPlan, check_rate, choose
-from seqmlm.tasks.score_show import ScoreReporter
-from seqmlm.tasks.task import RESUME
-from seqmlm.workspace import Workspace
+from seqmlm.reports.page import Page
+from seqmlm.reports.report import ScoreReport
+from seqmlm.rows.file import Row
+from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.tasks.score_output import Familiar, Tally, extent, line, schema, sentence
+from seqmlm.tasks.score_plan import choose, opened
+from seqmlm.tasks.task import Figures, Task
+
+COMMIT_RECORDS = 1 << 16
+"""Records after which a commit is made, where the budget of forward tokens is not used up before."""
+
+NOT_DURABLE = (
+    "a pipe has no durability: what was read of it and not scored is gone when this process dies; files are "
+    "watched by 'seqmlm watch'"
+)
+"""What is said once where standard input is read live."""
 
 
-class ScoringCommand:
-    """A command that scores: what the command line shows of its summary.
-
-    Attributes:
-        Config: class of its config.
-    """
-
-    Config: ClassVar[type[ScoringRequest]]
-    trains: ClassVar[bool] = False
-
-    @classmethod
-    def launch(
-        cls, name: str, config: Any, *, stdout: TextIO, progress: Progress, as_json: bool
-    ) -> ScoreSummary:
-        """Score; with `as_json` the summary is data, and its sentence is told beside."""
-        if as_json and config.out is None:
-            raise UsageError(
-                "--json prints the summary on standard output: name a file for the rows with --out"
-            )
-        summary = cls.run(config, stdout, progress)
-        if as_json:
-            progress.message(summary.sentence())
-        return replace(summary, streamed=config.out is None)
-
-    @classmethod
-    def run(cls, config: Any, stdout: TextIO, progress: Progress) -> ScoreSummary:
-        """Score what the config names."""
-        raise NotImplementedError
-
-
-class Score(ScoringCommand):
+class Score(Task[ScoreConfig, Encoded]):
     """Score sequences with a model: one JSON line each; a higher score is more unusual.
 
     `pll` is the pseudo-log-likelihood in nats; `bits_per_unit`, `score` and `surprisal` are in bits.
@@ -64,109 +45,139 @@ class Score(ScoringCommand):
     Example: seqmlm score genome new.fa --out new.bedgraph
 
     Example: tail -F app.log | seqmlm score app - --max-latency 1s --fpr 0.001 --set alarms_only=true
+
+    Commits are about half a minute of work apart: each costs two syncs of the disk, and the scores that were
+    remembered (`Session.forget`).
     """
 
     Config = ScoreConfig
+    ahead = True
+
+    def __init__(self, config: ScoreConfig, session: Session) -> None:
+        super().__init__(config, session)
+        self.plan = choose(config, session)
+        self.notes = (*self.plan.notes, *([NOT_DURABLE] if config.latency is not None else []))
+        self.sources, self.columns = config.sources, schema(self.plan)
+        self.detector, self._familiar = self.plan.detector(), Familiar(self.plan)
+        self._budget, self._uncommitted, self._characters = self.plan.budget, 0, 0
+        self._began, self._asked = time.monotonic(), 0
+        self.wanted = _alarmed if config.alarms_only else None
+        # Of rows that nobody keeps it is counted as they pass; of all others by reading them.
+        self._passed = Tally() if config.latency is not None else None
+        self.kept = config.latency is None or config.report is not None
+        self._report = None if config.report is None else self._new_report()
+        self._track: Track | None = None
+        if config.track is not None:
+            self._track = self.plan.level.track(config.track, name=config.model, private=self.plan.sensitive)
+            self.out, self.streams = None, False
 
     @classmethod
-    def run(cls, config: ScoreConfig, stdout: TextIO, progress: Progress) -> ScoreSummary:
-        """Score files, or standard input as it comes."""
-        return score_files(config, stdout, progress)
+    def opened(cls, config: ScoreConfig) -> Session:
+        return opened(config)
 
+    def decided(self) -> Mapping[str, Any]:
+        plan = self.plan
+        return {"mode": str(plan.mode), "level": plan.level.name, "counts": self.session.counts}
 
-def score_files(config: ScoreConfig, stdout: TextIO, progress: Progress | None = None) -> ScoreSummary:
-    """Score what `config` names and write a row for each thing judged.
+    def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Encoded]:
+        """The records, tokenized."""
+        for some in batches(records):
+            found = []
+            for one in tokenized(self.session.domain, self.session.tokenizer, some, problems):
+                found.append(one)
+                yield one
+            self._familiar.note(found, problems)
 
-    Args:
-        config: what to score, and how.
-        stdout: where rows go when `config.out` is None.
-        progress: told what happens on the way.
+    def share(self, item: Encoded) -> float:
+        return self._budget.share(item)
 
-    Returns:
-        The summary; `stopped` is the signal that ended it early, after what had been read was dealt with.
+    def due(self) -> bool:
+        due = self.session.forward_tokens >= self._budget.commit_interval
+        due = due or self._uncommitted >= COMMIT_RECORDS
+        if due:
+            self._uncommitted = 0
+        return due
 
-    Raises:
-        UsageError: a request that makes no sense, a model of another domain, or no `out` for sensitive data.
-        DataError: a bad record, under `on_error` "raise"; rows before it are written.
-        StateError: no such model, no calibration where one is needed, rows that cannot be written, or an
-            unfinished scoring that was of something else.
-    """
-    progress = progress or NoProgress()
-    config.check()
-    plan = choose(config, opened(config))
-    for note in (*plan.notes, *([NOT_DURABLE] if config.latency is not None else [])):
-        progress.message(note)
-    with ExitStack() as stack:
-        signals = stack.enter_context(StopSignals())
-        request = None if config.out is None or config.track is not None else plan.request(config)
-        output = output_of(config, plan, stdout, request)
-        stack.callback(output.close)
-        output.claim()
-        problems = stack.enter_context(problems_of(config, plan))
-        reporter = stack.enter_context(ScoreReporter(config, plan, Workspace.locate(), progress.message))
-        counts, detector = ScoreCounts(plan.characters), plan.detector()
-        runner = Runner(
-            plan.session,
-            detector.encoded,
-            lines(config, plan, counts, reporter.add),
-            output,
-            problems,
-            counts=counts,
-            budget=plan.budget,
-            progress=progress,
-            signals=signals,
+    def rows(self, items: Sequence[Encoded]) -> list[list[Row]]:
+        judged = self.judged(items)
+        found = [[self.row(one) for one in own] for own in judged]
+        for own, rows in zip(judged, found, strict=True):
+            self._pass(own, rows)
+        self._uncommitted += len(items)
+        self._asked += len(items)
+        if self.plan.characters is not None:
+            self._characters += sum(characters(one.record) for one in items)
+            self.done = min(1.0, self._characters / max(self.plan.characters, 1.0))
+        return found
+
+    def judged(self, items: Sequence[Encoded]) -> list[list[JudgedRow]]:
+        """The judged rows of each item."""
+        return self.detector.each(items)
+
+    def row(self, judged: JudgedRow) -> Row:
+        """What is written of a row."""
+        plan = self.plan
+        fields = line(
+            judged,
+            self.session.tokenizer,
+            per_unit=self.config.per_unit,
+            sensitive=plan.sensitive,
+            calibrated=plan.calibrated,
+            level=plan.level,
         )
-        runner.run(config.sources, format=config.format, options=config.options, latency=config.latency)
-        summary = summarized(runner, counts, plan, level=plan.level.name, run=reporter.run_name)
-        summary = replace(summary, go_on="" if request is None or config.latency is not None else RESUME)
-        reporter.finish(summary)
-    return summary
+        if judged.alarm:
+            fields["place"] = extent(judged)
+        return fields
+
+    def _pass(self, judged: Sequence[JudgedRow], rows: Sequence[Row]) -> None:
+        """What is shown of rows beside their lines, and what is counted of those that nobody keeps."""
+        for one, row in zip(judged, rows, strict=True):
+            self.alarms += bool(one.alarm)
+            if self._report is not None:
+                self._report.add(one)
+            if self._passed is not None:
+                self._passed.add(row)
+
+    def figures(self, rows: Iterable[Row]) -> Figures:
+        tally = self._passed or Tally()
+        if self._passed is None:
+            for row in rows:
+                tally.add(row)
+        asked = {"mode": str(self.plan.mode), "precision": self.session.precision}
+        return {**tally.figures(self.plan), "level": self.plan.level.name, **asked}
+
+    def sentence(self, figures: Figures, items: int) -> str:
+        seconds = time.monotonic() - self._began
+        return sentence(self.plan, figures, items, seconds, self._asked / seconds)
+
+    def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
+        assert self._report is not None
+        facts = {name: figures[name] for name in ("incidents",) if name in figures}
+        if self.plan.alpha is not None and self.plan.stored is not None:
+            normal = redact_small_counts({"rows": self.plan.stored.rows}, self.plan.sensitive)["rows"]
+            facts |= {"alarm p at most": f"{self.plan.alpha:.3g}", "calibration rows": str(normal)}
+        self._report.draw(page, facts)
+
+    def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
+        if self._track is None:
+            return ()
+        assert self.config.track is not None
+        with self._track as track:
+            for row in rows():
+                track.add(row)
+        return (self.config.track,)
+
+    def _new_report(self) -> ScoreReport:
+        plan, session = self.plan, self.session
+        return ScoreReport(
+            pictures=session.domain.pictures(plan.level),
+            statistics={name: plan.level.statistics[name] for name in plan.level.judges},
+            unit=session.tokenizer.unit,
+            surface=session.tokenizer.alone,
+            meaning=session.tokenizer.meaning,
+            first=plan.level.counted_from,
+        )
 
 
-NOT_DURABLE = (
-    "a pipe has no durability: what was read of it and not scored is gone when this process dies; files are "
-    "watched by 'seqmlm watch'"
-)
-"""What is said once where standard input is read live."""
-
-
-def opened(config: ScoringRequest) -> Session:
-    """The model of a scoring.
-
-    Raises:
-        UsageError: as `Session.open` and `check_rate`; or an output in the model's folder.
-        StateError: as `Session.open` and `check_rate`.
-    """
-    check_rate(config)
-    session = Session.open(
-        config.model,
-        domain=config.domain,
-        tokens_per_batch=config.tokens_per_batch,
-        precision=config.precision,
-        expert=config.expert,
-        shown=config.out is None,
-        remedy="name a file with --out, which only you can read",
-    )
-    check_outputs(config.outputs, folder=session.model.path)
-    return session
-
-
-def problems_of(config: ScoringRequest, plan: ScoringPlan) -> Problems:
-    """What receives bad records: a file beside the output, under `on_error` "quarantine"."""
-    return Problems(config.on_error, quarantine=config.quarantine, sensitive=plan.sensitive)
-
-
-def output_of(
-    config: ScoreConfig, plan: ScoringPlan, stdout: TextIO, request: Mapping[str, Any] | None
-) -> Output:
-    """Where the rows go, nowhere beside a track; without a request such an output cannot be continued."""
-    track = config.track is not None
-    return Output(
-        None if track else config.out,
-        schema(plan),
-        format=config.output_format,
-        request=request,
-        resume=config.resume,
-        private=plan.sensitive,
-        stdout=None if track else stdout,
-    )
+def _alarmed(row: Row) -> bool:
+    return bool(row.get("alarm"))

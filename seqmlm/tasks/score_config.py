@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from seqmlm.anomaly.levels import TRACKS
-from seqmlm.data.files import expand
 from seqmlm.data.timestamps import duration
 from seqmlm.errors import UsageError
-from seqmlm.inference.batches import is_pipe
 from seqmlm.inference.expert import Use
 from seqmlm.streams.cursor import Cursor
-from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import format_of
 from seqmlm.tasks.corpus import split_source
-from seqmlm.tasks.task import CommandConfig
+from seqmlm.tasks.task import CommandConfig, TaskConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +117,7 @@ class ScoringRequest(CommandConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreConfig(ScoringRequest):
+class ScoreConfig(ScoringRequest, TaskConfig):
     """What `seqmlm score` can be told.
 
     Args:
@@ -137,13 +134,13 @@ class ScoreConfig(ScoringRequest):
         *("out", "fpr", "level", "mode", "report", "resume", "max_latency"),
         *CommandConfig.shown,
     )
+    later: ClassVar[tuple[str, ...]] = ("max_latency", "extrapolate")
 
-    format_out: str | None = None
-    resume: bool = False
     max_latency: str | None = None
-    report: Path | None = None
 
-    decides_nothing = (*ScoringRequest.decides_nothing, "resume", "max_latency", "report")
+    @property
+    def read(self) -> tuple[str, ...]:
+        return tuple(self.sources)
 
     @property
     def measured(self) -> Sequence[str]:
@@ -155,6 +152,10 @@ class ScoreConfig(ScoringRequest):
             return None
         begun = Cursor(self.out, {}).begun().get("mode")
         return begun if isinstance(begun, str) else None
+
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        return {**super().outputs, "--report": self.report}
 
     @property
     def latency(self) -> float | None:
@@ -176,43 +177,15 @@ class ScoreConfig(ScoringRequest):
         track = self.out is not None and self.format_out is None and self.out.suffix.lower() in TRACKS
         return self.out if track else None
 
-    @property
-    def output_format(self) -> str:
-        """How rows are written.
-
-        Raises:
-            UsageError: an unknown format, or one that standard output cannot take.
-        """
-        return format_of(self.out, self.format_out)
-
-    @property
-    def outputs(self) -> dict[str, Path | None]:
-        return {"--report": self.report, **super().outputs}
-
-    def decisive(self) -> dict[str, Any]:
-        return {**super().decisive(), "format_out": self.output_format}
-
     def check(self) -> None:
-        if not self.paths:
-            raise UsageError("nothing to score: name files, folders, or - for standard input")
-        check_outputs(self.outputs, inputs=expand(self.sources), streams=True)
-        _ = self.output_format
-        self._check_resume()
+        TaskConfig.check(self)
+        format_of(self.out, self.format_out)
+        if self.resume and self.track is not None:
+            raise UsageError("--resume continues a file of rows: name it with --out")
+        if self.resume and self.report is not None:
+            raise UsageError("--report shows what one process has scored; leave it out of a --resume")
         super().check()
         if self.latency is not None and self.sources != ["-"]:
             raise UsageError(
                 "--max-latency is about lines that are still being written: give - as the one input"
             )
-
-    def _check_resume(self) -> None:
-        if not self.resume:
-            return
-        if self.out is None or self.track is not None:
-            raise UsageError("--resume continues a file of rows: name it with --out")
-        if any(map(is_pipe, expand(self.sources))):
-            raise UsageError(
-                "--resume is not possible with standard input or a pipe: what was read from it is gone; "
-                "write it to a file first"
-            )
-        if self.report is not None:
-            raise UsageError("--report shows what one process has scored; leave it out of a --resume")

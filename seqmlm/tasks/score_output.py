@@ -1,11 +1,9 @@
-"""What a scoring writes: a line for each row that was judged, and a summary of all of them."""
+"""What a scoring writes: a line for each row that was judged, and what all of them come to."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,21 +12,19 @@ import numpy as np
 from seqmlm.anomaly.findings import told
 from seqmlm.anomaly.levels import UNKNOWN, Level
 from seqmlm.anomaly.values import ALONE, COUNTED, Doubles, Row, Scored
-from seqmlm.data.privacy import redact_small_counts, redacted_count
-from seqmlm.data.record import Record
+from seqmlm.data.problems import Problems
 from seqmlm.domains.base import plural
 from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs
 from seqmlm.errors import number_of
 from seqmlm.evaluation.incidents import Incidents
-from seqmlm.inference.batches import characters
+from seqmlm.inference.batches import Encoded
 from seqmlm.inference.calibrations import stored_trained_on
 from seqmlm.inference.detector import SMALL, JudgedRow
-from seqmlm.inference.runner import Counts, Runner
 from seqmlm.reports.reasons import counted
 from seqmlm.streams.sinks import Kind, Schema
-from seqmlm.tasks.score_config import ScoringRequest
 from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.tasks.score_shift import FEWEST_TOLD, shifted
+from seqmlm.tasks.task import said
 from seqmlm.tokenizers.base import Tokenizer
 
 TOP_UNITS = 5
@@ -97,49 +93,6 @@ def reason(rule: str, level: Level, judged: JudgedRow) -> str:
     text = told(rule, judged.row, judged.scored, judged.p_value, fired, beyond=judged.extrapolated)
     strange = name != UNKNOWN and UNKNOWN in level.shares and judged.p_values.get(UNKNOWN, 1.0) <= SMALL
     return f"{text} {level.meaning(UNKNOWN, judged.row)}." if strange else text
-
-
-def lines(
-    config: ScoringRequest,
-    plan: ScoringPlan,
-    counts: ScoreCounts,
-    wanted: Callable[[JudgedRow], bool],
-    further: Callable[[JudgedRow], Mapping[str, Any]] = lambda row: {},
-) -> Callable[[Sequence[JudgedRow]], list[dict[str, Any]]]:
-    """What makes the lines of rows, counts them, and leaves out those that are not asked for.
-
-    Args:
-        config, plan: what is asked for.
-        counts: of all rows.
-        wanted: shown every row; whether it may be written.
-        further: fields that the line of a row has behind all others.
-    """
-    tokenizer = plan.session.tokenizer
-    # Others are scored: an unknown line of a log is a unit like any other.
-    trained_on, identity = stored_trained_on(Path(plan.session.model.path)), plan.session.domain.identity
-    counts.is_known = None if trained_on is None else lambda record: identity(record) in trained_on
-    counts.unfamiliar_ids = [one for one in tokenizer.unfamiliar if tokenizer.space.is_special[one]]
-
-    write = partial(
-        line,
-        tokenizer=tokenizer,
-        per_unit=config.per_unit,
-        sensitive=plan.sensitive,
-        calibrated=plan.calibrated,
-        level=plan.level,
-    )
-
-    def made(judged: Sequence[JudgedRow]) -> list[dict[str, Any]]:
-        before = None
-        kept = []
-        for row in judged:
-            counts.add(row, first=row.scored is not before)
-            if wanted(row) and (row.alarm or not config.alarms_only):
-                kept.append(row)
-            before = row.scored
-        return [{**write(row), **further(row)} for row in kept]
-
-    return made
 
 
 def summary(bits: Doubles) -> dict[str, float | None]:
@@ -239,212 +192,109 @@ def schema(plan: ScoringPlan) -> Schema:
     return Schema(columns=columns, statistics=plan.level.judges if plan.calibrated else ())
 
 
-_FEW_UNKNOWN = 0.005  # a share of unknown units that is worth a line
-
-# The summary: what was counted, for people in lines and for machines as an object
+# What all rows come to
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoreSummary:
-    """What a scoring did.
+class Familiar:
+    """Notes which records the model was trained on, and units that its vocabulary does not have.
 
     Args:
-        records, rows, units: scored, those before a `--resume` included.
-        bad: records left out; with `records`, all that were read.
-        problems: bad records and oddities, by reason.
-        places: the first place of each reason, as "file:line", where it is known.
-        seconds: of this process.
-        rate: records a second of this process.
-        unit: what the model's domain counts.
-        level, mode, precision: of the rows.
-        alarms, incidents: rows that alarmed, and groups of those that overlap; None where no rate was asked.
-        unfamiliar: rows of which the model knows nothing, which are among the alarms.
-        unknown: units outside the model's vocabulary, which no score counts.
-        trained_on: records that the model was trained on.
-        low_p: share of rows with p-values of at most .5, which is half of rows like those the model was
-            calibrated with; None of fewer than `FEWEST_TOLD` rows, here or there.
-        lowest_p: the same of p-values of at most .05.
-        stopped: the signal that ended it early, or None.
-        streamed: whether rows went to standard output.
-        go_on: what the same command needs to go on with it; "" where that is not possible.
-        quarantine: where bad records went, or None.
-        notes: what happened on the way that a person should know.
+        plan: of the scoring.
     """
 
-    records: int
+    def __init__(self, plan: ScoringPlan) -> None:
+        tokenizer = plan.session.tokenizer
+        self._trained_on = stored_trained_on(Path(plan.session.model.path))
+        self._identity = plan.session.domain.identity
+        # Others are scored: an unknown line of a log is a unit like any other.
+        ids = [one for one in tokenizer.unfamiliar if tokenizer.space.is_special[one]]
+        self._unknown = np.array(ids, dtype=np.int64)
+        self._unfamiliar = f"{tokenizer.unit} unknown to the model, and not scored"
+
+    def note(self, encoded: Sequence[Encoded], problems: Problems) -> None:
+        """Note what is so of some records."""
+        for record, encoding in encoded:
+            if self._trained_on is not None and self._identity(record) in self._trained_on:
+                problems.note(TRAINED_ON, source=record.source, line=record.line)
+            if len(self._unknown):
+                groups = encoding.groups[np.isin(encoding.ids, self._unknown)]
+                found = len(np.unique(groups[groups >= 0])) + np.count_nonzero(groups < 0)
+                problems.note(self._unfamiliar, int(found), source=record.source, line=record.line)
+
+
+TRAINED_ON = "record that the model was trained on: its scores are lower than those of new ones"
+
+
+class Tally:
+    """Counts rows one by one: alarms, incidents, and how p-values lie.
+
+    Args:
+        state: of a tally that goes on.
+    """
+
+    numbers: ClassVar[Sequence[str]] = (
+        *("rows", "units", "alarms", "unscored", "unfamiliar"),
+        *("with_p", "low_p", "lowest_p"),
+    )
+    """Attributes that are numbers."""
+
     rows: int
-    units: int
-    bad: int
-    problems: Mapping[str, Any]
-    places: Mapping[str, str]
-    seconds: float
-    rate: float
-    unit: str
-    level: str
-    mode: str
-    precision: str
-    alarms: int | str | None = None
-    incidents: int | str | None = None
-    unfamiliar: int | str = 0
-    unknown: int | str = 0
-    trained_on: int | str = 0
-    low_p: float | None = None
-    lowest_p: float | None = None
-    stopped: int | None = None
-    quarantine: str | None = None
-    run: str | None = None
-    streamed: bool = False
-    go_on: str = ""
-
-    notes: ClassVar[Mapping[str, Any]] = {}
-    tables: ClassVar[Sequence[Any]] = ()
-
-    @property
-    def answer(self) -> str:
-        """What the command line says."""
-        return self.sentence()
-
-    def to_dict(self) -> dict[str, Any]:
-        """What machines read."""
-        return {name: value for name, value in asdict(self).items() if name not in ("streamed", "go_on")}
-
-    def warnings(self) -> list[str]:
-        """What a person should know before believing the scores, a sentence each."""
-        found = []
-        if self.unfamiliar:
-            found.append(f"unfamiliar rows, of which the model knows nothing: {self.unfamiliar}")
-        if isinstance(self.unknown, int) and self.unknown > _FEW_UNKNOWN * (self.unknown + self.units):
-            share = self.unknown / (self.unknown + self.units)
-            found.append(f"{share:.0%} of the {plural(self.unit)} are unknown to the model, and not scored")
-        if self.trained_on:
-            found.append(
-                f"the model was trained on {self.trained_on} of the records: scores of such are lower than "
-                "those of new ones"
-            )
-        if (shift := shifted(self.low_p, self.lowest_p)) is not None:
-            found.append(shift[1])
-        return found
-
-    def sentence(self) -> str:
-        """For stderr: a line for each reason, and one for the whole."""
-        first = {reason: f" (first: {place})" for reason, place in self.places.items()}
-        reasons = "".join(
-            f"{count} x {reason}{first.get(reason, '')}\n" for reason, count in self.problems.items()
-        )
-        warnings = "".join(f"{one}\n" for one in self.warnings())
-        bad = f", {self.bad} bad {'record' if self.bad == 1 else 'records'} left out" if self.bad else ""
-        if self.bad and self.quarantine is not None:
-            bad += f" ({self.quarantine})"
-        alarms = ""
-        if self.alarms is not None:
-            alarms = f", {number_of(self.alarms, 'alarm')} in {number_of(self.incidents, 'incident')}"
-        stopped = ", stopped early" if self.stopped is not None else ""
-        return (
-            f"{reasons}{warnings}scored {number_of(self.records, 'record')}, "
-            f"{self.units:,} {self.unit if self.units == 1 else plural(self.unit)} "
-            f"in {self.seconds:.1f} s ({_rate(self.rate)} records/s){alarms}{bad}{stopped}"
-        )
-
-
-UNSCORED = "row without a score, for nothing in it, or too little, can be scored"
-
-
-class ScoreCounts(Counts):
-    """Counts rows as they are judged: units, those without a score, alarms, and incidents.
-
-    Attributes:
-        unfamiliar_ids: of tokens that stand for what the vocabulary does not have.
-        is_known: whether the model was trained on a record; None where that is not known.
-        characters: of the records counted by this process, as `inference.batches.characters` counts them.
-
-    Args:
-        total: characters of all records, by estimate; None where that is not known.
-    """
-
-    unfamiliar_ids: Sequence[int] = ()
-    is_known: Callable[[Record], bool] | None = None
-
-    characters: int
     units: int
     alarms: int
     unscored: int
     unfamiliar: int
-    unknown: int
-    trained_on: int
     with_p: int
     low_p: int
     lowest_p: int
-    numbers: ClassVar[Sequence[str]] = [
-        "units",
-        "alarms",
-        "unscored",
-        "unfamiliar",
-        "unknown",
-        "trained_on",
-        "with_p",
-        "low_p",
-        "lowest_p",
-    ]
-    """Attributes that are kept as numbers."""
 
-    def __init__(self, total: float | None = None) -> None:
-        self._total = total
-        self.restore({})
-
-    @property
-    def share(self) -> float | None:
-        return None if self._total is None else min(1.0, self.characters / max(self._total, 1.0))
-
-    def restore(self, counts: Mapping[str, Any]) -> None:
-        super().restore(counts)
-        self.characters = 0
+    def __init__(self) -> None:
         for name in self.numbers:
-            setattr(self, name, int(counts.get(name, 0)))
-        self.first = str(counts.get("first_unscored", ""))
-        self._incidents = Incidents(int(counts.get("incidents_over", 0)), counts.get("incidents_open", ()))
+            setattr(self, name, 0)
+        self.first = ""  # row without a score
+        self._incidents = Incidents()
 
-    def add(self, judged: JudgedRow, *, first: bool) -> None:
-        """Count a row; `first` where it is the first of its record, whose units are counted then."""
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count a row by its fields, as `line` has them."""
         self.rows += 1
-        if first:
-            self.units += len(judged.scored)
-            self.characters += characters(judged.scored.record)
-            self.unknown += len(judged.scored.unknown(self.unfamiliar_ids))
-            self.trained_on += self.is_known is not None and self.is_known(judged.scored.record)
-        if judged.p_value is not None:
+        self.units += row["units"]
+        if (p_value := row.get("p_value")) is not None:
             self.with_p += 1
-            self.low_p += judged.p_value <= 0.5
-            self.lowest_p += judged.p_value <= 0.05
-        self.unfamiliar += judged.unfamiliar
-        if judged.row.score is None:
+            self.low_p += p_value <= 0.5
+            self.lowest_p += p_value <= 0.05
+        self.unfamiliar += bool(row.get("unfamiliar"))
+        if row["score"] is None:
             self.unscored += 1
-            self.first = self.first or f"{judged.row.source}:{judged.row.line}"
-        if judged.alarm:
+            self.first = self.first or f"{row['source']}:{row['line']}"
+        if row.get("alarm"):
             self.alarms += 1
-            self.group(judged)
-
-    def group(self, judged: JudgedRow) -> None:
-        """Put an alarm to the incident that it overlaps or touches."""
-        self._incidents.add(*_extent(judged))
-
-    def snapshot(self) -> dict[str, Any]:
-        return {
-            **super().snapshot(),
-            **{name: getattr(self, name) for name in self.numbers},
-            "first_unscored": self.first,
-            "incidents_over": self._incidents.over,
-            "incidents_open": self._incidents.spans,
-        }
+            if row.get("place") is not None:
+                name, start, end = row["place"]
+                self._incidents.add(f"{row['source']}\0{name}", start, end)
 
     def shares(self, plan: ScoringPlan | None = None) -> dict[str, float]:
-        """`low_p` and `lowest_p` of the summary; nothing of too few rows, here or in the calibration."""
+        """`low_p` and `lowest_p` as shares; nothing of too few rows, here or in the calibration."""
         if self.with_p < FEWEST_TOLD or not (plan is None or tells_shares(plan)):
             return {}
         return {"low_p": self.low_p / self.with_p, "lowest_p": self.lowest_p / self.with_p}
 
     def incidents(self) -> int:
-        """Groups of alarms that overlap or touch, those still open included."""
+        """Groups of alarms that overlap or touch."""
         return self._incidents.count
+
+    def figures(self, plan: ScoringPlan) -> dict[str, Any]:
+        """What the rows come to.
+
+        They are `rows` and `units` in them; `unscored` and `unfamiliar` rows; `alarms` and `incidents`, where
+        a rate was asked; `low_p` and `lowest_p`, shares of p-values of at most .5 and .05, of enough rows.
+        """
+        found: dict[str, Any] = {name: getattr(self, name) for name in ("rows", "units")}
+        if self.unscored:
+            found |= {"unscored": self.unscored, "first_unscored": self.first}
+        if self.unfamiliar:
+            found["unfamiliar"] = self.unfamiliar
+        if plan.alpha is not None:
+            found |= {"alarms": self.alarms, "incidents": self.incidents()}
+        return {**found, **self.shares(plan)}
 
 
 def tells_shares(plan: ScoringPlan) -> bool:
@@ -452,67 +302,55 @@ def tells_shares(plan: ScoringPlan) -> bool:
     return plan.stored is not None and plan.stored.rows >= FEWEST_TOLD
 
 
-def summarized(
-    runner: Runner[Any, Any], counts: ScoreCounts, plan: ScoringPlan, *, level: str, run: str | None = None
-) -> ScoreSummary:
-    """What was done; of sensitive data without small counts.
+def warnings(figures: Mapping[str, Any]) -> list[str]:
+    """What a person should know before believing the scores, a sentence each."""
+    found = []
+    if unscored := figures.get("unscored"):
+        found.append(f"{unscored} x {UNSCORED} (first: {figures['first_unscored']})")
+    if unfamiliar := figures.get("unfamiliar"):
+        found.append(f"unfamiliar rows, of which the model knows nothing: {unfamiliar}")
+    if (shift := shifted(figures.get("low_p"), figures.get("lowest_p"))) is not None:
+        found.append(shift[1])
+    return found
+
+
+UNSCORED = "row without a score, for nothing in it, or too little, can be scored"
+
+
+def sentence(plan: ScoringPlan, figures: Mapping[str, Any], records: int, seconds: float, rate: float) -> str:
+    """What was done, and what to know of it, a line each.
 
     Args:
-        runner, counts: of the run, which has ended.
-        plan: what was asked.
-        level: what the rows are.
-        run: name of the tracked run, if there is one.
+        figures: of a tally.
+        records: that were scored. rate: of them, a second.
     """
-    problems, shares = runner.problems, counts.shares(plan)
-    unscored, first = ({UNSCORED: counts.unscored}, {UNSCORED: counts.first}) if counts.unscored else ({}, {})
-
-    def count(number: int) -> int | str | None:
-        if plan.alpha is None:
-            return None
-        return redacted_count(number) if plan.sensitive else number
-
-    return ScoreSummary(
-        records=counts.asked,
-        rows=counts.rows,
-        units=counts.units,
-        bad=problems.bad_count,
-        problems=redact_small_counts({**problems.counts, **unscored}, plan.sensitive),
-        places={**problems.places, **first},
-        seconds=runner.seconds,
-        rate=runner.rate,
-        unit=plan.session.tokenizer.unit,
-        level=level,
-        mode=str(plan.mode),
-        precision=plan.session.precision,
-        alarms=count(counts.alarms),
-        incidents=count(counts.incidents()),
-        unfamiliar=redacted_count(counts.unfamiliar) if plan.sensitive else counts.unfamiliar,
-        unknown=redacted_count(counts.unknown) if plan.sensitive else counts.unknown,
-        trained_on=redacted_count(counts.trained_on) if plan.sensitive else counts.trained_on,
-        low_p=shares.get("low_p"),
-        lowest_p=shares.get("lowest_p"),
-        stopped=runner.stopped,
-        quarantine=str(problems.quarantine) if problems.quarantined and problems.bad_count else None,
-        run=run,
-    )
+    one = plan.session.tokenizer.unit
+    what = number_of(figures["rows"], "row")
+    if figures["rows"] == records:
+        what = f"{said(figures['units'])} {one if figures['units'] == 1 else plural(one)}"
+    alarms = ""
+    if "alarms" in figures:
+        alarms = f", {number_of(figures['alarms'], 'alarm')} in {number_of(figures['incidents'], 'incident')}"
+    scored = f"scored {number_of(records, 'record')}, {what} in {seconds:.1f} s ({_rate(rate)} records/s)"
+    return "\n".join([scored + alarms, *warnings(figures)])
 
 
-def _extent(judged: JudgedRow) -> tuple[str, float, float]:
-    """Where an alarm lies: by lines where the record is made of lines, else by characters, of the whole that
-    the record is a part of, if it is. Lines of a file that have no other name than their place in it, such as
-    windows of a log, lie along the file."""
+def extent(judged: JudgedRow) -> tuple[str, float, float]:
+    """Where an alarm lies in its file: by lines where the record is made of lines, else by characters, of the
+    whole that the record is a part of, if it is. Lines of a file that have no other name than their place in
+    it, such as windows of a log, lie along the file ("")."""
     row, record = judged.row, judged.scored.record
-    place = f"{record.source}\0{record.document or record.id}"
+    name = record.document or record.id
     lines = record.meta.get("lines")
     start, end = row.at(row.start, row.end)
     if row.place is not None:
-        place = f"{record.source}\0{row.place.name}"
+        name = row.place.name
     elif lines and record.id == f"{Path(record.source).name}:{record.line}":
-        place, start = f"{record.source}", row.line  # plain text: a source may be more than its name
+        name, start = "", row.line  # plain text: a source may be more than its name
         end = 1 + (lines[-1] if row.id == record.id else row.line)
     elif lines and row.id == record.id:
         start, end = lines[0], lines[-1]
-    return place, float(start), float(end)
+    return name, float(start), float(end)
 
 
 def _rate(rate: float) -> str:

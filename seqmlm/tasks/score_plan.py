@@ -32,7 +32,9 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.registry import Registry, resolve
 from seqmlm.streams.cursor import file_facts
+from seqmlm.streams.outputs import check_outputs
 from seqmlm.tasks.score_config import ScoringRequest
+from seqmlm.tasks.task import PRIVATE
 from seqmlm.workspace import Workspace
 
 PATIENCE = 600.0
@@ -278,6 +280,26 @@ def _other_precision(stored: Stored | None, precision: Precision) -> list[str]:
         f"the calibration was made in {stored.precision}, this scoring is in {precision}: their "
         "log-probabilities differ by some hundredths"
     ]
+
+
+def opened(config: ScoringRequest) -> Session:
+    """The model of a scoring.
+
+    Raises:
+        UsageError, StateError: as `check_rate` and `Session.open`; an output in the model's folder.
+    """
+    check_rate(config)
+    session = Session.open(
+        config.model,
+        domain=config.domain,
+        tokens_per_batch=config.tokens_per_batch,
+        precision=config.precision,
+        expert=config.expert,
+        shown=config.out is None,
+        remedy=PRIVATE,
+    )
+    check_outputs(config.outputs, folder=session.model.path)
+    return session
 
 
 def check_rate(config: ScoringRequest) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from seqmlm.inference.session import Session
 from seqmlm.reports.page import Page
 from seqmlm.rows.file import Row
 from seqmlm.streams.outputs import check_outputs
-from seqmlm.streams.sinks import Kind, unwritable
+from seqmlm.streams.sinks import unwritable
 from seqmlm.structure.base import StructureSettings
 from seqmlm.structure.graphs import Component, graphml, listed
 from seqmlm.structure.maps import DependenceMap, Null, Over
@@ -137,7 +137,7 @@ class StructureConfig(TaskConfig):
         if (folder := self.graphs) is not None:
             if folder.exists() and not folder.is_dir():
                 raise UsageError(f"--graphs {folder} is a file; name a folder")
-            read = [Path(one) for one in expand(self.sources) if one != "-"]
+            read = [Path(one) for one in expand(self.read) if one != "-"]
             if any(one.resolve().is_relative_to(folder.resolve()) for one in read):
                 raise UsageError(f"--graphs {folder} holds what is read; name another folder")
             check_outputs({"--out": self.out, "--report": self.report, **_graphs(folder)})
@@ -175,7 +175,7 @@ class Structure(Task[StructureConfig, Subject]):
 
     Config = StructureConfig
     unit = "sequence"
-    columns: ClassVar[Mapping[str, Kind]] = dict.fromkeys(LAYERS, "number")
+    columns = dict.fromkeys(LAYERS, "number")
 
     def __init__(self, config: StructureConfig, session: Session) -> None:
         super().__init__(config, session)

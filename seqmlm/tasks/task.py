@@ -7,8 +7,8 @@ gives it a command, output in four formats, resumption after a kill, bad records
 and its tests. Everything behind the rows is a function of the finished rows: nothing is counted on the way,
 so nothing has to be restored.
 
-The trade-off: rows are committed after every batch, two syncs of the disk, so that a run can be stopped and
-gone on with anywhere, and gives the same bytes.
+The trade-off: if a task says nothing else (`Task.due`), rows are committed after every part of the input, two
+syncs of the disk, so that a run can be stopped and gone on with anywhere, and gives the same bytes.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, NamedTuple, TextIO, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TextIO, TypeVar
 
-from seqmlm.data.files import expand
+from seqmlm.data.files import Source, expand
+from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.device import Precision
 from seqmlm.engine.signals import Stopped, StopSignals
 from seqmlm.errors import DataError, SeqmlmError, UsageError, number_of
-from seqmlm.inference.batches import BATCH_CHARACTERS, BATCH_RECORDS, characters
+from seqmlm.inference.batches import BATCH_CHARACTERS, BATCH_RECORDS, characters, is_pipe
 from seqmlm.inference.expert import Use
-from seqmlm.inference.runner import NoProgress, Progress
 from seqmlm.inference.session import Session
 from seqmlm.reports.page import Cell, Page
 from seqmlm.rows.file import Row, Rows
 from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.outputs import check_outputs
-from seqmlm.streams.sinks import FORMATS, Kind, format_of
-from seqmlm.tasks.corpus import UNNAMED, shown_name
-from seqmlm.tracking import Tracker
+from seqmlm.streams.sinks import FORMATS, Kind, Schema, format_of
+from seqmlm.tasks import reading
+from seqmlm.tasks.corpus import UNNAMED, shown_name, split_source
+from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
 KEPT_BYTES = 64 << 20  # larger files are not copied into a run of MLflow
@@ -50,6 +51,24 @@ KEPT_BYTES = 64 << 20  # larger files are not copied into a run of MLflow
 Item = TypeVar("Item")
 Figures = Mapping[str, Any]
 """What finished rows come to: numbers, texts, lists and mappings by name, as JSON has them."""
+
+
+class Progress(Protocol):
+    """Told what happens on the way."""
+
+    def message(self, text: str) -> None:
+        """A sentence for a person."""
+
+    def progress(self, items: int, alarms: int = 0, share: float | None = None) -> None:
+        """So many items are done, with so many alarms; `share` of all, where that is known."""
+
+
+class NoProgress:
+    """Tells nobody."""
+
+    def message(self, text: str) -> None: ...
+
+    def progress(self, items: int, alarms: int = 0, share: float | None = None) -> None: ...
 
 
 class Table(NamedTuple):
@@ -115,10 +134,20 @@ class TaskConfig(CommandConfig):
     tokens_per_batch: int | None = None
 
     @property
-    def sources(self) -> tuple[str, ...]:
+    def read(self) -> tuple[str, ...]:
         """All that is read: the paths, and what a task reads beside them."""
         beside = (getattr(self, name) for name in self.inputs)
         return (*self.paths, *(str(one) for one in beside if one is not None))
+
+    @property
+    def latency(self) -> float | None:
+        """Seconds within which rows follow what others still write to standard input; None: it is a file."""
+        return None
+
+    @property
+    def quarantine(self) -> Path:
+        """Where bad records go, if they are kept."""
+        return Path(f"{self.out or 'rows'}.quarantine.jsonl")
 
     def check(self) -> None:
         """Refuse what makes no sense, before anything is read or loaded.
@@ -136,9 +165,14 @@ class TaskConfig(CommandConfig):
         Raises:
             UsageError: what, and why.
         """
-        if self.resume and (self.out is None or "-" in self.paths):
-            raise UsageError("--resume continues a file named with --out, from files that can be read again")
-        check_outputs({"--out": self.out, "--report": self.report}, inputs=expand(self.sources), streams=True)
+        if self.resume and (self.out is None or any(map(is_pipe, expand(self.read)))):
+            raise UsageError(
+                "--resume continues a file named with --out, from files that can be read again: what was "
+                "read from standard input or a pipe is gone; write it to a file first"
+            )
+        aside = {"--on-error quarantine": self.quarantine} if self.on_error == "quarantine" else {}
+        outputs = {"--out": self.out, "--report": self.report, **aside}
+        check_outputs(outputs, inputs=expand(self.read), streams=True)
 
 
 ConfigT = TypeVar("ConfigT", bound=TaskConfig)
@@ -166,6 +200,14 @@ class Task(ABC, Generic[ConfigT, Item]):
         own_format: rows are written in the field's own format (`written`), unless JSON is asked for.
         formats: further formats that `written` writes, and the endings of their files; a name that ends in
             .gz or .bgz is packed by bgzip.
+        ahead: its items may be read by a fork, ahead of the model: they ask no model.
+        sources: what `records` reads.
+        out: the file of the rows, or None.
+        notes: what a person should know before it begins.
+        alarms, done: of the items asked about, alarms, and the share of the input, if that is known.
+        wanted: whether a row is written; None for all.
+        kept: rows that go to no file are kept, for figures and a report.
+        may_be_empty: an input without any item is no error.
 
     Raises:
         UsageError: what makes no sense for this model; before anything is read.
@@ -173,18 +215,48 @@ class Task(ABC, Generic[ConfigT, Item]):
 
     Config: ClassVar[type[TaskConfig]] = TaskConfig
     unit: ClassVar[str] = "record"
-    columns: ClassVar[Mapping[str, Kind]] = {}
+    columns: Schema | Mapping[str, Kind] = MappingProxyType({})
     public: ClassVar[frozenset[str]] = frozenset()
     own_format: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     json_rows: ClassVar[bool] = False
     learnt: ClassVar[bool] = False
     trains: ClassVar[bool] = False
+    ahead: ClassVar[bool] = False
     streams: bool = True
     formats: Mapping[str, Sequence[str]] = MappingProxyType({})
+    notes: Sequence[str] = ()
+    alarms: int = 0
+    done: float | None = None
+    wanted: Callable[[Row], bool] | None = None
+    kept: bool = True
+    may_be_empty: bool = False
 
     def __init__(self, config: ConfigT, session: Session) -> None:
         self.config, self.session = config, session
+        self.sources: Sequence[str | Source] = config.paths
+        self.out: Path | None = config.out
+
+    @classmethod
+    def opened(cls, config: ConfigT) -> Session:
+        """The model.
+
+        Raises:
+            UsageError, StateError: as `Session.open`; an output in the model's folder.
+        """
+        expert: Use = getattr(config, "expert", "none")
+        session = Session.open(
+            config.model,
+            domain=config.domain,
+            tokens_per_batch=config.tokens_per_batch,
+            precision=config.precision,
+            expert=expert,
+            shown=config.out is None,
+            remedy=PRIVATE,
+            labels="learnt" if cls.learnt else "none",
+        )
+        check_outputs({"--out": config.out, "--report": config.report}, folder=session.model.path)
+        return session
 
     @classmethod
     def launch(
@@ -195,15 +267,19 @@ class Task(ABC, Generic[ConfigT, Item]):
 
     def records(self, problems: Problems) -> Iterable[Any]:
         """What is read: records of the model's field, if nothing else."""
-        return read(self.session, self.config, problems, {})
+        return read(self.session, self.config, problems, {}, self.sources)
 
     def files(self) -> list[str]:
         """Files that decide the rows: one that has changed makes it another request."""
-        config = self.config
-        if not config.paths or "-" in config.paths:
+        config, sources = self.config, [str(one) for one in self.sources]
+        if not sources or "-" in sources:
             return []
-        found = self.session.domain.files(config.paths, format=config.format, options=config.options)
-        return [*map(str, found), *(one for one in config.sources if one not in config.paths)]
+        found = self.session.domain.files(sources, format=config.format, options=config.options)
+        return [*map(str, found), *(one for one in config.read if one not in config.paths)]
+
+    def decided(self) -> Mapping[str, Any]:
+        """What the task has settled itself that decides the rows: for the request, and a tracked run."""
+        return {}
 
     def items(self, records: Iterable[Any], problems: Problems) -> Iterable[Item]:
         """What is asked about, in order: several items of a record, or none; if nothing else, the records."""
@@ -212,6 +288,10 @@ class Task(ABC, Generic[ConfigT, Item]):
     def share(self, item: Item) -> float:
         """Of what is asked about together: that is full with the item that makes it 1."""
         return characters(item) / BATCH_CHARACTERS if isinstance(item, Record) else 1 / BATCH_RECORDS
+
+    def due(self) -> bool:
+        """Whether the rows so far are to be committed; asked after each part of the input."""
+        return True
 
     @abstractmethod
     def rows(self, items: Sequence[Item]) -> Iterable[Sequence[Row]]:
@@ -298,7 +378,8 @@ class Summary:
     Args:
         task: its name.
         items, bad: that the model was asked about, and what was left out.
-        notes: what was met on the way, and how often.
+        notes: what was met on the way, and how often; places: where first, if that is known.
+        quarantine: where what was left out is kept, or None.
         figures: of the task.
         answer: all of that in a sentence.
         tables: the figures as tables.
@@ -312,6 +393,8 @@ class Summary:
     items: int
     bad: int
     notes: Mapping[str, Any]
+    places: Mapping[str, str] = field(default_factory=dict)
+    quarantine: Path | None = None
     figures: Figures = field(default_factory=dict)
     answer: str = ""
     tables: Sequence[Table] = ()
@@ -326,15 +409,19 @@ class Summary:
 
 
 def read(
-    session: Session, config: TaskConfig, problems: Problems, options: Mapping[str, Any]
+    session: Session,
+    config: TaskConfig,
+    problems: Problems,
+    options: Mapping[str, Any],
+    sources: Sequence[str | Source] | None = None,
 ) -> Iterator[Record]:
-    """The records of the paths.
+    """The records of some sources, the paths if nothing else.
 
     Args:
         options: of the readers, beside those of the config.
     """
-    reader = session.reader(config.paths, format=config.format, options={**options, **config.options})
-    yield from reader(problems)
+    given = config.paths if sources is None else sources
+    yield from session.reader(given, format=config.format, options={**options, **config.options})(problems)
 
 
 def run(
@@ -364,30 +451,34 @@ def run(
     """
     config.check()
     began, told = time.monotonic(), progress or NoProgress()
-    session = _session(make, config)
+    session = make.opened(config)
     task, private = make(config, session), session.card.sensitive
-    quarantine = Path(f"{config.out or 'rows'}.quarantine.jsonl")
     with (
         StopSignals() as stop,
-        Problems(config.on_error, quarantine=quarantine, sensitive=private) as problems,
+        Problems(config.on_error, quarantine=config.quarantine, sensitive=private) as problems,
         _rows(task, problems, stdout, as_json) as rows,
     ):
-        for note in rows.notes:
+        for note in (*task.notes, *rows.notes):
             told.message(note)
         _ask(task, rows, problems, stop, told)
         summary = Summary(
             task=name,
             **redact_small_counts({"items": rows.asked, "bad": problems.bad_count}, private),
             notes=redact_small_counts(problems.counts, private),
+            places=problems.places,
+            quarantine=config.quarantine if problems.quarantined and problems.bad_count else None,
             stopped=stop.received,
             streamed=rows.streamed,
             seconds=time.monotonic() - began,
+            go_on="" if config.latency is not None or task.out is None else RESUME,
         )
+        if stop.received is not None and config.latency is None:
+            return summary
+        if rows.asked or task.may_be_empty:
+            return _finished(task, summary, rows)
         if stop.received is not None:
             return summary
-        if not rows.asked:
-            raise problems.nothing()
-        return _finished(task, summary, rows)
+        raise problems.nothing()
 
 
 def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
@@ -405,51 +496,31 @@ def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
 
 
 PRIVATE = "name a file with --out, which only you can read"
-
-
-def _session(make: type[Task[Any, Any]], config: TaskConfig) -> Session:
-    """The model.
-
-    Raises:
-        UsageError, StateError: as `Session.open`; an output in the model's folder.
-    """
-    expert: Use = getattr(config, "expert", "none")
-    session = Session.open(
-        config.model,
-        domain=config.domain,
-        tokens_per_batch=config.tokens_per_batch,
-        precision=config.precision,
-        expert=expert,
-        shown=config.out is None,
-        remedy=PRIVATE,
-        labels="learnt" if make.learnt else "none",
-    )
-    check_outputs({"--out": config.out, "--report": config.report}, folder=session.model.path)
-    return session
-
-
 _NO_REQUEST = {"model", "paths", "out", "on_error", "resume", "report", "tokens_per_batch"}
 
 
 def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_json: bool) -> Rows:
     """Where the rows go, and what decides them."""
     config, session = task.config, task.session
-    asked = "own" if task.further_format else format_of(config.out, config.format_out)
-    lines = as_json or (config.out is not None and config.out.suffix.lower() == ".jsonl")
+    asked = "own" if task.further_format else format_of(task.out, config.format_out)
+    lines = as_json or (task.out is not None and task.out.suffix.lower() == ".jsonl")
     own = task.own_format and config.format_out is None and not lines
     left_out = _NO_REQUEST | {*config.later}
     request = {key: value for key, value in asdict(config).items() if key not in left_out}
-    if config.out is not None:
+    if task.out is not None:
         request |= {"sources": list(config.paths), "input": file_facts(task.files())}
         request |= {"model": file_facts(session.model.files), "precision": session.precision}
+    request |= task.decided()
     return Rows(
-        config.out,
+        task.out,
         request,
         problems,
         format="own" if own else asked,
         columns=task.columns,
         own=task.written,
         whole=task.whole,
+        wanted=task.wanted,
+        kept=task.kept,
         resume=config.resume,
         private=session.card.sensitive,
         stdout=stdout if task.streams and (task.json_rows or not as_json) else None,
@@ -458,26 +529,42 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
 
 def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals, progress: Progress) -> None:
     """Ask about all items behind those that are done, until a signal comes."""
-    items = iter(task.items(task.records(problems), problems))
-    try:
-        with rows.skipping() as done, stop.breaking():
-            skipped = sum(1 for _ in islice(items, done))
-        if skipped < done:
-            raise UsageError(f"{task.config.out} has rows of {done} items, and the input has {skipped}")
-        failure: SeqmlmError | None = None
+    live = task.config.latency is not None
+    breaking = nullcontext if live else stop.breaking  # what is lost is asked again; not what nobody keeps
+    failure: SeqmlmError | None = None
+    with closing(_parts(task, problems, rows.done, stop)) as parts, suppress(Stopped):
         while failure is None:
-            with stop.breaking():  # what is lost is asked again
-                some, failure = _together(task, items)
-                answers = _answered(task, some) if some else []
-            _write(rows, some, answers, problems)
-            task.session.forget()  # as in a run that goes on from here: the last bits depend on it
-            progress.progress(rows.asked, rows.asked, 0)
-            if not some:
-                break
-        if failure is not None:
-            raise failure
-    except Stopped:
-        return
+            with breaking():
+                part = next(parts, None)
+                answers = [] if part is None else _answered(task, part.items)
+            if part is None:
+                rows.commit()
+                return
+            failure = part.failure
+            try:
+                _write(rows, part.items, answers, problems)
+            except SeqmlmError as error:
+                failure = error
+            if live or (failure is None and task.due()):
+                rows.commit()
+                if not live:
+                    task.session.forget()  # as in a run that goes on from here: the last bits depend on it
+            progress.progress(rows.asked, task.alarms, task.done)
+    rows.keep()
+    if failure is not None:
+        raise failure
+
+
+def _parts(
+    task: Task[Any, Item], problems: Problems, done: int, stop: StopSignals
+) -> Generator[reading.Part[Item]]:
+    """The input in parts that are asked about together."""
+    if task.config.latency is not None:
+        yield from reading.live(task, problems, task.config.latency, lambda: stop.received is not None)
+    elif task.ahead and reading.can_read_ahead(task):
+        yield from reading.ahead(task, problems, done)
+    else:
+        yield from reading.parts(task, problems, done)
 
 
 def _write(
@@ -496,24 +583,6 @@ def _write(
     finally:
         if good:
             rows.write(good)
-
-
-def _together(task: Task[Any, Item], items: Iterator[Item]) -> tuple[list[Item], SeqmlmError | None]:
-    """The next items that are asked about together, and what ended the input, if anything did.
-
-    Which items these are depends on them alone.
-    """
-    some: list[Item] = []
-    full = 0.0
-    try:
-        for item in items:
-            some.append(item)
-            full += task.share(item)
-            if len(some) >= BATCH_RECORDS or full >= 1:
-                break
-    except SeqmlmError as error:
-        return some, error
-    return some, None
 
 
 def _answered(task: Task[Any, Any], some: Sequence[Any]) -> list[Sequence[Row] | SeqmlmError]:
@@ -556,9 +625,9 @@ def _report(task: Task[Any, Any], summary: Summary, rows: Rows, files: Sequence[
     if summary.notes:
         page.table("Met on the way", ["what", "how often"], list(summary.notes.items()))
     page.write(config.report, private=session.card.sensitive)
-    numbers = {"items": summary.items, **dict(_numbers(summary.figures))}
+    numbers = {"items": summary.items, "bad": summary.bad, **dict(_numbers(summary.figures))}
     kept = [config.report, *(one for one in files if one.stat().st_size <= KEPT_BYTES)]
-    keep_run(session, summary.task, config, numbers, {}, kept)
+    keep_run(session, summary.task, config, numbers, task.decided(), kept)
 
 
 def _numbers(figures: Figures, prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -600,7 +669,22 @@ def keep_run(
     with tracker.start(f"{task}-{name}-{moment}"[:100], experiment=experiment, params=told, tags=tags) as run:
         if entry is not None:
             run.uses(entry.name, entry.version)
+        _name_data(session, config, run)
         kept = redact_small_counts(dict(metrics), private)
         run.log_metrics(0, {k: float(v) for k, v in kept.items() if isinstance(v, (int, float))})
         for file in () if private else files:
             run.artifact(file)
+
+
+def _name_data(session: Session, config: Any, run: TrackedRun) -> None:
+    """Tell a run what was read, by its content, unless that can be read but once."""
+    paths = [split_source(path)[1] for path in config.paths]
+    if not paths or "-" in paths:
+        return
+    with suppress(DataError):  # the task itself says what cannot be read, or leaves it out
+        named = session.domain.files(paths, format=config.format, options=config.options)
+        private = session.card.sensitive
+        digest = combined(files=file_fingerprint(named))
+        facts = redact_small_counts({"files": len(named)}, private)
+        shown, source = (UNNAMED, "withheld") if private else (shown_name(paths), paths[0])
+        run.dataset(shown, source, digest, facts, context="scoring")

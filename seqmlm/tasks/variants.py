@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -100,7 +100,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
 
     Config = VariantsConfig
     unit = "variant"
-    columns: ClassVar[dict[str, Any]] = KINDS
+    columns = KINDS
 
     def __init__(self, config: VariantsConfig, session: Session) -> None:
         super().__init__(config, session)

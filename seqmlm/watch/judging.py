@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.errors import StateError
-from seqmlm.inference.batches import Batch, Encoded
+from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import Detector, JudgedRow
-from seqmlm.inference.runner import Progress
 from seqmlm.streams.cursor import file_facts
-from seqmlm.tasks.score_output import lines
+from seqmlm.tasks.score_output import Familiar, line
 from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.tasks.score_shift import Shift, shifted
+from seqmlm.tasks.task import Progress
 from seqmlm.watch.calibration import judged_by
 from seqmlm.watch.config import ROLLING, WatchConfig
 from seqmlm.watch.outbox import Outbox
@@ -78,18 +78,19 @@ class Judging:
                 judged_by=judged_by(plan.session, plan.stored.fitted, plan.level.name, str(plan.mode)),
             )
         self._detector = plan.detector(Detector if rolling is None else partial(RollingDetector, rolling))
-        self._lines = lines(self._config, plan, self._counts, lambda row: True, partial(further, plan))
-        self.plan, self.rolling = plan, rolling
+        self.plan, self.rolling, self.familiar = plan, rolling, Familiar(plan)
         self._counts.recent.clear()  # the p-values of another model
 
-    def answers(self, batch: Batch[Encoded]) -> Sequence[JudgedRow]:
+    def answers(self, batch: Sequence[Encoded]) -> Sequence[JudgedRow]:
         """Judge a batch. A rolling calibration moves on with it; but turns are not broken off by signals."""
         judged = self._detector.encoded(batch)
         return judged if self.shadow is None else self.shadow.beside(batch, judged)
 
     def rows(self, outbox: Outbox, judged: Sequence[JudgedRow]) -> list[dict[str, Any]]:
         """The lines of rows that were judged, which are to be written next."""
-        made = self._lines(judged)
+        made = [self._line(one) for one in judged if one.alarm or not self._config.alarms_only]
+        for one in judged:
+            self._counts.take(one)
         if alias_of(self._config, self.plan) is not None:
             made = [{**row, "model": reference(self._config, self.plan)} for row in made]
         if self.rolling is not None:
@@ -97,6 +98,18 @@ class Judging:
             self.rolling.tie(((one.row.score is not None, bool(one.alarm)) for one in judged), alarms)
         self._tell_shift()
         return made
+
+    def _line(self, judged: JudgedRow) -> dict[str, Any]:
+        plan = self.plan
+        own = line(
+            judged,
+            plan.session.tokenizer,
+            per_unit=plan.per_unit,
+            sensitive=plan.sensitive,
+            calibrated=plan.calibrated,
+            level=plan.level,
+        )
+        return {**own, **further(plan, judged)}
 
     @property
     def shift(self) -> tuple[Shift, str] | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -26,12 +26,10 @@ from typing import Any, TextIO
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import StateError, number_of
-from seqmlm.inference.batches import Batch, Budget, Encoded, Input, encoded_batches
-from seqmlm.inference.runner import Output
-from seqmlm.inference.session import Session
 from seqmlm.registry import patiently
-from seqmlm.streams.cursor import Position, differences
-from seqmlm.streams.sinks import Fields, LinesSink, Mark, Schema, StreamSink, changed, json_lines
+from seqmlm.streams.cursor import differences
+from seqmlm.streams.outputs import output_lock
+from seqmlm.streams.sinks import Fields, LinesSink, Mark, StreamSink, changed, json_lines
 from seqmlm.watch.follower import Follower
 from seqmlm.watch.generations import FileState, Gap
 from seqmlm.watch.grouping import Grouping
@@ -46,7 +44,7 @@ _MOMENT = 0.05  # seconds between two looks at files that do not grow
 _REFILLED = 1000  # rows that are fetched at a time to fill the output again
 
 
-class Outbox(Output):
+class Outbox:
     """The rows of files that are followed on their way to the database, and from there to a file.
 
     Args:
@@ -64,9 +62,13 @@ class Outbox(Output):
         stdout: takes the rows in place of a file.
 
     Attributes:
+        notes: what a person should know of the beginning.
         number: of the last row that was taken.
         stream: number of the stream in the database; 0 before `begin`.
         gaps: places where bytes were destroyed, of the whole stream.
+
+    Raises:
+        StateError: another run writes the output, or its folder is a file or cannot be written.
     """
 
     follower: Follower
@@ -87,7 +89,9 @@ class Outbox(Output):
         rolling: Rolling | None = None,
         stdout: TextIO | None = None,
     ) -> None:
-        super().__init__(path, Schema(columns={}), private=private, stdout=stdout)
+        self._private, self._stdout, self.notes = private, stdout, list[str]()
+        self._lock = output_lock(path)
+        self._lock.acquire()
         self._grouping = replace(grouping or Grouping(model=""), private=private)
         self._tell, self._clock, self._rolling = tell, clock, rolling
         self._unresolved: dict[int, Incident] = {}
@@ -103,13 +107,15 @@ class Outbox(Output):
     def stream(self) -> int:
         return self._stream
 
-    def begin(self, problems: Problems) -> Position:
+    def begin(self, problems: Problems) -> dict[str, Any]:
         """Find the stream of this output, or begin one; the file is brought to what the database has.
+
+        Returns:
+            The counts of its last commit.
 
         Raises:
             StateError: the stream was asked something else, or the file is not what was written.
         """
-        self.claim()
         if self._private:
             self._registry.protect()
         found = self._registry.stream(self._name)
@@ -141,9 +147,9 @@ class Outbox(Output):
         self.notes.append(
             f"going on with {self._out} behind {number_of(self._written, 'row')}{more if left else ''}"
         )
-        return Position(records=int(counts.get("records", 0)), rows=self.number, counts=counts)
+        return counts
 
-    def _begin_stream(self) -> Position:
+    def _begin_stream(self) -> dict[str, Any]:
         if self._stdout is None and self._out.exists() and self._out.stat().st_size:
             raise StateError(
                 f"{self._out} is there, and no following of this workspace has written it: name another "
@@ -152,7 +158,7 @@ class Outbox(Output):
         self._stand(self._registry.begin_stream(self._name, self._request))
         self._lines = self._opened()
         self.follower = self._follow([])
-        return Position()
+        return {}
 
     def _stand(self, stream: int) -> None:
         """Go on with the incidents of a stream."""
@@ -233,7 +239,7 @@ class Outbox(Output):
             ]
         )
 
-    def commit(self, records: int, counts: Mapping[str, Any], problems: Problems) -> None:
+    def commit(self, counts: Mapping[str, Any], problems: Problems) -> None:
         """Keep rows, counts and the states of the files together; then write the rows to the file.
 
         Raises:
@@ -250,7 +256,7 @@ class Outbox(Output):
             self._stream,
             files=[asdict(one) for one in self.follower.states()],
             rows=rows,
-            counts={**counts, "records": records, "gaps": self.gaps, "problems": problems.snapshot()},
+            counts={**counts, "gaps": self.gaps, "problems": problems.snapshot()},
             mark=self._mark,
             written=self._written,
             changes=changes,
@@ -271,15 +277,6 @@ class Outbox(Output):
                 del self._unresolved[change.incident.row]
             self._tell(change)
 
-    def finish(self) -> None:
-        """Nothing: a stream has no end."""
-
-    def keep(self) -> None:
-        """Nothing: rows that were not committed come again."""
-
-    def forget(self, problems: Problems) -> None:
-        """Nothing: what was begun goes on."""
-
     def close(self) -> None:
         """Close all files, and let others write the output."""
         if hasattr(self, "follower"):
@@ -287,26 +284,20 @@ class Outbox(Output):
         if self._lines is not None:
             self._lines.close()
             self._lines = None
-        super().close()
+        self._lock.release()
 
 
 def turns(
-    session: Callable[[], Session],
     outbox: Outbox,
-    problems: Problems,
     *,
-    budget: Budget,
     stopping: Callable[[], bool],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[Iterable[Batch[Encoded]]]:
-    """The batches of turn after turn, until it is to stop; each is to be committed before the next.
+) -> Iterator[list[Record]]:
+    """The records of turn after turn, until it is to stop; each is to be committed before the next.
 
     Args:
-        session: gives what tokenizes the records of a turn.
         outbox: its follower reads; it takes what is told of gaps.
-        problems: receives bad records.
-        budget: of a batch.
         stopping: asked before each turn; then what was read last is committed once more.
         clock, sleep: seconds.
     """
@@ -318,9 +309,7 @@ def turns(
         waited = clock() - committed
         late = waited >= (COMMIT_SECONDS if follower.changed else ALIVE_SECONDS) or outbox.due
         if records or follower.gaps or late:
-            current = session()
-            given = Input(partial(_these, records), current.domain, current.tokenizer)
-            yield encoded_batches(given, problems, ahead=False, budget=budget) if records else []
+            yield records
             committed = clock()
         if follower.idle:
             sleep(_MOMENT)
@@ -329,8 +318,3 @@ def turns(
 
 def _line(row: Fields) -> str:
     return json_lines([row]).decode().rstrip()
-
-
-def _these(records: list[Record], told: Problems) -> list[Record]:
-    """Records that were read already."""
-    return records

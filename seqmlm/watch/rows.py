@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from seqmlm.inference.detector import JudgedRow
-from seqmlm.tasks.score_output import ScoreCounts, tells_shares, unit_fields
+from seqmlm.tasks.score_output import Tally, tells_shares, unit_fields
 from seqmlm.tasks.score_plan import ScoringPlan
 
 
@@ -81,10 +81,11 @@ RECENT = 200
 """Rows whose p-values are looked at together."""
 
 
-class WatchCounts(ScoreCounts):
+class WatchCounts(Tally):
     """Counts the rows of a stream, those of earlier processes included.
 
     Attributes:
+        asked: records that the model was asked about.
         kept: how many incidents the stream has.
         p_histogram: rows with p-values up to each of `P_EDGES`, and above the one before; `p_sum` is of all.
         never_seen: rows that name something which no training line had.
@@ -97,6 +98,7 @@ class WatchCounts(ScoreCounts):
 
     kept: Callable[[], int] = staticmethod(lambda: 0)
 
+    asked: int
     never_seen: int
     shadow_rows: int
     shadow_failed: int
@@ -108,19 +110,31 @@ class WatchCounts(ScoreCounts):
     recent: deque[int]
     told: dict[str, float]
     numbers = (
-        *ScoreCounts.numbers,
-        *("never_seen", "shadow_rows", "shadow_failed", "shadow_alarms", "shadow_served", "shadow_common"),
+        *Tally.numbers,
+        *("asked", "never_seen", "shadow_rows", "shadow_failed"),
+        *("shadow_alarms", "shadow_served", "shadow_common"),
     )
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.restore({})
+
     def restore(self, counts: Mapping[str, Any]) -> None:
-        super().restore(counts)
+        """Go on from what `snapshot` gave at the last commit; empty at the beginning."""
+        for name in self.numbers:
+            setattr(self, name, int(counts.get(name, 0)))
+        self.first = str(counts.get("first_unscored", ""))
         self.p_sum = float(counts.get("p_sum", 0.0))
         self.p_histogram = list(counts.get("p_histogram", [0] * len(P_EDGES)))
         self.recent = deque(counts.get("recent", ()), maxlen=RECENT)
         self.told = dict(counts.get("told", {}))
 
-    def add(self, judged: JudgedRow, *, first: bool) -> None:
-        super().add(judged, first=first)
+    def take(self, judged: JudgedRow) -> None:
+        """Count a row."""
+        row = judged.row
+        fields = {name: getattr(row, name) for name in ("source", "line", "score")}
+        fields |= {name: getattr(judged, name) for name in ("p_value", "alarm", "unfamiliar")}
+        self.add({**fields, "units": len(row.units)})
         if judged.p_value is not None:
             self.p_sum += judged.p_value
             bin = min(bisect_left(P_EDGES, judged.p_value), len(P_EDGES) - 1)
@@ -133,15 +147,14 @@ class WatchCounts(ScoreCounts):
             self.shadow_served += bool(judged.alarm)
             self.shadow_common += judged.beside.alarm and bool(judged.alarm)
 
-    def group(self, judged: JudgedRow) -> None:
-        """Nothing: the database has the incidents."""
-
     def incidents(self) -> int:
         return self.kept()
 
     def snapshot(self) -> dict[str, Any]:
+        """What is kept with a commit; JSON can hold it."""
         return {
-            **super().snapshot(),
+            **{name: getattr(self, name) for name in self.numbers},
+            "first_unscored": self.first,
             "p_sum": self.p_sum,
             "p_histogram": list(self.p_histogram),
             "recent": list(self.recent),

@@ -6,7 +6,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,18 +18,18 @@ from typing import Any, TextIO
 from seqmlm import __version__
 from seqmlm.anomaly.findings import small
 from seqmlm.data.files import Source
-from seqmlm.data.privacy import redacted_count
+from seqmlm.data.privacy import redact_small_counts, redacted_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
 from seqmlm.errors import StateError, UsageError, number_of
-from seqmlm.inference.batches import Batch, Encoded
+from seqmlm.inference.batches import tokenized
 from seqmlm.inference.calibrations import FEW_RECORDS
-from seqmlm.inference.runner import NoProgress, Progress, Runner
 from seqmlm.inference.session import Session
-from seqmlm.tasks.score import ScoringCommand, opened, problems_of
-from seqmlm.tasks.score_output import ScoreSummary, summarized
-from seqmlm.tasks.score_plan import ScoringPlan, choose
+from seqmlm.tasks.reading import cut
+from seqmlm.tasks.score_output import sentence
+from seqmlm.tasks.score_plan import ScoringPlan, choose, opened
+from seqmlm.tasks.task import NoProgress, Progress, Summary
 from seqmlm.watch.config import ROLLING, WatchConfig
 from seqmlm.watch.follower import PATIENCE, Follower, absolute
 from seqmlm.watch.generations import FileState
@@ -46,7 +47,7 @@ from seqmlm.workspace import Workspace
 _TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for scoring
 
 
-class Watch(ScoringCommand):
+class Watch:
     """Watch files: score their lines while others write to them, and make incidents of their alarms.
 
     Rotated files and new files of a pattern are taken up. Whatever ended it, it goes on where it was left:
@@ -62,19 +63,26 @@ class Watch(ScoringCommand):
     """
 
     Config = WatchConfig
+    trains = False
 
     @classmethod
-    def run(cls, config: WatchConfig, stdout: TextIO, progress: Progress) -> ScoreSummary:
+    def launch(
+        cls, name: str, config: WatchConfig, *, stdout: TextIO, progress: Progress, as_json: bool
+    ) -> Summary:
         """Watch files until a signal comes."""
+        if as_json and config.out is None:
+            raise UsageError(
+                "--json prints the summary on standard output: name a file for the rows with --out"
+            )
         summary = watch_files(config, progress, stdout=stdout)
         if summary.stopped is not None and config.out is None:
             progress.message("stopped; run the same command to go on with the rows after these")
-        return replace(summary, go_on="to go on with")
+        return summary
 
 
 def watch_files(
     config: WatchConfig, progress: Progress | None = None, *, stdout: TextIO | None = None
-) -> ScoreSummary:
+) -> Summary:
     """Score the lines of files as they are written, until a signal comes.
 
     Args:
@@ -104,7 +112,6 @@ def watch_files(
             port = stack.enter_context(MetricsServer(config.metrics_host, config.metrics_port))
             progress.message(f"counters are at {port.address}/metrics")
         plan = _chosen(config, progress)
-        session = plan.session
         if config.out is None:
             config = replace(config, out=_kept(config))
             progress.message(
@@ -113,7 +120,9 @@ def watch_files(
             )
         signals = stack.enter_context(StopSignals())
         registry = stack.enter_context(Streams(Workspace.locate()))
-        problems = stack.enter_context(problems_of(config, plan))
+        problems = stack.enter_context(
+            Problems(config.on_error, quarantine=config.quarantine, sensitive=plan.sensitive)
+        )
         counts, lag = WatchCounts(), Lag()
         judging = Judging(config, counts, progress)
         judging.take_up(plan)
@@ -122,18 +131,6 @@ def watch_files(
         )
         stack.callback(outbox.close)
         counts.kept = outbox.incidents
-        runner = Runner(
-            session,
-            judging.answers,
-            partial(judging.rows, outbox),
-            outbox,
-            problems,
-            counts=counts,
-            budget=plan.budget,
-            progress=progress,
-            signals=signals,
-        )
-
         look = _versions(config, judging, counts, registry, outbox, progress)
 
         def stopping() -> bool:
@@ -142,17 +139,51 @@ def watch_files(
             lag.look(lambda: (outbox.follower.bytes, outbox.follower.unread))
             return signals.received is not None
 
-        def begun() -> Iterator[Iterable[Batch[Encoded]]]:
-            """The turns, with those who tell of them; now the stream has its number."""
-            _send(hooks, registry.notices(outbox.stream), progress, stack)
-            if port is not None:
-                port.values = partial(counters, config, judging, registry, outbox, counts, problems, lag)
-            yield from turns(
-                lambda: judging.plan.session, outbox, problems, budget=plan.budget, stopping=stopping
-            )
+        counts.restore(outbox.begin(problems))
+        for note in outbox.notes:
+            progress.message(note)
+        _send(hooks, registry.notices(outbox.stream), progress, stack)
+        if port is not None:
+            port.values = partial(counters, config, judging, registry, outbox, counts, problems, lag)
+        began, before = time.monotonic(), counts.asked
+        for records in turns(outbox, stopping=stopping):
+            _judge(records, judging, outbox, counts, problems)
+            outbox.commit(counts.snapshot(), problems)
+            progress.progress(counts.asked, counts.alarms)
+        seconds = time.monotonic() - began
+        told = {**counts.figures(judging.plan), "level": plan.level.name}
+        found = redact_small_counts(told, plan.sensitive)
+        rate = (counts.asked - before) / seconds
+        return Summary(
+            task="watch",
+            **redact_small_counts({"items": counts.asked, "bad": problems.bad_count}, plan.sensitive),
+            notes=redact_small_counts(problems.counts, plan.sensitive),
+            places=problems.places,
+            figures={**found, "mode": str(judging.plan.mode)},
+            answer=sentence(judging.plan, found, counts.asked, seconds, rate),
+            stopped=signals.received,
+            streamed=shown is not None,
+            go_on="to go on with",
+        )
 
-        runner.run_turns(begun())
-        return summarized(runner, counts, judging.plan, level=plan.level.name)
+
+def _judge(
+    records: Sequence[Record], judging: Judging, outbox: Outbox, counts: WatchCounts, problems: Problems
+) -> None:
+    """Judge the records of a turn, and hand on their rows.
+
+    Raises:
+        DataError: a bad record, where `problems` raises.
+    """
+    session = judging.plan.session
+    spelled = tokenized(session.domain, session.tokenizer, records, problems)
+    for part in cut(spelled, judging.plan.budget.share):
+        judging.familiar.note(part.items, problems)
+        if part.items:
+            outbox.write(judging.rows(outbox, judging.answers(part.items)))
+            counts.asked += len(part.items)
+        if part.failure is not None:
+            raise part.failure
 
 
 def _chosen(config: WatchConfig, progress: Progress) -> ScoringPlan:

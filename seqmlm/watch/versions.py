@@ -16,12 +16,11 @@ from dataclasses import fields, replace
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import SeqmlmError, StateError, UsageError
-from seqmlm.inference.batches import Batch, Encoded
+from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import Detector, JudgedRow
-from seqmlm.inference.runner import Progress
 from seqmlm.registry import Registry
-from seqmlm.tasks.score import opened
-from seqmlm.tasks.score_plan import ScoringPlan, choose
+from seqmlm.tasks.score_plan import ScoringPlan, choose, opened
+from seqmlm.tasks.task import Progress
 from seqmlm.watch.config import WatchConfig
 from seqmlm.watch.rows import Beside, ComparedRow, WatchCounts
 
@@ -199,7 +198,7 @@ class Shadow:
         except Exception as error:  # memory of a GPU, say: the version that serves has to go on
             raise StateError(f"it cannot be loaded ({type(error).__name__})") from None
 
-    def beside(self, batch: Batch[Encoded], judged: Sequence[JudgedRow]) -> Sequence[JudgedRow]:
+    def beside(self, batch: Sequence[Encoded], judged: Sequence[JudgedRow]) -> Sequence[JudgedRow]:
         """The rows of a batch with what the shadow says of them, if it says something.
 
         Args:

@@ -54,7 +54,7 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     assert told["left_out"] + told["records"] == 450
     assert told["records"] > 200, "the fresh ones, and those of the first file that were held out"
     known = seqmlm("score", "mine", mine, "--fpr", 0.2)
-    assert f"the model was trained on {told['left_out']} of the records" in known.err
+    assert f"those of new ones: {told['left_out']} (first: " in known.err
     assert "was trained on" not in seqmlm("score", "mine", normal, "--fpr", 0.2).err
     again = stored_calibrations(folder)
     for mode, facts in told["modes"].items():

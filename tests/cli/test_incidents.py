@@ -53,9 +53,9 @@ def incidents(workspace: Path) -> Path:
             )
             outbox.begin(Problems())
             outbox.write(rows)
-            outbox.commit(0, {}, Problems())
+            outbox.commit({}, Problems())
             clock.pop(0)
-            outbox.commit(0, {}, Problems())
+            outbox.commit({}, Problems())
             outbox.close()
     return workspace
 
@@ -66,7 +66,7 @@ def _later(out: Path, row: dict[str, Any], *, private: bool = False) -> None:
         outbox = Outbox(out, registry, {}, NoFiles, private=private)  # type: ignore[arg-type, return-value]
         outbox.begin(Problems())
         outbox.write([row])
-        outbox.commit(0, {}, Problems())
+        outbox.commit({}, Problems())
         outbox.close()
 
 

@@ -62,7 +62,7 @@ def stream(
         for ago, one in rows:
             clock[0] = (NOW - timedelta(hours=ago)).timestamp()
             outbox.write([one])
-            outbox.commit(0, {}, Problems())
+            outbox.commit({}, Problems())
         outbox.close()
         kind = tables.StreamRow
         with registry.writing() as session:

@@ -38,7 +38,7 @@ DIGITS = 6
 
 # Decided by comparing numbers that may lie close together, or with paths: not kept.
 TURNS_OVER = {
-    "places",
+    *("place", "places"),
     *("top", "expected", "rank", "alarm", "extrapolated", "p_value", "channels", "odd_lines"),
     *("correct", "best", "weight", "worst_visit", "worst_visit_id", "worst_date"),
 }

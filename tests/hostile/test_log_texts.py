@@ -21,7 +21,8 @@ from receiver import NoFiles
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import printable
-from seqmlm.streams.sinks import Schema, open_sink
+from seqmlm.rows.file import Rows
+from seqmlm.streams.sinks import Schema
 from seqmlm.watch.grouping import Grouping
 from seqmlm.watch.incidents import list_incidents
 from seqmlm.watch.metrics import prometheus
@@ -82,7 +83,7 @@ def follow(home: Path, texts: Sequence[str]) -> list[Any]:
         )
         outbox.begin(Problems())
         outbox.write(alarms(texts))
-        outbox.commit(0, {}, Problems())
+        outbox.commit({}, Problems())
         outbox.close()
         queue, now = registry.notices(outbox.stream), datetime(2999, 1, 1, tzinfo=UTC)
         return [one.notice.body for hook in hooks for one in queue.due(hook.name, now)]
@@ -143,10 +144,11 @@ def test_bodies_of_webhooks_are_json_that_every_reader_takes(workspace: Path) ->
 def test_no_cell_of_a_table_is_a_formula(tmp_path: Path) -> None:
     columns = {"id": "text", "source": "text", "line": "integer", "p_value": "number", "reason": "text"}
     path = tmp_path / "rows.csv"
-    sink = open_sink(path, Schema(columns=columns), format="csv")  # type: ignore[arg-type]
     rows = [{**one, "source": one["reason"]} for one in alarms(NASTY)]
-    sink.write(rows)
-    sink.finish()
+    with Rows(path, {}, Problems(), format="csv", columns=Schema(columns=columns)) as file:  # type: ignore[arg-type]
+        file.write([rows])
+        file.commit()
+        file.finish()
     with path.open(newline="", encoding="utf-8") as opened:
         found = list(csv.reader(opened))
     assert len(found) == 1 + len(NASTY)

@@ -19,7 +19,7 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Normal
-from seqmlm.tasks.score_output import ScoreCounts, line
+from seqmlm.tasks.score_output import Tally, line
 from seqmlm.tasks.score_plan import EXPECTED
 
 
@@ -94,16 +94,11 @@ def test_a_row_of_which_nothing_is_known_is_an_alarm_of_its_own(
         assert (told["alarm"], told["unfamiliar"], told["score"]) == (True, True, None)
         assert "p_value" not in told
         assert line(one, detector.scorer.session.tokenizer, calibrated=True)["p_value"] is None
-    counts = ScoreCounts()
-    counts.unfamiliar_ids = detector.scorer.session.tokenizer.unfamiliar
-    for number, one in enumerate(judged):
-        counts.add(one, first=number == 0 or one.scored is not judged[number - 1].scored)
-    assert (
-        counts.unfamiliar
-        == len(silent)
-        == counts.alarms - sum(o.alarm is True for o in judged if o.row.score)
-    )
-    assert counts.unknown >= sum(len(one.raw.events) for one in foreign) // 2
+    tally = Tally()
+    for one in judged:
+        tally.add(line(one, detector.scorer.session.tokenizer))
+    others = sum(one.alarm is True for one in judged if one.row.score)
+    assert tally.unfamiliar == len(silent) == tally.alarms - others
 
 
 def test_what_is_known_is_not_unfamiliar(visits: tuple[Detector, list[Record]]) -> None:

@@ -6,23 +6,18 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from forked_cli import start
 
-from seqmlm import plugins
 from seqmlm.data.files import UNDER_WAY
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
-from seqmlm.inference.batches import Budget, Input, from_files
-from seqmlm.inference.runner import Output
 from seqmlm.rows.file import Rows
-from seqmlm.streams.sinks import Schema, format_of
-from seqmlm.tokenizers.residue import ResidueTokenizer
+from seqmlm.tasks.reading import Part, ahead, parts
 
 RECORDS = 1200
 
@@ -34,58 +29,60 @@ def _records(problems: Problems) -> Iterator[Record]:
         yield Record(id=f"r{number}", raw="M" * 9, source="x", line=number)
 
 
-def task(out: Path, pause: float) -> None:
+class Slow:
+    """A task whose items are the records.
+
+    Args:
+        pause: seconds that a part takes.
+    """
+
+    sources = ()
+
+    def __init__(self, pause: float) -> None:
+        self.pause = pause
+
+    def records(self, problems: Problems) -> Iterator[Record]:
+        return _records(problems)
+
+    def items(self, records: Iterable[Record], problems: Problems) -> Iterable[Record]:
+        return records
+
+    def share(self, item: Record) -> float:
+        return 1 / 16
+
+
+def work(reading: Callable[..., Iterator[Part[Record]]], out: Path, pause: float) -> None:
     """What a task does, with a slow model; an item has none, one or two rows."""
     with (
         Problems("quarantine", quarantine=Path(f"{out}.quarantine.jsonl")) as problems,
         Rows(out, {"input": "x"}, problems, format=out.suffix[1:], resume=True) as rows,
     ):
-        items = _records(problems)
-        with rows.skipping() as done:
-            assert sum(1 for _ in islice(items, done)) == done
-        while some := list(islice(items, 16)):
+        for number, part in enumerate(reading(Slow(pause), problems, rows.done)):
             time.sleep(pause)
-            rows.write([[{"id": one.id, "score": one.line / 3}] * (one.line % 3) for one in some])
+            rows.write([[{"id": one.id, "score": one.line / 3}] * (one.line % 3) for one in part.items])
+            if number % 2:
+                rows.commit()
+        rows.commit()
         rows.finish()
-
-
-def scoring(out: Path, pause: float) -> None:
-    """What a scoring does, with a slow scorer and a commit after every batch; a second process reads."""
-    columns = Schema(columns={"id": "text", "source": "text", "line": "integer", "score": "number"})
-    output = Output(out, columns, format=format_of(out), request={"input": "x"}, resume=True)
-    with Problems("quarantine", quarantine=Path(f"{out}.quarantine.jsonl")) as problems:
-        position = output.begin(problems)
-        done = position.records
-        given = Input(_records, plugins.domain("protein"), ResidueTokenizer())
-        for batch in from_files(given, problems, position, budget=Budget(), ahead=True):
-            for record, _ in batch:
-                output.write(
-                    [{"id": record.id, "source": "x", "line": record.line, "score": record.line / 3}]
-                )
-            time.sleep(pause)
-            done += batch.read
-            output.commit(done, {}, problems)
-        output.finish()
-        output.close()
 
 
 @pytest.mark.kills
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
-@pytest.mark.parametrize("work", [task, scoring])
+@pytest.mark.parametrize("reading", [parts, ahead])
 def test_no_row_is_lost_or_doubled(
-    tmp_path: Path, work: Callable[[Path, float], None], suffix: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, reading: Callable[..., Iterator[Part[Record]]], suffix: str
 ) -> None:
-    monkeypatch.setattr("seqmlm.inference.batches.BATCH_RECORDS", 16)
+    """Read here and in a second process; a commit is after every second part."""
     chance, whole = random.Random(suffix), tmp_path / f"whole.{suffix}"
-    work(whole, 0.0)
+    work(reading, whole, 0.0)
     aside = Path(f"{whole}.quarantine.jsonl").read_bytes()
     kills, wanted, turn = 0, int(os.environ.get("SEQMLM_KILLS", "20")), 0
     while kills < wanted:
         turn += 1
         out, finished = tmp_path / f"out{turn}.{suffix}", False
         while kills < wanted and not finished:
-            running = start(lambda: work(out, 0.003), tmp_path / "streams")  # noqa: B023 called at once
+            running = start(lambda: work(reading, out, 0.003), tmp_path / "streams")  # noqa: B023 called at once
             time.sleep(chance.uniform(0.0, 0.25))
             os.kill(running.process, signal.SIGKILL)
             ended = running.wait()
@@ -95,6 +92,6 @@ def test_no_row_is_lost_or_doubled(
             finished = ended.code == 0 or written
             kills += not finished
         if not finished:
-            work(out, 0.0)
+            work(reading, out, 0.0)
         assert out.read_bytes() == whole.read_bytes(), f"after {kills} kills"
         assert Path(f"{out}.quarantine.jsonl").read_bytes() == aside

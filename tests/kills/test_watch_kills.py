@@ -50,16 +50,15 @@ def _follow(world: World, out: Path, stdout: Path | None = None) -> None:
     registry, problems = Streams(Workspace.locate()), Problems()
     shown = None if stdout is None else stdout.open("a")
     outbox = Outbox(out, registry, {"input": "x"}, follower, stdout=shown)
-    position = outbox.begin(problems)
-    done, quiet = position.records, time.monotonic()
+    outbox.begin(problems)
+    quiet = time.monotonic()
     while time.monotonic() - quiet < 0.5:
         records = outbox.follower.turn()
         outbox.write([{"id": one.id, "row": row(one), "score": len(str(one.raw)) / 3} for one in records])
         for gap in outbox.follower.gaps:
             outbox.tell_gap(gap)
-        done += len(records)
         time.sleep(0.002)
-        outbox.commit(done, {}, problems)
+        outbox.commit({}, problems)
         if not outbox.follower.idle:
             quiet = time.monotonic()
     outbox.close()

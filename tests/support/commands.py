@@ -7,9 +7,9 @@ from typing import Any
 
 from typer.main import get_command
 
-from seqmlm import plugins
 from seqmlm.cli import app, tasks
 from seqmlm.cli.command import command
+from seqmlm.tasks.task import Task
 
 
 def _leaves(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -21,5 +21,5 @@ def _leaves(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 CONFIGURED = {name: one.load() for name, one in tasks().items()}
-TASKS = {name: CONFIGURED[name] for name in plugins.names("tasks")}
+TASKS = {name: one for name, one in CONFIGURED.items() if issubclass(one, Task)}
 COMMANDS = dict(_leaves(get_command(app))) | {(name,): command(name, one) for name, one in CONFIGURED.items()}

@@ -14,11 +14,10 @@ from typing import Any, TextIO
 from log_models import NORMAL, write_log_model
 from registered import origin
 
-from seqmlm.inference.runner import NoProgress
 from seqmlm.registry import ModelEntry
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.tasks.score_config import ScoreConfig, ScoringRequest
-from seqmlm.tasks.score_output import ScoreSummary
+from seqmlm.tasks.task import NoProgress, Summary
 from seqmlm.watch.config import WatchConfig
 from seqmlm.watch.scoring import watch_files
 from seqmlm.watch.store import Streams
@@ -95,7 +94,7 @@ def follow(
     said: Said | None = None,
     *,
     stdout: TextIO | None = None,
-) -> ScoreSummary:
+) -> Summary:
     """Follow until something is so, or so many rows are there; then SIGTERM."""
     ended, seen = threading.Event(), threading.Event()
 

@@ -77,7 +77,7 @@ def test_scores_are_written_beside_the_columns_of_the_benchmark(
 def test_an_interrupted_benchmark_is_resumed(
     seqmlm: Run, esm: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("seqmlm.tasks.task.BATCH_RECORDS", 50)
+    monkeypatch.setattr("seqmlm.tasks.reading.BATCH_RECORDS", 50)
     given = ("assays", esm, folder / "reference.csv", "-d", "protein", "--json")
     whole, out = seqmlm(*given, "--scores", tmp_path / "whole"), ("--out", tmp_path / "rows.jsonl")
     calls = stop_at(monkeypatch, VariantScorer, "effects", 3, KeyboardInterrupt())

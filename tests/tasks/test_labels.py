@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
-from seqmlm.streams.sinks import Schema, open_sink
+from seqmlm.rows.file import Rows
 from seqmlm.tasks.labels import Columns, Planted, aligned, read_labelled
 
 ROWS = [
@@ -47,10 +48,10 @@ def test_labels_of_a_file_are_joined_by_id(scores: str, tmp_path: Path) -> None:
 
 def test_ids_of_a_table_are_those_of_the_records(tmp_path: Path) -> None:
     ids, path = ["-1", "=x", "'=x", "plain", "'a"], tmp_path / "scores.csv"
-    sink = open_sink(path, Schema(columns={"id": "text", "score": "number"}), format="csv")
-    sink.write([{"id": name, "score": 1.0} for name in ids])
-    sink.finish()
-    sink.close()
+    with Rows(path, {}, Problems(), format="csv") as rows:
+        rows.write([[{"id": name, "score": 1.0} for name in ids]])
+        rows.commit()
+        rows.finish()
     labels = _write(tmp_path / "labels.jsonl", [{"id": name, "label": 1} for name in ids])
     assert read_labelled([str(path)], Columns(), labels=labels).groups == ids
     keys = [(name, "", "") for name in ids]

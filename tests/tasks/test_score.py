@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from log_models import NORMAL, log_model, session
+from scored import score_files
 from stopped import stop_at
 from text_models import text_model
 from tiny_models import protein_model, residues
@@ -20,16 +21,15 @@ from tiny_models import protein_model, residues
 from seqmlm.anomaly.levels import record_row
 from seqmlm.data.files import Source
 from seqmlm.data.problems import Problems
-from seqmlm.data.record import Record
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
-from seqmlm.inference import batches, model_folder, runner
-from seqmlm.inference.batches import Encoded
+from seqmlm.inference import batches, model_folder
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.score import score_files
+from seqmlm.rows.file import Rows
+from seqmlm.tasks import score
 from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_output import UNSCORED, ScoreCounts, ScoreSummary
+from seqmlm.tasks.score_output import TRAINED_ON, UNSCORED, Tally, extent, warnings
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
 
 
@@ -43,7 +43,7 @@ class Lines:
     def message(self, text: str) -> None:
         self.said.append(text)
 
-    def progress(self, records: int, rows: int, alarms: int, share: float | None = None) -> None:
+    def progress(self, items: int, alarms: int = 0, share: float | None = None) -> None:
         self.shares.append(share)
 
 
@@ -59,7 +59,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def fasta(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Forty sequences, scored four at a time; a commit after every second batch."""
     monkeypatch.setattr(batches, "BATCH_RECORDS", 4)
-    monkeypatch.setattr(runner, "COMMIT_RECORDS", 8)
+    monkeypatch.setattr(score, "COMMIT_RECORDS", 8)
     file = workspace / "p.fasta"
     file.write_text("".join(f">p{n}\n{residues(70)[n : n + 3 + n % 9]}\n" for n in range(40)))
     return file
@@ -73,7 +73,7 @@ def _score(model: str, *paths: Path, progress: Lines | None = None, **settings: 
 def _killed(batch: int, model: str, *paths: Path, **settings: Any) -> None:
     """A scoring that dies in a batch."""
     with pytest.MonkeyPatch.context() as patched:
-        stop_at(patched, Detector, "encoded", batch, KeyboardInterrupt())
+        stop_at(patched, Detector, "each", batch, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             _score(model, *paths, **settings)
 
@@ -91,7 +91,7 @@ def test_the_share_that_is_done_is_shown(model: str, fasta: Path) -> None:
 def test_counts_are_mixed_in_as_the_request_says(model: str, fasta: Path) -> None:
     with pytest.raises(StateError, match="has no counts"):
         _score(model, fasta, expert="counts")
-    assert _score(model, fasta, expert="none").records == 40
+    assert _score(model, fasta, expert="none").items == 40
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
@@ -105,8 +105,8 @@ def test_a_stopped_scoring_goes_on_to_the_same_bytes(
     progress = Lines()
     summary = _score(model, fasta, out=out, per_unit=True, resume=True, progress=progress)
     assert out.read_bytes() == whole.read_bytes()
-    assert (summary.records, summary.rows) == (40, 40)
-    assert "continuing" in " ".join(progress.said)
+    assert (summary.items, summary.figures["rows"]) == (40, 40)
+    assert ("continuing" in " ".join(progress.said)) is (stopped > 2), "a commit is after every second batch"
     assert not out.with_name(out.name + ".resume.json").exists()
 
 
@@ -116,26 +116,26 @@ def test_a_signal_ends_within_the_batch_and_nothing_is_lost(
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     _score(model, fasta, out=whole)
     with monkeypatch.context() as patched:
-        stop_at(patched, Detector, "encoded", 5, None)
+        stop_at(patched, Detector, "each", 5, None)
         summary = _score(model, fasta, out=out)
-    assert (summary.stopped, summary.records) == (signal.SIGTERM, 16)
+    assert (summary.stopped, summary.items) == (signal.SIGTERM, 16)
     assert out.read_bytes() == b"".join(whole.read_bytes().splitlines(keepends=True)[:16])
-    assert _score(model, fasta, out=out, resume=True).records == 40
+    assert _score(model, fasta, out=out, resume=True).items == 40
     assert out.read_bytes() == whole.read_bytes()
 
 
 def test_a_signal_while_rows_are_written_writes_them_all(
     model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = runner.Output.write
+    written = Rows.write
 
-    def write(self: runner.Output, rows: Any) -> None:
+    def write(self: Rows, rows: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         written(self, rows)
 
-    monkeypatch.setattr(runner.Output, "write", write)
+    monkeypatch.setattr(Rows, "write", write)
     summary = _score(model, fasta, out=tmp_path / "out.jsonl")
-    assert (summary.stopped, summary.records) == (signal.SIGINT, 4)
+    assert (summary.stopped, summary.items) == (signal.SIGINT, 4)
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 4
 
 
@@ -151,7 +151,7 @@ def test_another_request_does_not_go_on(model: str, fasta: Path, tmp_path: Path)
     with pytest.raises(StateError, match=r"input .*p\.fasta has changed"):
         _score(model, fasta, out=out, resume=True)
     progress = Lines()
-    assert _score(model, fasta, out=out, progress=progress).records == 41
+    assert _score(model, fasta, out=out, progress=progress).items == 41
     assert "started over" in progress.said[-1]
 
 
@@ -168,7 +168,7 @@ def test_quarantine_does_not_double(model: str, fasta: Path, tmp_path: Path) -> 
         again = _score(model, fasta, out=out, on_error="quarantine", resume=True)
         assert out.read_bytes() == whole.read_bytes()
         assert Path(f"{out}.quarantine.jsonl").read_text() == aside
-        assert (again.bad, again.problems) == (summary.bad, summary.problems)
+        assert (again.bad, again.notes) == (summary.bad, summary.notes)
     _killed(8, model, fasta, out=out, on_error="quarantine")
     _score(model, fasta, out=out, on_error="quarantine")  # started over
     assert Path(f"{out}.quarantine.jsonl").read_text() == aside * 2, "an earlier scoring's, and this one's"
@@ -184,9 +184,8 @@ def test_rows_before_a_bad_record_are_kept_and_gone_on_with(
         _score(model, fasta, out=out)
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == [f"p{n}" for n in range(21)]
     summary = _score(model, fasta, out=out, resume=True, on_error="skip")
-    assert (summary.records, summary.rows, summary.bad) == (40, 40, 1)
-    assert "scored 40 records" in summary.sentence()
-    assert "1 bad record left out" in summary.sentence()
+    assert (summary.items, summary.figures["rows"], summary.bad) == (40, 40, 1)
+    assert "scored 40 records" in summary.answer
     whole = tmp_path / "whole.jsonl"
     _score(model, fasta, out=whole, on_error="skip")
     assert out.read_bytes() == whole.read_bytes()
@@ -236,7 +235,7 @@ def test_a_scoring_of_the_folder_it_writes_to_is_resumed(
     whole, out = tmp_path / name, folder / name
     _score(model, folder, out=whole)
     _killed(5, model, folder, out=out)
-    assert _score(model, folder, out=out, resume=True).records == 40
+    assert _score(model, folder, out=out, resume=True).items == 40
     assert out.read_bytes() == whole.read_bytes()
     assert {path.name for path in folder.iterdir()} == {fasta.name, name}
 
@@ -287,9 +286,8 @@ def test_rows_without_a_score_are_counted_and_told(model: str, tmp_path: Path) -
     short = tmp_path / "short.fasta"
     short.write_text(">a\nMKVLAA\n>b\nM\n>c\nXXXX\n")
     summary = _score(model, short, out=tmp_path / "scores.jsonl")
-    assert (summary.records, summary.rows, summary.units) == (3, 3, 7)
-    assert summary.problems == {UNSCORED: 2}
-    assert f"2 x {UNSCORED} (first: {short}:3)" in summary.sentence()
+    assert (summary.items, summary.figures["rows"], summary.figures["units"]) == (3, 3, 7)
+    assert f"2 x {UNSCORED} (first: {short}:3)" in summary.answer
     rows = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
     assert [row["id"] for row in rows if row["score"] is None] == ["b", "c"]
 
@@ -316,33 +314,15 @@ def test_a_track_of_rows_without_a_place_is_refused_before_anything_is_read(
 # What is said of the whole
 
 
-def _counted(p_values: list[float], *, known: bool = False) -> ScoreCounts:
-    [one] = RecordScorer(Session(protein_model())).scored(
-        [Encoded(Record(id="a", raw="ACD", source="x", line=1), protein_model().tokenizer.encode("ACD"))]
-    )
-    counts, row = ScoreCounts(), record_row(one, {"bits_per_unit": 1.0})
-    counts.is_known = lambda record: known
+def _counted(p_values: list[float]) -> Tally:
+    tally = Tally()
     for p_value in p_values:
-        counts.add(JudgedRow(row=row, scored=one, p_value=p_value), first=True)
-    return counts
+        tally.add({"units": 3, "score": 1.0, "p_value": p_value})
+    return tally
 
 
-def _said(counts: ScoreCounts) -> str:
-    numbers = {name: getattr(counts, name) for name in ("units", "unfamiliar", "unknown", "trained_on")}
-    empty: dict[str, Any] = {
-        "records": 0,
-        "rows": 0,
-        "bad": 0,
-        "problems": {},
-        "places": {},
-        "seconds": 1.0,
-        "rate": 1.0,
-        "unit": "residue",
-        "level": "protein",
-        "mode": "exact",
-        "precision": "fp32",
-    }
-    return ScoreSummary(**empty, **numbers, **counts.shares()).sentence()
+def _said(tally: Tally) -> str:
+    return "\n".join(warnings(tally.shares()))
 
 
 def test_data_unlike_the_normal_ones_are_said_to_be() -> None:
@@ -351,9 +331,6 @@ def test_data_unlike_the_normal_ones_are_said_to_be() -> None:
     assert "p-values" not in _said(_counted([0.01] * 99)), "too few to tell"
     shifted = _counted([0.1] * 80 + [0.9] * 20)
     assert "80% of the rows have p-values below .5" in _said(shifted)
-    again = ScoreCounts()
-    again.restore(shifted.snapshot())
-    assert _said(again) == _said(shifted)
     tail = _counted([0.02] * 25 + [0.6] * 50 + [0.2] * 25)
     assert "25% of the rows have p-values below .05" in _said(tail)
     assert "p-values" not in _said(_counted([0.02] * 20 + [0.6] * 50 + [0.2] * 30))
@@ -361,24 +338,24 @@ def test_data_unlike_the_normal_ones_are_said_to_be() -> None:
     assert "p-values" not in _said(_counted([0.2] * 11 + [0.9] * 89))
 
 
-def test_records_that_were_trained_on_are_said() -> None:
-    assert "trained on" not in _said(_counted([0.5]))
-    assert "the model was trained on 3 of the records" in _said(_counted([0.5] * 3, known=True))
-
-
-def test_unknown_units_are_said_in_the_units_of_the_field() -> None:
-    counts = _counted([0.5])
-    counts.unknown = 1
-    assert "25% of the residues are unknown to the model" in _said(counts)
-    counts.units = 1000
-    assert "unknown" not in _said(counts)
+def test_records_that_were_trained_on_and_unknown_units_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, file = text_model(tmp_path, wordpiece=True), tmp_path / "a.txt"
+    file.write_text("the cat\nthe \N{SNOWMAN} cat \N{SNOWMAN}\nthe cat\n")
+    domain = model_folder.load(folder).domain
+    known = {domain.identity(one) for one in domain.read([str(file)], Problems()) if one.line != 2}
+    monkeypatch.setattr("seqmlm.tasks.score_output.stored_trained_on", lambda folder: known)
+    summary = _score(str(folder), file)
+    assert summary.notes == {TRAINED_ON: 2, "word unknown to the model, and not scored": 2}
+    assert summary.places[TRAINED_ON] == f"{file}:1"
 
 
 @pytest.mark.parametrize("wordpiece", [False, True])
 def test_what_is_expected_of_a_text_are_whole_words(tmp_path: Path, *, wordpiece: bool) -> None:
     folder = text_model(tmp_path, wordpiece=wordpiece)
     tokenizer = model_folder.load(folder).tokenizer
-    (tmp_path / "a.txt").write_text("the cat barks loudly.\nmany dogs see\n")
+    (tmp_path / "a.txt").write_text("the cat barks loudly.\nmany dogs\n")
     _score(str(folder), tmp_path / "a.txt", out=tmp_path / "out.jsonl", per_unit=True)
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     named = [unit["expected"] for row in rows for unit in row["per_unit"]]
@@ -399,15 +376,10 @@ def test_windows_that_touch_are_one_incident(tmp_path: Path, *, sessions: bool, 
         replace(record, source=Source(record.source, SimpleNamespace()))  # as of an input that is followed
         for record in model.domain.read([str(tmp_path / "app.log")], Problems(), **options)
     ]
-    counts = ScoreCounts()
-    scorer = RecordScorer(Session(model))
+    tally, scorer = Tally(), RecordScorer(Session(model))
     for number, one in enumerate(scorer.scored(scorer.encoded(records, Problems()))):
-        row = record_row(one, {"bits_per_unit": 1.0})
         quiet = not sessions and number == 2  # a window in between is normal
-        counts.add(
-            JudgedRow(row=row, scored=one, p_value=0.5 if quiet else 0.01, alarm=not quiet), first=True
-        )
-    assert counts.incidents() == incidents
-    again = ScoreCounts()
-    again.restore(json.loads(json.dumps(counts.snapshot())))
-    assert again.incidents() == incidents
+        judged = JudgedRow(row=record_row(one, {"bits_per_unit": 1.0}), scored=one)
+        row = {"source": one.record.source, "units": 1, "score": 1.0}
+        tally.add({**row, "alarm": not quiet, "place": extent(judged)})
+    assert tally.incidents() == incidents

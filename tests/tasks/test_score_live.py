@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from scored import score_files
 from tiny_models import protein_model, residues, saved
 
 from seqmlm.errors import DataError
-from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_config import ScoreConfig
 
 

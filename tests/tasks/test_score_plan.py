@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scored import score_files
 from stopped import stop_at
 from tiny_domain_models import patients_model
 from tiny_models import protein_model, random_model
@@ -29,7 +30,6 @@ from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Normal
 from seqmlm.tasks import score_plan
 from seqmlm.tasks.review import ReviewConfig
-from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_config import ScoreConfig, ScoringRequest
 from seqmlm.tasks.score_plan import about, choose, choose_mode
 from seqmlm.tokenizers.bases import BaseTokenizer
@@ -186,12 +186,12 @@ def test_a_resumed_scoring_goes_on_in_the_mode_it_began_with(
     fasta: Path, tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "BATCH_RECORDS", 8)
-    monkeypatch.setattr("seqmlm.inference.runner.COMMIT_RECORDS", 8)
+    monkeypatch.setattr("seqmlm.tasks.score.COMMIT_RECORDS", 8)
     loaded, folder = protein_model(100), tmp_path / "model"
     model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
     config = ScoreConfig(model=str(folder), paths=(str(fasta),), out=tmp_path / "out.jsonl")
     with monkeypatch.context() as patched:
-        stop_at(patched, Detector, "encoded", 3, KeyboardInterrupt())
+        stop_at(patched, Detector, "each", 3, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             score_files(config, io.StringIO())
     monkeypatch.setattr(score_plan, "PATIENCE", 0.0)  # as another device, or another version, may have it
@@ -200,7 +200,7 @@ def test_a_resumed_scoring_goes_on_in_the_mode_it_began_with(
     again = ScoreConfig(model=config.model, paths=config.paths, out=config.out, resume=True)
     assert mode(session, again) == ("partition:4", "as the scoring that is continued began")
     summary = score_files(again, io.StringIO())
-    assert (summary.records, summary.rows) == (42, 42)
+    assert (summary.items, summary.figures["rows"]) == (42, 42)
 
 
 @pytest.mark.parametrize(("level", "rests"), [("visit", True), ("visit-whole", False)])

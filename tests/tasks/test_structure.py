@@ -54,7 +54,7 @@ def equal(monkeypatch: pytest.MonkeyPatch) -> list[Equal]:
 @pytest.fixture
 def fasta(tracked_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Twenty sequences, mapped four at a time."""
-    monkeypatch.setattr("seqmlm.tasks.task.BATCH_RECORDS", 4)
+    monkeypatch.setattr("seqmlm.tasks.reading.BATCH_RECORDS", 4)
     file = tracked_workspace / "p.fasta"
     text = residues(70)
     # One residue alone has no pair; two records of one name are two sequences.
@@ -116,7 +116,7 @@ def test_edges_go_to_standard_output_and_all_pairs_where_they_are_asked_for(
 def test_sequences_are_mapped_together_as_long_as_that_is_cheap(
     model: str, fasta: Path, equal: list[Equal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seqmlm.tasks.task.BATCH_RECORDS", 256)
+    monkeypatch.setattr("seqmlm.tasks.reading.BATCH_RECORDS", 256)
     monkeypatch.setattr("seqmlm.tasks.structure.Budget.of", lambda model: Budget(batch=200))
     of, batches = Maps.of, list[int]()
 

@@ -127,7 +127,7 @@ def test_a_webhook_that_hangs_does_not_keep_rows_back(config: WatchConfig) -> No
                 _write(config, _lines(8))
             return _rows(config) >= 4
 
-        assert follow(config, more).rows == 4
+        assert follow(config, more).figures["rows"] == 4
 
 
 def _read(address: str) -> dict[str, Any] | None:

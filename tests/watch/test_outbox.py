@@ -306,7 +306,7 @@ class World:
             outbox.write(rows)
             assert bool(rows) or outbox.due or turn in (3, 8)
             if not dies:
-                outbox.commit(turn, {}, Problems())
+                outbox.commit({}, Problems())
                 self.courier.step()
                 continue
             death = None
@@ -348,7 +348,7 @@ def _before(world: World, outbox: Outbox) -> None:
 
 
 def _after(world: World, outbox: Outbox) -> None:
-    outbox.commit(outbox.follower.turns, {}, Problems())  # type: ignore[attr-defined]
+    outbox.commit({}, Problems())
 
 
 def _between(world: World, outbox: Outbox) -> None:
@@ -448,7 +448,7 @@ def test_what_a_person_says_meanwhile_is_heard(tmp_path: Path) -> None:
     for number, (now, rows) in enumerate(turns):
         world.now = now
         outbox.write(rows)
-        outbox.commit(number, {}, Problems())
+        outbox.commit({}, Problems())
         if number == 0:
             with Streams(Workspace.locate(world.home)) as other:
                 other.mark_incident(1, state="acknowledged", note="on it")
@@ -461,7 +461,7 @@ def test_what_a_person_says_meanwhile_is_heard(tmp_path: Path) -> None:
     outbox, _ = world.start()
     assert outbox.notes[-1].endswith("behind 3 rows, with 1 incident that is not over")
     assert outbox.due
-    outbox.commit(3, {}, Problems())
+    outbox.commit({}, Problems())
     assert not outbox.due
     (one,) = world.registry.incidents()
     assert (one.state, one.note) == ("resolved", "on it")

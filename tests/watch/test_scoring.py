@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from log_models import NORMAL, write_log_model
+from scored import score_files
 from scored_streams import (
     OPTIONS,
     Said,
@@ -40,7 +41,6 @@ from written import written
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.registry import database
-from seqmlm.tasks.score import score_files
 from seqmlm.watch import outbox as module
 from seqmlm.watch.config import WatchConfig
 from seqmlm.watch.grouping import Grouping
@@ -93,7 +93,7 @@ def test_rows_are_those_of_the_whole_files_and_it_goes_on_by_itself(model: str, 
     said = Said()
     summary = follow(config, 5, said)
     assert any("behind 2 rows" in one for one in said.said)
-    assert (summary.records, summary.rows, summary.alarms) == (5, 5, None)
+    assert (summary.items, summary.figures["rows"], summary.figures.get("alarms")) == (5, 5, None)
     whole = in_one_go(config, paths=(str(logs),), out=logs.parent / "once.jsonl")
     score_files(whole, io.StringIO())
     assert _compared(rows_of(config)) == _compared(rows_of(whole))
@@ -387,7 +387,7 @@ def test_alarms_become_incidents_that_are_told_and_end_by_the_clock(calibrated: 
         logs / "a.log", [*map(_line, range(8)), _line(8), _line(9, "disk 7 on fire"), *map(_line, (10, 11))]
     )
     summary = follow(config, _states("resolved"), said)
-    assert (summary.alarms, summary.incidents) == (1, 1)
+    assert (summary.figures["alarms"], summary.figures["incidents"]) == (1, 1)
     (one,) = list_incidents()
     assert one.title == "'disk <NUM> on fire' was never seen: 1 of 4 lines, a.log:9-12"
     assert (one.template, one.model, one.rows, one.lines) == ("disk <NUM> on fire", calibrated, 1, 4)
@@ -445,7 +445,7 @@ def test_what_is_muted_or_ignored_is_written_and_opens_nothing(calibrated: str, 
     config = replace(config, ignore=rules)  # the stream goes on with other rules
     write(logs / "a.log", [*_seen("disk 8 on fire"), *_seen("fan 3 stuck"), *_seen("roof is open")])
     summary = follow(config, _states("resolved", "resolved"))
-    assert (summary.alarms, summary.incidents) == (4, 2)
+    assert (summary.figures["alarms"], summary.figures["incidents"]) == (4, 2)
     assert [row.get("muted") for row in rows_of(config)] == [None, "incident 1", f"{rules}:1", None]
     assert [one.what for one in list_incidents()] == [
         "'roof is open' was never seen",
@@ -510,7 +510,7 @@ def test_lines_that_are_not_like_those_of_the_calibration_are_told_of(
     summary = follow(config, 340, said)
     (told,) = [text for text in said.said if "of the last 200 rows have p-values below .5" in text]
     assert "calibrate it with normal data like these ('seqmlm calibrate'); the rolling calibration" in told
-    assert summary.low_p is not None
+    assert summary.figures["low_p"] is not None
     write(logs / "a.log", rare)
     said = Said()
     follow(config, 560, said)
@@ -594,7 +594,8 @@ def test_a_pruned_stream_goes_on_and_says_what_a_removed_output_lacks(calibrated
         return bool(pruned) and _states("resolved")()
 
     summary = follow(config, running, said)
-    assert (summary.rows, summary.alarms, summary.incidents, sum(pruned)) == (5, 2, 2, 1)
+    assert (summary.figures["rows"], summary.figures["alarms"], sum(pruned)) == (5, 2, 1)
+    assert summary.figures["incidents"] == 2
     assert said.said[0].endswith("rows.jsonl behind 3 rows")
     assert text_of(config).startswith(before)
     assert [row["line"] for row in rows_of(config)] == [1, 5, 9, 13, 17]

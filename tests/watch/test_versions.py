@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from log_models import NORMAL, write_log_model
 from receiver import Receiver
+from scored import score_files
 from scored_streams import (
     Said,
     calibrated_model,
@@ -29,7 +30,6 @@ from scored_streams import (
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.detector import Detector
-from seqmlm.tasks.score import score_files
 from seqmlm.watch.config import WatchConfig
 from seqmlm.watch.incidents import list_incidents
 from seqmlm.watch.metrics import prometheus

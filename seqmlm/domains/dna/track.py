@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby, islice
 from operator import itemgetter
@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
-from seqmlm.anomaly.values import Row
 from seqmlm.engine.durable import move_into_place, replace_file
 from seqmlm.errors import StateError, UsageError, printable
 
@@ -69,38 +68,34 @@ class GenomeTrack:
         self._path, self._name, self._mode = path, name, 0o600 if private else 0o666
         self._rows: list[tuple[int, int, float]] = []
         self._names: list[str] = []
-        self._record: object = None
+        self._record: Sequence[Any] = ()
         self._contig = ""
         self._groups: list[_Group] = []
         self._written = 0
         self.repeated = 0
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: IO[bytes] = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115 - without a name
-        except OSError as error:
-            raise self._failed(error) from None
 
-    def add(self, row: Row, record: object) -> None:
+    def add(self, row: Mapping[str, Any]) -> None:
         """Add a row; one without a score is left out.
 
         Args:
-            row: with a `place`.
-            record: what it is a part of (its `Scored`): one object for all its rows, which come together.
+            row: with `contig`, `contig_start` and `contig_end`, a `score`, and perhaps `genes`; the rows of
+                one record come together.
 
         Raises:
             UsageError: the row has no place in a contig.
         """
-        if row.place is None:
+        if "contig" not in row:
             raise UsageError("a track shows scores along a genome, and these rows have no place in one")
-        if row.score is None:
+        if row["score"] is None:
             return
-        contig, start, end = row.place
-        if record is not self._record or contig != self._contig:
+        contig, start, end = row["contig"], row["contig_start"], row["contig_end"]
+        record = (row["source"], row["line"], row["id"].rpartition("#")[0] or row["id"], contig)
+        if record != self._record:
             self._flush()
             self._record, self._contig = record, contig
-        self._rows.append((start, end, row.score))
-        self._names.append(printable(",".join(row.overlaps)) or ".")
-        self._highest = max(self._highest, row.score)
+        self._rows.append((start, end, row["score"]))
+        self._names.append(printable(",".join(row.get("genes", ()))) or ".")
+        self._highest = max(self._highest, row["score"])
 
     def close(self) -> None:
         """Write the file, whole or not at all.
@@ -122,6 +117,11 @@ class GenomeTrack:
             self._discard()
 
     def __enter__(self) -> Self:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: IO[bytes] = tempfile.TemporaryFile(dir=self._path.parent)
+        except OSError as error:
+            raise self._failed(error) from None
         return self
 
     def __exit__(

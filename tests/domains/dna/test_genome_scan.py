@@ -18,6 +18,7 @@ from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.reports.page import Page
 from seqmlm.reports.report import ScoreReport
 from seqmlm.tasks.score_output import line
 from seqmlm.tokenizers.bases import BaseTokenizer
@@ -38,13 +39,11 @@ def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
     table.write_text("##gff-version 3\n" + row.format(121, 180, "one") + row.format(131, 300, "two%2Bx") * 2)
     model = random_model("dna", BaseTokenizer(), max_length=32)
     records = model.domain.read([genome], Problems(), block=BLOCK, max_n=10, genes=str(table))
-    report = ScoreReport("g", pictures=DNA.pictures(WindowLevel()), unit="base")
+    report = ScoreReport(pictures=DNA.pictures(WindowLevel()), unit="base")
     over: dict[tuple[str, int], list[float]] = defaultdict(list)
     told: list[dict[str, Any]] = []
     with GenomeTrack(tmp_path / "t.bedgraph") as track, GenomeTrack(tmp_path / "t.bed", name="m") as named:
         for one in Detector(RecordScorer(Session(model)), WindowLevel()).judged(records, Problems()):
-            track.add(one.row, one.scored)
-            named.add(one.row, one.scored)
             report.add(one)
             extra, score = one.row.extra, one.row.score
             assert score is not None
@@ -53,6 +52,8 @@ def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
             for base in range(extra["contig_start"], extra["contig_end"]):
                 over[extra["contig"], base].append(score)
             fields = line(one, model.tokenizer, per_unit=True)
+            track.add(fields)
+            named.add(fields)
             told.append(fields)
             assert (fields["start"], fields["end"]) == (extra["contig_start"], extra["contig_end"])
             assert fields["id"].endswith(f"#{fields['start']}-{fields['end']}")
@@ -72,7 +73,8 @@ def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
         assert found[place] == pytest.approx(np.mean(scores), rel=1e-3, abs=1e-4)
     known = {(name, i) for name, bases in contigs.items() for i, base in enumerate(bases) if base != "N"}
     assert known == set(found)
-    html = report.page().html()
+    report.draw(page := Page("g"))
+    html = page.html()
     assert "<h2>Along chrA</h2>" in html
     assert "<h2>Along chrB</h2>" in html
     over = lambda row: [name for name, (s, e) in genes.items() if s < row["end"] and e > row["start"]]  # noqa: E731

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from seqmlm.engine.types import InMemory
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.score_output import ScoreCounts, line
+from seqmlm.tasks.score_output import Tally, extent, line
 from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
@@ -150,10 +149,11 @@ def test_alarms_of_one_place_in_a_contig_are_one_incident() -> None:
     first, second, third = (list(detector.judged([one], Problems())) for one in blocks)
 
     def incidents(*alarmed: JudgedRow) -> int:
-        counts = ScoreCounts()
+        tally = Tally()
         for one in alarmed:
-            counts.add(replace(one, alarm=True, p_value=0.1), first=False)
-        return counts.incidents()
+            place = {"source": one.row.source, "place": extent(one)}
+            tally.add({"units": 1, "score": 1.0, "alarm": True, **place})
+        return tally.incidents()
 
     assert incidents(first[0], second[0]) == 2, "equal offsets in two blocks are two places"
     assert incidents(first[-1], second[0]) == 1, "they touch where the contig was cut"

@@ -8,28 +8,18 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from seqmlm.anomaly.values import Place, Row
 from seqmlm.domains.dna.track import GenomeTrack, averaged
 from seqmlm.errors import StateError, UsageError
 
 
-def row(contig: str | None, start: int, end: int, score: float | None) -> Row:
-    return Row(
-        id="r",
-        source="g.fa",
-        line=1,
-        start=0,
-        end=end - start,
-        units=np.arange(end - start),
-        length=end - start,
-        statistics={},
-        score=score,
-        place=None if contig is None else Place(contig, start, end),
-    )
+def row(contig: str | None, start: int, end: int, score: float | None, line: int = 1) -> dict[str, Any]:
+    place = {} if contig is None else {"contig": contig, "contig_start": start, "contig_end": end}
+    return {"id": "r", "source": "g.fa", "line": line, "score": score, **place}
 
 
 def segments(path: Path) -> list[tuple[str, int, int, float]]:
@@ -40,18 +30,17 @@ def segments(path: Path) -> list[tuple[str, int, int, float]]:
 
 
 def test_a_track_in_the_making_has_no_file_that_a_kill_could_leave(tmp_path: Path) -> None:
-    track = GenomeTrack(tmp_path / "t.bedgraph")
-    track.add(row("chr1", 0, 5, 1.0), "a")
-    track.add(row("chr1", 5, 9, 2.0), "b")
-    assert list(tmp_path.iterdir()) == []
-    track.close()
+    with GenomeTrack(tmp_path / "t.bedgraph") as track:
+        track.add(row("chr1", 0, 5, 1.0, 1))
+        track.add(row("chr1", 5, 9, 2.0, 2))
+        assert list(tmp_path.iterdir()) == []
     assert segments(tmp_path / "t.bedgraph") == [("chr1", 0, 5, 1.0), ("chr1", 5, 9, 2.0)]
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_names_of_contigs_and_tracks_stay_in_their_fields(tmp_path: Path) -> None:
     with GenomeTrack(tmp_path / "t.bedgraph", name='a"\nb') as track:
-        track.add(row("chr\t1\x1b[2J", 0, 5, 1.0), "a")
+        track.add(row("chr\t1\x1b[2J", 0, 5, 1.0))
     header, *lines = (tmp_path / "t.bedgraph").read_text().splitlines()
     assert 'name="a\'\\nb"' in header
     assert lines == ["chr\\t1\\x1b[2J\t0\t5\t1"]
@@ -82,8 +71,8 @@ def test_a_track_is_sorted_and_has_each_base_once(tmp_path: Path) -> None:
         ]
         for number, (contig, places) in enumerate(records):
             for place in places:
-                track.add(row(contig, *place, float(number)), records[number])
-        track.add(row("chr2", 500, 600, None), track)
+                track.add(row(contig, *place, float(number), number))
+        track.add(row("chr2", 500, 600, None))
     found = segments(path)
     assert found == sorted(found)
     assert [one[0] for one in found] == sorted(one[0] for one in found)
@@ -102,21 +91,21 @@ def test_rows_without_a_place_are_refused_and_the_old_track_stays(tmp_path: Path
     path = tmp_path / "t.bg"
     path.write_text("old")
     with pytest.raises(UsageError, match="no place"), GenomeTrack(path) as track:
-        track.add(row(None, 0, 5, 1.0), track)
+        track.add(row(None, 0, 5, 1.0))
     assert path.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_private_track_is_its_owners_alone(tmp_path: Path) -> None:
     with GenomeTrack(tmp_path / "t.bg", private=True) as track:
-        track.add(row("c", 0, 10, 1.0), track)
+        track.add(row("c", 0, 10, 1.0))
     assert stat.S_IMODE((tmp_path / "t.bg").stat().st_mode) == 0o600
 
 
 def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StateError, match="cannot write the track"):
-        GenomeTrack(tmp_path / "file" / "t.bg")
+        GenomeTrack(tmp_path / "file" / "t.bg").__enter__()
     with pytest.raises(UsageError, match=r"\.bedgraph, \.bg, \.bed, \.bw, \.bigwig; got 't\.wig'"):
         GenomeTrack(tmp_path / "t.wig")
 
@@ -152,7 +141,7 @@ def test_a_bigwig_holds_what_the_bedgraph_holds(tmp_path: Path, monkeypatch: pyt
     for name in ("t.bw", "t.bg"):
         with GenomeTrack(tmp_path / name) as track:
             for number, contig in enumerate(("b", "a")):
-                track.add(row(contig, 5, 105, 1.5 + number), contig)
-                track.add(row(contig, 55, 155, 2.5), contig)
+                track.add(row(contig, 5, 105, 1.5 + number))
+                track.add(row(contig, 55, 155, 2.5))
     assert recorder.entries == segments(tmp_path / "t.bg")
     assert recorder.header == [("a", 155), ("b", 155)]

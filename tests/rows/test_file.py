@@ -1,4 +1,4 @@
-"""Sinks: what comes back of rows, and what is left after a stop at any commit."""
+"""A file of rows: what comes back of them, and what is left after a stop at any commit."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ import pyarrow.parquet as pq
 import pytest
 from written import written
 
+from seqmlm.data.files import UNDER_WAY
+from seqmlm.data.problems import Problems
 from seqmlm.data.rows import read_rows
 from seqmlm.errors import StateError, UsageError
+from seqmlm.rows.file import Rows
 from seqmlm.streams import sinks
 from seqmlm.streams.sinks import (
     PARTIAL,
     Schema,
     convert,
     format_of,
-    open_sink,
     partial_of,
     unescaped,
 )
@@ -50,28 +52,27 @@ def _row(number: int) -> dict[str, Any]:
 ROWS = [_row(number) for number in range(23)]
 
 
-def _write(path: Path, kind: str, commits: list[int], *, finish: bool = True, private: bool = False) -> Any:
-    """Write the rows, committing after those numbers of them."""
-    sink = open_sink(path, SCHEMA, format=kind, private=private)
-    mark, done = None, 0
-    for upto in commits:
-        sink.write(ROWS[done:upto])
-        mark, done = sink.commit(), upto
-    if finish:
-        sink.write(ROWS[done:])
-        sink.finish()
-    sink.close()
-    return mark
+def _opened(path: Path | None, kind: str, schema: Schema = SCHEMA, **given: Any) -> Rows:
+    return Rows(path, {"of": "x"}, Problems(), format=kind, columns=schema, **given)
+
+
+def _write(path: Path, kind: str, *, commit: int | None = None, private: bool = False) -> None:
+    """Write the rows, committing after a number of them; only as far as that, if there is one."""
+    with _opened(path, kind, private=private) as rows:
+        rows.write([[one] for one in ROWS[:commit]])
+        rows.commit()
+        if commit is None:
+            rows.finish()
 
 
 def _made(
-    path: Path, rows: list[dict[str, Any]], kind: str, mark: Any = None, schema: Schema = SCHEMA
+    path: Path | None, own: list[dict[str, Any]], kind: str, schema: Schema = SCHEMA, **given: Any
 ) -> None:
-    """Write rows to the end, behind a mark if there is one."""
-    sink = open_sink(path, schema, format=kind, mark=mark)
-    sink.write(rows)
-    sink.finish()
-    sink.close()
+    """Write rows to the end, behind those that are there."""
+    with _opened(path, kind, schema, **given) as rows:
+        rows.write([[one] for one in own])
+        rows.commit()
+        rows.finish()
 
 
 def _read(path: Path, kind: str) -> list[dict[str, Any]]:
@@ -85,14 +86,14 @@ def _read(path: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def test_json_lines_are_the_rows_with_null_for_what_is_no_number(tmp_path: Path) -> None:
-    _write(tmp_path / "a.jsonl", "jsonl", [])
+    _write(tmp_path / "a.jsonl", "jsonl")
     found = _read(tmp_path / "a.jsonl", "jsonl")
     assert found[4]["channels"] == {"pll": 0.5, "length": None}
     assert [row for n, row in enumerate(found) if n != 4] == [row for n, row in enumerate(ROWS) if n != 4]
 
 
 def test_a_table_has_flat_columns_and_json_in_cells(tmp_path: Path) -> None:
-    _write(tmp_path / "a.csv", "csv", [])
+    _write(tmp_path / "a.csv", "csv")
     found = _read(tmp_path / "a.csv", "csv")
     assert list(found[0]) == ["id", "line", "score", "alarm", "p_pll", "p_length", "top", "extra"]
     assert (found[3]["id"], found[3]["score"], found[3]["alarm"]) == ('r3, "x"\n', "", "false")
@@ -103,7 +104,7 @@ def test_a_table_has_flat_columns_and_json_in_cells(tmp_path: Path) -> None:
 
 
 def test_parquet_has_nested_units_and_one_schema(tmp_path: Path) -> None:
-    _write(tmp_path / "a.parquet", "parquet", [1, 2, 20])
+    _write(tmp_path / "a.parquet", "parquet")
     found = _read(tmp_path / "a.parquet", "parquet")
     assert [row["line"] for row in found] == list(range(23))
     assert found[2]["top"][0]["expected"] == [{"unit": "b", "p": 0.25}]
@@ -117,30 +118,36 @@ def test_a_file_does_not_depend_on_commits_and_stops(
 ) -> None:
     monkeypatch.setattr(sinks, "_BATCH_BYTES", 1000)
     whole = tmp_path / f"whole.{kind}"
-    _write(whole, kind, [])
+    _write(whole, kind)
     for stop in (1, 7, 22):
         path = tmp_path / f"stopped{stop}.{kind}"
-        sink = open_sink(path, SCHEMA, format=kind)
-        sink.write(ROWS[:stop])
-        mark = sink.commit()
-        sink.write(ROWS[stop:])  # never committed: must not be there twice
-        sink.commit()
-        sink.close()
-        _made(path, ROWS[stop:], kind, mark)
+        with _opened(path, kind) as rows:
+            rows.write([[one] for one in ROWS[:stop]])
+            rows.commit()
+            rows.write([[one] for one in ROWS[stop:]])  # not committed: must not be there twice
+            rows.keep()
+        assert len(_committed(path, kind).read_text().splitlines()) == len(ROWS)
+        _made(path, ROWS[stop:], kind, resume=True)
         assert path.read_bytes() == whole.read_bytes(), stop
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_another_file_is_not_gone_on_with(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"a.{kind}"
-    mark = _write(path, kind, [9], finish=False)
+    _write(path, kind, commit=9)
     committed = _committed(path, kind)
     committed.write_bytes(committed.read_bytes()[::-1])
-    with pytest.raises(StateError, match="is not what the unfinished scoring has written"):
-        open_sink(path, SCHEMA, format=kind, mark=mark)
+    with (
+        pytest.raises(StateError, match="is not what the unfinished scoring has written"),
+        _opened(path, kind, resume=True),
+    ):
+        pass
     committed.unlink()
-    with pytest.raises(StateError, match="is not what the unfinished scoring has written"):
-        open_sink(path, SCHEMA, format=kind, mark=mark)
+    with (
+        pytest.raises(StateError, match="is not what the unfinished scoring has written"),
+        _opened(path, kind, resume=True),
+    ):
+        pass
 
 
 def _committed(path: Path, kind: str) -> Path:
@@ -151,50 +158,50 @@ def _committed(path: Path, kind: str) -> Path:
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_table_is_made_at_the_end_from_lines_that_are_then_removed(tmp_path: Path, kind: str) -> None:
     path = written(tmp_path / f"a.{kind}", "old")
-    sink = open_sink(path, SCHEMA, format=kind)
-    sink.write(ROWS)
-    mark = sink.commit()
+    _write(path, kind, commit=len(ROWS))
     assert path.read_text() == "old"
-    _write(tmp_path / "a.jsonl", "jsonl", [])
+    _write(tmp_path / "a.jsonl", "jsonl")
     assert _committed(path, kind).read_bytes() == (tmp_path / "a.jsonl").read_bytes()
-    sink.finish()
+    mark = path.with_name(path.name + UNDER_WAY)
+    kept, lines = mark.read_bytes(), _committed(path, kind).read_bytes()
+    _made(path, [], kind, resume=True)
     made = path.read_bytes()
-    # A process that is killed here, before its cursor is removed, is resumed from its last commit.
-    again = open_sink(path, SCHEMA, format=kind, mark=mark)
-    again.finish()
-    assert path.read_bytes() == made
-    again.close()
-    sink.close()
     assert not _committed(path, kind).exists()
+    assert not mark.exists()
+    # A process that is killed when the table is there, and its mark, too, is resumed from its last commit.
+    mark.write_bytes(kept)
+    _committed(path, kind).write_bytes(lines)
+    _made(path, [], kind, resume=True)
+    assert path.read_bytes() == made
     assert len(_read(path, kind)) == len(ROWS)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_lines_nobody_can_resume_do_not_stay(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / f"a.{kind}"
-    sink = open_sink(path, SCHEMA, format=kind)
-    sink.write(ROWS)
-    sink.close()
+def test_where_nothing_was_committed_nothing_stays(tmp_path: Path, kind: str) -> None:
+    with _opened(tmp_path / f"a.{kind}", kind) as rows:
+        rows.write([None])
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-@pytest.mark.parametrize("resumable", [True, False])
-@pytest.mark.parametrize("partial", [True, False])
-def test_nothing_is_written_through_a_link(tmp_path: Path, kind: str, resumable: bool, partial: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "partial"), [("jsonl", False), ("csv", False), ("csv", True), ("parquet", False)]
+)
+def test_nothing_is_written_through_a_link(tmp_path: Path, kind: str, partial: bool) -> None:
     target, path = tmp_path / "target", tmp_path / "a"
     target.write_text("precious\n")
     link = partial_of(path) if partial else path
-    if partial and resumable and kind == "jsonl":
-        pytest.skip("such lines are written under their own name")
-    link.symlink_to(target)
-    sink = open_sink(path, SCHEMA, format=kind, resumable=resumable)
+
+    def linked() -> None:
+        with _opened(path, kind) as rows:
+            link.symlink_to(target)
+            rows.write([[one] for one in ROWS])
+            rows.commit()
+            rows.finish()
+
     with pytest.raises(StateError, match="there is a symbolic link of this name"):
-        sink.finish()
-    sink.close()
+        linked()
     assert target.read_text() == "precious\n"
-    if not partial:
-        assert link.is_symlink()
+    assert link.is_symlink()
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -218,7 +225,7 @@ def test_half_a_surrogate_is_written_as_its_escape(tmp_path: Path, kind: str) ->
 
 
 def test_a_table_is_converted_a_few_lines_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _write(tmp_path / "a.jsonl", "jsonl", [])
+    _write(tmp_path / "a.jsonl", "jsonl")
     monkeypatch.setattr(sinks, "_BATCH_BYTES", 1000)
     convert(tmp_path / "a.jsonl", tmp_path / "a.parquet", SCHEMA, format="parquet")
     assert pq.ParquetFile(tmp_path / "a.parquet").num_row_groups > 3
@@ -226,43 +233,41 @@ def test_a_table_is_converted_a_few_lines_at_a_time(tmp_path: Path, monkeypatch:
 
 def test_csv_on_standard_output_is_that_of_a_file_and_comes_at_once(tmp_path: Path) -> None:
     stdout = io.StringIO()
-    sink = open_sink(None, SCHEMA, format="csv", stdout=stdout)
-    sink.write(ROWS[:7])
-    assert len(list(csv.DictReader(io.StringIO(stdout.getvalue())))) == 7
-    sink.write([])
-    sink.write(ROWS[7:])
-    sink.finish()
-    _write(tmp_path / "a.csv", "csv", [])
+    with _opened(None, "csv", stdout=stdout) as rows:
+        rows.write([[one] for one in ROWS[:7]])
+        assert len(list(csv.DictReader(io.StringIO(stdout.getvalue())))) == 7
+        rows.write([[], None, ROWS[7:]])
+        rows.finish()
+    _write(tmp_path / "a.csv", "csv")
     assert stdout.getvalue() == (tmp_path / "a.csv").read_text()
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_an_output_that_cannot_be_resumed_is_there_when_it_is_complete(tmp_path: Path, kind: str) -> None:
-    path = written(tmp_path / f"a.{kind}", "old")
-    sink = open_sink(path, SCHEMA, format=kind, resumable=False)
-    sink.write(ROWS)
-    sink.commit()
-    sink.close()
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path], "nothing of it stays"
-    sink = open_sink(path, SCHEMA, format=kind, resumable=False)
-    sink.write(ROWS)
-    sink.finish()
-    sink.close()
-    _write(tmp_path / "whole", kind, [])
-    assert path.read_bytes() == (tmp_path / "whole").read_bytes()
-    assert len(list(tmp_path.iterdir())) == 2
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+@pytest.mark.parametrize("shown", [True, False])
+def test_rows_that_are_not_wanted_are_only_counted(tmp_path: Path, kind: str, shown: bool) -> None:
+    stdout, path = io.StringIO(), tmp_path / "a"
+    given: dict[str, Any] = {"wanted": lambda row: row["alarm"], "stdout": stdout if shown else None}
+    with _opened(None if shown else path, kind, **given) as rows:
+        rows.write([[one] for one in ROWS])
+        rows.commit()
+        assert len([*rows.read()]) == len(ROWS)
+        rows.finish()
+    text = stdout.getvalue() if shown else path.read_text()
+    lines = [json.loads(line) for line in text.splitlines()] if kind == "jsonl" else _of_csv(text)
+    assert [row["id"] for row in lines] == [row["id"] for row in ROWS if row["alarm"]]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_what_cannot_be_resumed_is_not_said_to_be(tmp_path: Path, kind: str) -> None:
-    sink = open_sink(tmp_path / "a", SCHEMA, format=kind, resumable=False)
-    sink.write(ROWS)
-    with _files_of_at_most(50), pytest.raises(StateError, match="File too large; free space") as caught:
-        sink.finish()
-    sink.close()
-    assert "--resume" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
+def _of_csv(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_rows_that_are_not_kept_are_shown_alone() -> None:
+    stdout = io.StringIO()
+    with _opened(None, "jsonl", stdout=stdout, kept=False) as rows:
+        rows.write([ROWS])
+        assert list(rows.read()) == []
+        rows.finish()
+    assert len(stdout.getvalue().splitlines()) == len(ROWS)
 
 
 FORMULAS = ["=1+1", "+1", "-1", "@x", "\tx", "\rx", "'=x", "''-x", "=\n"]
@@ -274,10 +279,7 @@ def test_no_spreadsheet_takes_a_text_for_a_formula(tmp_path: Path, stdout: bool)
     schema = Schema(columns={"id": "text", "score": "number", "line": "integer"})
     rows = [{"id": text, "score": -1.5, "line": -2, "more": "=1"} for text in FORMULAS + PLAIN]
     stream, path = io.StringIO(), tmp_path / "a.csv"
-    sink = open_sink(None if stdout else path, schema, format="csv", stdout=stream)
-    sink.write(rows)
-    sink.finish()
-    sink.close()
+    _made(None if stdout else path, rows, "csv", schema, stdout=stream)
     text = stream.getvalue() if stdout else path.read_bytes().decode()
     found = list(csv.DictReader(io.StringIO(text, newline="")))
     assert [row["id"] for row in found] == [f"'{text}" for text in FORMULAS] + PLAIN
@@ -300,23 +302,20 @@ def test_other_formats_have_texts_as_they_are(tmp_path: Path) -> None:
 def test_a_value_that_its_column_cannot_hold_is_said_without_it(
     tmp_path: Path, kind: str, name: str, value: object
 ) -> None:
-    sink = open_sink(tmp_path / "a", SCHEMA, format=kind)
-    sink.write([*ROWS[:3], {**ROWS[3], name: value}])
-    sink.commit()
     with pytest.raises(
         StateError, match=rf"a value of the column '{name}' is no .*ends in \.jsonl"
     ) as caught:
-        sink.finish()
-    sink.close()
+        _made(tmp_path / "a", [*ROWS[:3], {**ROWS[3], name: value}], kind)
     assert "secret" not in str(caught.value)
-    assert [file.name for file in tmp_path.iterdir()] == [f"a{PARTIAL}"], "the rows are kept"
+    left = {file.name for file in tmp_path.iterdir()}
+    assert left == {f"a{PARTIAL}", f"a{UNDER_WAY}"}, "the rows are kept"
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_private_files_are_the_owners(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"a.{kind}"
     path.touch(mode=0o644)
-    _write(path, kind, [3], private=True)
+    _write(path, kind, private=True)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -334,34 +333,36 @@ def _files_of_at_most(size: int) -> Iterator[None]:
 def test_a_full_disk_leaves_what_was_committed(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"a.{kind}"
     committed = _committed(path, kind)
-    sink = open_sink(path, SCHEMA, format=kind)
-    sink.write(ROWS[:5])
-    mark = sink.commit()
-    before = committed.read_bytes()
-    with _files_of_at_most(len(before) + 50):
-        sink.write(ROWS[5:])
-        with pytest.raises(StateError, match=r"cannot write .*/a\.[\w.]+: .*free space.*--resume"):
-            sink.commit()
-    sink.close()
+    with _opened(path, kind) as rows:
+        rows.write([[one] for one in ROWS[:5]])
+        rows.commit()
+        before = committed.read_bytes()
+        with _files_of_at_most(len(before) + 50):
+            rows.write([[one] for one in ROWS[5:]])
+            with pytest.raises(StateError, match=r"cannot write .*/a\.[\w.]+: .*free space.*--resume"):
+                rows.commit()
     assert committed.read_bytes() == before, "no torn row is left"
-    _made(path, ROWS[5:], kind, mark)
-    _write(tmp_path / "whole", kind, [])
+    _made(path, ROWS[5:], kind, resume=True)
+    _write(tmp_path / "whole", kind)
     assert path.read_bytes() == (tmp_path / "whole").read_bytes()
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_disk_that_is_full_when_the_table_is_made_leaves_its_lines(tmp_path: Path, kind: str) -> None:
     path = written(tmp_path / f"a.{kind}", "old")
-    sink = open_sink(path, SCHEMA, format=kind)
-    sink.write(ROWS)
-    mark = sink.commit()
+    _write(path, kind, commit=len(ROWS))
     told = rf"cannot write .*/a\.{kind}: File too large; .*free space.*--resume"
-    with _files_of_at_most(200), pytest.raises(StateError, match=told):
-        sink.finish()
-    sink.close()
+    with (
+        _opened(path, kind, resume=True) as rows,
+        pytest.raises(StateError, match=told),
+        _files_of_at_most(200),
+    ):
+        rows.finish()
     assert path.read_text() == "old"
-    assert sorted(file.name for file in tmp_path.iterdir()) == [f"a.{kind}", f"a.{kind}{PARTIAL}"]
-    _made(path, [], kind, mark)
+    assert {file.name for file in tmp_path.iterdir()} == {
+        f"a.{kind}{one}" for one in ("", PARTIAL, UNDER_WAY)
+    }
+    _made(path, [], kind, resume=True)
     assert len(_read(path, kind)) == len(ROWS)
 
 
@@ -370,9 +371,8 @@ def test_standard_output_that_refuses_rows_is_named_in_one_sentence() -> None:
     if not full.exists():
         pytest.skip("no /dev/full here")
     stdout = full.open("w")
-    sink = open_sink(None, SCHEMA, format="jsonl", stdout=stdout)
     with pytest.raises(StateError, match="cannot write to standard output: No space left on device"):
-        sink.write([{"id": "a"}])
+        _made(None, [{"id": "a"}], "jsonl", stdout=stdout)
     with pytest.raises(OSError):
         stdout.close()
 
@@ -401,14 +401,13 @@ def test_tsv_quotes_nothing_and_is_read_back(tmp_path: Path, resumed: bool) -> N
     ]
     path = tmp_path / "a.tsv"
     assert format_of(path) == "tsv"
-    mark = None
     if resumed:
-        sink = open_sink(path, schema, format="tsv")
-        sink.write(rows[:4])
-        mark = sink.commit()
-        sink.write(rows[4:6])
-        sink.close()
-    _made(path, rows[4 if resumed else 0 :], "tsv", mark, schema)
+        with _opened(path, "tsv", schema) as begun:
+            begun.write([rows[:4]])
+            begun.commit()
+            begun.write([rows[4:6]])
+            begun.keep()
+    _made(path, rows[4 if resumed else 0 :], "tsv", schema, resume=resumed)
     found = [row for _, row in read_rows(str(path))]
     assert list(found[0]) == ["id", "value", "n", "edge"]
     told = [r"a\tb", r"line\nnext\r", '"', r"back\\slash\\t", "", "'=1+1", "'-x", "ä\x0b\u2028z", r"\\ud800"]
@@ -416,7 +415,5 @@ def test_tsv_quotes_nothing_and_is_read_back(tmp_path: Path, resumed: bool) -> N
     assert [float(row["value"]) if row["value"] else None for row in found] == [row["value"] for row in rows]
     assert [row["edge"] for row in found] == [str(row["edge"]).lower() for row in rows]
     stream = io.StringIO()
-    out = open_sink(None, schema, format="tsv", stdout=stream)
-    for row in rows:
-        out.write([row])
+    _made(None, rows, "tsv", schema, stdout=stream)
     assert stream.getvalue().encode() == path.read_bytes()

@@ -1,0 +1,203 @@
+"""The items of a task, in parts that are asked about together: of files, ahead of the model, or live.
+
+Which items a part has depends on the items alone, never on a clock, so that a run that goes on after a crash
+cuts the input where an undisturbed one does; but for an input that others still write to, which comes as it
+comes and is not gone on with.
+
+A second process may read ahead. It is a fork: it shares the tokenizer, and touches neither torch nor a
+device. A pipe joins the two, so that it is never more than a part ahead of what the pipe holds.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from multiprocessing.connection import Connection
+from typing import Any, Generic, Protocol, TypeVar
+
+from seqmlm.data.files import Source
+from seqmlm.data.problems import Met, Problems
+from seqmlm.errors import SeqmlmError, StateError
+from seqmlm.inference.batches import BATCH_RECORDS, input_bytes
+from seqmlm.streams.sources import LiveInput, ReadAhead
+
+READ_AHEAD_BYTES = 4 << 20
+"""Input from which a second process reads; starting one takes longer than reading less."""
+
+_WAITING = 1024  # records of a live input that wait at most
+_TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for asking
+
+Item = TypeVar("Item")
+
+
+class Asks(Protocol[Item]):
+    """What reading needs of a task (`seqmlm.tasks.task.Task`)."""
+
+    @property
+    def sources(self) -> Any: ...
+
+    def records(self, problems: Problems) -> Iterable[Any]: ...
+
+    def items(self, records: Iterable[Any], problems: Problems) -> Iterable[Item]: ...
+
+    def share(self, item: Item) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Generic[Item]):
+    """Items that are asked about together.
+
+    Args:
+        items: in order.
+        failure: what ended the input behind them, if anything did.
+        met: while they were read elsewhere.
+    """
+
+    items: list[Item] = field(default_factory=list)
+    failure: SeqmlmError | None = None
+    met: Met | None = None
+
+
+def parts(task: Asks[Item], problems: Problems, done: int = 0) -> Iterator[Part[Item]]:
+    """The parts behind so many items that are done, the same whether reading began there or not.
+
+    Args:
+        task: gives the records, and the items of these.
+        problems: receives bad records; those before the last item that is done are not met again.
+
+    Raises:
+        StateError: the input has fewer items than were done before.
+    """
+    items = iter(task.items(task.records(problems), problems))
+    if done:
+        with problems.replaying(problems.snapshot()):
+            skipped = sum(1 for _ in islice(items, done))
+        if skipped < done:
+            raise StateError(
+                f"cannot continue: {done:,} items are done, but the input now has {skipped:,}; run again "
+                "without --resume"
+            )
+    yield from cut(items, task.share)
+
+
+def cut(items: Iterable[Item], share: Callable[[Item], float]) -> Iterator[Part[Item]]:
+    """Items in parts; the last one has what ended the input, where something did.
+
+    Args:
+        share: what an item takes of a part, which is full at 1, or with `BATCH_RECORDS`.
+    """
+    some: list[Item] = []
+    full = 0.0
+    try:
+        for item in items:
+            some.append(item)
+            full += share(item)
+            if len(some) >= BATCH_RECORDS or full >= 1:
+                yield Part(items=some)
+                some, full = [], 0.0
+    except SeqmlmError as error:
+        yield Part(items=some, failure=error)
+        return
+    if some:
+        yield Part(items=some)
+
+
+def can_read_ahead(task: Asks[Item]) -> bool:
+    """Whether it pays to read in a second process, and a fork is safe: on Linux, with one Python thread."""
+    if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
+        return False
+    size = input_bytes(task.sources)
+    return size is not None and size >= READ_AHEAD_BYTES
+
+
+def ahead(task: Asks[Item], problems: Problems, done: int = 0) -> Iterator[Part[Item]]:
+    """As `parts`, read in a second process: the same parts, problems and errors.
+
+    Raises:
+        StateError: as `parts`; or the second process died.
+    """
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    reader = context.Process(target=_reader, args=(theirs, ours, task, problems.apart(), done), daemon=True)
+    with warnings.catch_warnings():
+        # Python 3.12 warns of forks beside native threads; the reader calls none of the libraries that
+        # have any.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        reader.start()
+    theirs.close()
+    try:
+        while True:
+            try:
+                part = ours.recv()
+            except EOFError:
+                raise StateError(
+                    "the process that reads the input died; is there enough memory? Try again with less "
+                    "at a time"
+                ) from None
+            if isinstance(part, BaseException):
+                raise part
+            problems.add(part.met)
+            if not (part.items or part.failure):
+                return
+            yield part
+    finally:
+        ours.close()
+        reader.terminate()
+        reader.join()
+
+
+def _reader(out: Connection, other: Connection, task: Asks[Any], problems: Problems, done: int) -> None:
+    """The second process: ends when everything is read, or when nobody listens any more."""
+    other.close()  # else a parent that was killed would seem to listen
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads did not survive the fork
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever listens decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        try:
+            for part in parts(task, problems, done):
+                out.send(replace(part, met=problems.taken()))
+            out.send(Part(met=problems.taken()))
+        except Exception as error:
+            out.send(error)
+    except BrokenPipeError:
+        pass
+
+
+def live(
+    task: Asks[Item], problems: Problems, latency: float, stopping: Callable[[], bool]
+) -> Iterator[Part[Item]]:
+    """What has come on standard input, as soon as there is anything; more at a time under load.
+
+    Args:
+        task, problems: as of `parts`.
+        latency: seconds within which results are wanted.
+        stopping: asked again and again while input is awaited; once it is true nothing more is read, and what
+            was read is handed on.
+    """
+    with closing(LiveInput(_TICK_SHARE * latency)) as source:
+        task.sources = [Source("-", source)]  # type: ignore[misc]
+        waiting: ReadAhead[Any] = ReadAhead(iter(task.records(problems)), capacity=_WAITING)
+        stopped = False
+
+        def look() -> None:
+            nonlocal stopped
+            if not stopped and stopping():
+                stopped = True
+                source.stop()
+
+        try:
+            for some in waiting.batches(BATCH_RECORDS, meanwhile=look):
+                yield from cut(task.items(some, problems), task.share)
+        except SeqmlmError as error:
+            yield Part(failure=error)
+        finally:
+            source.stop()
+            waiting.close()
