@@ -30,6 +30,7 @@ PLUGGED: tuple[tuple[str, str, plugins.Kind], ...] = (
 NAMED: Mapping[str, Collection[str]] = {"layers": LAYERS, "initialization": INITIALIZATIONS}
 
 LIMITS = ("max_steps", "max_time", "epochs")
+_DIVISION = ("join_documents", "split", "validation", "calibration")  # of data, by domain
 DEFAULT_STEPS = 1000  # without any limit
 
 AFTERWARDS = 0.2
@@ -338,11 +339,8 @@ def _domain_defaults(domain: Domain, asked: Mapping[str, Any]) -> dict[str, Any]
         "masking": to_dict(defaults.masking),
         "model": {"size": defaults.size, "max_length": defaults.max_length, **defaults.model},
         "data": {
-            "join_documents": defaults.join_documents,
+            **{name: getattr(defaults, name) for name in _DIVISION},
             "cuts": "moving.v1",
-            "split": defaults.split,
-            "validation": defaults.validation,
-            "calibration": defaults.calibration,
             "sensitive": domain.sensitive,
         },
     }

@@ -103,12 +103,7 @@ def export(config: ExportConfig) -> Exported:
 
 def _exported(config: ExportConfig, domain: Domain, building: Path) -> Exported:
     workspace = Workspace.locate()
-    data: dict[str, Any] = {
-        "paths": list(config.paths),
-        "format": config.format,
-        "options": dict(config.options),
-        "on_error": config.on_error,
-    }
+    data = {name: getattr(config, name) for name in ("paths", "format", "options", "on_error")}
     tokenizer = {"tokenizer": {"path": config.tokenizer}} if config.tokenizer else {}
     settings = complete(resolve_config(domain, {"data": data, "seed": config.seed}, tokenizer), workspace)
     reader = CorpusReader(settings, domain, workspace)

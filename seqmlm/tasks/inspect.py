@@ -12,7 +12,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 
 from seqmlm import plugins
 from seqmlm.data.duplicates import hash128
-from seqmlm.data.privacy import Cell, redact_small_counts, redacted_count, redacted_counts
+from seqmlm.data.privacy import Cell, redact_small_counts, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import CALIBRATION, TRAIN, VALIDATION, Split
 from seqmlm.domains.base import Domain
-from seqmlm.engine.masking.base import Corruptor
+from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import DataError
 from seqmlm.inference.model_folder import make_masker
-from seqmlm.tasks.config import PretrainConfig, resolve_config
+from seqmlm.tasks.config import TokenizerConfig, resolve_config
 from seqmlm.tasks.corpus import CorpusReader, load_or_train
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import Workspace
@@ -265,55 +265,38 @@ def inspect_data(
     audit = found.audit(counted(), problems)
     if not census.records:
         raise problems.nothing()
-    return _report(found, config, census, problems, audit, show_records)
+    hide = config.data.sensitive
+    examined = _Examined.of(found, config.tokenizer, census.kept) if census.kept else _Examined.nothing()
+    example = {} if hide and not show_records else _example(found, config.masking, seed, examined)
+    made = _report(found.unit, census, examined, problems, hide)
+    return replace(made, audit=audit, example=example)
 
 
-def _report(
-    domain: Domain,
-    config: PretrainConfig,
-    census: Census,
-    problems: Problems,
-    audit: Mapping[str, Any],
-    show_records: bool,
-) -> Inspection:
-    hide, counts = config.data.sensitive, census.counts()
-    examined = _Examined.of(domain, config, census.kept) if census.kept else _Examined.nothing()
-    example = {}
-    if examined.tokenizer is not None and (show_records or not hide):
-        example = _example(domain, config, examined)
+def _report(unit: str, census: Census, examined: _Examined, problems: Problems, hide: bool) -> Inspection:
+    counts = census.counts()
+    parts = {"train": counts.train, "validation": counts.validation, "calibration": counts.calibration}
+    own: dict[str, Any] = {
+        "records": counts.records,
+        "duplicates": counts.duplicates,
+        "looked_at": len(examined.encodings),
+        "length_quantiles": census.lengths(_QUANTILES),
+        "unit_quantiles": examined.units(),
+        "vocabulary": examined.vocabulary(hide),
+        "problems": problems.counts,
+        "split": {"in both": counts.leaked},
+    }
+    own = redact_small_counts(own, hide)
+    own["split"] = {**(redacted_counts(parts, parts=True) if hide else parts), **own["split"]}
     return Inspection(
-        records=_redacted(counts.records, hide),
+        unit=unit,
         characters=census.characters,
-        duplicates=_redacted(counts.duplicates, hide),
         estimated=not counts.exact,
-        length_quantiles=redact_small_counts({"quantiles": census.lengths(_QUANTILES)}, hide)["quantiles"],
-        looked_at=_redacted(len(examined.encodings), hide),
-        unit=domain.unit,
-        unit_quantiles=redact_small_counts({"quantiles": examined.units()}, hide)["quantiles"],
-        vocabulary=redact_small_counts(examined.vocabulary(hide), hide),
         tokens={} if hide else examined.tokens(),
         outside_alphabet={} if hide else dict(examined.outside.most_common(_MOST_COMMON)),
-        split={
-            **_parts(
-                {"train": counts.train, "validation": counts.validation, "calibration": counts.calibration},
-                hide,
-            ),
-            "in both": _redacted(counts.leaked, hide),
-        },
-        problems=redact_small_counts(problems.counts, hide),
         places=problems.places,
         remedies=problems.remedies,
-        audit=audit,
-        example=example,
+        **own,
     )
-
-
-def _redacted(count: int, hide: bool) -> Cell:
-    return redacted_count(count) if hide else count
-
-
-def _parts(counts: Mapping[str, int], hide: bool) -> dict[str, Cell]:
-    return redacted_counts(counts, parts=True) if hide else dict(counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,10 +313,10 @@ class _Examined:
         return cls(None, [], [], Counter())
 
     @classmethod
-    def of(cls, domain: Domain, config: PretrainConfig, kept: list[Record]) -> _Examined:
+    def of(cls, domain: Domain, config: TokenizerConfig, kept: list[Record]) -> _Examined:
         """Encode records with the domain's tokenizer, trained on them if it has no fixed vocabulary."""
         try:
-            tokenizer = load_or_train(config.tokenizer, lambda: map(domain.training_text, kept))
+            tokenizer = load_or_train(config, lambda: map(domain.training_text, kept))
         except DataError:  # too little text for a vocabulary: all other figures can still be given
             return cls.nothing()
         outside: Counter[str] = Counter()
@@ -353,43 +336,43 @@ class _Examined:
         found = np.quantile(sizes or [0], _QUANTILES, method="inverted_cdf")
         return dict(zip(map(str, _QUANTILES), map(int, found), strict=True))
 
+    def _counts(self, tokenizer: Tokenizer) -> NDArray[np.int64]:
+        """(V,) occurrences of each token."""
+        ids = [np.zeros(0, np.int64), *(one.ids.astype(np.int64) for one in self.encodings)]
+        return np.bincount(np.concatenate(ids), minlength=tokenizer.space.size)
+
     def tokens(self) -> dict[str, int]:
         """The most common tokens (special ones excluded) with counts."""
-        if self.tokenizer is None or not self.encodings:
+        if self.tokenizer is None:
             return {}
-        space = self.tokenizer.space
-        counts = np.bincount(np.concatenate([e.ids for e in self.encodings]), minlength=space.size)
-        counts[space.is_special] = 0
+        counts = self._counts(self.tokenizer)
+        counts[self.tokenizer.space.is_special] = 0
         order = np.argsort(-counts, kind="stable")[:_MOST_COMMON]
         return {self.tokenizer.tokens[i]: int(counts[i]) for i in order.tolist() if counts[i]}
 
     def vocabulary(self, hide: bool) -> dict[str, Any]:
         """Name and size of the tokenizer, the number of unknown tokens, and what it decided of fields."""
-        if self.tokenizer is None:
+        if (tokenizer := self.tokenizer) is None:
             return {}
-        unknown = self.tokenizer.space.unk
-        ids = np.concatenate([e.ids for e in self.encodings]) if self.encodings else np.zeros(0)
-        return {
-            "tokenizer": self.tokenizer.name,
-            "size": self.tokenizer.space.size,
-            "unknown tokens": 0 if unknown is None else int(np.count_nonzero(ids == unknown)),
-            **({} if hide else self._decided(ids)),
+        counts, unknown = self._counts(tokenizer), tokenizer.space.unk
+        found = {
+            "tokenizer": tokenizer.name,
+            "size": tokenizer.space.size,
+            "unknown tokens": 0 if unknown is None else int(counts[unknown]),
         }
-
-    def _decided(self, ids: NDArray[Any]) -> dict[str, str]:
-        assert self.tokenizer is not None
-        counts = np.bincount(ids.astype(np.int64), minlength=self.tokenizer.space.size)
-        advice = self.tokenizer.advice(counts.tolist())
-        found = {f"field {name}": text for name, text in self.tokenizer.facts.items()}
-        return found | ({} if advice is None else {"warning": advice})
+        if hide:
+            return found
+        advice = tokenizer.advice(counts.tolist())
+        found |= {f"field {name}": text for name, text in tokenizer.facts.items()}
+        return found if advice is None else {**found, "warning": advice}
 
 
-def _example(domain: Domain, config: PretrainConfig, examined: _Examined) -> dict[str, str]:
+def _example(domain: Domain, masking: MaskingConfig, seed: int, examined: _Examined) -> dict[str, str]:
     """The first encoded record, before and after masking."""
-    if examined.tokenizer is None or not examined.records:
+    tokenizer = examined.tokenizer
+    if tokenizer is None or not examined.records:
         return {}
-    tokenizer, masking = examined.tokenizer, config.masking
-    corruptor = Corruptor(masking, make_masker(masking, tokenizer), tokenizer.space, None, config.seed)
+    corruptor = Corruptor(masking, make_masker(masking, tokenizer), tokenizer.space, None, seed)
     record, encoding = examined.records[0], examined.encodings[0]
     masked = corruptor(encoding, 0, 0)
     places, put_there = masked.positions.astype(np.int32), masked.ids[masked.positions]

@@ -10,6 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from seqmlm.config import to_dict
 from seqmlm.data.privacy import PERSONAL
 from seqmlm.engine.durable import owner_only
 from seqmlm.errors import SeqmlmError, StateError, UsageError
@@ -62,30 +63,20 @@ class ModelSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        entry = self.entry
+        entry, own = self.entry, to_dict(self.entry)
+        first = ("name", "version", "aliases", "domain", "path")
+        parts = {
+            "tokenizer": ["name", "hash", "vocabulary_size", "options"],
+            "dataset": ["fingerprint", "sources", "counts"],
+        }
         return {
-            "name": entry.name,
-            "version": entry.version,
-            "aliases": list(entry.aliases),
-            "domain": entry.domain,
-            "path": str(entry.path),
+            **{name: own[name] for name in first},
             "present": entry.present,
             "created": entry.created.isoformat(),
-            "init": entry.init,
-            "parent": entry.parent,
+            **{name: own[name] for name in ("init", "parent")},
             "run_id": entry.mlflow_run_id,
-            "masking": dict(entry.masking),
-            "tokenizer": {
-                "name": entry.tokenizer.name,
-                "hash": entry.tokenizer.hash,
-                "vocabulary_size": entry.tokenizer.vocabulary_size,
-                "options": dict(entry.tokenizer.options),
-            },
-            "dataset": {
-                "fingerprint": entry.dataset.fingerprint,
-                "sources": list(entry.dataset.sources),
-                "counts": dict(entry.dataset.counts),
-            },
+            "masking": own["masking"],
+            **{part: {name: own[part][name] for name in names} for part, names in parts.items()},
             "metrics": dict(self.metrics),
         }
 
