@@ -65,7 +65,7 @@ def finalize(
         model_folder.write(building, model.rows, model.tokenizer, card)
         store_trained_on(building, corpus.trained_on, private=card.sensitive)
         made = replace(model, path=str(building))
-        values = {**values, **_counts(made, corpus, after.trained, after.counts, console.message)}
+        values = {**values, **_counts(made, corpus, after, console.message)}
     try:
         # Registered before it is calibrated: a kill in between leaves a model that can be used.
         sources = [path for paths in corpus.sources.values() for path in paths]
@@ -103,7 +103,7 @@ def finalize(
 
 
 def _counts(
-    model: LoadedModel, corpus: Corpus, tokens: int, budget: int | None, say: Callable[[str], None]
+    model: LoadedModel, corpus: Corpus, after: Afterwards, say: Callable[[str], None]
 ) -> dict[str, float]:
     """Put counts beside the model; what they are worth, as metrics."""
     expert = fit_expert(
@@ -111,8 +111,8 @@ def _counts(
         corpus.train,
         corpus.validation,
         unigram=corpus.unigram,
-        tokens=tokens,
-        budget=budget,
+        tokens=after.outcome.tokens,
+        budget=after.evaluation,
         seed=model.card.seed,
         notify=say,
     )

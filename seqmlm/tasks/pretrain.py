@@ -32,7 +32,7 @@ from seqmlm.tasks.corpus import QUARANTINE, CorpusReader
 from seqmlm.tasks.finalize import finalize
 from seqmlm.tasks.launch import RUN_CONFIG, Plan, TrainRequest, agreed_plan
 from seqmlm.tasks.observers import Console, Recorder
-from seqmlm.tasks.sizing import afterwards, sized
+from seqmlm.tasks.sizing import Afterwards, sized
 from seqmlm.tasks.training_run import FINISHED, TrainingRun
 from seqmlm.tracking import TrackedRun
 from seqmlm.workspace import Workspace
@@ -109,7 +109,8 @@ class Pretraining:
     def __init__(self, agreed: Plan, workspace: Workspace, processes: Processes, console: Console) -> None:
         began, self.processes, self.console = time.monotonic(), processes, console
         self.domain, data = plugins.domain(agreed.config.domain), agreed.config.data
-        self.corpus = corpus = CorpusReader(agreed.config, self.domain, workspace).corpus(self.say)
+        reader = CorpusReader(agreed.config, self.domain, workspace)
+        self.corpus = corpus = reader.corpus(self.say)
         if data.calibration and self.domain.level(None).whole:
             self.say(few_held_out(corpus.held_out, agreed.name, sensitive=data.sensitive))
         spent = float(processes.text_from_main(repr(time.monotonic() - began)))
@@ -156,7 +157,7 @@ class Pretraining:
                 card=training.card(self.run.name, tracked.run_id, outcome.steps),
                 path=str(self.run.version_folder(outcome.steps)),
             )
-            after = afterwards(training.config.train.max_time, outcome)
+            after = Afterwards(training.config.train.max_time, outcome)
             version, values = finalize(
                 self.run, model, self.corpus, training.evaluator, after, tracked, self.console
             )

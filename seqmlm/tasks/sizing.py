@@ -182,35 +182,44 @@ def sized(
     return plans[processes.text_from_main(taken)]
 
 
-@dataclass(frozen=True)
-class Afterwards:
-    """Forward tokens that what follows the last step of a training may take; None where nothing bounds it.
-
-    `trained` are those that it was trained on.
-    """
-
-    trained: int
-    evaluation: int | None
-    counts: int | None
-    calibration: int
-
-
 _FORWARD = 3.0  # a forward pass is a third of a training step's work
 _LEAST_CALIBRATION = 600_000
 
 
-def afterwards(max_time: str | float | None, outcome: LoopResult) -> Afterwards:
-    """What the last fifth of a limit of time is for; calibration takes a fifth of any other training's time.
+@dataclass(frozen=True)
+class Afterwards:
+    """Forward tokens that what follows the last step of a training may take.
 
-    By tokens, at the speed of the steps, and never by a clock: a training that is continued after a kill does
+    The last fifth of a limit of time is for it; where there is none, calibration takes a fifth of the time of
+    the steps. By tokens, at their speed, and never by a clock: a training that is continued after a kill does
     the same again.
+
+    Args:
+        max_time: the limit.
+        outcome: of the steps.
     """
-    if max_time is None:
-        spent = int(AFTERWARDS * _FORWARD * outcome.tokens)
-        return Afterwards(outcome.tokens, None, None, max(spent, _LEAST_CALIBRATION))
-    speed = _FORWARD * outcome.tokens / max(outcome.seconds, 1e-9)
-    tokens = AFTERWARDS * seconds(max_time) * speed
-    return Afterwards(outcome.tokens, int(tokens / 4), int(tokens / 4), int(tokens / 2))
+
+    max_time: str | float | None
+    outcome: LoopResult
+
+    @property
+    def tokens(self) -> float | None:
+        """In all; None where nothing bounds it."""
+        if self.max_time is None:
+            return None
+        speed = _FORWARD * self.outcome.tokens / max(self.outcome.seconds, 1e-9)
+        return AFTERWARDS * seconds(self.max_time) * speed
+
+    @property
+    def evaluation(self) -> int | None:
+        """Of evaluation, and of counts as many."""
+        return None if self.tokens is None else int(self.tokens / 4)
+
+    @property
+    def calibration(self) -> int:
+        """Of calibration."""
+        spent = int(AFTERWARDS * _FORWARD * self.outcome.tokens)
+        return max(spent, _LEAST_CALIBRATION) if self.tokens is None else int(self.tokens / 2)
 
 
 def _speed(config: PretrainConfig, corpus: Corpus, processes: Processes) -> float:
