@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -370,12 +370,8 @@ class CorpusReader:
             corpus=self.fingerprint(name),
             tokenizer=tokenizer.fingerprint(),
             settings=[
-                data.deduplicate,
-                data.join_documents,
-                data.split,
-                data.validation,
-                data.calibration,
-                data.sensitive,
+                *(data.deduplicate, data.join_documents, data.split),
+                *(data.validation, data.calibration, data.sensitive),
                 *_calibrate_on(data),
                 *([data.cuts] if moving else []),  # those before cuts could move keep their names
                 *(["one length"] if linear else []),
@@ -417,26 +413,13 @@ class CorpusReader:
         enough = CALIBRATING if self.domain.level(None).whole else CALIBRATING_PARTS
         # Sequences that share a window must be in the same part: where they are joined, neighbours share one.
         key = neighbours if data.join_documents else self.domain.split_key
+        shares: dict[str, Any] = {"share": data.validation, "calibration": data.calibration, "enough": enough}
         if data.split == "chronological":
-            return Chronological(
-                key=key,
-                order=self.domain.order_key,
-                share=data.validation,
-                calibration=data.calibration,
-                enough=enough,
-                calibrate_on=data.calibrate_on,
-            )
-        by_key = ByKey(
-            key=key,
-            share=data.validation,
-            calibration=data.calibration,
-            enough=enough,
-            seed=seed,
-            given=self.domain.given_split,
-        )
+            order, among = self.domain.order_key, data.calibrate_on
+            return Chronological(key=key, order=order, calibrate_on=among, **shares)
         if data.split == "identity":
-            return replace(by_key, key=self.domain.clusters(), given=no_label)
-        return by_key
+            return ByKey(key=self.domain.clusters(), seed=seed, given=no_label, **shares)
+        return ByKey(key=key, seed=seed, given=self.domain.given_split, **shares)
 
 
 def _unnamed(id: str, source: str) -> str:

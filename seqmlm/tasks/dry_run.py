@@ -55,9 +55,7 @@ def _data_report(training: Training) -> dict[str, Any]:
     statistics = training.corpus.statistics
     return {
         "corpora": ", ".join(statistics),
-        "records": sum(one["records"] for one in statistics.values()),
-        "tokens": sum(one["tokens"] for one in statistics.values()),
-        "units": sum(one["units"] for one in statistics.values()),
+        **{name: sum(one[name] for one in statistics.values()) for name in ("records", "tokens", "units")},
         "length_quantiles": next(iter(statistics.values()))["length_quantiles"],
         "vocabulary": training.corpus.tokenizer.space.size,
         "parameters": parameter_count(training.rows.model),

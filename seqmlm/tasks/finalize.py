@@ -13,6 +13,7 @@ from pathlib import Path
 
 from seqmlm.anomaly.levels import WHOLE, Level
 from seqmlm.data.splits import evenly
+from seqmlm.engine.types import Sequences
 from seqmlm.errors import StateError
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import store_trained_on
@@ -90,15 +91,7 @@ def finalize(
         ) from None
     track_model(tracked, entry, values, dataset=next(iter(corpus.shown.values())))
     with run.writing():
-        plot = run.directory / "loss.png"
-        loss_plot(read_metrics(run.directory / METRICS), plot, run.name)
-        tracked.artifact(plot)
-        if not run.sensitive:
-            some = evenly(len(corpus.validation), SHOWN_PREDICTIONS)
-            text = sample_predictions(evaluator.ask(model.rows), model, corpus.validation, some)
-            shown = run.directory / "predictions.txt"
-            shown.write_text(text, encoding="utf-8")
-            tracked.artifact(shown)
+        _artifacts(run, model, corpus.validation, evaluator, tracked)
     return entry.version, values
 
 
@@ -135,6 +128,18 @@ def counts_verdict(levels: Sequence[Level], *, better: bool) -> str:
         return "scores use the model alone"
     alone = ", ".join(level.name for level in levels if level.view != WHOLE)
     return "scores mix both" + (f", those of {alone} excepted: they use the model alone" if alone else "")
+
+
+def _artifacts(
+    run: TrainingRun, model: LoadedModel, held: Sequences, evaluator: Evaluator, tracked: TrackedRun
+) -> None:
+    plot, shown = run.directory / "loss.png", run.directory / "predictions.txt"
+    loss_plot(read_metrics(run.directory / METRICS), plot, run.name)
+    tracked.artifact(plot)
+    if not run.sensitive:
+        ask, some = evaluator.ask(model.rows), evenly(len(held), SHOWN_PREDICTIONS)
+        shown.write_text(sample_predictions(ask, model, held, some), encoding="utf-8")
+        tracked.artifact(shown)
 
 
 def _register_calibrations(workspace: Workspace, entry: ModelEntry) -> None:
