@@ -48,7 +48,7 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.registry import Registry
 from seqmlm.rows.judge import Normal
-from seqmlm.tasks.corpus import split_source
+from seqmlm.tasks.corpus import Corpus, split_source
 from seqmlm.tasks.models import register_calibrations
 from seqmlm.tasks.task import CommandConfig
 from seqmlm.workspace import Workspace
@@ -209,29 +209,15 @@ def default_modes(session: Session) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*cheap, str(session.mode))))
 
 
-def calibrate_trained(
-    model: LoadedModel,
-    *,
-    calibrating: Callable[[int], Iterator[Record]],
-    of: int,
-    train: Sequences,
-    budget: int,
-    source: str,
-    seed: int,
-    console: Console,
-) -> dict[str, float]:
+def calibrate_trained(model: LoadedModel, corpus: Corpus, budget: int, console: Console) -> dict[str, float]:
     """Calibrate a model just trained with the records set aside, and write into its folder what it needs.
 
     A model whose data leave nothing to calibrate with stays without calibrations.
 
     Args:
         model: in its folder.
-        calibrating: streams at most so many of the records set aside.
-        of: how many those are.
-        train: the training split.
+        corpus: that it was trained on.
         budget: forward tokens to spend.
-        source: the data set's fingerprint.
-        seed: of the training.
         console: told what was calibrated, what could not be, and how far it is.
 
     Returns:
@@ -242,16 +228,17 @@ def calibrate_trained(
     calibrator = Calibrator(
         session=Session(model),
         problems=Problems("skip", sensitive=private),
-        seed=seed,
+        seed=model.card.seed,
         budget=budget,
         notify=notify,
         progress=console.calibration,
     )
-    normal = Records(records=list(calibrating(MOST_RECORDS)), of=of, source=source)
+    records = list(corpus.calibrating(MOST_RECORDS))
+    normal = Records(records=records, of=corpus.held_out, source=corpus.fingerprint)
     try:
         if not normal.records:
             raise DataError("no records were set aside for calibration")
-        background, rest = calibrator.background(level, normal, train)
+        background, rest = calibrator.background(level, normal, corpus.train)
         if background is not None:
             store_backgrounds(folder, {level.name: background}, private=private)
         if not rest.records:

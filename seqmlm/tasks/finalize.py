@@ -72,17 +72,7 @@ def finalize(
         sources = [path for paths in corpus.sources.values() for path in paths]
         entry = run.register(model, sources=sources, counts=corpus.statistics)
         with run.writing():
-            calibration = calibrate_trained(
-                model,
-                calibrating=corpus.calibrating,
-                of=corpus.held_out,
-                train=corpus.train,
-                budget=after.calibration,
-                source=corpus.fingerprint,
-                seed=card.seed,
-                console=console,
-            )
-        values = {**values, **calibration}
+            values = {**values, **calibrate_trained(model, corpus, after.calibration, console)}
         tracked.log_metrics(card.steps, values)
         patiently(partial(_register_calibrations, run.workspace, entry))
     except UnreachableError as error:

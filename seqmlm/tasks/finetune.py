@@ -177,11 +177,6 @@ class _Run:
         """The run of one training: the run itself, where there are no others."""
         return self.run if self.config.seeds == 1 else self._run(f"{self.run.name}-seed{seed}")
 
-    @property
-    def labels(self) -> dict[str, Any]:
-        """Where they are, as plain values."""
-        return {one.name: to_dict(getattr(self.config, one.name)) for one in fields(Labelling)}
-
     @cached_property
     def files(self) -> list[str]:
         """All files that are read."""
@@ -350,6 +345,7 @@ class _Run:
         """Write the model's folder, load it again, compare, register."""
         session, config, run = self.session, self.config, self.run
         sources = (*config.train, *(one.partition("=")[2] for one in config.classes))
+        labels = {one.name: to_dict(getattr(config, one.name)) for one in fields(Labelling)}
         card = replace(
             session.card,
             head=labeller.card.to_dict(),
@@ -358,7 +354,7 @@ class _Run:
             parent=config.model,
             run_name=run.name,
             run_id=run_id,
-            dataset=combined(files=file_fingerprint(self.files), labels=self.labels),
+            dataset=combined(files=file_fingerprint(self.files), labels=labels),
             seed=config.seed,
             metrics=redact_small_counts(_flat(figures), self.private),
         )
