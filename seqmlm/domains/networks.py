@@ -112,10 +112,9 @@ class NetworkDecoder(Decoder):
 def _marks(truth: Truth, size: int) -> NDArray[np.int8]:
     """(N, N) what a truth says of every pair."""
     marks = np.full((size, size), UNTOLD, dtype=np.int8)
-    for i in range(size):
-        for j in range(i + 1, size):
-            if truth.known is None or truth.known((i, j)):
-                marks[i, j] = marks[j, i] = APART
+    first, second = np.triu_indices(size, 1)
+    known, _ = truth.of(first, second)
+    marks[first[known], second[known]] = marks[second[known], first[known]] = APART
     for (i, j), kind in truth.kinds.items():
         if kind == "indirect":
             marks[i, j] = marks[j, i] = INDIRECT

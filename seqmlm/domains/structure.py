@@ -48,6 +48,12 @@ class Truth:
     kinds: Mapping[Pair, str] = field(default_factory=dict)
     known: Callable[[Pair], bool] | None = None
 
+    def of(self, first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """(P,) whether anything is said of some pairs of units; (P,) whether they depend on each other."""
+        pairs = list(zip(first.tolist(), second.tolist(), strict=True))
+        known = np.array([self.known is None or self.known(pair) for pair in pairs], dtype=np.bool_)
+        return known, np.array([pair in self.edges for pair in pairs], dtype=np.bool_)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Decoded:
@@ -104,9 +110,7 @@ class Decoded:
         """(P,) whether the truth has a judged pair of which it says anything, its value, and its distance."""
         assert self.truth is not None
         first, second = self.dependence.judged(separation)
-        pairs, known = list(zip(first.tolist(), second.tolist(), strict=True)), self.truth.known
-        told = np.array([known is None or known(pair) for pair in pairs], dtype=np.bool_)
-        labels = np.array([pair in self.truth.edges for pair in pairs], dtype=np.bool_)
+        told, labels = self.truth.of(first, second)
         return labels[told], self.dependence.values[first, second][told], (second - first)[told]
 
 

@@ -70,8 +70,7 @@ class EventsTokenizer(Tokenizer):
 
     The events of a visit are a set: each once, sorted by token, all at one position, in any order during
     training (`augment`). A code outside the vocabulary becomes its family (`[ICD10//I50]`), else [UNK];
-    births are not tokens. Units are events; intervals, background and visit classes belong to none, unless
-    options say otherwise.
+    births are not tokens. Units are events; intervals, background and visit classes belong to none.
 
     Spans are the codes in `str(history)`. Channels hold NaN where a token has no such value.
 
@@ -101,8 +100,6 @@ class EventsTokenizer(Tokenizer):
             symbol=self._lexicon.symbol,
             rule=options.visits,
             gap=options.gap_hours * 3600,
-            mask_time=options.mask_time,
-            mask_background=options.mask_background,
             channels=options.channels,
         )
 
@@ -218,25 +215,17 @@ class EventsTokenizer(Tokenizer):
             return [encoding]
         starts = visit_starts(encoding.ids)
         if not len(starts) or starts[0] > max_length // 2:
-            found = windows(encoding, self._space, max_length)
-        else:
-            found = windows_at(encoding, self._space, max_length, starts)
-        return found[-1:] if self._options.keep == "recent" else found
+            return windows(encoding, self._space, max_length)
+        return windows_at(encoding, self._space, max_length, starts)
 
     def surface(self, token: int) -> str:
         """The code as the data has it, with `//Q7` for a value's bin."""
         return unquote(self.tokens[token])
 
     def alone(self, token: int) -> str | None:
-        """As `surface`; None for the frame of visits, which is no clinical event, unless it is asked too."""
-        options, before = self._options, FIRST_INTERVAL + len(INTERVALS)
-        if token < FIRST_INTERVAL:
-            return None
-        if token < before:
-            shown = options.mask_time
-        else:
-            shown = options.mask_background or token not in self._lexicon.frame
-        return self.surface(token) if shown else None
+        """As `surface`; None for the frame of visits, which is no clinical event."""
+        first = FIRST_INTERVAL + len(INTERVALS)
+        return None if token < first or token in self._lexicon.frame else self.surface(token)
 
     def meaning(self, text: str) -> str | None:
         """The description of a code, also where the bin or words of its value follow."""
@@ -278,7 +267,6 @@ class EventsTokenizer(Tokenizer):
 
 
 VisitRule = Literal["auto", "id", "day", "gap"]
-Keep = Literal["all", "recent"]
 
 # Further inputs a model can have for each token, and how `seqmlm.engine.channels` reads them.
 CHANNELS: dict[str, dict[str, Any]] = {
@@ -300,29 +288,21 @@ class EventOptions:
         gap_hours: see `visits`.
         bins: most bins of a measured value, of equal counts.
         min_subjects: fewest subjects that a token may stand for.
-        keep: windows of a history longer than the model's maximum: "all", or only the most "recent" one.
         channels: further inputs: any of age (years), time (days since the first visit), visit (number),
             segment (1 and 2 alternating).
-        mask_time, mask_background: intervals, and background with visit classes, are units like events:
-            hidden, predicted and scored.
     """
 
     visits: VisitRule = "auto"
     gap_hours: float = 24.0
     bins: int = 10
     min_subjects: int = 10
-    keep: Keep = "all"
     channels: tuple[str, ...] = ()
-    mask_time: bool = False
-    mask_background: bool = False
 
     def __post_init__(self) -> None:
-        for name, kind in (("visits", VisitRule), ("keep", Keep)):
-            if getattr(self, name) not in get_args(kind):
-                raise UsageError(
-                    f"tokenizer option {name!r} must be one of {', '.join(get_args(kind))}, "
-                    f"not {getattr(self, name)!r}"
-                )
+        if self.visits not in (rules := get_args(VisitRule)):
+            raise UsageError(
+                f"tokenizer option 'visits' must be one of {', '.join(rules)}, not {self.visits!r}"
+            )
         for name in ("bins", "min_subjects", "gap_hours"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or value < 1:

@@ -63,15 +63,12 @@ class Tables:
         symbol: (V,) number of the family a code is of, -1 for what is no code.
         rule: how events form visits: "auto", "id", "day" or "gap".
         gap: seconds without an event that separate two visits.
-        mask_time, mask_background: intervals, and background with visit classes, are units too.
         channels: requested ones of "age", "time", "visit" and "segment".
     """
 
     symbol: Longs
     rule: str
     gap: float
-    mask_time: bool
-    mask_background: bool
     channels: tuple[str, ...]
 
 
@@ -219,20 +216,19 @@ class _Sheet:
         begin, gap = self.begin[self.visits], self.later.astype(np.int64)
         last = self.ends - 1
 
-        def put(places: Longs, values: Longs | int, shift: Longs | int, unit: bool) -> None:
+        def put(places: Longs, values: Longs | int, shift: Longs | int) -> None:
             ids[places], positions[places] = values, positions[places] + shift
-            units[places] = unit
 
-        put(self.begin[self.heads], CLS, -1, False)
-        put(last, SEP, np.where(self.lasts > self.heads, _STRIDE - _CODES, 1), False)
-        put(begin[self.later], self._interval_tokens(), _INTERVAL - _CODES, self.tables.mask_time)
-        put(begin + gap, VS, _START - _CODES, False)
+        put(self.begin[self.heads], CLS, -1)
+        put(last, SEP, np.where(self.lasts > self.heads, _STRIDE - _CODES, 1))
+        put(begin[self.later], self._interval_tokens(), _INTERVAL - _CODES)
+        put(begin + gap, VS, _START - _CODES)
         classed = self.kind > 0
         class_places = (begin + gap + 1)[classed]
-        put(class_places, self.kind[classed], _CLASS - _CODES, self.tables.mask_background)
-        put(self.close[self.visits], VE, _END - _CODES, False)
+        put(class_places, self.kind[classed], _CLASS - _CODES)
+        put(self.close[self.visits], VE, _END - _CODES)
         ids[self.place] = self.ids
-        units[self.place] = (self.ids != UNK) & (self.timed | self.tables.mask_background)
+        units[self.place] = (self.ids != UNK) & self.timed
         return ids, positions, units
 
     def _interval_tokens(self) -> Longs:

@@ -53,6 +53,11 @@ def _codes() -> NDArray[np.int32]:
 _CODE = _codes()
 
 
+def letter_codes(text: str) -> NDArray[np.int32]:
+    """(L,) 0..3 for A C G T in either case, 4 for N, 5 for all else."""
+    return _CODE[np.frombuffer(text.encode("latin-1", errors="replace"), dtype=np.uint8)]
+
+
 class Flat(NamedTuple):
     """Concatenated sequences, with two places before each and two after the last.
 
@@ -132,8 +137,7 @@ class NucleotideTokenizer(Tokenizer):
         """Encode sequences without unknown letters."""
 
     def unknown(self, raw: str) -> list[Unknown]:
-        codes = _CODE[np.frombuffer(raw.encode("latin-1", errors="replace"), dtype=np.uint8)]
-        return [Unknown(i, raw[i]) for i in np.flatnonzero(codes == _OTHER).tolist()]
+        return [Unknown(i, raw[i]) for i in np.flatnonzero(letter_codes(raw) == _OTHER).tolist()]
 
     def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
         """Either strand, with probability 1/2 each."""

@@ -203,21 +203,16 @@ def test_a_sequence_in_full() -> None:
     assert np.isnan(tokenizer.encode(of(*history.events, birth=None)).channels["age"]).all()
 
 
-def test_intervals_and_background_are_units_where_asked_for() -> None:
+def test_intervals_and_background_are_no_units() -> None:
     history = of(
         Event(time=None, code="SEX//F"),
         Event(time=0.0, code="DRUG//a", kind="inpatient"),
         Event(time=40 * DAY, code="DRUG//a"),
     )
-
-    def asked(**options: bool) -> set[str]:
-        tokenizer = made(**options)
-        groups = tokenizer.encode(history).groups
-        return {w for w, group in zip(words(tokenizer, history), groups, strict=True) if group >= 0}
-
-    assert asked() == {"DRUG//a"}
-    assert asked(mask_time=True) == {"DRUG//a", "[M1]"}
-    assert asked(mask_background=True) == {"DRUG//a", "SEX//F", "[VT:inpatient]"}
+    tokenizer = made()
+    groups = tokenizer.encode(history).groups
+    units = [w for w, group in zip(words(tokenizer, history), groups, strict=True) if group >= 0]
+    assert units == ["DRUG//a", "DRUG//a"]
 
 
 @pytest.mark.parametrize(
@@ -265,9 +260,8 @@ def test_augmenting_changes_the_order_within_a_visit() -> None:
     assert len(orders) == 5
 
 
-@pytest.mark.parametrize("keep", ["all", "recent"])
-def test_windows_begin_with_a_visit_and_repeat_the_background(keep: str) -> None:
-    tokenizer = EventsTokenizer.train(patients.histories(60), min_subjects=1, keep=keep, channels=CHANNELS)
+def test_windows_begin_with_a_visit_and_repeat_the_background() -> None:
+    tokenizer = EventsTokenizer.train(patients.histories(60), min_subjects=1, channels=CHANNELS)
     history = max(patients.histories(60), key=lambda own: len(own.events))
     encoding = tokenizer.encode(history)
     longest = 40
@@ -283,8 +277,7 @@ def test_windows_begin_with_a_visit_and_repeat_the_background(keep: str) -> None
         assert window.positions[2] <= 3
     groups = np.concatenate([window.groups[window.groups >= 0] for window in found])
     whole = encoding.groups[encoding.groups >= 0]
-    assert groups.tolist() == (whole.tolist() if keep == "all" else whole[-len(groups) :].tolist())
-    assert len(found) == 1 or keep == "all"
+    assert groups.tolist() == whole.tolist()
 
 
 def test_a_visit_longer_than_a_window_is_divided() -> None:
@@ -490,8 +483,6 @@ def test_the_frame_of_visits_is_not_named_beside_codes() -> None:
         *tokenizer.tokens[:23],
         *("[VT:inpatient]", "[VT:outpatient]", "SEX//F", "SEX//M", "VISIT//start"),
     }
-    asked = EventsTokenizer.train(histories, mask_time=True, mask_background=True)
-    assert [name for n, name in enumerate(asked.tokens) if asked.alone(n) is None] == list(asked.tokens[:7])
 
 
 def test_codes_are_told_with_what_they_mean(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from seqmlm.data.files import MAX_BYTES, source_of
 from seqmlm.data.lines import lines
@@ -384,7 +384,14 @@ def rows_of(
     max_bytes: int,
 ) -> Iterator[tuple[int, list[str]]]:
     """As `table_rows`, of lines with their numbers."""
-    feed = Feed(numbered)
+    rows = rows_and_pauses(Feed(numbered), source, problems, style, max_bytes)
+    return cast("Iterator[tuple[int, list[str]]]", rows)
+
+
+def rows_and_pauses(
+    feed: Feed, source: str, problems: Problems, style: Mapping[str, Any], max_bytes: int
+) -> Iterator[tuple[int, list[str]] | None]:
+    """As `rows_of`; None for a line that the feed does not count, such as a pause."""
     rows = csv.reader(feed, **style)
     while True:
         csv.field_size_limit(max_bytes)  # of the module as a whole, so set anew before each row
@@ -392,9 +399,10 @@ def rows_of(
         try:
             for fields in rows:
                 if feed.torn:
-                    problems.bad(
-                        endless_field(source, feed.start, feed.last), style["delimiter"].join(fields)
-                    )
+                    fault = endless_field(source, feed.start, feed.last)
+                    problems.bad(fault, style["delimiter"].join(fields))
+                elif not feed.start:
+                    yield None
                 elif fields and fields != [""] and not feed.gap:
                     yield feed.start, fields
                     csv.field_size_limit(max_bytes)

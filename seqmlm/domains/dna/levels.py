@@ -25,7 +25,7 @@ from seqmlm.domains.dna.nucleotides import CONTEXT, GENES, OWN, own
 from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.tokenizers.nucleotide import reverse_complement
+from seqmlm.tokenizers.nucleotide import letter_codes, reverse_complement
 
 # Composition
 
@@ -41,24 +41,13 @@ _UNKNOWN = 4
 _STRENGTH = 4.0  # pseudo-counts that a shorter context gives to a longer one
 
 
-def _table() -> NDArray[np.int8]:
-    table = np.full(256, _UNKNOWN, dtype=np.int8)
-    for code, letter in enumerate("ACGT"):
-        table[[ord(letter), ord(letter.lower())]] = code
-    return table
-
-
-_CODES = _table()
-
-
 def base_codes(text: str) -> Longs:
     """(L,) 0..3 for A C G T in either case, 4 for all else.
 
     >>> base_codes("ACgtN").tolist()
     [0, 1, 2, 3, 4]
     """
-    symbols = np.frombuffer(text.encode("latin-1", errors="replace"), dtype=np.uint8)
-    return _CODES[symbols].astype(np.int64)
+    return np.minimum(letter_codes(text), _UNKNOWN).astype(np.int64)
 
 
 class Composition:

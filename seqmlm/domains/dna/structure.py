@@ -307,17 +307,9 @@ class _Judged(NamedTuple):
     @classmethod
     def of(cls, one: Decoded) -> _Judged:
         assert one.truth is not None
-        known, size = one.truth.known, len(one.units)
-        first, second = np.triu_indices(size, LOOP + 1)
-        if known is not None:
-            told = np.array(
-                [known(pair) for pair in zip(first.tolist(), second.tolist(), strict=True)], dtype=np.bool_
-            )
-            first, second = first[told], second[told]
-        true = np.zeros((size, size), dtype=np.bool_)
-        for pair in one.truth.edges:
-            true[pair] = True
-        labels = true[first, second]
+        first, second = np.triu_indices(len(one.units), LOOP + 1)
+        told, labels = one.truth.of(first, second)
+        first, second, labels = first[told], second[told], labels[told]
         can = complementary(one.units)
         length = stacked(can)
         values = np.nan_to_num(one.dependence.values[first, second], nan=-np.inf)

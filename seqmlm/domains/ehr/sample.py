@@ -157,18 +157,10 @@ RACE_SHARES = (0.7, 0.15, 0.15)
 
 def indirect() -> list[tuple[str, str]]:
     """Pairs of conditions joined by a path of two or more edges and by no edge: dependent, not directly."""
-    after: dict[str, set[str]] = {}
-    for cause in CAUSES:
-        after.setdefault(cause.source, set()).add(cause.target)
-    found = set()
-    for source, direct in after.items():
-        waiting, reached = list(direct), set(direct)
-        while waiting:
-            for target in after.get(waiting.pop(), set()) - reached:
-                reached.add(target)
-                waiting.append(target)
-        found |= {(source, target) for target in reached - direct}
-    return sorted(found)
+    from networkx import DiGraph, descendants
+
+    graph = DiGraph((cause.source, cause.target) for cause in CAUSES)
+    return sorted((a, b) for a in graph for b in descendants(graph, a) - set(graph[a]))
 
 
 # Lives

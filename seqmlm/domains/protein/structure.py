@@ -7,7 +7,7 @@ rivals need no model: the density of contacts, and the nearest pairs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -186,15 +186,10 @@ class _Pairs(NamedTuple):
 
 def _pairs(size: int, separation: int, truth: Truth) -> _Pairs:
     first, second = np.triu_indices(size, 1)
-    if truth.known is not None:
-        pairs = zip(first.tolist(), second.tolist(), strict=True)
-        told = np.array([truth.known(pair) for pair in pairs], dtype=np.bool_)
-        first, second = first[told], second[told]
-    length = len(np.union1d(first, second))
-    far = second - first >= separation
-    first, second = first[far], second[far]
-    pairs = zip(first.tolist(), second.tolist(), strict=True)
-    labels = np.array([pair in truth.edges for pair in pairs], dtype=np.bool_)
+    told, labels = truth.of(first, second)
+    length = len(np.union1d(first[told], second[told]))
+    far = told & (second - first >= separation)
+    first, second, labels = first[far], second[far], labels[far]
     return _Pairs(first, second, labels, length)
 
 
@@ -205,12 +200,11 @@ def _ranges(contacts: Iterable[Pair]) -> dict[Pair, str]:
 
 def reached(contacts: Iterable[Pair]) -> set[Pair]:
     """All pairs that a path of contacts joins."""
-    group: dict[int, set[int]] = {}
-    for i, j in contacts:
-        joined = group.get(i, {i}) | group.get(j, {j})
-        for one in joined:
-            group[one] = joined
-    return {(i, j) for joined in group.values() for i in joined for j in joined if i < j}
+    from networkx import Graph, connected_components
+
+    return {
+        pair for joined in connected_components(Graph(contacts)) for pair in combinations(sorted(joined), 2)
+    }
 
 
 # Structures

@@ -21,8 +21,6 @@ from seqmlm.inference.session import Session
 from seqmlm.tokenizers.events_history import History
 from seqmlm.tokenizers.events_layout import CLS, SEP, VE, VS, visit_starts
 
-OPTIONS = [{}, {"mask_background": True, "mask_time": True}]
-
 
 def scored(model: LoadedModel, records: list[Record], mode: Mode = EXACT) -> list[Scored]:
     scorer = RecordScorer(Session(model))
@@ -53,10 +51,9 @@ def test_equal_to_asking_the_cut_history():
         assert found.surprisal.tolist() == pytest.approx(bits, abs=1e-4)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("mode", [EXACT, Mode("partition", 3)])
-def test_the_future_does_not_matter(options, mode):
-    model = patients_model(**options)
+def test_the_future_does_not_matter(mode):
+    model = patients_model()
     record = max(patients(20), key=lambda one: len(one.raw.events))
     [whole] = scored(model, [record], mode)
     number = visits(whole.encoding, whole.position)
@@ -69,10 +66,9 @@ def replace_raw(record: Record, raw: History) -> Record:
     return Record(id=record.id, raw=raw, source=record.source, line=record.line)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("max_length", [13, 20, 33, 300])
-def test_windows_show_the_past_and_ask_everything_once(options, max_length):
-    tokenizer = patients_model(**options).tokenizer
+def test_windows_show_the_past_and_ask_everything_once(max_length):
+    tokenizer = patients_model().tokenizer
     for record in patients(30):
         encoding = tokenizer.encode(record.raw)
         # Positions in the whole sequence are told by giving each token its own symbol.

@@ -6,7 +6,6 @@ system has its own; options name others.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,10 @@ from typing import Any
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import (
     Feed,
-    endless_field,
     json_object,
     missing,
     no_object,
+    rows_and_pauses,
     too_few_fields,
 )
 from seqmlm.data.timestamps import NAN, Clock, epoch
@@ -310,18 +309,21 @@ class Table:
         source: str,
         problems: Problems,
     ) -> None:
-        self._feed = _Feed(batches)
+        feed = _Feed(batches)
         # Without quotation marks a row is a line, and need not pass through the csv module.
-        self._rows = None if delimiter == "\t" else csv.reader(self._feed, delimiter=delimiter)
-        self._wanted, self._limit = wanted, max_bytes
-        self._source, self._problems = source, problems
+        self._each = (
+            _divided(feed.numbered)
+            if delimiter == "\t"
+            else rows_and_pauses(feed, source, problems, {"delimiter": delimiter}, max_bytes)
+        )
+        self._wanted, self._source, self._problems = wanted, source, problems
         self.names: list[str] = []
         self.found: Found = wanted.among([])
 
     def open(self) -> bool:
         """Read the names of the columns; False where a wanted one is missing, which `problems` then has."""
         empty: TableRow = (1, [])
-        first = next((pair for pair in self._each() if pair is not None), empty)
+        first = next((pair for pair in self._each if pair is not None), empty)
         self.names = first[1]
         self.found = self._wanted.among(self.names)
         absent = self.found.missing(self._wanted, self.names)
@@ -334,7 +336,7 @@ class Table:
     def batches(self) -> Iterator[list[TableRow]]:
         """The rows that have all columns; the others go to `problems`; no rows are a pause (`Lines`)."""
         width = len(self.names)
-        for rows in batched(self._each()):
+        for rows in batched(self._each):
             if not rows:
                 yield []
                 continue
@@ -374,30 +376,12 @@ class Table:
                 whole=messages,
             )
 
-    def _each(self) -> Iterator[TableRow | None]:
-        """(line it begins on, fields) of every row that is not blank; None at a pause."""
-        if self._rows is None:
-            for number, text in self._feed.numbered:
-                if text or not number:
-                    yield (number, text.split("\t")) if number else None
-            return
-        while True:
-            csv.field_size_limit(self._limit)  # of the module as a whole, so set anew before each row
-            self._feed.start = 0
-            try:
-                fields = next(self._rows)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                self._problems.bad(self._feed.fault(self._source, error))
-                continue
-            if self._feed.torn:
-                fault = endless_field(self._source, self._feed.start, self._feed.last)
-                self._problems.bad(fault, "\t".join(fields))
-            elif not self._feed.start:
-                yield None
-            elif fields and fields != [""] and not self._feed.gap:
-                yield self._feed.start, fields
+
+def _divided(numbered: Iterator[tuple[int, str]]) -> Iterator[TableRow | None]:
+    """(line, fields between tabs) of every row that is not blank; None at a pause."""
+    for number, text in numbered:
+        if text or not number:
+            yield (number, text.split("\t")) if number else None
 
 
 class _Feed(Feed):

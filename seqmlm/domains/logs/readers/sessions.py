@@ -19,7 +19,7 @@ from operator import lt
 from seqmlm.data.files import Memory
 from seqmlm.data.problems import Problems
 from seqmlm.data.splits import hash64
-from seqmlm.data.timestamps import duration
+from seqmlm.data.timestamps import NAN, duration
 from seqmlm.domains.logs.readers.events import Events, chosen
 from seqmlm.domains.logs.readers.origins import Origin
 from seqmlm.errors import DataError, UsageError
@@ -52,6 +52,31 @@ class Piece:
     origins: tuple[Origin, ...] | None
     session: str | None
     group: int
+
+    @classmethod
+    def of(cls, lines: Sequence[Line], session: str | None, group: int) -> Piece:
+        """A piece of some lines, as `lines_of` gives them."""
+        numbers, messages, times, labels, origins = zip(*lines, strict=True)
+        return cls(
+            numbers=numbers,
+            messages=messages,
+            times=None if isnan(times[0]) else times,
+            labels=None if labels[0] is None else labels,
+            origins=None if origins[0] is None else origins,
+            session=session,
+            group=group,
+        )
+
+
+Line = tuple[int, str, float, str | None, Origin | None]
+"""Number, message, time (not a number where unknown), label and origin of a line."""
+
+
+def lines_of(events: Events) -> Iterator[Line]:
+    """The lines of some events."""
+    nothing: list[None] = [None] * len(events)
+    times, labels, origins = events.times or [NAN] * len(events), events.labels or nothing, events.origins
+    return zip(events.numbers, events.messages, times, labels, origins or nothing, strict=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +133,7 @@ def windows(
     """
     held = _Held()
     if memory is not None:
-        memory.held = lambda: {REST: list(held.numbers)} if held.numbers else {}
+        memory.held = lambda: {REST: [line[0] for line in held.lines]} if held.lines else {}
     for batch in events:
         if not len(batch):
             number, last, begin = held.over(window, time.monotonic())
@@ -128,8 +153,8 @@ def windows(
             yield from held.cut(window, end)
             held.drop(end)
             end = held.end(window)
-    if held.numbers:
-        yield from held.cut(window, len(held.numbers))
+    if held.lines:
+        yield from held.cut(window, len(held.lines))
     problems.note("a line earlier than the one before it", held.late)
 
 
@@ -137,52 +162,39 @@ class _Held:
     """Lines that are waiting for their stretch to be whole."""
 
     def __init__(self) -> None:
-        self.numbers: list[int] = []
-        self._messages: list[str] = []
-        self._times: list[float] | None = None
-        self._labels: list[str] | None = None
-        self._origins: list[Origin] | None = None
+        self.lines: list[Line] = []
         self._order: list[float] = []  # times that never go back
         self._came = 0.0  # the last of them, by our clock
         self.late = 0
 
     def add(self, batch: Events) -> None:
-        self.numbers += batch.numbers
-        self._messages += batch.messages
         if batch.times is not None:
-            self._times = self._times or []
-            self.late += sum(map(lt, batch.times, [*(self._times[-1:] or batch.times[:1]), *batch.times]))
-            self._times += batch.times
+            last = [line[2] for line in self.lines[-1:]] or batch.times[:1]
+            self.late += sum(map(lt, batch.times, [*last, *batch.times]))
             before = self._order[-1:]
-            ordered = list(accumulate([*before, *batch.times], max))[len(before) :]
-            self._order += ordered
+            self._order += list(accumulate([*before, *batch.times], max))[len(before) :]
             self._came = time.monotonic()
-        if batch.labels is not None:
-            self._labels = (self._labels or []) + batch.labels
-        if batch.origins is not None:
-            self._origins = (self._origins or []) + batch.origins
+        self.lines += lines_of(batch)
 
     def end(self, window: Window) -> int | None:
         """Lines of the first stretch, if it is whole."""
         stretch = window.length + (STRETCH - 1) * window.step
         if not window.by_time:
-            return int(stretch) if len(self.numbers) >= stretch else None
+            return int(stretch) if len(self.lines) >= stretch else None
         if self._order and self._order[-1] >= self._order[0] + stretch:
             return bisect_left(self._order, self._order[0] + stretch)
-        return WINDOW_LINES if len(self.numbers) >= WINDOW_LINES else None
+        return WINDOW_LINES if len(self.lines) >= WINDOW_LINES else None
 
     def drop(self, end: int) -> None:
-        for column in (self.numbers, self._messages, self._times, self._labels, self._origins, self._order):
-            if column:
-                del column[:end]
+        del self.lines[:end], self._order[:end]
 
     def over(self, window: Window, now: float) -> tuple[float, int, int]:
         """At a pause: how many windows are over, the lines they have, and those no other window has.
 
         Windows of lines are over. The time in the log goes on from the last line as our clock does.
         """
-        if not window.by_time or not self.numbers:
-            return inf, len(self.numbers), len(self.numbers)
+        if not window.by_time or not self.lines:
+            return inf, len(self.lines), len(self.lines)
         first = self._order[0]
         passed = self._order[-1] + now - self._came - first
         number = max(0, int((passed - window.length) // window.step) + 1)
@@ -208,21 +220,9 @@ class _Held:
             number += 1
             if last > covered:  # else an earlier window has all its lines
                 first = min(first, covered)
-                yield self._piece(first, last, 0 if window.step < window.length else first)
+                group = self.lines[0 if window.step < window.length else first][0]
+                yield Piece.of(self.lines[first:last], None, group)
                 covered = last
-
-    def _piece(self, first: int, last: int, group: int) -> Piece:
-        times = self._times
-        known = times is not None and not isnan(times[first])
-        return Piece(
-            numbers=tuple(self.numbers[first:last]),
-            messages=tuple(self._messages[first:last]),
-            times=tuple(times[first:last]) if times is not None and known else None,
-            labels=None if self._labels is None else tuple(self._labels[first:last]),
-            origins=None if self._origins is None else tuple(self._origins[first:last]),
-            session=None,
-            group=self.numbers[group],
-        )
 
 
 # Sessions
@@ -329,11 +329,7 @@ def named_ids(events: Events) -> Sequence[Sequence[str]]:
 class _Open:
     """A session some of whose lines have come."""
 
-    numbers: list[int] = field(default_factory=list)
-    messages: list[str] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
-    origins: list[Origin] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
     came: float = 0.0  # by our clock, the last of them, of a live input
 
 
@@ -382,21 +378,20 @@ class Sessions:
                 yield from self._add(batch)
             else:
                 yield from self._pause(time.monotonic())
-        left = sorted(self._open.items(), key=lambda item: item[1].numbers[0])
+        left = sorted(self._open.items(), key=lambda item: item[1].lines[0][0])
         self._open = {}
-        yield from (_piece(name, one) for name, one in left)
+        yield from (Piece.of(one.lines, name, one.lines[0][0]) for name, one in left)
         yield from self._flush_rest()
 
     def held(self) -> dict[str, list[int]]:
         """The lines that wait, by the key of their session."""
-        found = {key_of(name): list(one.numbers) for name, one in self._open.items()}
+        found = {key_of(name): [line[0] for line in one.lines] for name, one in self._open.items()}
         rest = [number for batch in self._without for number in batch.numbers]
         return {**found, REST: rest} if rest else found
 
     def _add(self, batch: Events) -> Iterator[Piece]:
         ids = self._ids(batch)
-        times, labels, origins = batch.times, batch.labels, batch.origins
-        sessions, gap = self._open, self._gap
+        times, sessions, gap = batch.times, self._open, self._gap
         came = 0.0 if self._idle is None else time.monotonic()
         if gap is not None and times is None and self._idle is None:
             raise DataError(
@@ -405,26 +400,19 @@ class Sessions:
                 line=batch.numbers[0],
                 remedy="leave session_gap out, or name the format or field of the time",
             )
-        for row, names in enumerate(ids):
+        for line, names in zip(lines_of(batch), ids, strict=True):
             for name in names:
                 one = sessions.pop(name, None)
                 if one is None:
                     one = _Open()
-                elif gap is not None and times is not None and times[row] - one.times[-1] > gap:
+                elif gap is not None and times is not None and line[2] - one.lines[-1][2] > gap:
                     yield self._ended(name, one)
                     one = _Open()
                 sessions[name] = one  # again the last in the order
                 one.came = came
-                one.numbers.append(batch.numbers[row])
-                one.messages.append(batch.messages[row])
-                if times is not None:
-                    one.times.append(times[row])
-                if labels is not None:
-                    one.labels.append(labels[row])
-                if origins is not None:
-                    one.origins.append(origins[row])
+                one.lines.append(line)
                 self._lines += 1
-                if len(one.numbers) >= self._max_lines:
+                if len(one.lines) >= self._max_lines:
                     self._problems.note("a session was cut: it has more lines than max_session")
                     yield self._ended(name, sessions.pop(name))
         yield from self._close_idle(times[-1] if times else None)
@@ -438,7 +426,7 @@ class Sessions:
             name = next(iter(self._open))
             one = self._open[name]
             full = len(self._open) > self._max_open or self._lines > self._max_held
-            idle = self._gap is not None and now is not None and now - one.times[-1] > self._gap
+            idle = self._gap is not None and now is not None and now - one.lines[-1][2] > self._gap
             if not (full or idle):
                 return
             if full and not idle:
@@ -455,22 +443,10 @@ class Sessions:
         yield from self._flush_rest()
 
     def _ended(self, name: str, one: _Open) -> Piece:
-        self._lines -= len(one.numbers)
-        return _piece(name, one)
+        self._lines -= len(one.lines)
+        return Piece.of(one.lines, name, one.lines[0][0])
 
     def _flush_rest(self) -> Iterator[Piece]:
         rest, self._without = self._without, []
         self._problems.note("a line without a session id went into a window", sum(map(len, rest)))
         yield from windows(iter(rest), self._rest, self._source, self._problems)
-
-
-def _piece(name: str, one: _Open) -> Piece:
-    return Piece(
-        numbers=tuple(one.numbers),
-        messages=tuple(one.messages),
-        times=tuple(one.times) if one.times and not isnan(one.times[0]) else None,
-        labels=tuple(one.labels) or None,
-        origins=tuple(one.origins) or None,
-        session=name,
-        group=one.numbers[0],
-    )
