@@ -42,21 +42,13 @@ class BackendTokenizer(Tokenizer):
         self._backend.encode_special_tokens = True
         # Without a pre-tokenizer the library treats the whole text as one word; then each token is a unit.
         self._has_words = self._backend.pre_tokenizer is not None
-        self._space = space
+        self.space = space
         tokens = [""] * space.size
         for token, number in self._backend.get_vocab(with_added_tokens=True).items():
             tokens[number] = token
-        self._tokens = tuple(tokens)
+        self.tokens = tuple(tokens)
         self._alone: dict[int, bool] = {}
         self._is_blank = np.array([not self.surface(token) for token in range(space.size)], dtype=np.bool_)
-
-    @property
-    def space(self) -> TokenSpace:
-        return self._space
-
-    @property
-    def tokens(self) -> Sequence[str]:
-        return self._tokens
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
         """Encode texts in parallel threads; groups are word numbers, spans are characters of the raw text.
@@ -79,7 +71,7 @@ class BackendTokenizer(Tokenizer):
         """The backend with a further token for a gap, which takes spaces as the mask token does."""
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
         backend.encode_special_tokens = True
-        known = backend.get_added_tokens_decoder().get(self._space.mask)
+        known = backend.get_added_tokens_decoder().get(self.space.mask)
         sides = {"lstrip": known.lstrip, "rstrip": known.rstrip} if known is not None else {}
         backend.add_tokens([tokenizers.AddedToken(self.stand_in, normalized=False, **sides)])
         return backend
@@ -90,7 +82,7 @@ class BackendTokenizer(Tokenizer):
         """Our encodings, and those of the library; where a backend has further tokens, they are [MASK]."""
         found = (backend or self._backend).encode_batch(list(raws))
         ids, starts = _concatenate([one.ids for one in found])
-        ids[ids >= self._space.size] = self._space.mask
+        ids[ids >= self.space.size] = self.space.mask
         offsets = chain.from_iterable(chain.from_iterable(one.offsets for one in found))
         spans = np.fromiter(offsets, dtype=np.int32, count=2 * len(ids)).reshape(-1, 2)
         _trim(spans, raws, starts)
@@ -116,32 +108,32 @@ class BackendTokenizer(Tokenizer):
         else:
             offsets = np.repeat(starts[:-1], np.diff(starts))
             groups = np.arange(len(ids), dtype=np.int32) - offsets.astype(np.int32)
-        groups[self._space.is_special[ids]] = SPECIAL_GROUP
+        groups[self.space.is_special[ids]] = SPECIAL_GROUP
         return groups
 
     def unknown(self, raw: str) -> list[Unknown]:
         """The words that become the unknown token."""
         encoding = self.encode(raw)
         assert encoding.spans is not None
-        places = encoding.spans[encoding.ids == self._space.unk] if self._space.unk is not None else []
+        places = encoding.spans[encoding.ids == self.space.unk] if self.space.unk is not None else []
         return [Unknown(int(start), raw[start:end]) for start, end in places]
 
     def surface(self, token: int) -> str:
         """The id's text as decoded inside a sentence, outer spaces removed."""
-        if self._space.is_special[token]:
-            return self._tokens[token]
+        if self.space.is_special[token]:
+            return self.tokens[token]
         decoder = self._backend.decoder
-        text: str = decoder.decode([self._tokens[token]]) if decoder is not None else self._tokens[token]
+        text: str = decoder.decode([self.tokens[token]]) if decoder is not None else self.tokens[token]
         return text.strip().removeprefix("##")
 
     def spelling(self, tokens: Sequence[int]) -> str:
-        decoder, texts = self._backend.decoder, [self._tokens[token] for token in tokens]
+        decoder, texts = self._backend.decoder, [self.tokens[token] for token in tokens]
         text: str = "".join(texts) if decoder is None else decoder.decode(texts)
         return text.strip()
 
     def alone(self, token: int) -> str | None:
         """As of the base class: behind a word, its text is encoded as this id."""
-        if self._space.is_special[token]:
+        if self.space.is_special[token]:
             return None
         text = self.surface(token)
         if not self._has_words:

@@ -82,6 +82,7 @@ class Tokenizer(ABC):
     A subclass sets `name` and `unit`; `trainable` if its vocabulary is learnt, `closed` if a symbol outside
     the alphabet is an error rather than an unknown token; `augments` if a sequence has equivalent forms for
     training (the other strand of a genome); `two_strands` if each sequence has another strand (`mirrored`);
+    `single_tokens` if every unit is one token, so that counts of tokens say how frequent units are;
     `grows` if it can get ids for what later data have (`grown`);
     `stand_in`, what is written where a gap is (a unit of a closed alphabet); `sensitive_options`, options of
     `train` that keep rare items out of the vocabulary. A tokenizer of structured records overrides `reads`.
@@ -100,6 +101,7 @@ class Tokenizer(ABC):
     two_strands: ClassVar[bool] = False
     grows: ClassVar[bool] = False
     stand_in: ClassVar[str] = STAND_IN
+    single_tokens: ClassVar[bool] = False
     sensitive_options: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
@@ -107,20 +109,17 @@ class Tokenizer(ABC):
         """Whether it can encode this raw value: text, unless a subclass says otherwise."""
         return isinstance(raw, str)
 
-    @property
-    @abstractmethod
-    def space(self) -> TokenSpace:
-        """Size of the vocabulary and the special ids."""
+    space: TokenSpace
+    """Size of the vocabulary and the special ids."""
 
-    @property
-    @abstractmethod
-    def tokens(self) -> Sequence[str]:
-        """(V,) the vocabulary's string for each id."""
+    tokens: Sequence[str]
+    """(V,) the vocabulary's string for each id."""
 
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """The options it was constructed with, as plain values; saved with it."""
-        return {}
+    options: Mapping[str, Any] = {}
+    """The options it was constructed with, as plain values; saved with it."""
+
+    channels: Mapping[str, Mapping[str, Any]] = {}
+    """Name to kind of the further inputs in its encodings; see `seqmlm.engine.channels.Channel`."""
 
     @property
     def masking_facts(self) -> Mapping[str, Any]:
@@ -134,11 +133,6 @@ class Tokenizer(ABC):
     def unfamiliar(self) -> Sequence[int]:
         """Ids for items outside the vocabulary; a sequence of only these carries no information."""
         return () if self.space.unk is None else (self.space.unk,)
-
-    @property
-    def channels(self) -> Mapping[str, Mapping[str, Any]]:
-        """Name to kind of the further inputs in its encodings; see `seqmlm.engine.channels.Channel`."""
-        return {}
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -171,11 +165,6 @@ class Tokenizer(ABC):
     def units(self) -> Units:
         """How the field's units are hidden and read back from answers; here they are groups of tokens."""
         return Units(self.space)
-
-    @property
-    def single_tokens(self) -> bool:
-        """Whether every unit is one token, so that counts of tokens say how frequent units are."""
-        return False
 
     def unhidden(self, masker: type[Any]) -> str | None:
         """Why what a masker hides would still be seen, and what to use instead; None where it would not."""

@@ -36,6 +36,7 @@ class BaseTokenizer(NucleotideTokenizer):
     """
 
     name: ClassVar[str] = "base.v1"
+    single_tokens: ClassVar[bool] = True
     k: int = 1
     """Bases of a token, which stands at its first one; of several, those of neighbouring tokens overlap."""
 
@@ -55,10 +56,6 @@ class BaseTokenizer(NucleotideTokenizer):
     @property
     def units(self) -> Units:
         return Units(self.space, complement=self._complement)
-
-    @property
-    def single_tokens(self) -> bool:
-        return self.k == 1
 
     def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
         k, total = self.k, len(flat.codes)

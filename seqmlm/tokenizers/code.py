@@ -72,10 +72,7 @@ class CodeTokenizer(BpeTokenizer):
         self._evens = backend.normalizer is not None  # else its vocabulary was learnt from files as they are
         lex("", lexer)  # an unknown lexer fails here, not at the first text
         self._lexer: Lexer = lexer
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        return {"lexer": self._lexer}
+        self.options = {"lexer": lexer}
 
     @property
     def masking_facts(self) -> Mapping[str, Any]:

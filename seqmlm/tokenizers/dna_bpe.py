@@ -45,13 +45,9 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
     def __init__(self, merges: Sequence[tuple[str, str]], *, soft_mask_weight: float = 0.1) -> None:
         super().__init__(soft_mask_weight=soft_mask_weight)
         self.merges: Merges = [(a, b) for a, b in merges]
-        self._tokens = (*SPECIALS, *BASES, *(a + b for a, b in self.merges))
-        vocabulary = {token: number for number, token in enumerate(self._tokens)}
+        self.tokens = (*SPECIALS, *BASES, *(a + b for a, b in self.merges))
+        vocabulary = {token: number for number, token in enumerate(self.tokens)}
         self._backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=self.merges))
-
-    @property
-    def tokens(self) -> Sequence[str]:
-        return self._tokens
 
     @classmethod
     def train(
@@ -100,7 +96,7 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
 
     def _other_strand(self, ids: Ids) -> Ids | None:
         """The other strand, encoded again, if it has the same number of tokens."""
-        turned = reverse_complement("".join([self._tokens[token] for token in ids.tolist()]))
+        turned = reverse_complement("".join([self.tokens[token] for token in ids.tolist()]))
         found = self._backend.encode(turned).ids
         return np.array(found, dtype=np.int32) if len(found) == len(ids) else None
 

@@ -87,8 +87,11 @@ class EventsTokenizer(Tokenizer):
     def __init__(self, vocabulary: Vocabulary, options: EventOptions) -> None:
         self._vocabulary, self._options = vocabulary, options
         self._lexicon = Lexicon(vocabulary)
-        self._space = TokenSpace(
-            size=len(self._lexicon.tokens),
+        self.tokens = self._lexicon.tokens
+        self.options = {**asdict(options), "channels": list(options.channels)}
+        self.channels = {name: CHANNELS[name] for name in options.channels}
+        self.space = TokenSpace(
+            size=len(self.tokens),
             pad=PAD,
             unk=UNK,
             start=CLS,
@@ -127,22 +130,6 @@ class EventsTokenizer(Tokenizer):
     @classmethod
     def reads(cls, raw: Any) -> bool:
         return hasattr(raw, "events")
-
-    @property
-    def space(self) -> TokenSpace:
-        return self._space
-
-    @property
-    def tokens(self) -> Sequence[str]:
-        return self._lexicon.tokens
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        return {**asdict(self._options), "channels": list(self._options.channels)}
-
-    @property
-    def channels(self) -> Mapping[str, Mapping[str, Any]]:
-        return {name: CHANNELS[name] for name in self._options.channels}
 
     @property
     def masking_facts(self) -> Mapping[str, Any]:
@@ -215,8 +202,8 @@ class EventsTokenizer(Tokenizer):
             return [encoding]
         starts = visit_starts(encoding.ids)
         if not len(starts) or starts[0] > max_length // 2:
-            return windows(encoding, self._space, max_length)
-        return windows_at(encoding, self._space, max_length, starts)
+            return windows(encoding, self.space, max_length)
+        return windows_at(encoding, self.space, max_length, starts)
 
     def surface(self, token: int) -> str:
         """The code as the data has it, with `//Q7` for a value's bin."""

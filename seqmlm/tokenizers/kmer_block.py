@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -96,11 +96,7 @@ class KmerBlockTokenizer(SeveralBaseTokenizer):
         super().__init__(soft_mask_weight=soft_mask_weight)
         if not 2 <= k <= 8:
             raise UsageError(f"k must be between 2 and 8, not {k}")
-        self.k = k
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        return {"k": self.k, **super().options}
+        self.k, self.options = k, {"k": k, **self.options}
 
     @cached_property
     def tokens(self) -> Sequence[str]:  # type: ignore[override]

@@ -127,20 +127,22 @@ class TemplateTokenizer(Tokenizer):
         later: Self | None = None,
     ) -> None:
         self._options = options or TemplateOptions()
+        made = asdict(self._options)
+        self.options = {**made, "keep": list(made["keep"]), "mask": list(made["mask"])}
         self._values = LogValues(self._options.patterns, secrets=self._options.mask_secrets)
         self._templates, self._keys = templates, tuple(keys)
         known = (" ".join(templates[number]) for number in range(len(templates)))
         self._fields = fields
         told = () if fields is None else fields.templates
-        self._tokens = (*SPECIAL, NEW, *known, *self._keys, *told)
+        self.tokens = (*SPECIAL, NEW, *known, *self._keys, *told)
         first_key = _FIRST + len(templates)
         self._first_told = first_key + len(self._keys)
         self._key_ids = {key: first_key + number for number, key in enumerate(self._keys)}
-        self._later, self._shift = later, len(self._tokens) - _FIRST
+        self._later, self._shift = later, len(self.tokens) - _FIRST
         if later is not None:
-            self._tokens = (*self._tokens, *later._tokens[_FIRST:])
-        self._space = TokenSpace(
-            size=len(self._tokens),
+            self.tokens = (*self.tokens, *later.tokens[_FIRST:])
+        self.space = TokenSpace(
+            size=len(self.tokens),
             pad=_PAD,
             mask=_MASK,
             unk=None,
@@ -154,22 +156,8 @@ class TemplateTokenizer(Tokenizer):
         return are_lines(raw)
 
     @property
-    def space(self) -> TokenSpace:
-        return self._space
-
-    @property
     def unfamiliar(self) -> Sequence[int]:
         return (_NEW,)
-
-    @property
-    def tokens(self) -> Sequence[str]:
-        """(V,) templates as text, event ids as the file has them."""
-        return self._tokens
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        made = asdict(self._options)
-        return {**made, "keep": list(made["keep"]), "mask": list(made["mask"])}
 
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
         """Encode windows or sessions; groups are line numbers, spans lines of `"\\n".join(lines)`."""
@@ -316,7 +304,7 @@ class TemplateTokenizer(Tokenizer):
         Args:
             texts: windows and sessions, read once.
         """
-        most = self._options.max_templates - (len(self._tokens) - _FIRST)
+        most = self._options.max_templates - (len(self.tokens) - _FIRST)
         if most < 1:
             return self
         try:
@@ -381,7 +369,7 @@ class TemplateTokenizer(Tokenizer):
     def spell(self, raw: Any) -> str:
         """The lines as `hf` takes them: "E12" is the twelfth template or event id, `<NEW>` as named."""
         ids = self.encode(raw).ids[1:-1].tolist()
-        return " ".join(_spelled(self._tokens)[token] for token in ids)
+        return " ".join(_spelled(self.tokens)[token] for token in ids)
 
     def hf(self) -> PreTrainedTokenizerFast:
         """Equal ids for sequences as `spell` writes them; anything else is `<NEW>`.
@@ -390,7 +378,7 @@ class TemplateTokenizer(Tokenizer):
         """
         from seqmlm.tokenizers.fast import fast_template_tokenizer
 
-        return fast_template_tokenizer(_spelled(self._tokens))
+        return fast_template_tokenizer(_spelled(self.tokens))
 
     def _content(self) -> Any:
         return {

@@ -86,20 +86,14 @@ class LogWordTokenizer(WordPieceTokenizer):
         mask_secrets: bool = False,
     ) -> None:
         super().__init__(backend)
-        self._values, self._min_sessions = LogValues(patterns, secrets=mask_secrets), min_sessions
+        self._values = LogValues(patterns, secrets=mask_secrets)
+        named = {"patterns": self._values.patterns, "min_sessions": min_sessions}
+        self.options = {**named, "mask_secrets": mask_secrets}
         self._known: dict[str, _Part] = {}
 
     @classmethod
     def reads(cls, raw: Any) -> bool:
         return are_lines(raw)
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        return {
-            "patterns": self._values.patterns,
-            "min_sessions": self._min_sessions,
-            "mask_secrets": self._values.secrets,
-        }
 
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
         """Encode windows or sessions; groups number the words, spans are characters of the raw lines.

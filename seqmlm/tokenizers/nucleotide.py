@@ -14,7 +14,7 @@ All tokenizers hide a share of the *bases* and measure -log2 p of the true ones,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -92,6 +92,7 @@ class NucleotideTokenizer(Tokenizer):
         if not 0 <= soft_mask_weight <= 1:
             raise UsageError(f"soft_mask_weight must lie in [0, 1], not {soft_mask_weight}")
         self._weight = float(soft_mask_weight)
+        self.options = {"soft_mask_weight": self._weight}
         self._weights = np.ones(256, dtype=np.float32)
         self._weights[ord("a") : ord("z") + 1] = self._weight
 
@@ -101,7 +102,7 @@ class NucleotideTokenizer(Tokenizer):
         return ()
 
     @cached_property
-    def space(self) -> TokenSpace:
+    def space(self) -> TokenSpace:  # type: ignore[override]
         return TokenSpace(
             size=len(self.tokens),
             pad=PAD,
@@ -111,10 +112,6 @@ class NucleotideTokenizer(Tokenizer):
             end=SEP,
             special=tuple(range(FIRST)),
         )
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        return {"soft_mask_weight": self._weight}
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
         """Encode sequences; groups are the 0-based number of a token's first base, spans are its letters.

@@ -89,22 +89,13 @@ class ResidueTokenizer(Tokenizer):
     unit: ClassVar[str] = "residue"
     closed: ClassVar[bool] = True
     stand_in: ClassVar[str] = "A"
-
-    @property
-    def space(self) -> TokenSpace:
-        return SPACE
+    single_tokens: ClassVar[bool] = True
+    space = SPACE
+    tokens = TOKENS
 
     @property
     def units(self) -> Units:
         return ResidueUnits(SPACE)
-
-    @property
-    def single_tokens(self) -> bool:
-        return True
-
-    @property
-    def tokens(self) -> Sequence[str]:
-        return TOKENS
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
         """Encode proteins; groups are residue indices, gaps belong to no unit.

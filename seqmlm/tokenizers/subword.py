@@ -161,11 +161,7 @@ class SubwordTokenizer(BackendTokenizer):
         super().__init__(
             backend, TokenSpace(size=size, pad=0, unk=1, start=2, end=3, mask=4, special=(0, 1, 2, 3, 4))
         )
-        self._lowercase = lowercase
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        return {"lowercase": self._lowercase}
+        self.options = {"lowercase": lowercase}
 
     @classmethod
     def train(

@@ -11,7 +11,7 @@ others; `KmerSpan` masks all tokens of a span of bases alike.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -62,16 +62,13 @@ class KmerTokenizer(BaseTokenizer):
     """
 
     name: ClassVar[str] = "kmer.v1"
+    single_tokens: ClassVar[bool] = False
 
     def __init__(self, *, k: int = 6, soft_mask_weight: float = 0.1) -> None:
         super().__init__(soft_mask_weight=soft_mask_weight)
         if not 3 <= k <= 6:
             raise UsageError(f"k must be between 3 and 6, not {k}")
-        self.k = k
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        return {"k": self.k, **super().options}
+        self.k, self.options = k, {"k": k, **self.options}
 
     @cached_property
     def units(self) -> OverlappingUnits:  # type: ignore[override]
