@@ -360,6 +360,20 @@ def options_of(kind: type[Any], values: Mapping[str, Any], tokenizer: str) -> An
     return kind(**values)
 
 
+def kept_options(kind: type[Any], card: Mapping[str, Any], tokenizer: str) -> Any:
+    """Options as a tokenizer was stored with; one that is gone since is left out where it was off.
+
+    Raises:
+        UsageError: one that is gone since and was on: what the model sees would be something else.
+    """
+    known = {field.name for field in fields(kind)}
+    on = {name: value for name, value in card["options"].items() if name in known or value not in _OFF}
+    return options_of(kind, on, tokenizer)
+
+
+_OFF = (None, False, "none")
+
+
 def read_card(directory: Path, expected: str | None = None) -> dict[str, Any]:
     """The card `save` wrote: `name`, `options`, `fingerprint`.
 

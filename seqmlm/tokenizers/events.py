@@ -24,7 +24,7 @@ from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.windows import windows, windows_at
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.parsing import read_json
-from seqmlm.tokenizers.base import Tokenizer, options_of, read_card
+from seqmlm.tokenizers.base import Tokenizer, kept_options, options_of, read_card
 from seqmlm.tokenizers.events_history import History, is_birth
 from seqmlm.tokenizers.events_layout import (
     CLS,
@@ -250,7 +250,7 @@ class EventsTokenizer(Tokenizer):
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             what = type(error).__name__  # the error itself may quote a code of sensitive data
             raise StateError(f"{path} is not the vocabulary of an events tokenizer ({what})") from None
-        return cls(vocabulary, options_of(EventOptions, card["options"], cls.name))
+        return cls(vocabulary, kept_options(EventOptions, card, cls.name))
 
 
 VisitRule = Literal["auto", "id", "day", "gap"]

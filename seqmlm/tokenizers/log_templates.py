@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.parsing import read_json
-from seqmlm.tokenizers.base import Tokenizer, Unknown, options_of, read_card
+from seqmlm.tokenizers.base import Tokenizer, Unknown, kept_options, options_of, read_card
 from seqmlm.tokenizers.drain import Drain, DrainOptions, Tallies, Templates
 from seqmlm.tokenizers.log_fields import FieldCounts, Fields, Pairs, fields_of
 from seqmlm.tokenizers.log_values import (
@@ -406,7 +406,7 @@ class TemplateTokenizer(Tokenizer):
             content = read_json(directory / FILE)
             if content["format"] != _FORMAT:
                 raise ValueError(f"format {content['format']!r}; this version of seqmlm reads {_FORMAT}")
-            options = options_of(TemplateOptions, card["options"], cls.name)
+            options = kept_options(TemplateOptions, card, cls.name)
             return cls._of(content, options)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise StateError(f"{directory / FILE} cannot be read: {error}; train it again") from None

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.tokenizers.base import CARD
 from seqmlm.tokenizers.log_templates import FILE, NEW, SPECIAL, TemplateTokenizer
 from seqmlm.tokenizers.log_values import fresh_lines
 from seqmlm.tokenizers.log_words import LogWordTokenizer
@@ -209,6 +210,19 @@ def test_options_are_checked_and_sizes_kept():
         TemplateTokenizer.train(service(3), min_sessions=10)
     small = TemplateTokenizer.train(service(), vocabulary_size=7)
     assert small.tokens[5:] == ("request <NUM> from <IP>", "user <*> logged in")
+
+
+@pytest.mark.parametrize(("value", "loads"), [(None, True), (False, True), (0.9, False)])
+def test_an_option_that_is_gone_is_left_out_where_it_was_off(tokenizer, tmp_path, value, loads):
+    tokenizer.save(tmp_path)
+    card = json.loads((tmp_path / CARD).read_text())
+    card["options"]["gone"] = value
+    (tmp_path / CARD).write_text(json.dumps(card))
+    if loads:
+        assert TemplateTokenizer.load(tmp_path).options == tokenizer.options
+    else:
+        with pytest.raises(UsageError, match="has no option 'gone'"):
+            TemplateTokenizer.load(tmp_path)
 
 
 def test_the_fingerprint_follows_templates_and_options(tokenizer):
