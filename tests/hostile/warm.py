@@ -144,8 +144,8 @@ class Bench:
         if done.code:
             raise RuntimeError(f"{one.key}: the clean file ends with {done.code}: {done.err}")
         self.clean = rows
-        if one.command == "score" and summary["records"] != COUNT:
-            raise RuntimeError(f"{one.key}: {summary['records']} records of the clean file: {summary}")
+        if one.command == "score" and summary["items"] != COUNT:
+            raise RuntimeError(f"{one.key}: {summary['items']} records of the clean file: {summary}")
         _, self.packed, _ = self._score(path, folder, Case(path=path, packed=True))
 
     def _options(self, folder: Path) -> list[str]:
@@ -328,18 +328,18 @@ class Bench:
             yield "no summary"
             return
         if case.total is not None:
-            records, bad, told = summary["records"], summary["bad"], summary["problems"]
+            records, bad, told = summary["items"], summary["bad"], summary["notes"]
             noted = bad + sum(
                 count for reason, count in told.items() if reason.endswith(("left out", "skipped"))
             )
             # Where a record has several lines, a fault may cost one of them alone.
             lines = self.one.lines and records <= case.total <= records + sum(told.values())
             if case.total not in (records + bad, records + noted) and not lines:
-                yield f"{records} records and {bad} left out of {case.total}: {summary['problems']}"
-        if not summary["records"]:
-            yield f"exit 0 with no record: {summary['problems']}"
-        if case.most is not None and summary["records"] > case.most:
-            yield f"{summary['records']} records, though bytes that are no text leave at most {case.most}"
+                yield f"{records} records and {bad} left out of {case.total}: {summary['notes']}"
+        if not summary["items"]:
+            yield f"exit 0 with no record: {summary['notes']}"
+        if case.most is not None and summary["items"] > case.most:
+            yield f"{summary['items']} records, though bytes that are no text leave at most {case.most}"
         for row in rows:
             if row.get("score") is None and (row.get("units") or 0) > 1:  # one alone may have no context
                 yield f"a row without a score: {str(row)[:200]}"
