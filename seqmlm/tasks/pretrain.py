@@ -77,7 +77,7 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
         StateError: the name is taken, a checkpoint is corrupt, the disk is full, or the registry not ready.
         TrainingError: too many non-finite steps in a row, or out of memory at the smallest batch.
     """
-    began, workspace, processes = time.monotonic(), Workspace.locate(), Processes()
+    workspace, processes = Workspace.locate(), Processes()
     agreed = agreed_plan(request, workspace, processes)
     name, finished = agreed.name, agreed.directory / FINISHED
     limits = {limit: to_dict(agreed.config.train)[limit] for limit in LIMITS}
@@ -88,7 +88,7 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
                 console.message(f"run {name} is finished; raise its limit to train longer")
             return replace(done, is_main=processes.is_main)
         training = Pretraining(agreed, workspace, processes, console)
-        result = replace(training.result(), wall_seconds=time.monotonic() - began)
+        result = training.result()
         # What has its result is not opened again: killed before its run has ended, it would be RUNNING for
         # ever.
         if result.version is not None:
@@ -107,13 +107,13 @@ class Pretraining:
     """
 
     def __init__(self, agreed: Plan, workspace: Workspace, processes: Processes, console: Console) -> None:
-        began, self.processes, self.console = time.monotonic(), processes, console
+        self.began, self.processes, self.console = time.monotonic(), processes, console
         self.domain, data = plugins.domain(agreed.config.domain), agreed.config.data
         reader = CorpusReader(agreed.config, self.domain, workspace)
         self.corpus = corpus = reader.corpus(self.say)
         if data.calibration and self.domain.level(None).whole:
             self.say(few_held_out(corpus.held_out, agreed.name, sensitive=data.sensitive))
-        spent = float(processes.text_from_main(repr(time.monotonic() - began)))
+        spent = float(processes.text_from_main(repr(time.monotonic() - self.began)))
         plan = sized(agreed, corpus, processes, self.say, spent=spent)
         self.training = Training(plan.config, corpus, spent)
         self.training.check(processes.world)
@@ -213,7 +213,7 @@ class Pretraining:
             eval_bits_per_unit=values.get("eval/bits_per_unit"),
             unigram_bits_per_unit=values.get("eval/unigram_bits_per_unit"),
             tokens_per_second=outcome.tokens / outcome.seconds if outcome.seconds else 0.0,
-            wall_seconds=0.0,
+            wall_seconds=time.monotonic() - self.began,
             checkpoint=str(outcome.checkpoint) if outcome.checkpoint else None,
             signal=outcome.signal,
             is_main=is_main,
