@@ -35,6 +35,7 @@ class ReviewConfig(ScoreConfig):
 
     Args:
         paths: folder of source code, or files of it.
+        out: write the rows to this file instead of stdout: .jsonl, .csv or .parquet.
         since: REV: only lines changed since this git revision, of one folder.
         diff: FILE: only lines changed by this unified diff, applied or not.
         sarif: FILE: write the alarms to this SARIF 2.1.0 file as well; needs --fpr.

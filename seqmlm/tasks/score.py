@@ -45,9 +45,6 @@ class Score(Task[ScoreConfig, Encoded]):
     Example: seqmlm score genome new.fa --out new.bedgraph
 
     Example: tail -F app.log | seqmlm score app - --max-latency 1s --fpr 0.001 --set alarms_only=true
-
-    Commits are about half a minute of work apart: each costs two syncs of the disk, and the scores that were
-    remembered (`Session.forget`).
     """
 
     Config = ScoreConfig
@@ -92,6 +89,8 @@ class Score(Task[ScoreConfig, Encoded]):
         return self._budget.share(item)
 
     def due(self) -> bool:
+        """About every half minute of work: a commit costs two syncs of the disk, and the scores that were
+        remembered (`Session.forget`)."""
         due = self.session.forward_tokens >= self._budget.commit_interval
         due = due or self._uncommitted >= COMMIT_RECORDS
         if due:
