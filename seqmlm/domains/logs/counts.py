@@ -7,6 +7,7 @@ forgotten.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
@@ -336,11 +337,9 @@ class LogCounting:
     def __init__(self, least: int = 1) -> None:
         self._least = least
         self._numbers: dict[int, int] = {}
-        self._lines: list[int] = []
-        self._records: list[int] = []
-        self._pairs: dict[tuple[int, int], int] = {}
-        self._vectors: dict[bytes, int] = {}
-        self._lengths: dict[int, int] = {}
+        self._lines, self._records, self._lengths = Counter[int](), Counter[int](), Counter[int]()
+        self._pairs = Counter[tuple[int, int]]()
+        self._vectors = Counter[bytes]()
         self._total = 0
 
     def add(self, lines: Lines) -> None:
@@ -351,15 +350,13 @@ class LogCounting:
             return
         events = self._numbered(lines.keys)
         counts = multisets(lines, events, len(self._numbers))
-        for event, number in zip(*map(np.ndarray.tolist, _tally(events)), strict=True):
-            self._lines[event] += number
-        for event, number in zip(*map(np.ndarray.tolist, _tally(counts.indices)), strict=True):
-            self._records[event] += number
-        for row in range(len(lines)):
-            name = row_name(counts, row)
-            self._vectors[name] = self._vectors.get(name, 0) + 1
-        for length, number in zip(*map(np.ndarray.tolist, _tally(lines.counts)), strict=True):
-            self._lengths[length] = self._lengths.get(length, 0) + number
+        for tally, values in (
+            (self._lines, events),
+            (self._records, counts.indices),
+            (self._lengths, lines.counts),
+        ):
+            tally.update(values.tolist())
+        self._vectors.update(row_name(counts, row) for row in range(len(lines)))
         self._add_pairs(lines, events)
         self._total += len(lines)
         _forget(self._vectors, 2 * VECTORS)
@@ -368,12 +365,8 @@ class LogCounting:
     def _numbered(self, keys: Longs) -> Longs:
         """(N,) the number of each line's event; new ones get the next."""
         distinct, inverse = np.unique(keys, return_inverse=True)
-        for key in distinct.tolist():
-            if key not in self._numbers:
-                self._numbers[key] = len(self._numbers)
-                self._lines.append(0)
-                self._records.append(0)
-        return np.array([self._numbers[key] for key in distinct.tolist()], dtype=np.int64)[inverse]
+        numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in distinct.tolist()]
+        return np.array(numbers, dtype=np.int64)[inverse]
 
     def _add_pairs(self, lines: Lines, events: Longs) -> None:
         """Count what follows what; -1 stands for the ends of a record."""
@@ -381,9 +374,7 @@ class LogCounting:
         last = lines.offsets[1:] + np.arange(len(lines))
         second[np.delete(np.arange(len(second)), last)] = events
         first = np.concatenate([[-1], second[:-1]])
-        pairs, number = np.unique(np.stack([first, second]), axis=1, return_counts=True)
-        for a, b, times in zip(*pairs.tolist(), number.tolist(), strict=True):
-            self._pairs[a, b] = self._pairs.get((a, b), 0) + times
+        self._pairs.update(zip(first.tolist(), second.tolist(), strict=True))
 
     def counts(self, new: int = -1) -> LogCounts:
         """What was gathered.
@@ -400,7 +391,7 @@ class LogCounting:
                 remedy="train on logs with lines in them",
             )
         keys = np.fromiter(self._numbers, dtype=np.int64, count=len(self._numbers))
-        lines, records = np.array(self._lines), np.array(self._records)
+        lines, records = (np.array([one[n] for n in range(len(keys))]) for one in (self._lines, self._records))
         kept = np.sort(np.argsort(-lines, kind="stable")[:EVENTS])
         kept = kept[records[kept] >= self._least]
         order = kept[np.argsort(keys[kept])]
@@ -435,8 +426,7 @@ class LogCounting:
 
     def _renamed_vectors(self, renamed: Longs, size: int) -> tuple[Longs, Longs, Longs]:
         """Rows of the vectors kept, most frequent first, without events that are not known."""
-        found = [(name, times) for name, times in self._vectors.items() if times >= self._least]
-        found = sorted(found, key=lambda one: -one[1])[:VECTORS]
+        found = [one for one in self._vectors.most_common(VECTORS) if one[1] >= self._least]
         indptr, columns, values = [0], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for name, _ in found:
             column, value = np.frombuffer(name, dtype=np.int64).reshape(2, -1)
@@ -480,14 +470,9 @@ def _batches(encodings: Iterable[Encoding]) -> Iterator[list[Encoding]]:
         yield some
 
 
-def _tally(values: Longs) -> tuple[Longs, Longs]:
-    found, number = np.unique(values, return_counts=True)
-    return found, number
-
-
-def _forget(tallies: dict[bytes, int] | dict[tuple[int, int], int], most: int) -> None:
+def _forget(tallies: Counter[Any], most: int) -> None:
     """Keep the commoner half of more than `most`; of equals the earlier."""
     if len(tallies) > most:
-        kept = sorted(tallies.items(), key=lambda one: -one[1])[: most // 2]  # type: ignore[arg-type]
+        kept = dict(tallies.most_common(most // 2))
         tallies.clear()
-        tallies.update(kept)  # type: ignore[arg-type]
+        tallies.update(kept)
