@@ -391,7 +391,9 @@ class LogCounting:
                 remedy="train on logs with lines in them",
             )
         keys = np.fromiter(self._numbers, dtype=np.int64, count=len(self._numbers))
-        lines, records = (np.array([one[n] for n in range(len(keys))]) for one in (self._lines, self._records))
+        lines, records = (
+            np.array([one[n] for n in range(len(keys))]) for one in (self._lines, self._records)
+        )
         kept = np.sort(np.argsort(-lines, kind="stable")[:EVENTS])
         kept = kept[records[kept] >= self._least]
         order = kept[np.argsort(keys[kept])]

@@ -1,7 +1,7 @@
 """From the bytes of a log to events: lines in batches, messages with times, and what a record is.
 
-Everything is done with whole lists, so that later steps run in C. A live input has pauses, which pass
-through all steps as empty batches: then every step hands on what it keeps.
+A live input has pauses, which pass through all steps as empty batches: then every step hands on what it
+keeps.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from math import isnan
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from seqmlm.data.files import blocks, live_of, memory_of, too_long
 from seqmlm.data.lines import lines, lines_and_pauses
@@ -201,32 +201,33 @@ CONTINUED_LINES = 2000
 Continues = Callable[[str], bool]
 
 
-@dataclass(slots=True, kw_only=True)
-class Events:
-    """Some events of a log, in its order; the columns have equal lengths. No events are a pause (`Lines`).
+class Event(NamedTuple):
+    """One event of a log.
 
-    Args:
-        numbers: 1-based line each begins on.
-        messages: what it says, without the header.
-        times: seconds since 1970-01-01 UTC, not a number where unknown; None where the format has none.
-        sessions: ids of the sessions it belongs to; None where the format names none.
-        labels: what the file calls it ("-" and an alert in BGL); None where it does not.
-        origins: what it says of where it comes from; None where the format says nothing.
-        heads: False where the line has no header and so may continue the one before; None: all have.
-        whole: the lines with their headers, for what is searched in them.
+    number: 1-based line it begins on.
+    message: what it says, without the header.
+    time: seconds since 1970-01-01 UTC, not a number where unknown; None where the format has none.
+    label: what the file calls it ("-" and an alert in BGL); None where it does not.
+    origin: what it says of where it comes from; None where the format says nothing.
+    sessions: ids of the sessions it belongs to; None where the format names none.
+    head: False where the line has no header and so may continue the one before.
+    whole: the line with its header, for what is searched in it.
+    more: its message goes on in that of the next event, as a container runtime cuts it.
     """
 
-    numbers: list[int]
-    messages: list[str]
-    times: list[float] | None = None
-    sessions: list[tuple[str, ...]] | None = None
-    labels: list[str] | None = None
-    origins: list[Origin] | None = None
-    heads: list[bool] | None = None
-    whole: list[str] = field(default_factory=list)
+    number: int
+    message: str
+    time: float | None = None
+    label: str | None = None
+    origin: Origin | None = None
+    sessions: tuple[str, ...] | None = None
+    head: bool = True
+    whole: str = ""
+    more: bool = False
 
-    def __len__(self) -> int:
-        return len(self.messages)
+
+Events = list[Event]
+"""Some events, in the order of the log; none at all are a pause (`Lines`)."""
 
 
 def joined(
@@ -243,37 +244,27 @@ def joined(
     if continues is None:
         yield from batches
         return
-    held: Events | None = None
+    held: Events = []
     for batch in batches:
-        if not len(batch):
-            yield from [batch] if held is None else [held, batch]
-            held = None
+        if not batch:
+            yield from [held, batch] if held else [batch]
+            held = []
             continue
-        heads = batch.heads or []
-        if begins is not None:
-            heads = [begins.match(text) is not None for text in batch.whole]
-        starts = _starts(batch, heads, continues, held is not None)
-        if held is not None:
-            batch, starts = _glue(held, batch), [0, *(row + 1 for row in starts)]
+        heads = [one.head if begins is None else begins.match(one.whole) is not None for one in batch]
+        starts = [
+            row
+            for row, (head, one) in enumerate(zip(heads, batch, strict=True), len(held))
+            if head or not row or not continues(one.message)  # the very first line continues nothing
+        ]
+        if held:
+            batch, starts = held + batch, [0, *starts]
         if len(starts) < len(batch):
             batch = _merged(batch, starts, problems)
-        whole, held = _cut(batch, len(batch) - 1)
-        if len(whole):
-            yield whole
-    if held is not None:
+        held = batch[-1:]
+        if len(batch) > 1:
+            yield batch[:-1]
+    if held:
         yield held
-
-
-def _starts(batch: Events, heads: list[bool], continues: Continues, waiting: bool) -> list[int]:
-    """Rows that begin a message."""
-    if all(heads):
-        return list(range(len(heads)))
-    first = 0 if waiting else 1  # nothing is there that the very first line could continue
-    return [
-        row
-        for row, (head, message) in enumerate(zip(heads, batch.messages, strict=True))
-        if head or row < first or not continues(message)
-    ]
 
 
 def _merged(batch: Events, starts: list[int], problems: Problems) -> Events:
@@ -281,46 +272,44 @@ def _merged(batch: Events, starts: list[int], problems: Problems) -> Events:
     cuts: list[int] = []
     for start, end in zip(starts, [*starts[1:], len(batch)], strict=True):
         # A message that waited for this batch has many lines already: its own line ends count.
-        rows = max(1, CONTINUED_LINES - batch.messages[start].count("\n"))
+        rows = max(1, CONTINUED_LINES - batch[start].message.count("\n"))
         cuts.append(start)
         if end - start > rows:
             problems.note("a message was cut: too many lines without a header")
             cuts += range(start + rows, end, CONTINUED_LINES)
-    ends = [*cuts[1:], len(batch)]
-    joints = list(zip(cuts, ends, strict=True))
-    return replace(
-        chosen(batch, cuts),
-        messages=[_join(batch.messages, a, b) for a, b in joints],
-        whole=[_join(batch.whole, a, b) for a, b in joints],
-    )
+    return [_one(batch[a:b]) for a, b in zip(cuts, [*cuts[1:], len(batch)], strict=True)]
 
 
-def _join(texts: list[str], start: int, end: int) -> str:
-    return texts[start] if end == start + 1 else "\n".join(t for t in texts[start:end] if t)
+def _one(lines: Events) -> Event:
+    """The lines of one message as one event."""
+    if len(lines) == 1:
+        return lines[0]
+    message = "\n".join(one.message for one in lines if one.message)
+    whole = "\n".join(one.whole for one in lines if one.whole)
+    return lines[0]._replace(message=message, whole=whole)
 
 
-def unsplit(batches: Iterator[tuple[Events, list[bool]]]) -> Iterator[Events]:
-    """Put together messages that a container runtime has cut; True marks a part that another follows."""
-    held: Events | None = None
-    for batch, more in batches:
-        if not len(batch):
-            yield batch  # what follows a part will come, however late
-            continue
-        flags = more
-        if held is not None:
-            batch, flags, held = _glue(held, batch), [True, *more], None
-        if any(flags):
-            # Where a part ends the batch, it waits with all its parts for the rest.
-            starts = [row for row in range(len(batch)) if not row or not flags[row - 1]]
-            ends = [*starts[1:], len(batch)]
-            messages = ["".join(batch.messages[a:b]) for a, b in zip(starts, ends, strict=True)]
-            batch = replace(chosen(batch, starts), messages=messages, whole=messages)
-        if flags and flags[-1]:
-            batch, held = _cut(batch, len(batch) - 1)
-        if len(batch):
-            yield batch
-    if held is not None:
-        yield held
+def unsplit(batches: Iterator[Events]) -> Iterator[Events]:
+    """Put together messages that a container runtime has cut; what follows a part comes, however late."""
+    parts: Events = []
+    for batch in batches:
+        found: Events = []
+        for event in batch:
+            parts.append(event)
+            if not event.more:
+                found.append(_unsplit(parts))
+                parts = []
+        if found or not batch:
+            yield found
+    if parts:
+        yield [_unsplit(parts)]
+
+
+def _unsplit(parts: Events) -> Event:
+    if len(parts) == 1:
+        return parts[0]
+    message = "".join(part.message for part in parts)
+    return parts[0]._replace(message=message, whole=message)
 
 
 def filled(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
@@ -332,55 +321,23 @@ def filled(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
     """
     last = NAN
     for batch in batches:
-        if not len(batch):
+        if not batch:
             yield batch
             continue
-        keep = [bool(m) and not m.isspace() for m in batch.messages]
-        if not all(keep):
-            dated = [not wanted and not isnan(t) for wanted, t in zip(keep, batch.times or (), strict=False)]
-            problems.note("a line without a message, left out", sum(dated))
-            batch = chosen(batch, [row for row, wanted in enumerate(keep) if wanted])
-        times = batch.times
-        if times and any(map(isnan, times)):
-            unread = sum(map(isnan, times))
-            last = next((t for t in times if not isnan(t)), NAN) if isnan(last) else last
-            for row, value in enumerate(times):
-                times[row] = last = last if isnan(value) else value
-            problems.note("an event without a time that can be read has that of its neighbour", unread)
-        if times:
-            last = times[-1]
-        if len(batch):
-            yield batch
-
-
-def chosen(events: Events, rows: list[int]) -> Events:
-    """Some of the events."""
-    columns = _columns(events)
-    return _made({n: None if v is None else [v[r] for r in rows] for n, v in columns.items()})
-
-
-def _glue(first: Events, second: Events) -> Events:
-    ends = _columns(second)
-    pairs = {n: (v, ends[n]) for n, v in _columns(first).items()}
-    return _made({n: None if a is None or b is None else a + b for n, (a, b) in pairs.items()})
-
-
-def _cut(events: Events, at: int) -> tuple[Events, Events | None]:
-    """The events before `at`, and those from there on, if any."""
-    columns = _columns(events)
-    before, after = (
-        _made({n: None if v is None else v[part] for n, v in columns.items()})
-        for part in (slice(0, at), slice(at, None))
-    )
-    return before, after if len(after) else None
-
-
-def _columns(events: Events) -> dict[str, Any]:
-    return {name: getattr(events, name) for name in _NAMES}
-
-
-def _made(columns: dict[str, Any]) -> Events:
-    return Events(**columns)
-
-
-_NAMES = tuple(one.name for one in fields(Events))
+        events = [one for one in batch if one.message and not one.message.isspace()]
+        if len(events) < len(batch):
+            times = (one.time for one in batch if not one.message or one.message.isspace())
+            dated = sum(time is not None and not isnan(time) for time in times)
+            problems.note("a line without a message, left out", dated)
+        unread = [row for row, one in enumerate(events) if one.time is not None and isnan(one.time)]
+        if unread:
+            if isnan(last):
+                known = (one.time for one in events if one.time is not None and not isnan(one.time))
+                last = next(known, NAN)
+            for row in unread:
+                before = events[row - 1].time if row else last
+                events[row] = events[row]._replace(time=before)
+            problems.note("an event without a time that can be read has that of its neighbour", len(unread))
+        if events:
+            last = NAN if events[-1].time is None else events[-1].time
+            yield events

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 
 from seqmlm.data.timestamps import Clock
-from seqmlm.domains.logs.readers.events import Events, Lines
+from seqmlm.domains.logs.readers.events import Event, Events, Lines
 from seqmlm.domains.logs.readers.origins import of_headers
 
 _LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERR(?:OR)?|CRIT(?:ICAL)?|FATAL|SEVERE|ALERT|EMERG)"
@@ -125,32 +126,36 @@ def parsed(name: str | None, batches: Iterator[Lines], clock: Clock, keep_header
     """
     if name is None:
         for numbers, texts in batches:
-            yield Events(numbers=numbers, messages=texts, heads=[False] * len(texts), whole=texts)
+            yield [Event(n, text, head=False, whole=text) for n, text in zip(numbers, texts, strict=True)]
         return
-    header = HEADERS[name]
+    header, nothing = HEADERS[name], repeat(None)
     for numbers, texts in batches:
         if not texts:
-            yield Events(numbers=[], messages=[])
+            yield []
             continue
         every = list(zip(*header.pattern.findall("\n".join(texts)), strict=True))
         named = {name: every[number - 1] for name, number in header.pattern.groupindex.items()}
         columns = [one for number, one in enumerate(every, 1) if number not in header.named]
-        labels = list(columns.pop(0)) if header.label else None
+        labels = columns.pop(0) if header.label else nothing
         seconds, fractions, zones, messages = columns
-        yield Events(
-            numbers=numbers,
-            messages=texts if keep_header else list(messages),
-            times=_times(seconds, fractions, zones, clock),
-            labels=labels,
-            origins=of_headers(named, len(texts)),
-            heads=list(map(bool, seconds)),
-            whole=texts,
+        yield list(
+            map(
+                Event,
+                numbers,
+                texts if keep_header else messages,
+                _times(seconds, fractions, zones, clock),
+                labels,
+                of_headers(named, len(texts)) or nothing,
+                nothing,
+                map(bool, seconds),
+                texts,
+            )
         )
 
 
-def is_part(events: Events) -> list[bool]:
-    """Whether a line of a container runtime (CRI) is part of a longer one that the next line goes on with."""
-    return [_PART.match(text) is not None for text in events.whole]
+def of_runtime(event: Event) -> Event:
+    """A line of a container runtime (CRI), which has the runtime's header and perhaps one of a program."""
+    return event._replace(head=False, more=_PART.match(event.whole) is not None)
 
 
 def _times(

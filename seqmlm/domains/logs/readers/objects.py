@@ -21,8 +21,8 @@ from seqmlm.data.readers.tables import (
     too_few_fields,
 )
 from seqmlm.data.timestamps import NAN, Clock, epoch
-from seqmlm.domains.logs.readers.events import Events, Lines, batched
-from seqmlm.domains.logs.readers.origins import NOTHING, reading
+from seqmlm.domains.logs.readers.events import Event, Events, Lines, batched
+from seqmlm.domains.logs.readers.origins import NOTHING, Origin, reading
 from seqmlm.errors import DataError
 
 MESSAGE = ("message", "content", "msg", "log", "text", "@message", "body", "event")
@@ -136,66 +136,57 @@ def is_container(row: dict[str, Any]) -> bool:
 
 def docker(
     batches: Iterator[list[ObjectRow]], clock: Clock, source: str, problems: Problems
-) -> Iterator[tuple[Events, list[bool]]]:
-    """What a container wrote, line by line, and which are parts of a longer one (no line end).
-
-    Objects without a message go to `problems`.
-    """
+) -> Iterator[Events]:
+    """What a container wrote, line by line; one without a line end goes on. Objects without a message go to
+    `problems`."""
     for rows in batches:
-        kept, texts = _with_message(rows, "log", source, problems)
-        if rows and not kept:
-            continue
-        messages = [text.rstrip("\r\n") for text in texts]
-        events = Events(
-            numbers=[number for number, _ in kept],
-            messages=messages,
-            times=[read_time(row.get("time"), clock) for _, row in kept],
-            heads=[False] * len(kept),
-            whole=messages,
-        )
-        yield events, [bool(text) and not text.endswith("\n") for text in texts]
+        events: Events = []
+        for (number, row), text in _with_message(rows, "log", source, problems):
+            message, time = text.rstrip("\r\n"), read_time(row.get("time"), clock)
+            more = bool(text) and not text.endswith("\n")
+            events.append(Event(number, message, time, head=False, whole=message, more=more))
+        if events or not rows:
+            yield events
 
 
 def events_of(
     batches: Iterator[list[ObjectRow]], found: Found, clock: Clock, source: str, problems: Problems
 ) -> Iterator[Events]:
     """Objects as events, a message each; objects without a message go to `problems`."""
-    name = found.message
-    assert name is not None
+    assert found.message is not None
     for rows in batches:
-        if not rows:
-            yield Events(numbers=[], messages=[])
-            continue
-        kept, messages = _with_message(rows, name, source, problems)
-        if not kept:
-            continue
-        values = [row for _, row in kept]
-        origin = reading(name for row in values for name in row)
-        yield Events(
-            numbers=[number for number, _ in kept],
-            messages=messages,
-            origins=[NOTHING if origin is None else origin(row) for row in values],
-            times=[_time(row, found.times, clock) for row in values] if found.times else None,
-            sessions=None if found.session is None else [_ids(row.get(found.session)) for row in values],
-            labels=None if found.label is None else [str(row.get(found.label)) for row in values],
-            whole=messages,
-        )
+        kept = list(_with_message(rows, found.message, source, problems))
+        origin = reading(name for (_, row), _ in kept for name in row)
+        if kept or not rows:
+            yield [
+                _event(one, text, found, clock, NOTHING if origin is None else origin(one[1]))
+                for one, text in kept
+            ]
+
+
+def _event(numbered: ObjectRow, text: str, found: Found, clock: Clock, origin: Origin | None) -> Event:
+    number, row = numbered
+    return Event(
+        number,
+        text,
+        _time(row, found.times, clock) if found.times else None,
+        None if found.label is None else str(row.get(found.label)),
+        origin,
+        None if found.session is None else _ids(row.get(found.session)),
+        whole=text,
+    )
 
 
 def _with_message(
     rows: list[ObjectRow], name: str, source: str, problems: Problems
-) -> tuple[list[ObjectRow], list[str]]:
-    """The objects that have a message, and their messages; the others go to `problems`."""
-    kept: list[ObjectRow] = []
-    messages: list[str] = []
+) -> Iterator[tuple[ObjectRow, str]]:
+    """The objects that have a message, each with it; the others go to `problems`."""
     for number, row in rows:
         text = message_of(row.get(name))
         if text is None:
             problems.bad(no_message(name, source, number), json.dumps(row, ensure_ascii=False))
-            continue
-        kept.append((number, row))
-        messages.append(text)
-    return kept, messages
+        else:
+            yield (number, row), text
 
 
 def message_of(value: Any) -> str | None:
@@ -238,18 +229,9 @@ def without_message(rows: list[ObjectRow], wanted: Fields) -> bool:
 def whole_events(batches: Iterator[list[ObjectRow]], wanted: Fields, clock: Clock) -> Iterator[Events]:
     """Objects as events whose message is the object itself, as JSON."""
     for rows in batches:
-        names = list(dict.fromkeys(name for _, row in rows for name in row))
-        found = wanted.among(names)
-        values = [row for _, row in rows]
-        texts = [json.dumps(row, ensure_ascii=False) for row in values]
-        yield Events(
-            numbers=[number for number, _ in rows],
-            messages=texts,
-            times=[_time(row, found.times or ("time",), clock) for row in values],
-            sessions=None if wanted.session is None else [_ids(row.get(wanted.session)) for row in values],
-            labels=None if wanted.label is None else [str(row.get(wanted.label)) for row in values],
-            whole=texts,
-        )
+        times = wanted.among(list(dict.fromkeys(name for _, row in rows for name in row))).times
+        found = Found(message=None, times=times or ("time",), session=wanted.session, label=wanted.label)
+        yield [_event(one, json.dumps(one[1], ensure_ascii=False), found, clock, None) for one in rows]
 
 
 def is_session(row: dict[str, Any], name: str) -> bool:
@@ -355,26 +337,18 @@ class Table:
         times = [at[name] for name in self.found.times]
         origin = reading(self.names)
         for rows in self.batches():
-            if not rows:
-                yield Events(numbers=[], messages=[])
-                continue
-            numbers, values = zip(*rows, strict=True)
-            columns = list(zip(*(row[: len(self.names)] for row in values), strict=True))
-            messages = list(columns[message])
-            yield Events(
-                numbers=list(numbers),
-                messages=messages,
-                times=[clock[" ".join(parts)] for parts in zip(*(columns[i] for i in times), strict=True)]
-                if times
-                else None,
-                sessions=None if session is None else [_ids(value) for value in columns[session]],
-                labels=None if label is None else list(columns[label]),
-                origins=[
-                    NOTHING if origin is None else origin(dict(zip(self.names, row, strict=False)))
-                    for row in values
-                ],
-                whole=messages,
-            )
+            yield [
+                Event(
+                    line,
+                    row[message],
+                    clock[" ".join(row[i] for i in times)] if times else None,
+                    None if label is None else row[label],
+                    NOTHING if origin is None else origin(dict(zip(self.names, row, strict=False))),
+                    None if session is None else _ids(row[session]),
+                    whole=row[message],
+                )
+                for line, row in rows
+            ]
 
 
 def _divided(numbered: Iterator[tuple[int, str]]) -> Iterator[TableRow | None]:

@@ -154,8 +154,7 @@ class Reading:
             header = None if kind == "plain" else kind
             events = headers.parsed(header, batches, self._clock, self._asked.keep_header)
             if kind == "cri":  # every line of a trace has the runtime's header
-                bare = (replace(batch, heads=[False] * len(batch)) for batch in events)
-                events = unsplit((batch, headers.is_part(batch)) for batch in bare)
+                events = unsplit(list(map(headers.of_runtime, batch)) for batch in events)
             yield from self._events(joined(events, *self._continues(kind), self._problems))
 
     def _continues(self, kind: str) -> tuple[Continues | None, re.Pattern[str] | None]:
@@ -174,7 +173,7 @@ class Reading:
     def _events(self, events: Iterator[Events]) -> Iterator[Record]:
         """Events to records: sessions or windows."""
         events = filled(events, self._problems)
-        first = next((batch for batch in events if len(batch)), None)
+        first = next(filter(None, events), None)
         if first is None:
             return
         events = chain([first], events)
@@ -208,9 +207,9 @@ class Reading:
             return ids_by(pattern_of(choice))
         if choice == "none" or (self._asked.windowed and self._asked.fields.session is None):
             return None
-        if first.sessions is not None:
+        if first[0].sessions is not None:
             asked = self._asked.fields.session is not None
-            return named_ids if asked or recurring(first.sessions) else None
+            return named_ids if asked or recurring([one.sessions or () for one in first]) else None
         pattern = usual_pattern(first)
         return None if pattern is None else ids_by(pattern)
 

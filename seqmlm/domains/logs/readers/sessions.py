@@ -20,7 +20,7 @@ from seqmlm.data.files import Memory
 from seqmlm.data.problems import Problems
 from seqmlm.data.splits import hash64
 from seqmlm.data.timestamps import NAN, duration
-from seqmlm.domains.logs.readers.events import Events, chosen
+from seqmlm.domains.logs.readers.events import Event, Events
 from seqmlm.domains.logs.readers.origins import Origin
 from seqmlm.errors import DataError, UsageError
 
@@ -55,12 +55,12 @@ class Piece:
 
     @classmethod
     def of(cls, lines: Sequence[Line], session: str | None, group: int) -> Piece:
-        """A piece of some lines, as `lines_of` gives them."""
+        """A piece of some lines."""
         numbers, messages, times, labels, origins = zip(*lines, strict=True)
         return cls(
             numbers=numbers,
             messages=messages,
-            times=None if isnan(times[0]) else times,
+            times=None if times[0] is None or isnan(times[0]) else times,
             labels=None if labels[0] is None else labels,
             origins=None if origins[0] is None else origins,
             session=session,
@@ -68,15 +68,8 @@ class Piece:
         )
 
 
-Line = tuple[int, str, float, str | None, Origin | None]
-"""Number, message, time (not a number where unknown), label and origin of a line."""
-
-
-def lines_of(events: Events) -> Iterator[Line]:
-    """The lines of some events."""
-    nothing: list[None] = [None] * len(events)
-    times, labels, origins = events.times or [NAN] * len(events), events.labels or nothing, events.origins
-    return zip(events.numbers, events.messages, times, labels, origins or nothing, strict=True)
+Line = tuple[int, str, float | None, str | None, Origin | None]
+"""Number, message, time, label and origin of an event: what waits of it until its piece is whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,16 +128,17 @@ def windows(
     if memory is not None:
         memory.held = lambda: {REST: [line[0] for line in held.lines]} if held.lines else {}
     for batch in events:
-        if not len(batch):
+        if not batch:
             number, last, begin = held.over(window, time.monotonic())
             yield from held.cut(window, last, number)
             held.drop(begin)
             continue
-        if window.by_time and (batch.times is None or isnan(batch.times[0])):
+        time_known = batch and batch[0].time is not None and not isnan(batch[0].time)
+        if window.by_time and not time_known:
             raise DataError(
                 "windows by time need lines with times",
                 source=source,
-                line=batch.numbers[0],
+                line=batch[0].number,
                 remedy="give the window as a number of lines, or name the format or field of the time",
             )
         held.add(batch)
@@ -168,13 +162,14 @@ class _Held:
         self.late = 0
 
     def add(self, batch: Events) -> None:
-        if batch.times is not None:
-            last = [line[2] for line in self.lines[-1:]] or batch.times[:1]
-            self.late += sum(map(lt, batch.times, [*last, *batch.times]))
+        times = [one.time for one in batch if one.time is not None]
+        if times:
+            last = [line[2] or 0.0 for line in self.lines[-1:]] or times[:1]
+            self.late += sum(map(lt, times, [*last, *times]))
             before = self._order[-1:]
-            self._order += list(accumulate([*before, *batch.times], max))[len(before) :]
+            self._order += list(accumulate([*before, *times], max))[len(before) :]
             self._came = time.monotonic()
-        self.lines += lines_of(batch)
+        self.lines += [one[:5] for one in batch]
 
     def end(self, window: Window) -> int | None:
         """Lines of the first stretch, if it is whole."""
@@ -227,7 +222,7 @@ class _Held:
 
 # Sessions
 
-Ids = Callable[[Events], Sequence[Sequence[str]]]
+Ids = Callable[[Event], Sequence[str]]
 
 REST = ""
 """What the lines of no session are called among the lines that wait; no session has such an id."""
@@ -261,7 +256,7 @@ def pattern_of(session: str) -> re.Pattern[str]:
 
 def usual_pattern(first: Events) -> re.Pattern[str] | None:
     """The usual form of ids that three quarters of these lines have, if any, with four lines an id."""
-    texts = first.whole[:_LOOKED_AT]
+    texts = [one.whole for one in first[:_LOOKED_AT]]
     for expression in _USUAL:
         pattern = re.compile(expression)
         if recurring([set(pattern.findall(text)) for text in texts], _LINES_EACH):
@@ -277,12 +272,12 @@ def recurring(found: Sequence[Collection[str]], lines_each: int = 2) -> bool:
 
 
 def ids_by(pattern: re.Pattern[str]) -> Ids:
-    """The ids of events by an expression, searched in the whole lines; an id counts once a line."""
+    """The ids of an event by an expression, searched in the whole line; an id counts once a line."""
     find = pattern.findall
 
-    def ids(events: Events) -> list[Sequence[str]]:
-        found = [find(text) for text in events.whole]
-        return [one if len(one) < 2 else list(dict.fromkeys(one)) for one in found]
+    def ids(event: Event) -> Sequence[str]:
+        found = find(event.whole)
+        return found if len(found) < 2 else list(dict.fromkeys(found))
 
     return ids
 
@@ -295,11 +290,11 @@ def key_of(session: str) -> str:
 def remaining(events: Iterator[Events], memory: Memory) -> Iterator[Events]:
     """Leave out the events that an earlier reader has handed on in all their records."""
     for batch in events:
-        if len(batch):
-            memory.taken = max(memory.taken, batch.numbers[-1])
-            if batch.numbers[0] <= memory.before:
-                batch = chosen(batch, [row for row, n in enumerate(batch.numbers) if not memory.is_past(n)])
-                if not len(batch):
+        if batch:
+            memory.taken = max(memory.taken, batch[-1].number)
+            if batch[0].number <= memory.before:
+                batch = [one for one in batch if not memory.is_past(one.number)]
+                if not batch:
                     continue  # it would be a pause
         yield batch
 
@@ -307,22 +302,18 @@ def remaining(events: Iterator[Events], memory: Memory) -> Iterator[Events]:
 def still_open(ids: Ids, memory: Memory) -> Ids:
     """The ids of events, without those of sessions whose record an earlier reader has handed on."""
 
-    def found(events: Events) -> Sequence[Sequence[str]]:
-        every = ids(events)
-        if events.numbers[0] > memory.before:
-            return every
-        held = memory.held_before
-        return [
-            names if n > memory.before else [one for one in names if n in held.get(key_of(one), ())]
-            for n, names in zip(events.numbers, every, strict=True)
-        ]
+    def found(event: Event) -> Sequence[str]:
+        names = ids(event)
+        if event.number > memory.before:
+            return names
+        return [one for one in names if event.number in memory.held_before.get(key_of(one), ())]
 
     return found
 
 
-def named_ids(events: Events) -> Sequence[Sequence[str]]:
+def named_ids(event: Event) -> Sequence[str]:
     """The ids that a field of the file names."""
-    return events.sessions or ((),) * len(events)
+    return event.sessions or ()
 
 
 @dataclass(slots=True)
@@ -366,7 +357,7 @@ class Sessions:
         self._rest, self._source, self._problems = rest, source, problems
         self._open: dict[str, _Open] = {}  # the one idle longest first
         self._lines = 0
-        self._without: list[Events] = []
+        self._without: Events = []
 
     def __call__(self, events: Iterator[Events]) -> Iterator[Piece]:
         """The sessions as they end; those open at the end of the file in the order they began.
@@ -374,7 +365,7 @@ class Sessions:
         Lines without an id come after them, in windows.
         """
         for batch in events:
-            if len(batch):
+            if batch:
                 yield from self._add(batch)
             else:
                 yield from self._pause(time.monotonic())
@@ -386,26 +377,28 @@ class Sessions:
     def held(self) -> dict[str, list[int]]:
         """The lines that wait, by the key of their session."""
         found = {key_of(name): [line[0] for line in one.lines] for name, one in self._open.items()}
-        rest = [number for batch in self._without for number in batch.numbers]
+        rest = [one.number for one in self._without]
         return {**found, REST: rest} if rest else found
 
     def _add(self, batch: Events) -> Iterator[Piece]:
-        ids = self._ids(batch)
-        times, sessions, gap = batch.times, self._open, self._gap
+        sessions, gap = self._open, self._gap
         came = 0.0 if self._idle is None else time.monotonic()
-        if gap is not None and times is None and self._idle is None:
+        if gap is not None and batch[0].time is None and self._idle is None:
             raise DataError(
                 "sessions that end after a pause need lines with times",
                 source=self._source,
-                line=batch.numbers[0],
+                line=batch[0].number,
                 remedy="leave session_gap out, or name the format or field of the time",
             )
-        for line, names in zip(lines_of(batch), ids, strict=True):
+        for event in batch:
+            line, names = event[:5], self._ids(event)
+            if not names:
+                self._without.append(event)
             for name in names:
                 one = sessions.pop(name, None)
                 if one is None:
                     one = _Open()
-                elif gap is not None and times is not None and line[2] - one.lines[-1][2] > gap:
+                elif gap is not None and _apart(one.lines[-1][2], line[2]) > gap:
                     yield self._ended(name, one)
                     one = _Open()
                 sessions[name] = one  # again the last in the order
@@ -415,18 +408,16 @@ class Sessions:
                 if len(one.lines) >= self._max_lines:
                     self._problems.note("a session was cut: it has more lines than max_session")
                     yield self._ended(name, sessions.pop(name))
-        yield from self._close_idle(times[-1] if times else None)
-        if without := [row for row, names in enumerate(ids) if not names]:
-            self._without.append(chosen(batch, without))
-            if sum(map(len, self._without)) >= _REST_LINES:
-                yield from self._flush_rest()
+        yield from self._close_idle(batch[-1].time)
+        if len(self._without) >= _REST_LINES:
+            yield from self._flush_rest()
 
     def _close_idle(self, now: float | None) -> Iterator[Piece]:
         while self._open:
             name = next(iter(self._open))
             one = self._open[name]
             full = len(self._open) > self._max_open or self._lines > self._max_held
-            idle = self._gap is not None and now is not None and now - one.lines[-1][2] > self._gap
+            idle = self._gap is not None and _apart(one.lines[-1][2], now) > self._gap
             if not (full or idle):
                 return
             if full and not idle:
@@ -448,5 +439,10 @@ class Sessions:
 
     def _flush_rest(self) -> Iterator[Piece]:
         rest, self._without = self._without, []
-        self._problems.note("a line without a session id went into a window", sum(map(len, rest)))
-        yield from windows(iter(rest), self._rest, self._source, self._problems)
+        self._problems.note("a line without a session id went into a window", len(rest))
+        yield from windows(iter([rest] if rest else []), self._rest, self._source, self._problems)
+
+
+def _apart(first: float | None, second: float | None) -> float:
+    """Seconds from one time to another; not a number where one is unknown."""
+    return NAN if first is None or second is None else second - first

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.readers import READERS, sessions
-from seqmlm.domains.logs.readers.events import Events
+from seqmlm.domains.logs.readers.events import Event, Events
 from seqmlm.domains.logs.readers.sessions import STRETCH, Piece, Sessions, ids_by, window_of, windows
 from seqmlm.errors import DataError
 
@@ -24,13 +24,7 @@ def batches(times: list[float] | None, n: int, size: int) -> Iterator[Events]:
     """`n` lines "1", "2", ... in batches."""
     for start in range(0, n, size):
         rows = range(start, min(n, start + size))
-        texts = [str(row + 1) for row in rows]
-        yield Events(
-            numbers=[row + 1 for row in rows],
-            messages=texts,
-            times=None if times is None else [times[row] for row in rows],
-            whole=texts,
-        )
+        yield [Event(row + 1, str(row + 1), None if times is None else times[row]) for row in rows]
 
 
 def check_groups(pieces: list[Piece]) -> None:
@@ -104,18 +98,17 @@ def test_lines_out_of_order_and_without_times():
 def test_at_a_pause_windows_by_time_end_whose_time_is_over(monkeypatch: pytest.MonkeyPatch, step: int):
     now = 1000.0
     monkeypatch.setattr(sessions.time, "monotonic", lambda: now)
-    nothing = Events(numbers=[], messages=[], times=None, whole=[])
 
     def live() -> Iterator[Events]:
         nonlocal now
         times = [0.0, 4.0, 9.0, 12.0]
         for row, _ in zip(batches(times, 4, 1), times, strict=True):
             yield row
-            yield nothing
+            yield []
         now += 3.0  # at 15 in the log's time
-        yield nothing
+        yield []
         now += 7.0
-        yield nothing
+        yield []
 
     came: list[tuple[float, tuple[int, ...]]] = [
         (now, piece.numbers) for piece in windows(live(), window_of("10s", f"{step}s"), "f", Problems())
@@ -125,8 +118,7 @@ def test_at_a_pause_windows_by_time_end_whose_time_is_over(monkeypatch: pytest.M
 
 
 def test_at_a_pause_windows_of_lines_end():
-    nothing = Events(numbers=[], messages=[], times=None, whole=[])
-    live = (one for row in batches(None, 5, 2) for one in (row, nothing))
+    live = (one for row in batches(None, 5, 2) for one in (row, []))
     pieces = windows(live, window_of(64, None), "f", Problems())
     assert [piece.numbers for piece in pieces] == [(1, 2), (3, 4), (5,)]
 
@@ -135,19 +127,14 @@ def gather(lines: list[str], times: list[float] | None = None, **options: Any) -
     settings: dict[str, Any] = {"gap": None, "max_open": 1000, "max_held": 1000, "max_lines": 1000} | options
     problems = settings.pop("problems", Problems())
     size = settings.pop("size", 7)
-    events = (
-        Events(
-            numbers=list(range(start + 1, start + 1 + len(lines[start : start + size]))),
-            messages=lines[start : start + size],
-            times=None if times is None else times[start : start + size],
-            whole=lines[start : start + size],
-        )
-        for start in range(0, len(lines), size)
-    )
+    events = [Event(n, text, whole=text) for n, text in enumerate(lines, 1)]
+    if times is not None:
+        events = [one._replace(time=time) for one, time in zip(events, times, strict=True)]
+    cut = (events[start : start + size] for start in range(0, len(events), size))
     made = Sessions(
         ids_by(re.compile(r"s\d")), rest=window_of(4, None), source="f", problems=problems, **settings
     )
-    return list(made(events))
+    return list(made(cut))
 
 
 ids = st.lists(st.lists(st.sampled_from(["s0", "s1", "s2"]), max_size=3), max_size=40)
