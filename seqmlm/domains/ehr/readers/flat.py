@@ -16,13 +16,8 @@ from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
 from seqmlm.domains.ehr.readers.histories import (
     CODE,
-    KIND,
     LINE,
-    SOURCE,
     SUBJECT,
-    TEXT,
-    UNIT,
-    VALUE,
     VISIT,
     Cells,
     Histories,
@@ -108,14 +103,20 @@ def read_long(
     needed = ["patient", "time", "code", *(f for f in _ASKED if chosen[f])]
     meanings = Meanings()
     histories = Histories(problems, [source_of(path)], until=until, in_order=True, meanings=meanings)
-    if date_format is None and _of_offsets(path, columns["time"]):
-        date_format = "minutes"
-        problems.note(OFFSETS, source=source_of(path))
     table = scan(source_of(path), problems, columns, needed, delimiter=delimiter, option="column")
-    named = {1: columns["time"][0]}
-    table, when = cells.dated(table, problems, source_of(path), named, date_format)
+    table, when = _dated(table, path, problems, 1, columns["time"], date_format)
     rows = _rows(table, source_of(path), problems, columns, vocabulary or "CODE", when, meanings)
     yield from histories.records(rows)
+
+
+def _dated(
+    table: cells.Rows, path: str | Path, problems: Problems, at: int, names: Sequence[str], form: str | None
+) -> tuple[cells.Rows, cells.When]:
+    """As `cells.dated`; minutes where nobody says how times are written and the column is one of eICU's."""
+    if form is None and _of_offsets(path, names):
+        form = "minutes"
+        problems.note(OFFSETS, source=source_of(path))
+    return cells.dated(table, problems, source_of(path), {at: names[0]}, form)
 
 
 def _of_offsets(path: str | Path, names: Sequence[str]) -> bool:
@@ -235,10 +236,7 @@ def read_wide(
     table = scan(source_of(path), problems, fields, needed, delimiter=delimiter)
     read: cells.When = cells.when
     if time is not None:
-        if date_format is None and _of_offsets(path, [time]):
-            date_format = "minutes"
-            problems.note(OFFSETS, source=source_of(path))
-        table, read = cells.dated(table, problems, source_of(path), {2: time}, date_format)
+        table, read = _dated(table, path, problems, 2, [time], date_format)
     rows = _wide_rows(
         table, source_of(path), problems, fields, wanted, kinds, frozenset(_listed(absent)), read
     )
@@ -246,10 +244,8 @@ def read_wide(
     if time is not None:
         yield from histories.records(rows)
         return
-    for subject, members in grouped(rows):
-        record = histories.record(subject, _in_order(members, problems))
-        if record is not None:
-            yield record
+    groups = ((subject, _in_order(members, problems)) for subject, members in grouped(rows))
+    yield from histories.of_groups(groups)
 
 
 def read_diabetes130(path: str | Path, problems: Problems) -> Iterator[Record]:
@@ -368,18 +364,7 @@ def _in_order(rows: list[Cells], problems: Problems) -> list[Cells]:
     placed: list[Cells] = []
     for row in rows:
         if row[VISIT] is not None:
-            head, at = row[SUBJECT], day[row[VISIT]]
-            tail = (
-                row[CODE],
-                row[VALUE],
-                row[TEXT],
-                row[UNIT],
-                row[VISIT],
-                row[KIND],
-                row[SOURCE],
-                row[LINE],
-            )
-            placed.append((head, at, *tail))
+            placed.append((row[SUBJECT], day[row[VISIT]], *row[CODE:]))
         elif row[LINE] == first:
             placed.append(row)
     return placed

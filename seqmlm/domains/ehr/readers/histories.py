@@ -243,11 +243,12 @@ class Histories:
 
     def records(self, rows: Iterable[Cells]) -> Iterator[Record]:
         """A record for each subject among rows in any order."""
-        for subject, members in grouped(rows):
-            record = self.record(subject, members)
-            if record is not None:
-                yield record
+        yield from self.of_groups(grouped(rows))
         self.end()
+
+    def of_groups(self, groups: Iterable[tuple[str, list[Cells]]]) -> Iterator[Record]:
+        """A record for each subject, given with its rows, that has one."""
+        yield from filter(None, (self.record(subject, rows) for subject, rows in groups))
 
     def end(self) -> None:
         """Tell `problems` of units, which only all records together show; after the last one."""

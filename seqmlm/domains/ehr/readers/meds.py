@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -66,12 +66,10 @@ def read_meds(path: str | Path, problems: Problems, *, until: str | None = None)
     seen = SeenHashes()
     for number, shard in enumerate(shards):
         rows = _rows(shard, number, problems)
-        if _in_order(shard):
-            records = _made(neighbours(rows), histories.record)
-        else:
+        in_order = _in_order(shard)
+        if not in_order:
             problems.note(UNORDERED)
-            records = _made(grouped(rows), histories.record)
-        for record in records:
+        for record in histories.of_groups(neighbours(rows) if in_order else grouped(rows)):
             problems.note(SCATTERED, 0 if seen.add(hash128(record.id)) else 1)
             yield record
     histories.end()
@@ -132,15 +130,6 @@ def _in_order(shard: str) -> bool:
     except (pa.ArrowException, OSError, KeyError, DataError):
         pass
     return True
-
-
-def _made(
-    groups: Iterator[tuple[str, list[Cells]]], record: Callable[[str, list[Cells]], Record | None]
-) -> Iterator[Record]:
-    for subject, members in groups:
-        found = record(subject, members)
-        if found is not None:
-            yield found
 
 
 def _rows(shard: str, number: int, problems: Problems) -> Iterator[Cells]:

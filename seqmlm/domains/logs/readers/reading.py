@@ -242,6 +242,13 @@ class Reading:
             meta=meta,
         )
 
+    def _session(self, raw: LogLines, session: str | None, line: int, label: str | None = None) -> Record:
+        """The record of a session that stands in one line."""
+        meta: dict[str, object] = {"lines": (line,) * len(raw.lines)}
+        if label is not None:
+            meta["label"] = label
+        return self._made(raw, session, line, f"{self._name}:{line}", meta)
+
     def _table(self, kind: str, first: Lines, batches: Iterator[Lines]) -> Iterator[Record]:
         asked = self._asked
         header = next((text for text in first.texts if text and not text.isspace()), "")
@@ -267,13 +274,9 @@ class Reading:
                     self._problems.note("a session without events")
                     continue
                 session = None if found.session is None else row[at[found.session]]
-                meta: dict[str, object] = {"lines": (line,) * len(keys)}
-                if found.label is not None:
-                    meta["label"] = row[at[found.label]]
-                numbers = all(key.isdecimal() for key in keys)
-                yield self._made(
-                    LogLines(lines=keys, keys=numbers), session, line, f"{self._name}:{line}", meta
-                )
+                label = None if found.label is None else row[at[found.label]]
+                raw = LogLines(lines=keys, keys=all(map(str.isdecimal, keys)))
+                yield self._session(raw, session, line, label)
 
     def _objects(self, batches: Iterator[Lines]) -> Iterator[Record]:
         rows = objects.objects(batches, self._source, self._problems)
@@ -307,9 +310,6 @@ class Reading:
                 self._problems.bad(objects.no_message(found.message, self._source, line))
                 continue
             session = None if found.session is None else row.get(found.session)
-            meta: dict[str, object] = {"lines": (line,) * len(texts)}
-            if found.label is not None and row.get(found.label) is not None:
-                meta["label"] = str(row[found.label])
             times = row.get(found.times[0]) if len(found.times) == 1 else None
             known = isinstance(times, list) and len(times) == len(texts)
             raw = LogLines(
@@ -317,8 +317,9 @@ class Reading:
                 times=tuple(read_time(one, self._clock) for one in times or ()) if known else None,
                 keys=all(str(t).isdecimal() for t in texts),
             )
-            name = None if session is None else str(session)
-            yield self._made(raw, name, line, f"{self._name}:{line}", meta)
+            label = None if found.label is None else row.get(found.label)
+            session, label = (None if one is None else str(one) for one in (session, label))
+            yield self._session(raw, session, line, label)
 
     def _key_sessions(self, batches: Iterator[Lines]) -> Iterator[Record]:
         """A session a line: event ids between spaces."""
@@ -336,11 +337,7 @@ class Reading:
                     )
                     self._problems.bad(error, text)
                     continue
-                keys = tuple(found[2].split())
-                meta: dict[str, object] = {"lines": (line,) * len(keys)}
-                yield self._made(
-                    LogLines(lines=keys, keys=True), found[1], line, f"{self._name}:{line}", meta
-                )
+                yield self._session(LogLines(lines=tuple(found[2].split()), keys=True), found[1], line)
 
 
 def _always(message: str) -> bool:
