@@ -371,7 +371,7 @@ def kept_options(kind: type[Any], card: Mapping[str, Any], tokenizer: str) -> An
     return options_of(kind, on, tokenizer)
 
 
-_OFF = (None, False, "none")
+_OFF = (None, False, "none", "all")
 
 
 def read_card(directory: Path, expected: str | None = None) -> dict[str, Any]:

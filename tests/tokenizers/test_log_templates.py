@@ -212,7 +212,7 @@ def test_options_are_checked_and_sizes_kept():
     assert small.tokens[5:] == ("request <NUM> from <IP>", "user <*> logged in")
 
 
-@pytest.mark.parametrize(("value", "loads"), [(None, True), (False, True), (0.9, False)])
+@pytest.mark.parametrize(("value", "loads"), [(None, True), (False, True), ("all", True), (0.9, False)])
 def test_an_option_that_is_gone_is_left_out_where_it_was_off(tokenizer, tmp_path, value, loads):
     tokenizer.save(tmp_path)
     card = json.loads((tmp_path / CARD).read_text())
