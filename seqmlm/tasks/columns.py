@@ -133,9 +133,9 @@ def _row(path: str, chosen: Format, options: Mapping[str, Any]) -> Mapping[str, 
         texts = lines(path, Problems("skip"), encoding=encoding)
         found = (json_object(text) or {} for _, text in islice(texts, LOOKED_AT))
         return {name: value for row in reversed([*found]) for name, value in row.items()}
-    style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    if "delimiter" in known:
-        style = {"delimiter": options.get("delimiter", ",")}
+    usual = inspect.signature(chosen.read).parameters["delimiter"].default
+    delimiter = options.get("delimiter", usual)
+    style = {"delimiter": delimiter, "quoting": csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL}
     rows = table_rows(path, Problems("skip"), style, MAX_BYTES, encoding=encoding)
     first = next((fields for _, fields in rows), [])
     names = first if options.get("header", True) else [str(n) for n in range(1, len(first) + 1)]

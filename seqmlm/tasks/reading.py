@@ -17,7 +17,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from multiprocessing.connection import Connection
@@ -76,15 +76,14 @@ def parts(task: Asks[Item], problems: Problems, done: int = 0) -> Iterator[Part[
     Raises:
         StateError: the input has fewer items than were done before.
     """
-    items = iter(task.items(task.records(problems), problems))
-    if done:
-        with problems.replaying(problems.snapshot()):
-            skipped = sum(1 for _ in islice(items, done))
-        if skipped < done:
-            raise StateError(
-                f"cannot continue: {done:,} items are done, but the input now has {skipped:,}; run again "
-                "without --resume"
-            )
+    with problems.replaying(problems.snapshot()) if done else nullcontext():
+        items = iter(task.items(task.records(problems), problems))
+        skipped = sum(1 for _ in islice(items, done))
+    if skipped < done:
+        raise StateError(
+            f"cannot continue: {done:,} items are done, but the input now has {skipped:,}; run again without "
+            "--resume"
+        )
     yield from cut(items, task.share)
 
 

@@ -73,7 +73,7 @@ def visits() -> tuple[Detector, list[Record]]:
     calibration = Normal.fit(*table(rows, level.judges), seed=0, fusion=level.fusion)
     foreign = [
         replace(
-            one, raw=replace(one.raw, events=tuple(replace(e, code=f"ZZZ:{e.code}") for e in one.raw.events))
+            one, raw=replace(one.raw, events=tuple(e._replace(code=f"ZZZ:{e.code}") for e in one.raw.events))
         )
         for one in patients(5)
     ]

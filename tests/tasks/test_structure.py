@@ -275,7 +275,7 @@ def test_people_are_told_of_in_large_numbers_alone(
 
 def test_records_of_a_code_are_one_unit_unless_they_shall_stand_apart(tracked_workspace: Path, seqmlm: Run):
     others = [  # another code of one family
-        replace(one, events=tuple(replace(x, code=x.code.replace("I50.9", "I50.1")) for x in one.events))
+        replace(one, events=tuple(x._replace(code=x.code.replace("I50.9", "I50.1")) for x in one.events))
         for one in histories(40)
     ]
     tokenizer = EventsTokenizer.train([*histories(40), *others], min_subjects=1)
