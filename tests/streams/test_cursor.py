@@ -11,7 +11,7 @@ import pytest
 from seqmlm.errors import DataError, StateError
 from seqmlm.streams.cursor import Cursor, Position, file_facts
 
-POSITION = Position(records=7, rows=9, output={"bytes": 100}, counts={"units": 5}, problems={"bad": {"x": 1}})
+POSITION = Position(records=7, output={"bytes": 100}, counts={"units": 5}, problems={"bad": {"x": 1}})
 
 
 def _request(folder: Path, **changes: Any) -> dict[str, Any]:
