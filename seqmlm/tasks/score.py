@@ -151,7 +151,7 @@ class Score(Task[ScoreConfig, Encoded]):
 
     def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
         assert self._report is not None
-        facts = {name: figures[name] for name in ("incidents",) if name in figures}
+        facts = {name: figures[name] for name in ("incidents", "level", "mode") if name in figures}
         if self.plan.alpha is not None and self.plan.stored is not None:
             normal = redact_small_counts({"rows": self.plan.stored.rows}, self.plan.sensitive)["rows"]
             facts |= {"alarm p at most": f"{self.plan.alpha:.3g}", "calibration rows": str(normal)}
