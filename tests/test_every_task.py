@@ -311,6 +311,8 @@ def test_a_bad_record_costs_itself(asked: Asked, tmp_path: Path) -> None:
         assert (done.json["items"], done.json["bad"]) == (asked.case.items, 1)
     assert len(rows_of(tmp_path / "rows.jsonl")) == asked.case.rows
     (aside,) = rows_of(tmp_path / "rows.jsonl.quarantine.jsonl")
+    told = asked("--out", tmp_path / "again.jsonl", "--on-error", "quarantine").ok()
+    assert f"bad records are in {tmp_path / 'again.jsonl.quarantine.jsonl'}" in told.err
     assert aside["source"] == str(asked.input)
     assert aside["line"]
     assert aside["reason"]

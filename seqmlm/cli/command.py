@@ -46,6 +46,7 @@ class Answer:
     go_on: ClassVar[str] = ""
     notes: ClassVar[Mapping[str, Any]] = {}
     places: ClassVar[Mapping[str, str]] = {}
+    quarantine: ClassVar[Path | None] = None
 
     def to_dict(self) -> Any:
         """What machines read."""
@@ -112,6 +113,8 @@ def _show(summary: Any, out: Path | None, as_json: bool) -> None:
         where = {why: f" (first: {place})" for why, place in summary.places.items()}
         told = (f"{why}: {n}{where.get(why, '')}" for why, n in summary.notes.items())
         tell("met on the way: " + "; ".join(told))
+    if summary.quarantine is not None:
+        tell(f"bad records are in {summary.quarantine}")
     for title, columns, cells in summary.tables:
         print_table(columns, [[*map(_cell, row)] for row in cells], title=title or None, aside=rows)
 

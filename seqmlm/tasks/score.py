@@ -58,9 +58,9 @@ class Score(Task[ScoreConfig, Encoded]):
         self.detector, self._familiar = self.plan.detector(), Familiar(self.plan)
         self._budget, self._uncommitted, self._characters = self.plan.budget, 0, 0
         self._began, self._asked = time.monotonic(), 0
-        self.wanted = _alarmed if config.alarms_only else None
-        # Of rows that nobody keeps it is counted as they pass; of all others by reading them.
+        # Rows of a live input are counted as they pass, for nobody keeps them; all others by reading them.
         self._passed = Tally() if config.latency is not None else None
+        self.wanted = _alarmed if config.alarms_only and self._passed is None else None
         self.kept = config.latency is None or config.report is not None
         self._report = None if config.report is None else self._new_report()
         self._track: Track | None = None
@@ -107,6 +107,8 @@ class Score(Task[ScoreConfig, Encoded]):
         if self.plan.characters is not None:
             self._characters += sum(characters(one.record) for one in items)
             self.done = min(1.0, self._characters / max(self.plan.characters, 1.0))
+        if self.config.alarms_only and self._passed is not None:
+            return [[*filter(_alarmed, rows)] for rows in found]
         return found
 
     def judged(self, items: Sequence[Encoded]) -> list[list[JudgedRow]]:

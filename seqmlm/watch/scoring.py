@@ -159,6 +159,7 @@ def watch_files(
             **redact_small_counts({"items": counts.asked, "bad": problems.bad_count}, plan.sensitive),
             notes=redact_small_counts(problems.counts, plan.sensitive),
             places=problems.places,
+            quarantine=config.quarantine if problems.quarantined and problems.bad_count else None,
             figures={**found, "mode": str(judging.plan.mode)},
             answer=sentence(judging.plan, found, counts.asked, seconds, rate),
             stopped=signals.received,

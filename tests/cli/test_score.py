@@ -132,6 +132,30 @@ def test_rows_come_in_time_while_the_pipe_stays_open(forks: ForkServer, home: Pa
     assert process.wait(SECONDS).code == 0
 
 
+def test_alarms_of_a_live_input_come_to_the_file_while_the_pipe_stays_open(
+    forks: ForkServer, home: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "alarms.jsonl"
+    asked = ("--mode", "exact", "--fpr", "0.9", "--set", "alarms_only=true", "--out", out)
+    process = forks.start(
+        *("score", home / "mine", "-", "--set", "format=fasta", "--max-latency", "1s", *asked),
+        stdin=None,
+        environment={"SEQMLM_HOME": str(home)},
+    )
+    process.stdin.write("".join(f">p{n}\n{'WCHM'[n % 4] * 9}MKVLA\n" for n in range(40)))
+    process.stdin.flush()
+    began = time.monotonic()
+    while not (out.exists() and out.read_text()):
+        assert time.monotonic() - began < SECONDS
+        time.sleep(0.05)
+    assert process.poll() is None
+    done = process.wait(SECONDS)
+    assert done.code == 0, done.err
+    found = rows(out)
+    assert all(row["alarm"] for row in found)
+    assert f"{len(found)} alarms in" in done.err
+
+
 def test_what_is_no_source_code_is_not_reviewed(run: Run, home: Path, tmp_path: Path) -> None:
     refused = run("review", home / "mine", proteins(tmp_path / "n.fasta", 3, 6))
     assert (refused.code, "score its sequences with 'seqmlm score'" in refused.err) == (2, True)
