@@ -268,9 +268,11 @@ def test_a_run_that_dies_between_two_files_is_gone_on_with(
         patch.setattr(Rows, "write", dying)
         assert asked("--out", out).code == 130
     assert out.read_bytes().endswith(b"torn")
-    done = asked("--out", out, "--resume").ok()
+    report = tmp_path / "report.html"
+    done = asked("--out", out, "--resume", "--set", f"report={report}").ok()
     assert "continuing" in done.err
     assert out.read_bytes() == whole.read_bytes()
+    assert str(asked.model) in report.read_text()  # it is made of the rows, whoever wrote them
 
 
 @pytest.mark.usefixtures("small_batches")

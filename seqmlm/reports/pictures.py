@@ -9,9 +9,10 @@ fields.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -100,8 +101,8 @@ class Shown:
 class Picture:
     """One way to show rows; a new one for every report, so that it may collect what it is given."""
 
-    def add(self, row: Row, alarm: bool) -> None:
-        """Take in one row that has a score."""
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take in one row that has a score, as it is written."""
 
     def draw(self, page: Page, unit: str) -> None:
         """Show what was collected of all rows; `unit` is what the field counts."""
@@ -163,14 +164,17 @@ class UnitTrack(Picture):
 
 
 class Timeline(Picture):
-    """Scores of rows with a time over time."""
+    """Scores of rows with a time, or a date, over time."""
 
     def __init__(self) -> None:
         self._times = Highest()
 
-    def add(self, row: Row, alarm: bool) -> None:
-        if row.time is not None and row.score is not None:
-            self._times.add(Point(row.time, row.time, row.score, alarm, row.id))
+    def add(self, row: Mapping[str, Any]) -> None:
+        moment = row.get("time") or row.get("date")
+        if moment is not None:
+            at = datetime.fromisoformat(moment)
+            seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+            self._times.add(Point(seconds, seconds, row["score"], bool(row.get("alarm")), row["id"]))
 
     def draw(self, page: Page, unit: str) -> None:
         points = self._times.points()
@@ -188,21 +192,23 @@ class Timeline(Picture):
 
 
 class Tracks(Picture):
-    """Scores along the longer sequences that rows lie in (`Row.place`), for those with the highest scores.
+    """Scores along the longer sequences that rows lie in, for those with the highest scores.
 
     Args:
-        kind: what these are called, in the plural.
+        kind: what one is called; rows have its name under this, and places as `{kind}_start, {kind}_end`.
     """
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._axes: dict[str, Highest] = {}
 
-    def add(self, row: Row, alarm: bool) -> None:
-        if row.place is None or row.score is None:
+    def add(self, row: Mapping[str, Any]) -> None:
+        name = row.get(self._kind)
+        if name is None:
             return
-        name, start, end = row.place
-        self._axes.setdefault(name, Highest()).add(Point(start, end, row.score, alarm))
+        start, end = row[f"{self._kind}_start"], row[f"{self._kind}_end"]
+        point = Point(start, end, row["score"], bool(row.get("alarm")))
+        self._axes.setdefault(name, Highest()).add(point)
         if len(self._axes) > MOST_AXES:
             others = [other for other in self._axes if other != name]
             del self._axes[min(others, key=lambda other: self._axes[other].top)]
@@ -222,4 +228,4 @@ class Tracks(Picture):
                 note=_THINNED if track.thinned else "",
             )
         if len(self._axes) > DRAWN:
-            page.section("", f"The {DRAWN} {self._kind} with the highest scores are drawn.")
+            page.section("", f"The {DRAWN} {self._kind}s with the highest scores are drawn.")

@@ -1,8 +1,9 @@
 """The report of a scoring: counts, scores, the most unusual rows, pictures of them, and how to read it all.
 
-A report takes rows as they come and keeps counts and the `WORST` rows, so a scoring of any length fits
-in memory; the price is that only these rows can be looked up in it. What is drawn of them is up to the
-field's pictures (`seqmlm.reports.pictures`).
+All but the pictures of single records is made of the finished rows, so that a run which was resumed has the
+report of one that was not. A row does not hold its record: what is drawn of single records are those that
+were judged last by this process, of which the most unusual ones are kept. Memory holds counts and the `WORST`
+rows, however many there are. What is drawn of them is up to the field's pictures (`seqmlm.reports.pictures`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import heapq
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,7 +31,7 @@ PICTURED = 12
 """Records of them that are pictured."""
 
 _BINS = 60  # of the histogram, of scores to four digits
-_UNLIKELY = math.log(0.005)  # alternatives below half a percent are not named
+_UNLIKELY = 0.005  # alternatives below half a percent are not named
 _LONGEST = 80
 _MOST = 5  # alternatives that are named of a unit that is pointed at
 _IN_TABLE = 3
@@ -52,17 +53,33 @@ class Judged(Protocol):
     @property
     def p_value(self) -> float | None: ...
     @property
-    def extrapolated(self) -> bool: ...
-    @property
     def alarm(self) -> bool | None: ...
-    @property
-    def p_values(self) -> Mapping[str, float]: ...
-    @property
-    def unfamiliar(self) -> bool: ...
+
+
+class _Worst:
+    """The `WORST` of any number of rows: the smallest p-values, and of equal ones the highest scores."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, float, int, Any]] = []
+        self._order = itertools.count()
+
+    def add(self, one: Any, score: float | None, p_value: float | None) -> None:
+        """Take in a row; one without a score is left out."""
+        if score is None:
+            return
+        entry = (0.0 if p_value is None else -p_value, score, -next(self._order), one)
+        if len(self._heap) < WORST:
+            heapq.heappush(self._heap, entry)
+        else:
+            heapq.heappushpop(self._heap, entry)
+
+    def ordered(self) -> list[Any]:
+        """The most unusual one first."""
+        return [entry[-1] for entry in sorted(self._heap, key=lambda one: one[:3], reverse=True)]
 
 
 class ScoreReport:
-    """Collects judged rows as they come; memory holds counts and the `WORST` rows.
+    """Draws finished rows, and the most unusual records of those it was shown.
 
     Args:
         pictures: how rows and records are shown, in this order; new ones.
@@ -87,126 +104,97 @@ class ScoreReport:
         self._pictures = tuple(pictures)
         self._statistics = statistics or {}
         self._unit, self._surface, self._meaning = unit, surface, meaning
-        self._worst: list[tuple[float, float, int, Judged]] = []
-        self._order = itertools.count()
-        self.rows = self.alarms = self.unfamiliar = 0
-        self._strange: list[Judged] = []
-        self._judged = False
-        self._all, self._alarmed = Counter[float](), math.inf
+        self._shown, self._seen = _Worst(), 0
 
-    def add(self, judged: Judged) -> None:
-        """Take in one row."""
-        row = judged.row
-        self.rows += 1
-        self._judged = self._judged or judged.alarm is not None
-        if judged.alarm:
-            self.alarms += 1
-            self._alarmed = min(self._alarmed, math.inf if row.score is None else row.score)
-        if judged.unfamiliar:
-            self.unfamiliar += 1
-            self._strange += [judged] if len(self._strange) < WORST else []
-        if row.score is None:
-            return
-        if math.isfinite(row.score):
-            self._all[float(f"{row.score:.4g}")] += 1
-        unlikely = 0.0 if judged.p_value is None else -judged.p_value
-        entry = (unlikely, row.score, -next(self._order), judged)
-        if len(self._worst) < WORST:
-            heapq.heappush(self._worst, entry)
-        else:
-            heapq.heappushpop(self._worst, entry)
-        for picture in self._pictures:
-            picture.add(row, bool(judged.alarm))
+    def see(self, judged: Judged) -> None:
+        """Keep a row with its record, for as long as it is among the most unusual ones."""
+        self._seen += 1
+        self._shown.add(judged, judged.row.score, judged.p_value)
 
-    def draw(self, page: Page, facts: Mapping[str, Cell] | None = None) -> None:
+    def draw(
+        self, page: Page, rows: Iterable[Mapping[str, Any]], facts: Mapping[str, Cell] | None = None
+    ) -> None:
         """Draw all of it on a page.
 
         Args:
+            rows: all that are finished, as they are written.
             facts: further figures for its head: incidents, the asked rate.
         """
-        head: dict[str, Cell] = {"rows": self.rows}
-        if self._judged:
-            head |= {"alarms": self.alarms}
+        found = _Found(self._pictures)
+        for row in rows:
+            found.add(row)
+        head: dict[str, Cell] = {"rows": found.rows}
+        if found.judged:
+            head |= {"alarms": found.alarms}
         page.cards({**head, **(facts or {})})
-        if not self.rows:
+        if not found.rows:
             page.section("", "There was nothing to score.")
-        self._add_histogram(page)
-        worst = [entry[-1] for entry in sorted(self._worst, key=lambda one: one[:3], reverse=True)]
+        found.add_histogram(page)
+        worst = found.worst.ordered()
         if worst:
             self._add_table(page, worst)
-        if self._strange:
+        if found.strange:
             page.table(
-                f"Unfamiliar rows, of which the model knows nothing: {self.unfamiliar:,}",
+                f"Unfamiliar rows, of which the model knows nothing: {found.unfamiliar:,}",
                 ["id", "where"],
-                [[one.row.id, f"{one.row.source}:{one.row.line}"] for one in self._strange],
+                [[row["id"], f"{row['source']}:{row['line']}"] for row in found.strange],
             )
         for picture in self._pictures:
             picture.draw(page, self._unit)
-        self._draw_records(page, worst)
+        self._draw_records(page, found.rows)
         if worst:
-            self._add_reading(page, worst)
+            self._add_reading(page, worst, found.rows)
 
-    def _add_histogram(self, page: Page) -> None:
-        if not self._all:
-            return
-        scores, counts = zip(*self._all.items(), strict=True)
-        heights, edges = np.histogram(scores, bins=_BINS, weights=counts)
-        threshold = self._alarmed if math.isfinite(self._alarmed) else None
-        note = "" if threshold is None else "the line is the lowest score of an alarm"
-        page.histogram("Scores", heights, edges, threshold=threshold, note=note, x_label="score")
-
-    def _add_table(self, page: Page, worst: Sequence[Judged]) -> None:
+    def _add_table(self, page: Page, worst: Sequence[Mapping[str, Any]]) -> None:
         rows = [self._cells(one) for one in worst]
-        told = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
-        page.table("Most unusual", told, [[row[name] for name in told] for row in rows])
+        named = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
+        page.table("Most unusual", named, [[row[name] for name in named] for row in rows])
 
-    def _cells(self, judged: Judged) -> dict[str, Cell]:
-        row = judged.row
-        start, end = (row.start, row.end) if row.place is None else (row.place.start, row.place.end)
+    def _cells(self, row: Mapping[str, Any]) -> dict[str, Cell]:
+        place = f"{row['start'] + self._first:,}-{row['end']:,}" if "start" in row else ""
         return {
-            "id": row.id,
-            "where": f"{row.source}:{row.line}",
-            "place": f"{start + self._first:,}-{end:,}",
-            "overlaps": ", ".join(row.overlaps),
-            "units": len(row.units),
-            "score": row.score,
-            "p value": judged.p_value,
-            "extrapolated": "yes" if judged.extrapolated else "",
-            "alarm": judged.alarm,
-            "statistics": firing(judged.p_values),
-            "what stands out": standing_out(judged.row, judged.scored, self._surface, self._meaning),
+            "id": row["id"],
+            "where": f"{row['source']}:{row['line']}",
+            "place": place,
+            "overlaps": ", ".join(row.get("genes", ())),
+            "units": row["units"],
+            "score": row["score"],
+            "p value": row.get("p_value"),
+            "extrapolated": "yes" if row.get("extrapolated") else "",
+            "alarm": row.get("alarm"),
+            "statistics": firing(row.get("channels", {})),
+            "what stands out": standing_out(row),
         }
 
-    def _add_reading(self, page: Page, worst: Sequence[Judged]) -> None:
-        found = dict.fromkeys(name for one in worst for name in one.p_values)
-        statistics = {name: self._statistics.get(name, "") for name in found}
-        calibrated = any(one.p_value is not None for one in worst)
-        extrapolated = any(one.extrapolated for one in worst)
-        told = reading(
+    def _add_reading(self, page: Page, worst: Sequence[Mapping[str, Any]], rows: int) -> None:
+        found = dict.fromkeys(name for row in worst for name in row.get("channels", ()))
+        sentences = reading(
             self._unit,
-            self.rows,
-            statistics,
-            calibrated=calibrated,
-            extrapolated=extrapolated,
+            rows,
+            {name: self._statistics.get(name, "") for name in found},
+            calibrated=any(row.get("p_value") is not None for row in worst),
+            extrapolated=any(row.get("extrapolated") for row in worst),
             first=self._first,
         )
-        page.section("How to read this", "\n\n".join(told))
+        page.section("How to read this", "\n\n".join(sentences))
 
-    def _draw_records(self, page: Page, worst: Sequence[Judged]) -> None:
+    def _draw_records(self, page: Page, rows: int) -> None:
         """The records of the worst rows, each once."""
         records: dict[int, list[Judged]] = {}
-        for one in worst:
+        for one in self._shown.ordered():
             records.setdefault(id(one.scored), []).append(one)
         pictured = list(records.values())[:PICTURED]
+        if self._pictures and self._seen < rows:
+            page.section("", f"Pictured are the most unusual of the last {self._seen:,} rows: {RESUMED}.")
         scale = shown_scale([rows[0].scored for rows in pictured])
-        for rows in pictured:
-            scored = rows[0].scored
+        for own in pictured:
+            scored = own[0].scored
             note = "; ".join(
-                f"{one.row.id}: {verdict(one.row.score, one.p_value, one.alarm)}" for one in rows[:5]
+                f"{one.row.id}: {verdict(one.row.score, one.p_value, one.alarm)}" for one in own[:5]
             )
             shown = Shown(
                 scored=scored,
-                rows=rows,
+                rows=own,
                 heading=scored.record.id,
                 note=note,
                 unit=self._unit,
@@ -217,6 +205,47 @@ class ScoreReport:
                 picture.draw_record(page, shown)
 
 
+RESUMED = "the run was resumed, and rows do not hold the records of those before"
+
+
+class _Found:
+    """What is told of all rows, collected one by one."""
+
+    def __init__(self, pictures: Sequence[Picture]) -> None:
+        self._pictures = pictures
+        self.rows = self.alarms = self.unfamiliar = 0
+        self.judged = False
+        self.worst, self.strange = _Worst(), list[Mapping[str, Any]]()
+        self._scores, self._alarmed = Counter[float](), math.inf
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take in one row."""
+        score, alarm = row["score"], row.get("alarm")
+        self.rows += 1
+        self.judged = self.judged or alarm is not None
+        if alarm:
+            self.alarms += 1
+            self._alarmed = min(self._alarmed, math.inf if score is None else score)
+        if row.get("unfamiliar"):
+            self.unfamiliar += 1
+            self.strange += [row] if len(self.strange) < WORST else []
+        self.worst.add(row, score, row.get("p_value"))
+        if score is not None:
+            self._scores[float(f"{score:.4g}")] += 1
+            for picture in self._pictures:
+                picture.add(row)
+
+    def add_histogram(self, page: Page) -> None:
+        """Draw the scores."""
+        if not self._scores:
+            return
+        scores, counts = zip(*self._scores.items(), strict=True)
+        heights, edges = np.histogram(scores, bins=_BINS, weights=counts)
+        threshold = self._alarmed if math.isfinite(self._alarmed) else None
+        note = "" if threshold is None else "the line is the lowest score of an alarm"
+        page.histogram("Scores", heights, edges, threshold=threshold, note=note, x_label="score")
+
+
 # What a report says in words
 
 
@@ -225,8 +254,6 @@ def told(
     unit: int,
     surface: Callable[[int], str | None],
     meaning: Callable[[str], str | None] = _nothing,
-    *,
-    most: int = _MOST,
 ) -> str:
     """A unit: its text, its surprisal, what was counted where it stands, and what was expected.
 
@@ -235,39 +262,45 @@ def told(
         unit: index into it.
         surface: spelling of a symbol (an id of `top_ids`); None for one that is not to be named.
         meaning: what a unit spelled so stands for, or None; it is shown in brackets.
-        most: alternatives that are named.
     """
     own = scored.text(unit)
-    text = f"{visible(own)[:_LONGEST]}{_bracketed(meaning(own))}: {scored.surprisal[unit]:.1f} bits"
+    fields: dict[str, Any] = {"unit": own, "description": meaning(own)}
+    fields["surprisal"] = float(scored.surprisal[unit])
     values = {name: own[unit] for name, own in scored.values.items()}
     if "entropy" in values:
-        text += f", entropy {values['entropy']:.1f}"
+        fields["entropy"] = float(values["entropy"])
     if SEEN in values:
-        text += f", {visible(counted(scored, unit))}"
-    if "top_ids" not in values:
-        return text
-    pairs = zip(values["top_ids"].tolist(), values["top_log_probs"].tolist(), strict=True)
-    named = [(surface(token), 100 * math.exp(p)) for token, p in pairs if token >= 0 and p > _UNLIKELY]
-    likely = [(text, share) for text, share in named if text is not None][:most]
-    shares = ", ".join(f"{visible(text)}{_bracketed(meaning(text))} {share:.0f} %" for text, share in likely)
+        fields["reason"] = counted(scored, unit)
+    if "top_ids" in values:
+        pairs = zip(values["top_ids"].tolist(), values["top_log_probs"].tolist(), strict=True)
+        named = [(surface(token), math.exp(p)) for token, p in pairs if token >= 0]
+        fields["expected"] = [
+            {"unit": text, "p": p, "description": meaning(text)} for text, p in named if text is not None
+        ]
+    return _in_words(fields, _MOST)
+
+
+def standing_out(row: Mapping[str, Any]) -> str:
+    """The most surprising unit of a row, in one line; empty for a row without units."""
+    units = row.get("top") or [None]
+    return "" if units[0] is None else _in_words(units[0], _IN_TABLE).replace("\n", "; ")
+
+
+def _in_words(fields: Mapping[str, Any], most: int) -> str:
+    """A unit as a row has it: its text, bits and what was counted; in a second line, what was expected."""
+    text = f"{visible(fields['unit'])[:_LONGEST]}{_bracketed(fields)}: {fields['surprisal']:.1f} bits"
+    if "entropy" in fields:
+        text += f", entropy {fields['entropy']:.1f}"
+    if "reason" in fields:
+        text += f", {visible(fields['reason'])}"
+    likely = [one for one in fields.get("expected", ()) if one["p"] > _UNLIKELY][:most]
+    shares = ", ".join(f"{visible(one['unit'])}{_bracketed(one)} {100 * one['p']:.0f} %" for one in likely)
     return f"{text}\nexpected: {shares}" if shares else text
 
 
-def _bracketed(meaning: str | None) -> str:
+def _bracketed(fields: Mapping[str, Any]) -> str:
+    meaning = fields.get("description")
     return "" if meaning is None else f" ({visible(meaning)[:_LONGEST]})"
-
-
-def standing_out(
-    row: Row,
-    scored: Scored,
-    surface: Callable[[int], str | None],
-    meaning: Callable[[str], str | None] = _nothing,
-) -> str:
-    """The most surprising unit of a row, in one line; empty for a row without units."""
-    if not len(row.units):
-        return ""
-    worst = int(row.units[scored.surprisal[row.units].argmax()])
-    return told(scored, worst, surface, meaning, most=_IN_TABLE).replace("\n", "; ")
 
 
 def visible(text: str) -> str:

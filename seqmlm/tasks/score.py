@@ -135,7 +135,7 @@ class Score(Task[ScoreConfig, Encoded]):
         for one, row in zip(judged, rows, strict=True):
             self.alarms += bool(one.alarm)
             if self._report is not None:
-                self._report.add(one)
+                self._report.see(one)
             if self._passed is not None:
                 self._passed.add(row)
 
@@ -157,7 +157,9 @@ class Score(Task[ScoreConfig, Encoded]):
         if self.plan.alpha is not None and self.plan.stored is not None:
             normal = redact_small_counts({"rows": self.plan.stored.rows}, self.plan.sensitive)["rows"]
             facts |= {"alarm p at most": f"{self.plan.alpha:.3g}", "calibration rows": str(normal)}
-        self._report.draw(page, facts)
+        if self._passed is not None:  # of a live input, only alarms may be there
+            facts |= {name: figures[name] for name in ("rows", "alarms") if name in figures}
+        self._report.draw(page, rows(), facts)
 
     def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
         if self._track is None:

@@ -182,8 +182,6 @@ class ScoreConfig(ScoringRequest, TaskConfig):
         format_of(self.out, self.format_out)
         if self.resume and self.track is not None:
             raise UsageError("--resume continues a file of rows: name it with --out")
-        if self.resume and self.report is not None:
-            raise UsageError("--report shows what one process has scored; leave it out of a --resume")
         super().check()
         if self.latency is not None and self.sources != ["-"]:
             raise UsageError(

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 from histories import histories
-from reported import drawn
+from reported import Reported
 from tiny_domain_models import MODULE, code_model, patients, patients_model, source
 
 from seqmlm.data.problems import Problems
@@ -20,7 +20,6 @@ from seqmlm.engine.units import Mode
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.reports.report import ScoreReport
 
 
 def shown(page: str) -> str:
@@ -35,10 +34,10 @@ def code() -> str:
     scorer = RecordScorer(Session(code_model()))
     [one] = scorer.scored(scorer.encoded([source(text)], Problems()), Mode("partition", 4))
     norms = ClassNorms(np.zeros((17, 4, 3))).learn([one] * 10)
-    report = ScoreReport(pictures=CODE.pictures(LineLevel()), unit="lexer token")
+    report = Reported(scorer.session.tokenizer, pictures=CODE.pictures(LineLevel()), unit="lexer token")
     for row in LineLevel().rows(one, norms):
         report.add(JudgedRow(row=row, scored=one, p_value=0.5, alarm=row.line == 8))
-    return drawn(report)
+    return report.html()
 
 
 def test_source_has_its_lines_with_gutters(code):
@@ -64,9 +63,9 @@ def test_of_a_long_file_only_what_is_near_a_finding_is_shown():
     [one] = scorer.scored(scorer.encoded([source(text)], Problems()), Mode("partition", 4))
     norms = ClassNorms(np.zeros((17, 4, 3))).learn([one])
     row = next(row for row in LineLevel().rows(one, norms) if row.line == 100)
-    report = ScoreReport(pictures=CODE.pictures(LineLevel()))
+    report = Reported(scorer.session.tokenizer, pictures=CODE.pictures(LineLevel()))
     report.add(JudgedRow(row=row, scored=one, p_value=0.001, alarm=True))
-    told = shown(drawn(report))
+    told = shown(report.html())
     numbers = [int(n) for n in re.findall(r"^ +(\d+) +[\d.]+ [│▶] value_", told, re.MULTILINE)]
     assert numbers == list(range(94, 107))
     assert "⋯" in told
@@ -79,13 +78,12 @@ def test_a_patient_has_a_timeline_and_codes_by_visit():
     scorer = RecordScorer(Session(model))
     [one] = scorer.scored(scorer.encoded([record], Problems()), want=level.want, view=level.view)
     counts = CodeCounts.fit(model.tokenizer.encode_batch(histories(60)), model.tokenizer, seed=0)
-    pictures, surface = EHR.pictures(level), model.tokenizer.surface
-    report = ScoreReport(pictures=pictures, unit="event", surface=surface)
+    report = Reported(model.tokenizer, pictures=EHR.pictures(level), unit="event")
     rows = list(level.rows(one, counts))
     rows[0].extra["missing"][:] = [{"unit": "ICD10//<b>", "p": 0.75}]  # type: ignore[index]
     for place, row in enumerate(rows):
         report.add(JudgedRow(row=row, scored=one, p_value=0.01, alarm=place == 1))
-    page = drawn(report)
+    page = report.html()
     told = shown(page)
     assert page.count("<svg") >= 3  # scores, all rows in time, the patient's visits
     assert "ICD10//<b>" not in page

@@ -4,38 +4,26 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
-from reported import drawn
+from reported import Reported
 
 from seqmlm.anomaly.levels import part_row, record_row
-from seqmlm.anomaly.values import Place, Row, Scored
+from seqmlm.anomaly.values import Place, Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.protein import PROTEIN
+from seqmlm.inference.detector import JudgedRow
 from seqmlm.reports import pictures
 from seqmlm.reports import report as module
 from seqmlm.reports.drawing import MOST_POINTS
 from seqmlm.reports.page import Page
 from seqmlm.reports.pictures import Coloured, Highest, Point, Timeline, Tracks
-from seqmlm.reports.report import ScoreReport
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 TOKENIZER = ResidueTokenizer()
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What a judge gives."""
-
-    row: Row
-    scored: Scored
-    p_value: float | None = None
-    alarm: bool | None = None
-    p_values: dict[str, float] = field(default_factory=dict)
-    extrapolated: bool = False
-    unfamiliar: bool = False
 
 
 def scored(name: str, raw: str, bits: list[float]) -> Scored:
@@ -50,19 +38,20 @@ def scored(name: str, raw: str, bits: list[float]) -> Scored:
     )
 
 
-def judged(name: str, score: float, p_value: float | None = None, alarm: bool | None = None) -> Judged:
+def judged(name: str, score: float, p_value: float | None = None, alarm: bool | None = None) -> JudgedRow:
     one = scored(name, "ACDEF", [score, 0, 0, 0, 0])
     p_values = {} if p_value is None else {"b": 1.0, "a": p_value}
-    return Judged(record_row(one, {"bits_per_unit": score}), one, p_value, alarm, p_values)
+    row = record_row(one, {"bits_per_unit": score})
+    return JudgedRow(row=row, scored=one, p_value=p_value, alarm=alarm, p_values=p_values)
 
 
 def test_the_worst_rows_are_shown_in_order_and_others_are_forgotten() -> None:
-    report = ScoreReport(pictures=[Coloured()], surface=lambda token: TOKENIZER.tokens[token])
+    report = Reported(TOKENIZER, pictures=[Coloured()])
     scores = np.random.default_rng(0).permutation(5000)
     for score in scores.tolist():
         report.add(judged(f"r{score}", float(score)))
-    assert len(report._worst) == module.WORST
-    html = drawn(report)
+    assert len(report._report._shown._heap) == module.WORST
+    html = report.html()
     table = html.split("<tbody>")[1].split("</tbody>")[0]
     assert re.findall(r'data-value="(r\d+)"', table) == [f"r{n}" for n in range(4999, 4949, -1)]
     assert "<dt>rows</dt><dd>5,000</dd>" in html
@@ -72,11 +61,11 @@ def test_the_worst_rows_are_shown_in_order_and_others_are_forgotten() -> None:
 
 
 def test_p_values_order_rows_before_scores_and_alarms_are_counted() -> None:
-    report = ScoreReport()
+    report = Reported(TOKENIZER)
     report.add(judged("high", 9.0, 0.5, False))
     report.add(judged("odd", 3.0, 0.001, True))
     report.add(judged("odder", 4.0, 0.001, True))
-    html = drawn(report, {"alarm rate asked": 0.01})
+    html = report.html({"alarm rate asked": 0.01})
     assert "<dt>alarms</dt><dd>2</dd>" in html
     assert "<dt>alarm rate asked</dt><dd>0.01</dd>" in html
     assert re.findall(r'data-value="(high|odd|odder)"', html) == ["odder", "odd", "high"]
@@ -90,37 +79,40 @@ def test_parts_of_a_long_record_are_shown_with_what_is_around(monkeypatch: pytes
     raw = "ACDEFGHIKLMNPQRSTVWY" * 2
     one = scored("long", raw, [1.0] * 40)
     row = part_row(one, np.arange(10, 13), "11-13", {"surprisal": 1.0})
-    report = ScoreReport(pictures=[Coloured()])
-    report.add(Judged(row, one))
-    html = drawn(report)
+    report = Reported(TOKENIZER, pictures=[Coloured()])
+    report.add(JudgedRow(row=row, scored=one))
+    html = report.html()
     shown = html.split('class="coloured"')[1].split("</div>")[0]
     assert re.sub("<[^>]*>", "", shown).partition(">")[2] == raw[7:16]
     assert "characters 8 to 16 of 40" in html
 
 
 def test_rows_with_a_place_are_drawn_along_what_they_lie_in() -> None:
-    report = ScoreReport(pictures=[Tracks("contigs")], unit="base")
+    report = Reported(TOKENIZER, pictures=[Tracks("contig")], unit="base")
     one = scored("block", "ACDEF", [1.0] * 5)
     for start in range(0, 500_000, 50):
         place = Place("chr1", start, start + 100)
         row = part_row(one, np.arange(5), "x", {"excess": 0.1 + (start == 250_000)})
         alarm = start == 250_000
-        report.add(Judged(Row(**{**_fields(row), "place": place}), one, 0.5, alarm))
-    html = drawn(report)
+        extra = {"contig": "chr1", "contig_start": start, "contig_end": start + 100}
+        row = replace(row, place=place, extra=extra)
+        report.add(JudgedRow(row=row, scored=one, p_value=0.5, alarm=alarm))
+    html = report.html()
     assert "Along chr1" in html
     assert 'data-tip="alarm 250,000-250,100"' in html
     assert "the most unusual rows of each stretch" in html
 
 
 def test_of_many_axes_all_but_the_worst_are_forgotten() -> None:
-    tracks = Tracks("contigs")
-    report = ScoreReport(pictures=[tracks])
+    tracks = Tracks("contig")
+    report = Reported(TOKENIZER, pictures=[tracks])
     for number in np.random.default_rng(0).permutation(1000).tolist():
         one = judged(f"c{number}", float(number))
         place = Place(f"c{number}", 0, 5)
-        report.add(Judged(Row(**{**_fields(one.row), "place": place}), one.scored))
+        extra = {"contig": place.name, "contig_start": 0, "contig_end": 5}
+        report.add(replace(one, row=replace(one.row, place=place, extra=extra)))
     assert len(tracks._axes) <= pictures.MOST_AXES
-    html = drawn(report)
+    html = report.html()
     assert re.findall(r"<h2>Along (c\d+)</h2>", html) == [f"c{n}" for n in range(999, 987, -1)]
     assert "The 12 contigs with the highest scores are drawn." in html
 
@@ -141,23 +133,22 @@ def test_the_highest_of_every_stretch_is_kept_and_alarms_first() -> None:
 def test_all_scores_are_in_the_histogram(monkeypatch: pytest.MonkeyPatch) -> None:
     bars = []
     monkeypatch.setattr(Page, "histogram", lambda page, heading, *given, **options: bars.append(given))
-    values, report = np.random.default_rng(0).lognormal(0, 3, 3000), ScoreReport()
+    values, report = np.random.default_rng(0).lognormal(0, 3, 3000), Reported(TOKENIZER)
     for number, value in enumerate([*values.tolist(), math.inf]):
         report.add(judged(f"r{number}", value))
-    drawn(report)
+    report.html()
     [(counts, edges)] = bars
     assert counts.sum() == 3000
     assert counts.tolist() == np.histogram([float(f"{value:.4g}") for value in values], edges)[0].tolist()
 
 
 def test_rows_in_time_are_a_timeline() -> None:
-    report = ScoreReport(pictures=[Timeline()])
+    report = Reported(TOKENIZER, pictures=[Timeline()])
     for number in range(30):
         one = judged(f"s{number}", float(number), 0.5, number == 29)
-        report.add(
-            Judged(Row(**{**_fields(one.row), "time": 1.7e9 + 60 * number}), one.scored, 0.5, one.alarm)
-        )
-    html = drawn(report)
+        time = datetime.fromtimestamp(1.7e9 + 60 * number, UTC).isoformat()
+        report.add(replace(one, row=replace(one.row, extra={"time": time})))
+    html = report.html()
     assert html.count("fill-opacity: 0.75") == 29
     assert re.findall(r'data-tip="([^"]*)" tabindex="0">\s*<defs>', html) == ["s29: 29"]
 
@@ -165,12 +156,14 @@ def test_rows_in_time_are_a_timeline() -> None:
 def test_places_of_a_field_that_counts_from_one() -> None:
     html = {}
     for first in (0, 1):
-        report = ScoreReport(pictures=PROTEIN.pictures(PROTEIN.levels[0]), unit="residue", first=first)
+        report = Reported(
+            TOKENIZER, pictures=PROTEIN.pictures(PROTEIN.levels[0]), unit="residue", first=first
+        )
         one = scored("p", "ACXEF", [1.0, 2.0, 0.0, 9.0, 1.0])
         one = replace(one, number=np.array([0, 1, 3, 4]), surprisal=one.surprisal[[0, 1, 3, 4]], values={})
         row = part_row(one, np.array([2]), "4", {"surprisal": 9.0})
-        report.add(Judged(row, one, 1e-3, True))
-        html[first] = drawn(report)
+        report.add(JudgedRow(row=row, scored=one, p_value=1e-3, alarm=True))
+        html[first] = report.html()
     assert ">3-4<" in html[0]
     assert "Places count from 0; their end is not included." in html[0]
     assert ">4-4<" in html[1]
@@ -182,28 +175,31 @@ def test_places_of_a_field_that_counts_from_one() -> None:
 
 
 def test_nothing_to_score_is_said_and_data_are_escaped() -> None:
-    report = ScoreReport()
+    report = Reported(TOKENIZER)
     report.add(judged("<script>alert(1)</script>", 1.0))
-    html = drawn(report)
+    html = report.html()
     assert html.count("<script>") == 1
     assert "a&lt;b&gt;.fa:7" in html
-    assert "There was nothing to score." in drawn(ScoreReport())
-
-
-def _fields(row: Row) -> dict[str, object]:
-    return {name: getattr(row, name) for name in Row.__slots__}
+    assert "There was nothing to score." in Reported(TOKENIZER).html()
 
 
 def test_an_extrapolated_p_value_is_called_so() -> None:
-    report = ScoreReport()
+    report = Reported(TOKENIZER)
     report.add(judged("plain", 1.0, 0.2, False))
-    told = drawn(report)
+    told = report.html()
     assert "extrapolated" not in told
     report.add(replace(judged("far", 9.0, 1e-9, True), extrapolated=True))
-    told = drawn(report)
+    told = report.html()
     assert "<th" in told
     assert ">extrapolated" in told
     assert "a ranking, not a guarantee" in told
+
+
+class Spelled(ResidueTokenizer):
+    """Spells a symbol by white space."""
+
+    def alone(self, token: int) -> str:
+        return "\n    "
 
 
 class Lines:
@@ -218,22 +214,40 @@ class Lines:
 def test_what_cannot_be_seen_is_shown_by_signs_and_what_is_not_text_is_left_out() -> None:
     one = scored("x", "ACDEF", [1.0, 2.0, 3.0, 4.0, 9.0])
     object.__setattr__(one.record, "raw", Lines())
-    report = ScoreReport(pictures=[Coloured()], surface=lambda token: "\n    ")
-    report.add(Judged(record_row(one, {"bits_per_unit": 1.0}), one))
-    told = drawn(report)
+    report = Reported(Spelled(), pictures=[Coloured()])
+    report.add(JudgedRow(row=record_row(one, {"bits_per_unit": 1.0}), scored=one))
+    told = report.html()
     assert "↵: 9.0 bits" in told
     assert "↵␣␣␣␣ 50 %" in told
     assert "1709532002" not in told
     object.__setattr__(one.record, "raw", "A\0CD\n")  # of a text, everything is shown
-    assert drawn(report).count("9.0 bits") == told.count("9.0 bits")
+    assert report.html().count("9.0 bits") == told.count("9.0 bits")
 
 
 def test_rows_of_which_nothing_is_known_have_a_table_of_their_own() -> None:
-    report = ScoreReport()
+    report = Reported(TOKENIZER)
     report.add(judged("known", 2.0, 0.5, False))
-    silent = replace(record_row(scored("x", "ACD", []), {"bits_per_unit": float("nan")}), id="strange")
-    report.add(Judged(silent, scored("x", "ACD", []), alarm=True, unfamiliar=True))
-    told = drawn(report)
+    silent = replace(
+        record_row(scored("x", "ACD", []), {"bits_per_unit": float("nan")}), id="strange", units=np.arange(0)
+    )
+    report.add(JudgedRow(row=silent, scored=scored("x", "ACD", []), alarm=True, unfamiliar=True))
+    told = report.html()
     assert "Unfamiliar rows, of which the model knows nothing: 1" in told
     assert "strange" in told
-    assert (report.rows, report.alarms, report.unfamiliar) == (2, 1, 1)
+    assert "<dt>rows</dt><dd>2</dd>" in told
+    assert "<dt>alarms</dt><dd>1</dd>" in told
+
+
+def test_a_resumed_run_has_the_tables_of_one_that_was_not() -> None:
+    whole, resumed = (Reported(TOKENIZER, pictures=[Coloured()]) for _ in range(2))
+    for number in range(20):
+        whole.add(judged(f"r{number}", float(number), 0.5, number > 17))
+    resumed.rows += whole.rows[:15]
+    for number in range(15, 20):
+        resumed.add(judged(f"r{number}", float(number), 0.5, number > 17))
+    expected, told = whole.html(), resumed.html()
+    assert told.split("<tbody>")[1].split("</tbody>")[0] == expected.split("<tbody>")[1].split("</tbody>")[0]
+    assert "<dt>rows</dt><dd>20</dd>" in told
+    assert "of the last 5 rows: the run was resumed" in told
+    assert "resumed" not in expected
+    assert (expected.count('class="coloured"'), told.count('class="coloured"')) == (module.PICTURED, 5)

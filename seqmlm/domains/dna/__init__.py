@@ -90,7 +90,7 @@ class DNADomain(Domain):
         """Scores along the contigs: a picture of single bases would be a page long for every record."""
         from seqmlm.reports.pictures import Tracks
 
-        return (Tracks("contigs"),)
+        return (Tracks("contig"),)
 
     def shows(self, row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
         """Places of anomalies are those of the contig."""

@@ -44,7 +44,6 @@ def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
     told: list[dict[str, Any]] = []
     with GenomeTrack(tmp_path / "t.bedgraph") as track, GenomeTrack(tmp_path / "t.bed", name="m") as named:
         for one in Detector(RecordScorer(Session(model)), WindowLevel()).judged(records, Problems()):
-            report.add(one)
             extra, score = one.row.extra, one.row.score
             assert score is not None
             stretch = contigs[extra["contig"]][extra["contig_start"] : extra["contig_end"]]
@@ -73,7 +72,7 @@ def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
         assert found[place] == pytest.approx(np.mean(scores), rel=1e-3, abs=1e-4)
     known = {(name, i) for name, bases in contigs.items() for i, base in enumerate(bases) if base != "N"}
     assert known == set(found)
-    report.draw(page := Page("g"))
+    report.draw(page := Page("g"), told)
     html = page.html()
     assert "<h2>Along chrA</h2>" in html
     assert "<h2>Along chrB</h2>" in html
