@@ -182,7 +182,6 @@ class Row:
         time: seconds since 1970-01-01 UTC of its first unit, or None.
         place: where it lies in what its record is a part of, or None.
         backwards: the record is read against the direction of `place` (the other strand).
-        overlaps: names of what else lies at its place, such as genes.
         extra: further fields of its JSON line.
     """
 
@@ -198,7 +197,6 @@ class Row:
     time: float | None = None
     place: Place | None = None
     backwards: bool = False
-    overlaps: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def at(self, start: int, end: int) -> tuple[int, int]:

@@ -156,7 +156,7 @@ class ScoreReport:
             "id": row["id"],
             "where": f"{row['source']}:{row['line']}",
             "place": place,
-            "overlaps": ", ".join(row.get("genes", ())),
+            "genes": ", ".join(row.get("genes", ())),
             "units": row["units"],
             "score": row["score"],
             "p value": row.get("p_value"),

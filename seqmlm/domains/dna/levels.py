@@ -411,13 +411,12 @@ def _placed(row: Row, record: Record, start: int, end: int) -> Row:
     contig, first, stop = at = place(record, start, end)
     extra: dict[str, Any] = {"contig": contig, "contig_start": first, "contig_end": stop}
     extra["soft_masked"] = round(masked, 3)
-    genes: list[str] = []
     if GENES in record.meta:
-        extra["genes"] = genes = named_over(record.meta[GENES], first, stop)
+        extra["genes"] = named_over(record.meta[GENES], first, stop)
     if "strand" in record.meta:
         extra["strand"] = record.meta["strand"]
     backwards = record.meta.get("strand") == "-"
-    return replace(row, place=at, backwards=backwards, overlaps=tuple(genes), extra=extra)
+    return replace(row, place=at, backwards=backwards, extra=extra)
 
 
 def _per_unit(bases: Doubles, spans: Longs) -> Doubles:

@@ -88,5 +88,5 @@ def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
     top, best = max(told, key=lambda row: row["score"]), max(beds, key=lambda text: int(text[4]))
     assert (int(best[1]), best[4]) == (top["start"], "1000")
     assert all(0 <= int(text[4]) <= 1000 for text in beds)
-    assert ">overlaps</button>" in html
+    assert ">genes</button>" in html
     assert "one, two+x" in html
