@@ -1,15 +1,12 @@
 """Records to memory-mapped encodings, once: a cache entry that is either complete or absent.
 
 The entry's name is a hash of everything that decides its content (files, reader options, tokenizer, split),
-so an entry is reused only where it fits, and two processes that want the same one build it once. Large files
-are hashed by samples: a modified file of equal size and modification time would go unnoticed, in exchange for
-not reading hundreds of gigabytes twice.
+so an entry is reused only where it fits, and two processes that want the same one build it once.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.data.duplicates import SeenHashes, hash128
-from seqmlm.data.files import is_reference, require_file
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import Labelled, Split
@@ -33,65 +29,6 @@ from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Units
 from seqmlm.engine.windows import Moving, join, windows
 from seqmlm.errors import DataError, StateError
-
-WHOLE_BYTES = 64 << 20
-"""Files up to this size are hashed whole; larger ones by size, modification time and samples."""
-
-_SAMPLE = 1 << 20
-_SAMPLES = 16
-
-
-def file_fingerprint(paths: Iterable[str | Path]) -> str:
-    """SHA-256, in hex, of the contents of some files in their order; names and folders are ignored.
-
-    A file above `WHOLE_BYTES` is represented by its size, its modification time and 16 evenly spaced samples
-    of 1 MiB. A data set (hf:NAME@COMMIT) is represented by its name.
-
-    Raises:
-        DataError: a file is missing, no regular file, or "-": a stream cannot be hashed before it is read.
-    """
-    digest = hashlib.sha256()
-    for path in map(str, paths):
-        if path == "-":
-            raise DataError("a stream has no fingerprint", source=path, remedy="save it to a file first")
-        if is_reference(path):
-            digest.update(path.encode())
-            continue
-        require_file(path)
-        try:
-            digest.update(_one(Path(path)))
-        except OSError as error:
-            raise DataError(
-                f"cannot be read: {error.strerror}", source=path, remedy="check the path"
-            ) from None
-    return digest.hexdigest()
-
-
-def combined(**parts: Any) -> str:
-    """A hash (32 hex digits) of a combination of JSON values (file fingerprint, tokenizer hash, options).
-
-    >>> combined(a=1, b="x") == combined(b="x", a=1) != combined(a=2, b="x")
-    True
-    """
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _one(path: Path) -> bytes:
-    stat = path.stat()
-    digest = hashlib.sha256(stat.st_size.to_bytes(8, "little"))
-    with path.open("rb") as handle:
-        if stat.st_size <= WHOLE_BYTES:
-            while block := handle.read(_SAMPLE):
-                digest.update(block)
-        else:
-            digest.update(stat.st_mtime_ns.to_bytes(16, "little", signed=True))
-            last = stat.st_size - _SAMPLE
-            for i in range(_SAMPLES):
-                handle.seek(last * i // (_SAMPLES - 1))
-                digest.update(handle.read(_SAMPLE))
-    return digest.digest()
-
 
 Cut = Callable[[Encoding, int], list[Encoding]]
 MovingCut = Callable[[Encoding, int, NDArray[np.float64]], Moving | None]

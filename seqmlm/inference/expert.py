@@ -1,212 +1,35 @@
-"""Counts beside a model: fitted when it is trained, kept in its folder, mixed into what it says of units.
+"""Counts beside a model: kept in its folder, mixed into what it says of units.
 
 counts.safetensors    counts of the training split and the weights of the mixture (`seqmlm.engine.expert`)
-
-The weights are learnt on half of some validation records and reported on the other half: a score takes the
-counts in only where the mixture was better there than the model, with certainty.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Doubles, Scored
-from seqmlm.data.splits import evenly
-from seqmlm.engine.conditionals import Conditionals
+from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Scored
 from seqmlm.engine.expert import ALONE as COUNTS_ALONE
-from seqmlm.engine.expert import CountExpert, Priced, learnt_weights, multiplied
-from seqmlm.engine.randomness import EVALUATION, rng
-from seqmlm.engine.reductions import Reduction, Rows
-from seqmlm.engine.scoring import Scorer, SequenceScore
-from seqmlm.engine.types import Bools, Encoding, Longs, Windows
-from seqmlm.engine.units import EXACT, unit_numbers
+from seqmlm.engine.expert import CountExpert, Priced
+from seqmlm.engine.scoring import SequenceScore
+from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import EXACT
 from seqmlm.errors import StateError
-from seqmlm.evaluation.intervals import bootstrap_weights, summarized
-from seqmlm.inference.calibrations import saved, tensors
-from seqmlm.inference.model_folder import COUNTS, LoadedModel, put_file
+from seqmlm.inference.calibrations import tensors
+from seqmlm.inference.model_folder import COUNTS, LoadedModel
 from seqmlm.parsing import parse_json
 
 Use = Literal["auto", "counts", "none"]
 """Whether scores mix counts in: where they help, wherever there are any, or never."""
 
-SUBJECTS = 10
-"""Records that whatever is counted of sensitive data must occur in."""
-
-_FEWEST, _MOST = 250_000, 4_000_000  # tokens counted
-# Validation windows that smoothing and weights are learnt on, in all and of one record.
-_WINDOWS, _OF_RECORD = 1_500, 16
-# Units asked exactly; the forward tokens they may take at least, and as a share of those trained on.
-_ASKED, _FLOOR, _SHARE = 4_000, 300_000, 0.02
-_LEAST_UNITS, _RECORDS = 50, 10
-_HEADER = "seqmlm"
+HEADER = "seqmlm"
 _AGAIN = "copy the model again from where it is whole, or score without counts (expert=none)"
-
-
-def fit_expert(
-    model: LoadedModel,
-    train: Windows,
-    validation: Windows,
-    *,
-    unigram: Doubles,
-    tokens: int,
-    seed: int,
-    notify: Callable[[str], None],
-    budget: int | None = None,
-) -> CountExpert | None:
-    """Count a training split, learn the mixture on validation records, and keep both with the model.
-
-    Args:
-        model: just trained, in the folder that is being written.
-        train, validation: the two splits.
-        unigram: (K,) of the training split, see `Units.frequencies`.
-        tokens: trained on; about as many are counted, both strands of DNA together, at most 4 million: this
-            takes up to half a minute and a gigabyte of memory.
-        seed: of the choice of units.
-        notify: told what could not be done.
-        budget: forward tokens for units that are asked; None for a share of those trained on.
-
-    Returns:
-        The expert; None where the held-out data are too few to learn a mixture.
-    """
-    least = SUBJECTS if model.card.sensitive else 1
-    mean = float(np.mean(train.lengths)) if len(train) else 1.0
-    rule = model.tokenizer.units
-    readings = 1 if rule.complement is None else 2
-    chosen = evenly(len(train), int(min(max(tokens, _FEWEST), _MOST) / mean / readings) + 1)
-    want = (Rows(),) if multiplied(rule, unigram) else ()
-    usual = max(_FLOOR, int(_SHARE * tokens))
-    learner = _Learner(model, validation, usual if budget is None else min(usual, budget), seed, want)
-    if min(learner.learns.sum(), (~learner.learns).sum()) < _LEAST_UNITS:
-        notify("no counts beside the model: too few validation units to learn a mixture from")
-        return None
-    expert = CountExpert.fit(
-        (train[index] for index in chosen),
-        rule,
-        unigram,
-        records=train.records(chosen).tolist() if least > 1 else None,
-        least=least,
-    )
-    expert = learner.learnt(expert)
-    header = {_HEADER: json.dumps(expert.described())}
-    put_file(Path(model.path) / COUNTS, saved(expert.arrays(), header), private=model.card.sensitive)
-    return expert
-
-
-class _Learner:
-    """Some units of validation records, as the model prices them, divided in halves by record.
-
-    Attributes:
-        learns: (N,) True for units that weights are learnt on, False for those they are reported on.
-    """
-
-    def __init__(
-        self, model: LoadedModel, validation: Windows, budget: int, seed: int, want: tuple[Reduction, ...]
-    ) -> None:
-        self._rule = model.tokenizer.units
-        indices, records = _whole_records(validation)
-        self._encodings = [validation[index] for index in indices]
-        self._records = records
-        ask = Conditionals(model.rows)
-        asked = self._asked(budget, seed)
-        bits = Scorer(ask, self._rule, want=want).windows(
-            (encoding, owned) for encoding, owned in zip(self._encodings, asked, strict=True)
-        )
-        places, found, owner = [], [], []
-        values: dict[str, list[NDArray[Any]]] = {one.name: [] for one in want}
-        for number, (encoding, score) in enumerate(zip(self._encodings, bits, strict=True)):
-            groups, nats = score.units
-            places.append(np.searchsorted(self._rule.numbers(encoding), groups))
-            found.append(nats / np.log(2))
-            owner.append(np.full(len(groups), number))
-            for name, some in values.items():
-                some += [score.values[name]] if len(groups) else []
-        self._window, self._unit = np.concatenate(owner), np.concatenate(places)
-        self._model = np.concatenate(found)
-        self._values = {name: np.concatenate(some) for name, some in values.items() if some}
-        self._record = records[self._window]
-        # Of a few long records windows must do, though neighbours are alike.
-        several = len(np.unique(self._record)) >= _RECORDS
-        self._group = np.unique(self._record if several else self._window, return_inverse=True)[1]
-        self.learns = self._group % 2 == 0
-
-    def _asked(self, budget: int, seed: int) -> list[Bools]:
-        """(L,) for each window, True at the tokens of the units that are asked."""
-        lengths = np.array([len(one) for one in self._encodings])
-        units = int(budget / max(1.0, float(lengths.mean()))) if len(lengths) else 0
-        units = min(_ASKED, max(units, 3 * _LEAST_UNITS))
-        each = np.diff(np.linspace(0, units, len(lengths) + 1).astype(np.int64))
-        found = []
-        for number, (encoding, count) in enumerate(zip(self._encodings, each.tolist(), strict=True)):
-            numbers = unit_numbers(encoding)
-            known = np.unique(numbers[numbers >= 0])
-            drawn = rng(seed, 0, number, EVALUATION).permutation(known)[:count]
-            found.append(np.isin(numbers, drawn))
-        return found
-
-    def learnt(self, expert: CountExpert) -> CountExpert:
-        """The expert with smoothing and weights, and what they are worth."""
-        half = np.unique(self._window[self.learns])
-        units = expert.named(self._encodings, self._records.tolist())
-        expert = expert.tuned(expert.named([self._encodings[i] for i in half], self._records[half].tolist()))
-        priced = expert.priced(units)
-        first = np.searchsorted(units.sequence, np.arange(len(self._encodings)))
-        at = first[self._window] + self._unit
-        mine, rest = priced.some(at[self.learns]), priced.some(at[~self.learns])
-        told = expert.told(self._model, self._values)
-        weights = {
-            str(EXACT): learnt_weights(told[self.learns], mine),
-            COUNTS_ALONE: learnt_weights(None, mine),
-        }
-        expert = replace(expert, weights=weights)
-        bits = {
-            "model": -self._model[~self.learns],
-            "counts": -expert.alone(rest),
-            "mixture": -expert.mixed(told[~self.learns], rest, str(EXACT))[0],
-        }
-        return replace(expert, facts=self._facts(bits))
-
-    def _facts(self, bits: Mapping[str, Doubles]) -> dict[str, Any]:
-        """Means, and by how much the mixture is better, with intervals over records (or windows)."""
-        group = self._group[~self.learns]
-        weights = bootstrap_weights(group, _DRAWS, 0)
-        facts: dict[str, Any] = {f"{name}_bits": float(one.mean()) for name, one in bits.items()}
-        drawn = np.array([weights(draw) for draw in range(_DRAWS)])
-        for name in ("model", "counts"):
-            gain = bits[name] - bits["mixture"]
-            means = drawn @ gain / drawn.sum(axis=1)
-            facts[f"gain_over_{name}"] = asdict(summarized(float(gain.mean()), means))
-        return {
-            **facts,
-            "units": len(group),
-            "groups": len(np.unique(group)),
-            "better": facts["gain_over_model"]["low"] > 0,
-        }
-
-
-_DRAWS = 500
-
-
-def _whole_records(validation: Windows) -> tuple[list[int], Longs]:
-    """Some validation windows, evenly spread records of at most so many windows each, and their records."""
-    owners = validation.records(range(len(validation)))
-    distinct, first, counts = np.unique(owners, return_index=True, return_counts=True)
-    indices: list[int] = []
-    taken = np.minimum(counts, _OF_RECORD)
-    share = min(1.0, _WINDOWS / max(1, int(taken.sum())))
-    for number in evenly(len(distinct), max(1, int(share * len(distinct)))):
-        start = int(first[number])
-        windows = range(start, start + int(taken[number]))
-        indices += [index for index in windows if owners[index] == distinct[number]]
-    return indices, owners[indices]
 
 
 def stored_expert(model: LoadedModel, use: Use = "auto") -> CountExpert | None:
@@ -225,7 +48,7 @@ def stored_expert(model: LoadedModel, use: Use = "auto") -> CountExpert | None:
         return None
     arrays, header = tensors(file, _AGAIN)
     try:
-        described = parse_json(header.get(_HEADER, "{}"), finite=True)
+        described = parse_json(header.get(HEADER, "{}"), finite=True)
         expert = CountExpert.of(arrays, described, model.tokenizer.units)
         if missing := {str(EXACT), COUNTS_ALONE} - set(expert.weights):
             raise ValueError(f"no weights for {', '.join(sorted(missing))}")

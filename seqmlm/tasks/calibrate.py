@@ -18,10 +18,10 @@ import numpy as np
 
 from seqmlm.anomaly.levels import Background, Level
 from seqmlm.anomaly.values import Longs, Scored
-from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.data.sources import combined, file_fingerprint, split_source
 from seqmlm.data.splits import hash64, nested
 from seqmlm.engine.types import Encoding, InMemory, Sequences
 from seqmlm.engine.units import ONE_PASS, Mode
@@ -48,7 +48,7 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.registry import Registry
 from seqmlm.rows.judge import Normal
-from seqmlm.tasks.corpus import Corpus, split_source
+from seqmlm.tasks.corpus import Corpus
 from seqmlm.tasks.models import register_calibrations
 from seqmlm.tasks.task import CommandConfig
 from seqmlm.workspace import Workspace

@@ -8,7 +8,7 @@ files, the domain's built-in sample is drawn and cached.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from seqmlm import plugins
 from seqmlm.config import to_dict
 from seqmlm.data.duplicates import distinct
-from seqmlm.data.files import is_reference
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.mixture import Mixture, rates, resample
-from seqmlm.data.prepare import combined, file_fingerprint, prepare
+from seqmlm.data.prepare import prepare
 from seqmlm.data.privacy import Cell, redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
+from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
 from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours, no_label
 from seqmlm.data.store import Prepared
 from seqmlm.domains.base import Domain, plural
@@ -42,10 +42,6 @@ from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import Workspace
 
 QUARANTINE = "quarantine.jsonl"
-UNNAMED = "data"
-"""Name of the corpus of all files that the user gives no name."""
-KEPT_INPUTS = ".inputs"
-"""Folder, among the runs, of standard input as it was kept in files."""
 
 CALIBRATING, CALIBRATING_PARTS = 130, 40
 """Records that are held out to calibrate, at least, unless they are more than a fifth: where a record is one
@@ -425,28 +421,6 @@ class CorpusReader:
 def _unnamed(id: str, source: str) -> str:
     """An id without the name of the file, with which many begin."""
     return id.removeprefix(Path(source).name)
-
-
-def shown_name(paths: Sequence[str]) -> str:
-    """What a tracked run calls its data: the name of the first file or folder, and how many more there are.
-
-    Args:
-        paths: as the user named them; references to data sets and "-" are among them, none is standard input.
-
-    >>> shown_name(["/data/a.fasta", "/data/b.fasta"]), shown_name(["-"])
-    ('a.fasta and 1 more', 'standard input')
-    """
-    first = paths[0] if paths else "-"
-    name = first if is_reference(first) else Path(first).resolve().name or UNNAMED
-    if first == "-" or Path(first).parent.name == KEPT_INPUTS:
-        name = "standard input"
-    return f"{name} and {len(paths) - 1} more" if len(paths) > 1 else name
-
-
-def split_source(text: str) -> tuple[str | None, str]:
-    """Corpus name and path of `NAME=PATH`; no name where the whole text is a path that exists."""
-    name, equals, path = text.partition("=")
-    return (name, path) if equals and name and not Path(text).exists() else (None, text)
 
 
 def load_or_train(

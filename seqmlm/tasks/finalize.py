@@ -17,12 +17,12 @@ from seqmlm.engine.types import Sequences
 from seqmlm.errors import StateError
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import store_trained_on
-from seqmlm.inference.expert import fit_expert
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.registry import ModelEntry, Registry, UnreachableError, patiently
 from seqmlm.tasks.assemble import Evaluator
 from seqmlm.tasks.calibrate import calibrate_trained
 from seqmlm.tasks.corpus import Corpus
+from seqmlm.tasks.finalize_counts import fit_expert
 from seqmlm.tasks.models import register_calibrations, track_model
 from seqmlm.tasks.observers import Console, loss_plot, sample_predictions
 from seqmlm.tasks.sizing import Afterwards

@@ -22,9 +22,9 @@ import yaml
 from seqmlm.config import to_dict
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.labels import time_of
-from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import redact_small_counts, redacted_counts
 from seqmlm.data.problems import Problems
+from seqmlm.data.sources import combined, file_fingerprint, shown_name
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.durable import owner_only, replace_file
@@ -38,7 +38,7 @@ from seqmlm.parsing import read_json
 from seqmlm.registry import ModelEntry
 from seqmlm.tasks.cases import items_of, outputs_of, predicted, truth_of
 from seqmlm.tasks.columns import Labelling, of_text, reading
-from seqmlm.tasks.corpus import QUARANTINE, shown_name
+from seqmlm.tasks.corpus import QUARANTINE
 from seqmlm.tasks.labelled import (
     Lesson,
     doubt,

@@ -18,6 +18,7 @@ from seqmlm import plugins
 from seqmlm.config import from_dict, merge, parse_assignments, read_yaml, to_dict
 from seqmlm.data.files import is_reference, save_stdin
 from seqmlm.data.readers.huggingface import Reference
+from seqmlm.data.sources import KEPT_INPUTS, split_source
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.shapes import LINEAR, SHAPE_KEYS, SIZES
@@ -25,7 +26,6 @@ from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.inference.model_folder import inline_words
 from seqmlm.registry import Registry, resolve
 from seqmlm.tasks.config import LIMITS, PretrainConfig, resolve_config
-from seqmlm.tasks.corpus import KEPT_INPUTS, split_source
 from seqmlm.tasks.training_run import FINISHED
 from seqmlm.workspace import Workspace
 

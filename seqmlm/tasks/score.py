@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seqmlm.anomaly.levels import Track
 from seqmlm.data.privacy import redact_small_counts
@@ -14,13 +14,15 @@ from seqmlm.data.record import Record
 from seqmlm.inference.batches import Encoded, batches, characters, tokenized
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.session import Session
-from seqmlm.reports.page import Page
-from seqmlm.reports.report import ScoreReport
 from seqmlm.rows.file import Row
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_output import Familiar, Tally, extent, line, schema, sentence
 from seqmlm.tasks.score_plan import choose, opened
 from seqmlm.tasks.task import Figures, Task
+
+if TYPE_CHECKING:
+    from seqmlm.reports.page import Page
+    from seqmlm.reports.report import ScoreReport
 
 COMMIT_RECORDS = 1 << 16
 """Records after which a commit is made, where the budget of forward tokens is not used up before."""
@@ -171,6 +173,8 @@ class Score(Task[ScoreConfig, Encoded]):
         return (self.config.track,)
 
     def _new_report(self) -> ScoreReport:
+        from seqmlm.reports.report import ScoreReport
+
         plan, session = self.plan, self.session
         return ScoreReport(
             pictures=session.domain.pictures(plan.level),

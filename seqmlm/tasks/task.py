@@ -13,20 +13,17 @@ syncs of the disk, so that a run can be stopped and gone on with anywhere, and g
 
 from __future__ import annotations
 
-import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TextIO, TypeVar
 
 from seqmlm.data.files import Source, expand
-from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
@@ -36,17 +33,14 @@ from seqmlm.errors import DataError, SeqmlmError, UsageError, number_of
 from seqmlm.inference.batches import BATCH_CHARACTERS, BATCH_RECORDS, characters, is_pipe
 from seqmlm.inference.expert import Use
 from seqmlm.inference.session import Session
-from seqmlm.reports.page import Cell, Page
 from seqmlm.rows.file import Row, Rows
 from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import FORMATS, Kind, Schema, format_of
 from seqmlm.tasks import reading
-from seqmlm.tasks.corpus import UNNAMED, shown_name, split_source
-from seqmlm.tracking import TrackedRun, Tracker
-from seqmlm.workspace import Workspace
 
-KEPT_BYTES = 64 << 20  # larger files are not copied into a run of MLflow
+if TYPE_CHECKING:
+    from seqmlm.reports.page import Cell, Page
 
 Item = TypeVar("Item")
 Figures = Mapping[str, Any]
@@ -616,6 +610,9 @@ def place(item: Any) -> dict[str, Any]:
 
 def _report(task: Task[Any, Any], summary: Summary, rows: Rows, files: Sequence[Path]) -> None:
     """Write the report, and keep it with the figures in a run of MLflow: of sensitive data no small ones."""
+    from seqmlm.reports.page import Page
+    from seqmlm.tasks.tracked import keep_run
+
     config, session = task.config, task.session
     assert config.report is not None
     page = Page(f"{summary.task.capitalize()}: {config.model}", summary.answer)
@@ -625,66 +622,5 @@ def _report(task: Task[Any, Any], summary: Summary, rows: Rows, files: Sequence[
     if summary.notes:
         page.table("Met on the way", ["what", "how often"], list(summary.notes.items()))
     page.write(config.report, private=session.card.sensitive)
-    numbers = {"items": summary.items, "bad": summary.bad, **dict(_numbers(summary.figures))}
-    kept = [config.report, *(one for one in files if one.stat().st_size <= KEPT_BYTES)]
-    keep_run(session, summary.task, config, numbers, task.decided(), kept)
-
-
-def _numbers(figures: Figures, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of figures, by path, in letters and a length that MLflow takes."""
-    for key, value in figures.items():
-        path = prefix + (re.sub(r"[^\w :-]", "_", key) or "_")
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{path}/")
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            yield path[:250], float(value)
-
-
-def keep_run(
-    session: Session,
-    task: str,
-    config: Any,
-    metrics: Mapping[str, Any],
-    params: Mapping[str, object],
-    files: Sequence[Path] = (),
-) -> None:
-    """Log figures and files of a task in a run of MLflow; of sensitive data neither small counts nor files.
-
-    Args:
-        config: has the `model` as it was named, and the `paths`.
-    """
-    private, entry = session.card.sensitive, session.entry
-    name = session.card.run_name or Path(session.model.path).name
-    moment = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-    told = {
-        "domain": session.card.domain,
-        "model": config.model,
-        **({} if entry is None else {"model_name": entry.name, "model_version": entry.version}),
-        "data": UNNAMED if private else shown_name(config.paths),
-        "precision": session.precision,
-        **params,
-    }
-    tags = {"domain": session.card.domain, "task": task}
-    tracker, experiment = Tracker(Workspace.locate()), f"seqmlm-{session.card.domain}"
-    with tracker.start(f"{task}-{name}-{moment}"[:100], experiment=experiment, params=told, tags=tags) as run:
-        if entry is not None:
-            run.uses(entry.name, entry.version)
-        _name_data(session, config, run)
-        kept = redact_small_counts(dict(metrics), private)
-        run.log_metrics(0, {k: float(v) for k, v in kept.items() if isinstance(v, (int, float))})
-        for file in () if private else files:
-            run.artifact(file)
-
-
-def _name_data(session: Session, config: Any, run: TrackedRun) -> None:
-    """Tell a run what was read, by its content, unless that can be read but once."""
-    paths = [split_source(path)[1] for path in config.paths]
-    if not paths or "-" in paths:
-        return
-    with suppress(DataError):  # the task itself says what cannot be read, or leaves it out
-        named = session.domain.files(paths, format=config.format, options=config.options)
-        private = session.card.sensitive
-        digest = combined(files=file_fingerprint(named))
-        facts = redact_small_counts({"files": len(named)}, private)
-        shown, source = (UNNAMED, "withheld") if private else (shown_name(paths), paths[0])
-        run.dataset(shown, source, digest, facts, context="scoring")
+    figures = {"items": summary.items, "bad": summary.bad, **summary.figures}
+    keep_run(session, summary.task, config, figures, task.decided(), [config.report, *files])

@@ -22,10 +22,11 @@ from seqmlm.engine.types import InMemory, Longs
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import StateError
 from seqmlm.inference.calibrations import saved
-from seqmlm.inference.expert import fit_expert, stored_expert
+from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.model_folder import COUNTS, LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.tasks.finalize_counts import fit_expert
 
 
 class Whole(InMemory):
