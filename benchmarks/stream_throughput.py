@@ -103,7 +103,7 @@ def scored(
 ) -> subprocess.Popen[bytes]:
     """A process that scores into `name`.jsonl; `session` and window are those of training."""
     (rows := out / f"{name}.jsonl").unlink(missing_ok=True)
-    given = ("--option", "session=none", "--fpr", "0.01", "--mode", "one-pass", "--out", str(rows))
+    given = ("--option", "session=none", "--fpr", "0.01", "--set", "mode=one-pass", "--out", str(rows))
     return seqmlm(out, "watch" if follow else "score", "stream", pattern, *given, *options)
 
 
@@ -147,7 +147,7 @@ def latency(out: Path) -> dict[str, Any]:
     log, rows = out / "latency.log", out / "latency.jsonl"
     normal, odd = lines(5), lines(6, unseen=True)
     log.write_text("".join(islice(normal, 40 * WINDOW)))
-    process = scored(out, "latency", str(log), "--alarms-only", follow=True)
+    process = scored(out, "latency", str(log), "--set", "alarms_only=true", follow=True)
     while number_of(rows) == 0:  # until it has started: this alarm does not count
         with log.open("a") as file:
             file.writelines(islice(odd, 1))
@@ -174,7 +174,7 @@ def soak(out: Path, number: int, pace: float) -> dict[str, Any]:
     folder.mkdir()
     log, stream = folder / "app.log", lines(7)
     log.touch()
-    process = scored(out, "soak", str(folder / "app.log*"), "--alarms-only", follow=True)
+    process = scored(out, "soak", str(folder / "app.log*"), "--set", "alarms_only=true", follow=True)
     written = size = rotated = 0
     seen: list[dict[str, float]] = []
     began = told = time.monotonic()

@@ -11,7 +11,7 @@ from seqmlm.cli.command import Answer
 from seqmlm.cli.output import number
 from seqmlm.errors import UsageError, number_of
 from seqmlm.tasks.calibrate import CalibrateConfig, CalibrateResult, calibrate_files
-from seqmlm.watch.calibration import CalibrateStreamConfig, CalibrateStreamResult, calibrate_stream
+from seqmlm.watch.calibration import CalibrateStreamResult, calibrate_stream
 
 _OF_STREAMS = ("model", "since", "alpha", "expert", "seed")
 
@@ -59,7 +59,8 @@ class Calibrate:
         result: CalibrateResult
         told: Iterator[str] = iter(())
         if config.from_stream is not None:
-            result = streamed = calibrate_stream(_of_stream(config, config.from_stream))
+            _check(config)
+            result = streamed = calibrate_stream(config, config.from_stream, config.since)
             of, told = f"{number_of(streamed.rows, 'row')} of {streamed.output}", _costs(streamed)
         elif config.since is not None:
             raise UsageError("--since goes with --from-stream: of files all records are taken")
@@ -75,7 +76,8 @@ class Calibrate:
         )
 
 
-def _of_stream(config: CalibrateRequest, stream: Path) -> CalibrateStreamConfig:
+def _check(config: CalibrateRequest) -> None:
+    """Refuse what is of files, where rows of a stream are taken."""
     usual, own = CalibrateRequest(model=config.model), ("from_stream", *_OF_STREAMS)
     for name in (one.name for one in fields(config) if one.name not in own):
         if getattr(config, name) != getattr(usual, name):
@@ -83,7 +85,6 @@ def _of_stream(config: CalibrateRequest, stream: Path) -> CalibrateStreamConfig:
                 "--from-stream takes the rows of a stream as they were judged: "
                 f"{'files' if name == 'paths' else name} cannot be given with it"
             )
-    return CalibrateStreamConfig(stream=stream, **{name: getattr(config, name) for name in _OF_STREAMS})
 
 
 def _costs(result: CalibrateStreamResult) -> Iterator[str]:

@@ -14,8 +14,7 @@ from seqmlm.cli.output import say, tell
 from seqmlm.errors import number_of
 
 if TYPE_CHECKING:
-    from seqmlm.watch.incidents import Incident
-    from seqmlm.watch.streams import Standing
+    from seqmlm.watch.store import Incident, StreamEntry
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,10 +43,9 @@ def list_(
     Example: seqmlm incidents list --state open --since 24h
     """
     from seqmlm.cli.output import escape, number, print_json, print_table
-    from seqmlm.watch.incidents import facts, list_incidents, standings
+    from seqmlm.watch.incidents import facts, list_incidents
 
-    found = list_incidents(state=state, since=since, stream=stream)
-    of = standings(found)
+    found, of = list_incidents(state=state, since=since, stream=stream)
     if json_output:
         print_json([facts(one, of[one.output]) for one in found])
         return
@@ -90,20 +88,19 @@ def show(
     Example: seqmlm incidents show 7
     """
     from seqmlm.cli.output import number, print_facts, print_json
-    from seqmlm.watch.incidents import show_incident
+    from seqmlm.watch.incidents import facts, show_incident
 
-    found = show_incident(incident, rows)
+    one, stream, every, shown = show_incident(incident, rows)
     if json_output:
-        print_json(found.to_dict())
+        print_json({**facts(one, stream), "all_rows": every, "first_rows": shown})
         return
-    one = found.incident
-    since = found.number - one.rows
+    since = every - one.rows
     print_facts(
         {
             "incident": one.id,
             "what broke": one.title,
             "state": _state(one),
-            "stream": "" if one.state == "resolved" else found.standing.sentence(),
+            "stream": "" if one.state == "resolved" else stream.sentence(),
             "note": one.note,
             "new": ", ".join(one.new),
             "template": one.template,
@@ -124,13 +121,12 @@ def show(
             "output": one.output,
         }
     )
-    if found.rows:
+    if shown:
         say()
-    for row in found.rows:
+    for row in shown:
         say(_row(row))
-    if found.number > len(found.rows):
-        more = found.number - len(found.rows)
-        tell(f"{number_of(more, 'more row')} (--rows)")
+    if every > len(shown):
+        tell(f"{number_of(every - len(shown), 'more row')} (--rows)")
 
 
 @app.command("ack")
@@ -217,18 +213,21 @@ def prune(
     from dataclasses import asdict
 
     from seqmlm.cli.output import print_json
-    from seqmlm.watch.streams import prune_streams
+    from seqmlm.watch.incidents import prune_streams
 
     found = prune_streams(older_than, stream=stream, pretend=dry_run)
     if json_output:
         print_json(
-            [{**asdict(one), "output": of.output, "rows_before": of.rows - of.pruned} for of, one in found]
+            [
+                {**asdict(one), "output": of.output, "rows_before": of.last - of.pruned.rows}
+                for of, one in found
+            ]
         )
         return
     verb = "would be deleted" if dry_run else "deleted"
     for of, one in found:
         incidents = number_of(one.incidents, "incident")
-        say(f"{of.output}: {one.rows:,} of {of.rows - of.pruned:,} rows and {incidents} {verb}")
+        say(f"{of.output}: {one.rows:,} of {of.last - of.pruned.rows:,} rows and {incidents} {verb}")
     if not found:
         tell("no scoring of this workspace follows files: there is nothing to prune")
 
@@ -243,7 +242,7 @@ def _told(one: Incident, what: str, json_output: bool) -> None:
         say(f"incident {one.id} {what}: {one.title}")
 
 
-def _state(one: Incident, of: Standing | None = None) -> str:
+def _state(one: Incident, of: StreamEntry | None = None) -> str:
     """With how its stream stands, where it is not over and nobody looks at it."""
     stopped = of is not None and not of.running and one.state != "resolved"
     return f"{one.told_state}, scoring stopped" if stopped else one.told_state

@@ -9,7 +9,6 @@ from sqlalchemy import (
     JSON,
     Boolean,
     DateTime,
-    Float,
     ForeignKey,
     Index,
     Integer,
@@ -145,6 +144,8 @@ class Stream(Base):
     """Its last commit, which comes at least every minute."""
     pruned: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """What was deleted of it: `rows`, `through` the row of this number, and `incidents`."""
+    rolling: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """Which of its own rows its rolling calibration rests on; see `watch.rolling`."""
     created: Mapped[datetime] = mapped_column(default=_now)
 
 
@@ -187,17 +188,6 @@ class StreamRow(Base):
     created: Mapped[datetime] = mapped_column(default=_now, index=True)
 
 
-class StreamCalibration(Base):
-    """Which of its own rows a stream's rolling calibration rests on; see `watch.rolling`."""
-
-    __tablename__ = "seqmlm_stream_calibrations"
-
-    stream_id: Mapped[int] = mapped_column(
-        ForeignKey("seqmlm_streams.id", ondelete="CASCADE"), primary_key=True
-    )
-    state: Mapped[dict[str, Any]]
-
-
 class StreamStatistics(Base):
     """Statistics of one of a stream's newest rows, as its calibration takes them."""
 
@@ -216,7 +206,7 @@ class StreamStatistics(Base):
 
 
 class Incident(Base):
-    """Alarms of a stream that belong together; see `watch.store.incidents.Incident`."""
+    """Alarms of a stream that belong together; see `watch.store.Incident`."""
 
     __tablename__ = "seqmlm_incidents"
     __table_args__ = (UniqueConstraint("stream_id", "row"),)
@@ -224,33 +214,13 @@ class Incident(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     stream_id: Mapped[int] = mapped_column(ForeignKey("seqmlm_streams.id", ondelete="CASCADE"))
     row: Mapped[int] = mapped_column(Integer)
-    model: Mapped[str] = mapped_column(String(4096))
-    place: Mapped[str] = mapped_column(String(4096))
     state: Mapped[str] = mapped_column(String(20), index=True)
     muted: Mapped[bool] = mapped_column(Boolean)
     verdict: Mapped[str | None] = mapped_column(String(20))
     """What a person took it for, "fault" or "normal"; it stays so when the incident is over."""
     note: Mapped[str] = mapped_column(Text)
-    title: Mapped[str] = mapped_column(Text)
-    what: Mapped[str] = mapped_column(Text)
-    reason: Mapped[str] = mapped_column(Text)
-    template: Mapped[str] = mapped_column(Text)
-    new: Mapped[list[str]]
-    expected: Mapped[list[str]]
-    first_line: Mapped[str] = mapped_column(Text)
-    last_line: Mapped[str] = mapped_column(Text)
-    first_time: Mapped[str | None] = mapped_column(String(40))
-    last_time: Mapped[str | None] = mapped_column(String(40))
-    severity: Mapped[str | None] = mapped_column(Text)
-    host: Mapped[str | None] = mapped_column(Text)
-    service: Mapped[str | None] = mapped_column(Text)
-    rows: Mapped[int] = mapped_column(Integer)
-    lines: Mapped[int] = mapped_column(Integer)
-    new_lines: Mapped[int] = mapped_column(Integer)
-    p_value: Mapped[float] = mapped_column(Float)
-    start: Mapped[int] = mapped_column(Integer)
-    end: Mapped[int] = mapped_column(Integer)
-    likes: Mapped[list[str]]
+    facts: Mapped[dict[str, Any]]
+    """What its rows come to, by the names of `watch.store.Incident`."""
     opened: Mapped[datetime]
     updated: Mapped[datetime] = mapped_column(index=True)
     resolved: Mapped[datetime | None]

@@ -33,7 +33,7 @@ READ_AHEAD_BYTES = 4 << 20
 """Input from which a second process reads; starting one takes longer than reading less."""
 
 _WAITING = 1024  # records of a live input that wait at most
-_TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for asking
+TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for asking
 
 Item = TypeVar("Item")
 
@@ -181,7 +181,7 @@ def live(
         stopping: asked again and again while input is awaited; once it is true nothing more is read, and what
             was read is handed on.
     """
-    with closing(LiveInput(_TICK_SHARE * latency)) as source:
+    with closing(LiveInput(TICK_SHARE * latency)) as source:
         task.sources = [Source("-", source)]  # type: ignore[misc]
         waiting: ReadAhead[Any] = ReadAhead(iter(task.records(problems)), capacity=_WAITING)
         stopped = False

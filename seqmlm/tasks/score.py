@@ -17,7 +17,7 @@ from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_output import Familiar, Tally, extent, line, schema, sentence
-from seqmlm.tasks.score_plan import choose, opened
+from seqmlm.tasks.score_plan import check_rate, choose
 from seqmlm.tasks.task import Figures, Task
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ class Score(Task[ScoreConfig, Encoded]):
 
     @classmethod
     def opened(cls, config: ScoreConfig) -> Session:
-        return opened(config)
+        check_rate(config)
+        return super().opened(config)
 
     def decided(self) -> Mapping[str, Any]:
         plan = self.plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from seqmlm.anomaly.levels import TRACKS
 from seqmlm.data.sources import split_source
@@ -53,9 +53,6 @@ class ScoringRequest(CommandConfig):
     tokens_per_batch: int | None = None
     expert: Use = "auto"
 
-    decides_nothing: ClassVar[tuple[str, ...]] = ("model", "paths", "on_error", "extrapolate", "out")
-    """Fields that change no row."""
-
     @property
     def sources(self) -> list[str]:
         """The paths without the names that training gives corpora."""
@@ -88,14 +85,6 @@ class ScoringRequest(CommandConfig):
         if self.alarms_per_day is not None:
             return "--set alarms_per_day"
         return None if self.fpr is None else "--fpr"
-
-    def decisive(self) -> dict[str, Any]:
-        """The settings that decide what is written, for a scoring that goes on to be held to."""
-        names = (name for name in self.__dataclass_fields__ if name not in self.decides_nothing)
-        return {
-            **{name: getattr(self, name) for name in names},
-            "options": dict(sorted(self.options.items())),
-        }
 
     def check(self) -> None:
         """Refuse what makes no sense, before anything is read.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from seqmlm import plugins
 from seqmlm.anomaly.levels import WHOLE, Background, Level
@@ -31,10 +31,7 @@ from seqmlm.inference.model_folder import read_card
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.registry import Registry, resolve
-from seqmlm.streams.cursor import file_facts
-from seqmlm.streams.outputs import check_outputs
 from seqmlm.tasks.score_config import ScoringRequest
-from seqmlm.tasks.task import PRIVATE
 from seqmlm.workspace import Workspace
 
 PATIENCE = 600.0
@@ -101,22 +98,6 @@ class ScoringPlan:
             alpha=self.alpha,
             want=(*EXPECTED, *(PER_UNIT if self.per_unit else ())),
         )
-
-    def request(self, config: ScoringRequest) -> dict[str, Any]:
-        """What decides the rows: settings, inputs and the files of the model."""
-        files: dict[str, str] = {}
-        if "-" not in config.measured:
-            domain = self.session.domain
-            files = file_facts(domain.files(config.measured, format=config.format, options=config.options))
-        return {
-            **config.decisive(),
-            "mode": str(self.mode),
-            "level": self.level.name,
-            "precision": self.session.precision,
-            "counts": self.session.counts,
-            "input": files,
-            "model file": file_facts(self.session.model.files),
-        }
 
 
 def choose(config: ScoringRequest, session: Session) -> ScoringPlan:
@@ -280,26 +261,6 @@ def _other_precision(stored: Stored | None, precision: Precision) -> list[str]:
         f"the calibration was made in {stored.precision}, this scoring is in {precision}: their "
         "log-probabilities differ by some hundredths"
     ]
-
-
-def opened(config: ScoringRequest) -> Session:
-    """The model of a scoring.
-
-    Raises:
-        UsageError, StateError: as `check_rate` and `Session.open`; an output in the model's folder.
-    """
-    check_rate(config)
-    session = Session.open(
-        config.model,
-        domain=config.domain,
-        tokens_per_batch=config.tokens_per_batch,
-        precision=config.precision,
-        expert=config.expert,
-        shown=config.out is None,
-        remedy=PRIVATE,
-    )
-    check_outputs(config.outputs, folder=session.model.path)
-    return session
 
 
 def check_rate(config: ScoringRequest) -> None:

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TextIO, TypeVar
 
 from seqmlm.data.files import Source, expand
 from seqmlm.data.privacy import redact_small_counts
@@ -31,7 +31,6 @@ from seqmlm.engine.device import Precision
 from seqmlm.engine.signals import Stopped, StopSignals
 from seqmlm.errors import DataError, SeqmlmError, UsageError, number_of
 from seqmlm.inference.batches import BATCH_CHARACTERS, BATCH_RECORDS, characters, is_pipe
-from seqmlm.inference.expert import Use
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row, Rows
 from seqmlm.streams.cursor import file_facts
@@ -143,6 +142,12 @@ class TaskConfig(CommandConfig):
         """Where bad records go, if they are kept."""
         return Path(f"{self.out or 'rows'}.quarantine.jsonl")
 
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        """The files that are written, by the option that names each."""
+        aside = {"--on-error quarantine": self.quarantine} if self.on_error == "quarantine" else {}
+        return {"--out": self.out, "--report": self.report, **aside}
+
     def check(self) -> None:
         """Refuse what makes no sense, before anything is read or loaded.
 
@@ -164,9 +169,7 @@ class TaskConfig(CommandConfig):
                 "--resume continues a file named with --out, from files that can be read again: what was "
                 "read from standard input or a pipe is gone; write it to a file first"
             )
-        aside = {"--on-error quarantine": self.quarantine} if self.on_error == "quarantine" else {}
-        outputs = {"--out": self.out, "--report": self.report, **aside}
-        check_outputs(outputs, inputs=expand(self.read), streams=True)
+        check_outputs(self.outputs, inputs=expand(self.read), streams=True)
 
 
 ConfigT = TypeVar("ConfigT", bound=TaskConfig)
@@ -238,19 +241,7 @@ class Task(ABC, Generic[ConfigT, Item]):
         Raises:
             UsageError, StateError: as `Session.open`; an output in the model's folder.
         """
-        expert: Use = getattr(config, "expert", "none")
-        session = Session.open(
-            config.model,
-            domain=config.domain,
-            tokens_per_batch=config.tokens_per_batch,
-            precision=config.precision,
-            expert=expert,
-            shown=config.out is None,
-            remedy=PRIVATE,
-            labels="learnt" if cls.learnt else "none",
-        )
-        check_outputs({"--out": config.out, "--report": config.report}, folder=session.model.path)
-        return session
+        return open_model(config, labels="learnt" if cls.learnt else "none")
 
     @classmethod
     def launch(
@@ -349,6 +340,26 @@ class Task(ABC, Generic[ConfigT, Item]):
             raise UsageError(f"{out} is {by_name} by its name, and --format-out says {asked}; leave that out")
         chosen = asked or by_name
         return chosen if chosen in self.formats else None
+
+
+def open_model(config: Any, labels: Literal["none", "learnt"] = "none") -> Session:
+    """The model of a config.
+
+    Raises:
+        UsageError, StateError: as `Session.open`; an output in the model's folder.
+    """
+    session = Session.open(
+        config.model,
+        domain=config.domain,
+        tokens_per_batch=config.tokens_per_batch,
+        precision=config.precision,
+        expert=getattr(config, "expert", "none"),
+        shown=config.out is None,
+        remedy=PRIVATE,
+        labels=labels,
+    )
+    check_outputs(config.outputs, folder=session.model.path)
+    return session
 
 
 def _is_cell(value: Any) -> bool:

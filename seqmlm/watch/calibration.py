@@ -21,42 +21,19 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.anomaly.values import Doubles
 from seqmlm.config import to_dict
 from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.inference.calibrations import CALIBRATION, Stored, store, stored_calibration
-from seqmlm.inference.expert import Use
 from seqmlm.inference.model_folder import CARD
 from seqmlm.inference.session import Session
 from seqmlm.rows.judge import FEW, Normal
 from seqmlm.streams.cursor import file_facts
-from seqmlm.tasks.calibrate import CalibrateResult
+from seqmlm.tasks.calibrate import CalibrateConfig, CalibrateResult
 from seqmlm.tasks.models import register_calibrations
+from seqmlm.watch.incidents import since_of, stream_of
 from seqmlm.watch.rolling import refitted
-from seqmlm.watch.store import Owned, RollingEntry, Streams
-from seqmlm.watch.streams import since_of
+from seqmlm.watch.store import RollingState, Streams
 from seqmlm.workspace import Workspace
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrateStreamConfig:
-    """What `seqmlm calibrate --from-stream` can be told.
-
-    Args:
-        model: reference.
-        stream: the file that the scoring writes.
-        since: a duration ("7d"): only rows that were judged since then.
-        alpha: a rate of alarms, of which it is said what it would rest on.
-        expert: as the scoring was told.
-        seed: of the division of the rows.
-    """
-
-    model: str
-    stream: Path
-    since: str | None = None
-    alpha: float | None = None
-    expert: Use = "auto"
-    seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +73,15 @@ def judged_by(session: Session, fitted: Normal, level: str, mode: str) -> dict[s
     }
 
 
-def calibrate_stream(config: CalibrateStreamConfig) -> CalibrateStreamResult:
+def calibrate_stream(
+    config: CalibrateConfig, stream: Path, since: str | None = None
+) -> CalibrateStreamResult:
     """Replace a model's calibration of a stream's level and mode by one of the rows the stream judged.
+
+    Args:
+        config: model, counts (`expert`), `seed`, and `alpha`: a rate of which it is said what it rests on.
+        stream: the file that the scoring writes.
+        since: a duration ("7d"): only rows that were judged since then.
 
     Raises:
         UsageError: a rate or duration that is none, or a sensitive model.
@@ -106,10 +90,15 @@ def calibrate_stream(config: CalibrateStreamConfig) -> CalibrateStreamResult:
     """
     if config.alpha is not None and not 0 < config.alpha < 1:
         raise UsageError(f"--alpha is a false positive rate between 0 and 1, not {config.alpha}")
-    begin = None if config.since is None else datetime.now(UTC) - since_of(config.since)
-    output = str(config.stream.expanduser().resolve())
+    begin = None if since is None else datetime.now(UTC) - since_of(since)
     with Streams(Workspace.locate()) as registry:
-        entry, owned = _kept(registry, output, begin)
+        of = stream_of(registry, stream)
+        entry, owners = registry.rolling(of.id, begin), registry.owners(of.id)
+        if entry is None or not entry.state.get("judged_by"):
+            raise StateError(
+                f"no statistics are kept of the rows of {of.output}: the model that judged them is not "
+                "calibrated for them, or is of sensitive data; calibrate with files"
+            )
         known = entry.state["judged_by"]
         session = Session.open(config.model, precision=known["precision"], expert=config.expert, folder=True)
         if session.card.sensitive:
@@ -117,22 +106,20 @@ def calibrate_stream(config: CalibrateStreamConfig) -> CalibrateStreamResult:
                 "a model of sensitive data is not calibrated from a stream: of whom its rows are is not "
                 "kept; calibrate with files"
             )
-        level, stored = _own(session, known, config)
-        faults = {one.number for one in owned if one.fault}
-        used = [one for one in entry.rows if one.number not in faults]
+        level, stored = _own(session, known, config.model, stream)
+        used = [one for one in entry.rows if owners.get(one.number, (0, ""))[1] != "fault"]
         if len(used) < FEW:
-            within = "" if config.since is None else f" since {config.since} ago"
+            within = "" if since is None else f" since {since} ago"
             raise StateError(
-                f"{output}: statistics of {number_of(len(used), 'row')} that count as normal are kept"
+                f"{of.output}: statistics of {number_of(len(used), 'row')} that count as normal are kept"
                 f"{within}, and a calibration needs {FEW}: wait until more are judged, or calibrate with "
                 "files"
             )
-        made = _made(stored, _table([one.figures for one in used], stored), config)
+        made = _made(stored, RollingState(state={}, rows=used), config.seed)
         store(Path(session.model.path), {(level, known["mode"]): made})
         if session.entry is not None:
             register_calibrations(registry, session.entry)
-    numbers = {one.number for one in used}
-    verdicts = {one.incident: one.verdict for one in owned if one.number in numbers}
+    verdicts = dict(owners[one.number] for one in used if one.number in owners)
     return CalibrateStreamResult(
         model=config.model,
         level=level,
@@ -140,7 +127,7 @@ def calibrate_stream(config: CalibrateStreamConfig) -> CalibrateStreamResult:
         left_out=None,
         modes={known["mode"]: made.facts(session.model, config.alpha)},
         problems={},
-        output=output,
+        output=of.output,
         rows=len(used),
         faults=len(entry.rows) - len(used),
         false_alarms=list(verdicts.values()).count("normal"),
@@ -148,21 +135,7 @@ def calibrate_stream(config: CalibrateStreamConfig) -> CalibrateStreamResult:
     )
 
 
-def _kept(registry: Streams, output: str, since: datetime | None) -> tuple[RollingEntry, list[Owned]]:
-    """What is kept of a stream's newest rows, and which of them belong to incidents."""
-    stream = registry.stream(output)
-    if stream is None:
-        raise StateError(f"no scoring of this workspace follows files and writes {output}")
-    entry = registry.rolling(stream.id, since)
-    if entry is None or not entry.state.get("judged_by"):
-        raise StateError(
-            f"no statistics are kept of the rows of {output}: the model that judged them is not calibrated "
-            "for them, or is of sensitive data; calibrate with files"
-        )
-    return entry, registry.owned_rows(stream.id)
-
-
-def _own(session: Session, known: Mapping[str, Any], config: CalibrateStreamConfig) -> tuple[str, Stored]:
+def _own(session: Session, known: Mapping[str, Any], model: str, stream: Path) -> tuple[str, Stored]:
     """The level of the rows and the calibration that is to be replaced.
 
     Raises:
@@ -172,7 +145,7 @@ def _own(session: Session, known: Mapping[str, Any], config: CalibrateStreamConf
     stored = stored_calibration(session.model, level, known["mode"])
     if stored is None:
         raise StateError(
-            f"{config.model} has no calibration of level {level.name} in mode {known['mode']}, which says "
+            f"{model} has no calibration of level {level.name} in mode {known['mode']}, which says "
             "what statistics judge: make one with files first"
         )
     now = judged_by(session, stored.fitted, level.name, known["mode"])
@@ -181,26 +154,17 @@ def _own(session: Session, known: Mapping[str, Any], config: CalibrateStreamConf
         parts = [name for name in sorted(files) if known["files"].get(name) != now["files"].get(name)]
         parts += [name for name in now if name != "files" and now[name] != known.get(name)]
         raise StateError(
-            f"the rows of {config.stream} were not judged by {config.model} as it is now (different: "
+            f"the rows of {stream} were not judged by {model} as it is now (different: "
             f"{', '.join(parts)}), and scores of two models are not mixed: name the model that judged them, "
             "or follow with this one to another --out and calibrate from that"
         )
     return level.name, stored
 
 
-def _table(figures: list[bytes], stored: Stored) -> Doubles:
-    width = 1 + len(stored.fitted.statistics)
-    rows = [np.frombuffer(one, dtype="<f8") for one in figures]
-    if any(len(one) != width for one in rows):
+def _made(stored: Stored, kept: RollingState, seed: int) -> Stored:
+    rows = [np.frombuffer(one.figures, dtype="<f8") for one in kept.rows]
+    if any(len(one) != 1 + len(stored.fitted.statistics) for one in rows):
         raise StateError("the statistics in the database are not whole; calibrate with files")
-    return np.stack(rows)
-
-
-def _made(stored: Stored, table: Doubles, config: CalibrateStreamConfig) -> Stored:
-    return replace(
-        stored,
-        fitted=refitted(stored.fitted, table, seed=config.seed),
-        records=0,
-        source=f"stream:{sha256(table.tobytes()).hexdigest()}",
-        created="",
-    )
+    source = f"stream:{sha256(np.stack(rows).tobytes()).hexdigest()}"
+    fitted = refitted(stored.fitted, np.stack(rows), seed=seed)
+    return replace(stored, fitted=fitted, records=0, source=source, created="")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from seqmlm.data.timestamps import duration
 from seqmlm.errors import UsageError
@@ -19,6 +19,12 @@ FIXED, ROLLING = "fixed", "rolling"
 """How the rows of a stream are calibrated: by the model's own calibration, or by the stream's newest rows."""
 
 HERE = "127.0.0.1"
+
+UNDECIDED = (
+    *("model", "paths", "on_error", "extrapolate", "out", "tokens_per_batch", "max_latency", "ignore"),
+    *("shadow", "quiet", "webhook", "webhook_format", "metrics_port", "metrics_host"),
+)
+"""Fields that change no row: a stream goes on where they are others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +52,12 @@ class WatchConfig(ScoringRequest):
             JSON); one for all webhooks, or one for each. Default: plain.
         metrics_port: PORT: serve counters on this port, as /metrics (Prometheus) and /metrics.json; 0 for any
             that is free.
-        metrics_host: ADDRESS: address of this machine that --metrics-port is on.
+        metrics_host: ADDRESS: address of this machine that --metrics-port is on. Default: 127.0.0.1.
     """
 
     shown: ClassVar[tuple[str, ...]] = (
-        *("out", "fpr", "alarms_only", "level", "mode", "max_latency", "source", "ignore", "calibration"),
-        *("shadow", "quiet", "webhook", "webhook_format", "metrics_port", "metrics_host", "format"),
-        *ScoringRequest.shown,
+        *("out", "fpr", "max_latency", "source", "ignore", "calibration", "shadow"),
+        *("webhook", "webhook_format", "metrics_port", *ScoringRequest.shown),
     )
     metavar: ClassVar[str] = "[PATH]..."
 
@@ -66,12 +71,6 @@ class WatchConfig(ScoringRequest):
     webhook_format: tuple[str, ...] = ()
     metrics_port: int | None = None
     metrics_host: str = HERE
-
-    decides_nothing = (
-        *ScoringRequest.decides_nothing,
-        *("max_latency", "ignore", "shadow", "quiet"),
-        *("webhook", "webhook_format", "metrics_port", "metrics_host"),
-    )
 
     @property
     def latency(self) -> float:
@@ -94,14 +93,8 @@ class WatchConfig(ScoringRequest):
         """
         seconds = QUIET if self.quiet is None else duration(self.quiet)
         if not seconds:
-            raise UsageError(f"--quiet is a duration such as 5m or 30s; got {self.quiet!r}")
+            raise UsageError(f"quiet is a duration such as 5m or 30s; got {self.quiet!r}")
         return seconds
-
-    def decisive(self) -> dict[str, Any]:
-        kept = super().decisive()
-        if self.calibration == FIXED:
-            del kept["calibration"]  # what judges is the model
-        return kept
 
     def check(self) -> None:
         self._check_files()
@@ -144,7 +137,7 @@ class WatchConfig(ScoringRequest):
 
     def _check_notices(self) -> None:
         if self.metrics_host != HERE and self.metrics_port is None:
-            raise UsageError("--metrics-host is the address of --metrics-port, which is not given")
+            raise UsageError("metrics_host is the address of --metrics-port, which is not given")
         if self.webhook_format and not self.webhook:
             raise UsageError("--webhook-format is that of --webhook, which is not given")
         if self.webhook and self.rate_option is None:

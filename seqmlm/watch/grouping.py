@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from seqmlm.data.severities import highest
 from seqmlm.errors import DataError, number_of, printable
 from seqmlm.streams.sinks import Fields
-from seqmlm.watch.store import Change, Incident
-from seqmlm.watch.store.incidents import LIKES, TOLD, Kind
+from seqmlm.watch.store import LIKES, TOLD, Change, Incident
 
 QUIET = 300.0
 """Seconds: an alarm that follows an incident of its file so soon belongs to it, and an incident without one
@@ -22,6 +21,10 @@ for so long is over."""
 
 Ignored = tuple[re.Pattern[str], str]
 """A pattern, and where it was given: "FILE:LINE"."""
+
+_NAMED = 3  # new values in a title
+_LONGEST = 120  # characters of each
+_OF_SPEAKER = ("what", "reason", "template", "expected", "host", "service")
 
 
 def ignored(path: Path) -> list[Ignored]:
@@ -56,7 +59,6 @@ class Grouping:
 
     Args:
         model: reference of the model that judges.
-        stream: id.
         quiet: see `QUIET`.
         ignored: alarms that one of these fits, by the message or the template that they tell of, make no
             incident.
@@ -64,7 +66,6 @@ class Grouping:
     """
 
     model: str
-    stream: int = 0
     quiet: float = QUIET
     ignored: Sequence[Ignored] = ()
     private: bool = False
@@ -87,17 +88,15 @@ class Grouping:
             The rows, those that are silenced with `muted`, by what; the changes, at most two of an incident;
             and numbers of rows to the row that opened the incident each belongs to.
         """
-        found = _Found(self, now)
-        for one in standing:
-            found.stand(one)
+        found = _Fold(self, now, standing)
         given = [(number, found.take(number, row) if row.get("alarm") else row) for number, row in rows]
         return given, list(found.changes.values()), found.belongs
 
     def begun(self, number: int, row: Fields, now: float) -> Incident:
         """The incident that a row opens; its texts are `printable`: a log may hold what no database takes."""
         at, line = datetime.fromtimestamp(now, UTC), int(row["line"])
-        last = int(row.get("last_line", line))
-        shown: dict[str, Any] = {}
+        last, place = int(row.get("last_line", line)), printable(row["source"])
+        shown: dict[str, Any] = {"template": "", "new": (), "reason": "", "what": "unusual lines"}
         if not self.private:
             shown = {
                 "template": printable(row.get("template", "")),
@@ -108,10 +107,8 @@ class Grouping:
                 "severity": row.get("severity"),
                 **{name: _named(row, name) for name in ("host", "service")},
             }
-        place = printable(row["source"])
         made = Incident(
-            **{"template": "", "new": (), "reason": "", "what": "unusual lines", **shown},
-            stream_id=self.stream,
+            **shown,
             row=number,
             model=self.model,
             place=place,
@@ -123,7 +120,7 @@ class Grouping:
             rows=1,
             lines=int(row.get("lines", 1)),
             new_lines=int(row.get("new_lines", 0)),
-            p_value=_p_value(row),
+            p_value=1.0 if row.get("p_value") is None else float(row["p_value"]),
             start=line,
             end=last + 1,
             likes=_likes(row),
@@ -133,25 +130,23 @@ class Grouping:
         return replace(made, title=_title(made))
 
 
-class _Found:
-    """What some rows do, while they are taken one by one."""
+class _Fold:
+    """What rows do to incidents as they stand; those that nothing was added to for long are over."""
 
-    def __init__(self, grouping: Grouping, now: float) -> None:
+    def __init__(self, grouping: Grouping, now: float, standing: Sequence[Incident]) -> None:
         self._grouping, self._now = grouping, now
         self._open: dict[str, Incident] = {}
         self._silent: dict[int, Incident] = {}
-        self._likes: dict[int, frozenset[str]] = {}
         self.changes: dict[tuple[int, bool], Change] = {}
         self.belongs: dict[int, int] = {}
-
-    def stand(self, one: Incident) -> None:
-        """Take an incident as it stands; one that nothing was added to for long is over."""
-        if one.state != "resolved" and self._grouping.over(one, self._now):
-            one = self._end(one)
-        if one.silences:
-            self._silent[one.row], self._likes[one.row] = one, frozenset(one.likes)
-        elif one.state != "resolved":
-            self._open[one.place] = one
+        for one in standing:
+            if one.state != "resolved" and grouping.over(one, now):
+                one = self._end(one)
+            if one.silences:
+                self._silent[one.row] = one
+            elif one.state != "resolved":
+                self._open[one.place] = one
+        self._likes = {row: frozenset(one.likes) for row, one in self._silent.items()}
 
     def take(self, number: int, row: Fields) -> Fields:
         """Take an alarm; returns it, marked where it is silenced."""
@@ -180,7 +175,7 @@ class _Found:
         at = datetime.fromtimestamp(self._now, UTC)
         return self._change("resolved", replace(one, state="resolved", resolved=at))
 
-    def _change(self, kind: Kind, one: Incident) -> Incident:
+    def _change(self, kind: Literal["opened", "updated", "resolved"], one: Incident) -> Incident:
         key = (one.row, kind == "resolved")
         earlier = self.changes.get(key)
         self.changes[key] = Change(kind=earlier.kind if earlier else kind, incident=one)
@@ -190,14 +185,13 @@ class _Found:
 def _joined(one: Incident, new: Incident) -> Incident:
     """An incident with one more row, given as the incident that it alone would be."""
     speaks = (new.new_lines > 0, -new.p_value) > (one.new_lines > 0, -one.p_value)
-    names = ("what", "reason", "template", "expected", "host", "service")
-    told = {name: getattr(new, name) for name in names}
     near = [one, new] if new.place == one.place else [one]  # an alarm that is silenced may be of another
     first, last = min(near, key=lambda x: x.start), max(near, key=lambda x: x.end)
     times = [x for x in (one.first_time, one.last_time, new.first_time, new.last_time) if x is not None]
     joined = replace(
         one,
-        **(told if speaks else {}),
+        **({name: getattr(new, name) for name in _OF_SPEAKER} if speaks else {}),
+        **{name: getattr(one, name) + getattr(new, name) for name in ("rows", "lines", "new_lines")},
         new=tuple(dict.fromkeys((*one.new, *new.new)))[:TOLD],
         likes=tuple(dict.fromkeys((*one.likes, *new.likes)))[:LIKES],
         first_line=first.first_line,
@@ -205,9 +199,6 @@ def _joined(one: Incident, new: Incident) -> Incident:
         first_time=min(times, default=None),
         last_time=max(times, default=None),
         severity=highest((one.severity, new.severity)),
-        rows=one.rows + 1,
-        lines=one.lines + new.lines,
-        new_lines=one.new_lines + new.new_lines,
         p_value=min(one.p_value, new.p_value),
         start=first.start,
         end=last.end,
@@ -225,13 +216,16 @@ def _title(one: Incident) -> str:
         what = f"{', '.join(one.new[:_NAMED])}{more} {was} never seen"
     lines = number_of(one.lines, "line")
     count = f"{one.new_lines:,} of {lines}" if one.new_lines else lines
-    name, last = Path(one.place).name, one.end - 1
-    place = f"{name}:{one.start}" if last == one.start else f"{name}:{one.start}-{last}"
-    return f"{what}: {count}, {place}"
+    return f"{what}: {count}, {span(Path(one.place).name, one.start, one.end - 1)}"
 
 
-_NAMED = 3  # new values in a title
-_LONGEST = 120  # characters of each
+def span(file: str, line: int, last: int | None) -> str:
+    """Where some lines are.
+
+    >>> span("a.log", 3, 5), span("a.log", 3, None)
+    ('a.log:3-5', 'a.log:3')
+    """
+    return f"{file}:{line}" if last in (None, line) else f"{file}:{line}-{last}"
 
 
 def _short(text: object) -> str:
@@ -245,11 +239,6 @@ def _named(row: Fields, name: str) -> str | None:
         return None
     more = int(row.get(f"{name}s", 1)) - 1
     return _short(row[name]) + (f" and {more:,} {'other' if more == 1 else 'others'}" if more else "")
-
-
-def _p_value(row: Fields) -> float:
-    p_value = row.get("p_value")
-    return 1.0 if p_value is None else float(p_value)
 
 
 def _likes(row: Fields) -> tuple[str, ...]:

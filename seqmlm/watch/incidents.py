@@ -1,76 +1,38 @@
-"""Incidents of followed files: found again, and what a person says of them."""
+"""Incidents and the streams they are of, found again: what a person says of them, and what is pruned."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from seqmlm.data.timestamps import duration
 from seqmlm.errors import StateError, UsageError, nearest, printable
-from seqmlm.watch.store import Incident, Streams
-from seqmlm.watch.store.incidents import STATES
-from seqmlm.watch.streams import Standing, since_of, standing
+from seqmlm.registry import Registry, resolve
+from seqmlm.watch.store import STATES, Incident, Pruned, StreamEntry, Streams
 from seqmlm.workspace import Workspace
-
-__all__ = [
-    "Incident",
-    "ShownIncident",
-    "facts",
-    "list_incidents",
-    "mark_incident",
-    "show_incident",
-    "standings",
-]
 
 _OURS = ("row", "start", "end", "likes")  # what only the stream needs
 _PLACE = ("id", "source", "line", "last_line", "lines", "p_value", "alarm", "muted", "sensitive")
+_BEGIN = "to begin one: seqmlm watch {} 'logs/*.log' --fpr 0.001 --out OUT"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShownIncident:
-    """An incident with its rows.
-
-    Args:
-        incident: all of it.
-        standing: how its stream stands.
-        number: of its rows, those that it silenced included.
-        rows: the first of them; of sensitive data where they lie, and no more.
-    """
-
-    incident: Incident
-    standing: Standing
-    number: int
-    rows: list[Mapping[str, Any]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**facts(self.incident, self.standing), "all_rows": self.number, "first_rows": self.rows}
-
-
-def facts(incident: Incident, standing: Standing | None = None) -> dict[str, Any]:
-    """An incident for JSON; with `standing`, whether its stream runs and when that last judged a row."""
+def facts(incident: Incident, stream: StreamEntry | None = None) -> dict[str, Any]:
+    """An incident for JSON; with `stream`, whether that runs and when it last judged a row."""
     found = {one.name: getattr(incident, one.name) for one in fields(incident) if one.name not in _OURS}
-    if standing is not None:
-        found |= {"stream_running": standing.running, "stream_judged": standing.judged}
+    if stream is not None:
+        found |= {"stream_running": stream.running, "stream_judged": stream.judged}
     return found
-
-
-def standings(incidents: Iterable[Incident]) -> dict[str, Standing]:
-    """How the streams of incidents stand, by the file of their rows."""
-    outputs, workspace = {one.output for one in incidents}, Workspace.locate()
-    if not outputs:
-        return {}
-    with Streams(workspace) as registry:
-        return {one.output: standing(one, workspace) for one in registry.streams() if one.output in outputs}
 
 
 def list_incidents(
     *, state: str | None = None, since: str | None = None, stream: Path | None = None
-) -> list[Incident]:
-    """The incidents of this workspace, the newest first.
+) -> tuple[list[Incident], dict[str, StreamEntry]]:
+    """The incidents of this workspace, the newest first; and all its streams, by the file of their rows.
 
     Args:
         state: only those that are open, acknowledged or resolved.
@@ -85,29 +47,27 @@ def list_incidents(
         raise UsageError(f"--state: no state {state!r}{nearest(state, STATES)}")
     begin = None if since is None else datetime.now(UTC) - since_of(since)
     with Streams(Workspace.locate()) as registry:
-        output = None if stream is None else str(stream.expanduser().resolve())
-        if output is not None and registry.stream(output) is None:
-            raise StateError(f"no scoring of this workspace follows files and writes {stream}")
-        return registry.incidents(state=state, since=begin, output=output)[::-1]
+        output = None if stream is None else stream_of(registry, stream).output
+        found = registry.incidents(state=state, since=begin, output=output)[::-1]
+        return found, {one.output: one for one in registry.streams()}
 
 
-def show_incident(incident: int, most: int) -> ShownIncident:
-    """One incident, and the first rows of it.
+def show_incident(incident: int, most: int) -> tuple[Incident, StreamEntry, int, list[Mapping[str, Any]]]:
+    """One incident with its stream, how many rows it has, those that it silenced included, and the first.
 
     Raises:
         StateError: there is none of this id.
     """
     with Streams(Workspace.locate()) as registry:
         found = registry.incident(incident)
-        number, rows = shown_rows(registry, found, most)
-    of = standings([found])[found.output]
-    return ShownIncident(incident=found, standing=of, number=number, rows=rows)
+        return found, stream_of(registry, Path(found.output)), *shown_rows(registry, found, most)
 
 
 def shown_rows(registry: Streams, incident: Incident, most: int) -> tuple[int, list[Mapping[str, Any]]]:
     """How many rows an incident has, and the first of them; of sensitive data where they lie, and no more."""
     number, lines = registry.incident_rows(incident, most)
-    return number, [_row(json.loads(one)) for one in lines]
+    rows = map(json.loads, lines)
+    return number, [{n: row[n] for n in _PLACE if n in row} if row.get("sensitive") else row for row in rows]
 
 
 def mark_incident(
@@ -146,5 +106,80 @@ def mark_incident(
         return registry.mark_incident(incident, **{k: v for k, v in said.items() if v is not None})
 
 
-def _row(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: row[name] for name in _PLACE if name in row} if row.get("sensitive") else row
+def stream_of(registry: Streams, output: Path) -> StreamEntry:
+    """The stream whose rows go to a file.
+
+    Raises:
+        StateError: there is none in this workspace.
+    """
+    found = registry.stream(str(output.expanduser().resolve()))
+    if found is None:
+        raise StateError(f"no scoring of this workspace follows files and writes {output}")
+    return found
+
+
+def streams_of(registry: Registry, found: list[StreamEntry], model: str | None) -> list[StreamEntry]:
+    """Those of some streams that a model judged, whichever version of it where none is named; None: all.
+
+    Raises:
+        StateError: no such model, or no stream that it judged.
+    """
+    if model is None:
+        if not found:
+            raise StateError(f"no scoring of this workspace follows files; {_BEGIN.format('MODEL')}")
+        return found
+    folders = {os.path.realpath(one.path) for one in registry.models(model)}
+    if not folders:
+        folders = {os.path.realpath(resolve(model, lambda: Registry(Workspace.locate())).location)}
+
+    def judged(request: Mapping[str, Any]) -> bool:
+        """By this folder, or by what an alias of the model names, which may be any of its versions."""
+        alias = str(request.get("model", ""))
+        by_alias = "@" in alias and model in (alias, alias.partition("@")[0])
+        return by_alias or any(os.path.realpath(Path(x).parent) in folders for x in request.get(_FILE, ()))
+
+    if own := [one for one in found if judged(one.request)]:
+        return own
+    raise StateError(f"no scoring of this workspace follows files with {model}; {_BEGIN.format(model)}")
+
+
+_FILE = "model file"
+
+
+def since_of(text: str, option: str = "--since") -> timedelta:
+    """The duration that an option asks for.
+
+    Raises:
+        UsageError: it is none.
+    """
+    seconds = duration(text)
+    if not seconds:
+        raise UsageError(f"{option} is a duration such as 24h or 30m; got {text!r}")
+    try:
+        datetime.now(UTC) - timedelta(seconds=seconds)
+    except OverflowError:
+        raise UsageError(f"{option} {text} is before all calendars; give a shorter duration") from None
+    return timedelta(seconds=seconds)
+
+
+def prune_streams(
+    older_than: str, *, stream: Path | None = None, pretend: bool = False
+) -> list[tuple[StreamEntry, Pruned]]:
+    """Delete what is older than a duration and no longer needed of followed scorings, which may be running.
+
+    Args:
+        older_than: "30d".
+        stream: only the scoring that writes this file.
+        pretend: delete nothing, and say what would be deleted.
+
+    Returns:
+        Of each stream how it stood, and what was deleted of it.
+
+    Raises:
+        UsageError: no duration.
+        StateError: no scoring follows files for this output.
+    """
+    before = datetime.now(UTC) - since_of(older_than, "--older-than")
+    with Streams(Workspace.locate()) as registry:
+        found = registry.streams() if stream is None else [stream_of(registry, stream)]
+        return [(one, registry.prune(one.id, before, pretend=pretend)) for one in found]

@@ -14,8 +14,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -37,10 +37,9 @@ FILE_BYTES = 1 << 26
 MOST_UNREAD = 1 << 24
 """Bytes that are not read yet, beyond which the journal waits: it keeps what it has."""
 
-_BLOCK = 1 << 16
+_BLOCK = 1 << 20  # bytes that are taken of it in a turn
 _TAIL = 1 << 20  # bytes in which the end of a file is looked for first
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before journalctl is started again
-_MOMENT = 0.05
 _NAMED = "entries.json"
 # What of journalctl's options says which entries; others would change how they are told.
 _SHORT = {"-u": "--unit", "-t": "--identifier", "-p": "--priority", "-g": "--grep", "-D": "--directory"}
@@ -84,6 +83,60 @@ def asked(source: str) -> tuple[list[str], str | None]:
         else:
             chosen.append(f"{name}={value}" if value else name)
     return [*chosen, *fields], since
+
+
+class Journalctl:
+    """One run of journalctl, whose entries are taken without waiting for them.
+
+    Args:
+        command: the program, and its arguments.
+        cursor: of the entry that it is to begin with, which was kept before; None where it begins elsewhere.
+        ends: it tells all that there is, and ends.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, command: list[str], cursor: str | None, *, ends: bool) -> None:
+        self.cursor, self.ends, self._left = cursor, ends, b""
+        self.came = self.over = False
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        try:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,  # Ctrl-C is for us alone
+                pipesize=_BLOCK,
+            )
+        except OSError:
+            self._errors.close()
+            raise
+        assert self._child.stdout is not None
+        self._pipe = self._child.stdout.fileno()
+        os.set_blocking(self._pipe, False)
+
+    def take(self) -> bytes:
+        """Whole lines that it has told; `over` says that no more will come."""
+        parts, size = [self._left], 0
+        with suppress(BlockingIOError):
+            while size < _BLOCK and not self.over:
+                parts.append(os.read(self._pipe, _BLOCK))
+                size, self.over = size + len(parts[-1]), not parts[-1]
+        lines, end, self._left = b"".join(parts).rpartition(b"\n")
+        self.came = self.came or bool(end)
+        return lines + end
+
+    def close(self) -> str:
+        """End it; what it said last."""
+        with self._child, self._errors:
+            if not self.over:
+                self._child.terminate()
+            code = self._child.wait()
+            self._errors.seek(0)
+            said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        return said[-1] if said else f"exit code {code}"
 
 
 class JournalFollower(Follower):
@@ -132,14 +185,9 @@ class JournalFollower(Follower):
                 f"the entries that were kept in {folder} are gone, and with them where the journal was left: "
                 "it goes on with its newest entry"
             )
-        self._lock, self._stopping, self._room = threading.RLock(), threading.Event(), threading.Event()
-        self._lost, self._told_lost = threading.Event(), threading.Event()
-        self._failed: Exception | None = None
-        self._waited = False  # for room, in this run of journalctl
-        self._child: subprocess.Popen[bytes] | None = None
-        self._room.set()
-        self._thread = threading.Thread(target=self._pump, name="journal", daemon=True)
-        self._thread.start()
+        self._child: Journalctl | None = None
+        self._behind_loss = b""  # entries that are kept once the loss before them is told
+        self._tries, self._start_at = 0, 0.0
 
     def turn(self) -> list[Record]:
         """As of the base class; an entry that the journal has lost is told before those behind it are read.
@@ -147,43 +195,97 @@ class JournalFollower(Follower):
         Raises:
             StateError: entries cannot be written.
         """
-        if self._lost.is_set() and not self._told_lost.is_set():
-            self._told_lost.set()
-            state = self._files[-1].state if self._files else FileState(number=0, path="")
-            cause = "the journal keeps the entry no more that was read last"
-            gap = Gap(path=NAME, line=state.line + 1, offset=state.offset, size=0, cause=cause)
-            self.gaps, self.idle = [gap], True
-            return []
-        if self._told_lost.is_set():  # that was committed: now the entries behind it may come
-            self._told_lost.clear()
-            self._lost.clear()
-        with self._lock:  # what is read is on the disk by then
-            if self._failed is not None:
-                reason = getattr(self._failed, "strerror", None) or repr(self._failed)
-                raise StateError(
-                    f"{self._file} cannot be written: {reason}; make room there"
-                ) from self._failed
-            records = super().turn()
-            unread = self.unread
-            (self._room.set if unread < MOST_UNREAD else self._room.clear)()
-            if not unread and self.idle:
-                try:
-                    self._rotate()
-                except OSError as error:
-                    raise StateError(f"{self._file} cannot be moved: {error.strerror}") from None
+        try:
+            self._keep(self._behind_loss)  # that was committed: now they may come
+            self._behind_loss = b""
+            if self._lost():
+                state = self._files[-1].state if self._files else FileState(number=0, path="")
+                cause = "the journal keeps the entry no more that was read last"
+                gap = Gap(path=NAME, line=state.line + 1, offset=state.offset, size=0, cause=cause)
+                self.gaps, self.idle = [gap], True
+                return []
+        except OSError as error:
+            raise StateError(f"{self._file} cannot be written: {error.strerror}; make room there") from error
+        records = super().turn()
+        if self.idle and not self.unread:
+            try:
+                self._rotate()
+            except OSError as error:
+                raise StateError(f"{self._file} cannot be moved: {error.strerror}") from None
         self.gaps = [replace(gap, path=NAME) for gap in self.gaps]
         return records
 
     def close(self) -> None:
         """End journalctl, and let go of all files."""
-        self._stopping.set()
-        self._room.set()
-        with self._lock:
-            if self._child is not None:
-                self._child.terminate()
-        self._thread.join()
+        if self._child is not None:
+            self._child.close()
         self._out.close()
         super().close()
+
+    # journalctl
+
+    def _lost(self) -> bool:
+        """Keep what journalctl has told meanwhile; whether it lacks the entry that was kept last.
+
+        What the journal has let go of meanwhile a journalctl that waits leaves out in silence; another, which
+        looks for the entry that was kept last, tells it.
+        """
+        if self.unread >= MOST_UNREAD:
+            if self._child is not None:
+                self._child.close()
+                self._child = None
+            return False
+        if self._child is None:
+            self._launch()
+        child = self._child
+        if child is None:
+            return False
+        first, lines, lost = not child.came, child.take(), False
+        if first and child.came and child.cursor is not None:
+            found = lines.split(b"\n")
+            place = next((at for at, line in enumerate(found) if _cursor_of(line) == child.cursor), None)
+            lost = place is None and child.ends
+            lines = lines if place is None else b"\n".join(found[place + 1 :])
+        if lost:
+            self._behind_loss = lines
+        else:
+            self._keep(lines)
+        if child.over:
+            self._finished(child)
+        return lost
+
+    def _launch(self, *, all_told: bool = False) -> None:
+        """Start one that tells what the journal has, and behind that another, which tells what comes.
+
+        `--follow` tells entries of the present boot alone, whatever the cursor (systemd issue 36102).
+        """
+        if time.monotonic() < self._start_at:
+            return
+        cursor = self._cursor()
+        begin = [f"--cursor={cursor}"] if cursor else []
+        if not cursor and self._since is not None:
+            begin = [f"--since={self._since}"]
+        ends = bool(begin) and not all_told
+        if not ends:
+            begin = ["--follow", *(["--no-tail", *begin] if begin else ["--lines=1"])]
+        given = [self._command, "--output=json", "--all", "--quiet", *begin, *self._arguments]
+        try:
+            self._child = Journalctl(given, cursor, ends=ends)
+        except OSError as error:
+            self._retry(str(error.strerror), came=False)
+
+    def _finished(self, child: Journalctl) -> None:
+        self._child, said = None, child.close()
+        if child.ends and not self._behind_loss:
+            self._launch(all_told=True)
+        elif not child.ends:
+            self._retry(said, came=child.came)
+
+    def _retry(self, said: str, *, came: bool) -> None:
+        """It ended though nobody wanted that: start another, later and later."""
+        self._tries = 0 if came else self._tries + 1
+        self._start_at = time.monotonic() + _PAUSES[min(self._tries, len(_PAUSES) - 1)]
+        self._say(f"journalctl has ended ({said}); it is started again and again")
 
     # entries
 
@@ -197,6 +299,13 @@ class JournalFollower(Follower):
             file.truncate(at + whole)
         DISK.sync(self._file.parent)
         return file
+
+    def _keep(self, lines: bytes) -> None:
+        """Write entries; they are on the disk before anybody reads them."""
+        if lines:
+            self._out.write(lines)
+            self._out.flush()
+            DISK.sync(self._file)
 
     def _rotate(self) -> None:
         """Begin another file, where this one is long enough; the one before it is done by then."""
@@ -221,102 +330,6 @@ class JournalFollower(Follower):
                 if cursor := _cursor_of(line):
                     return cursor
         return None
-
-    def _pump(self) -> None:
-        """The thread: journalctl into the file, as long as this is not closed."""
-        tries = 0
-        try:
-            while not self._stopping.is_set():
-                self._waited = False
-                came, said = self._run()
-                tries = 0 if came else tries + 1
-                if not self._stopping.is_set() and not self._waited:
-                    self._say(f"journalctl has ended ({said}); it is started again and again")
-                    self._stopping.wait(_PAUSES[min(tries, len(_PAUSES) - 1)])
-        except Exception as error:  # told by the next turn
-            self._failed = error
-
-    def _run(self) -> tuple[bool, str]:
-        """What the journal has, and then what comes: whether anything did, and what journalctl said last.
-
-        `--follow` tells entries of the present boot alone, whatever the cursor (systemd issue 36102).
-        """
-        cursor, came = self._cursor(), False
-        since = [] if self._since is None else [f"--since={self._since}"]
-        if begin := [f"--cursor={cursor}"] if cursor else since:
-            came, said = self._fetch(begin, cursor, ends=True)
-            if self._stopping.is_set() or self._waited:
-                return came, said
-            cursor = self._cursor()
-        begin = ["--no-tail", f"--cursor={cursor}"] if cursor else ["--no-tail", *since]
-        more, said = self._fetch(["--follow", *(begin if cursor or since else ["--lines=1"])], cursor)
-        return came or more, said
-
-    def _fetch(self, begin: Sequence[str], cursor: str | None, *, ends: bool = False) -> tuple[bool, str]:
-        """Keep what one journalctl tells behind a cursor, which must be there if it tells all to its end."""
-        given = [self._command, "--output=json", "--all", "--quiet", *begin, *self._arguments]
-        came, left = False, b""
-        with tempfile.TemporaryFile() as errors:
-            with self._lock:
-                if self._stopping.is_set():
-                    return False, ""
-                try:
-                    child = self._child = subprocess.Popen(
-                        given,
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE,
-                        stderr=errors,
-                        start_new_session=True,  # Ctrl-C is for us alone
-                    )
-                except OSError as error:
-                    return False, str(error.strerror)
-            assert child.stdout is not None
-            with child:
-                while not self._stopping.is_set() and (block := os.read(child.stdout.fileno(), _BLOCK)):
-                    lines, end, left = (left + block).rpartition(b"\n")
-                    if not end:
-                        continue
-                    if not came and cursor is not None:
-                        lines = self._behind(cursor, lines, ends=ends)
-                    came = True
-                    self._keep(lines)
-                    if self._waited:
-                        break
-                if self._stopping.is_set() or self._waited:
-                    child.terminate()
-            errors.seek(0)
-            said = errors.read().decode("utf-8", "replace").strip().splitlines()
-        return came, said[-1] if said else f"exit code {child.returncode}"
-
-    def _behind(self, cursor: str, lines: bytes, *, ends: bool) -> bytes:
-        """The lines behind the entry that was kept last; all of them where the journal has it no more."""
-        found = lines.split(b"\n")
-        place = next((at for at, line in enumerate(found) if _cursor_of(line) == cursor), None)
-        if place is not None:
-            return b"\n".join(found[place + 1 :])
-        if ends:
-            self._lost.set()
-            while self._lost.is_set() and not self._stopping.is_set():
-                self._stopping.wait(_MOMENT)
-        return b"" if self._stopping.is_set() else lines  # not kept before the loss is
-
-    def _keep(self, lines: bytes) -> None:
-        """Write entries when there is room for them.
-
-        What the journal has let go of meanwhile a journalctl that waits leaves out in silence; another, which
-        looks for the entry that was kept last, tells it.
-        """
-        while not self._room.wait(_MOMENT) and not self._stopping.is_set():
-            self._waited = True
-        if lines:
-            with self._lock:
-                try:
-                    self._out.write(lines + b"\n")
-                    self._out.flush()
-                    DISK.sync(self._file)
-                except OSError as error:
-                    self._failed = error  # before anybody can read them
-                    raise
 
 
 def _tail(file: Path) -> tuple[int, bytes]:

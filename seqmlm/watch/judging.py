@@ -1,11 +1,15 @@
-"""The model that judges the rows of a stream, and what makes lines of what it judged."""
+"""The model that judges the rows of a stream, what is written of them, and what is counted of all of them."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -15,18 +19,99 @@ from seqmlm.errors import StateError
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.streams.cursor import file_facts
-from seqmlm.tasks.score_output import Familiar, line
+from seqmlm.tasks.score_output import Familiar, Tally, line, tells_shares, unit_fields
 from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.tasks.score_shift import Shift, shifted
 from seqmlm.tasks.task import Progress
 from seqmlm.watch.calibration import judged_by
 from seqmlm.watch.config import ROLLING, WatchConfig
-from seqmlm.watch.outbox import Outbox
 from seqmlm.watch.rolling import Rolling, RollingDetector
-from seqmlm.watch.rows import RECENT, WatchCounts, further
 from seqmlm.watch.versions import Shadow, alias_of, reference
 
+P_EDGES = (0.001, 0.01, 0.05, *(tenths / 10 for tenths in range(1, 11)))
+"""Upper ends of the bins that p-values are counted in."""
+
+RECENT = 200
+"""Rows whose p-values are looked at together."""
+
 _DAY = 86_400.0  # seconds after which a shift that goes on is told again
+_LONGEST = 1000  # characters of a message or template that an alarm tells
+_BESIDE = ("shadow_alarms", "shadow_served", "shadow_common")
+
+
+class WatchCounts(Tally):
+    """What is counted of all rows of a stream; kept with each commit, for rows without an alarm may not be.
+
+    Attributes:
+        kept: gives the number of incidents.
+        asked: records that were scored.
+        never_seen: rows that name something no training line had.
+        shadow_rows, shadow_failed: rows that a shadow judged, too, and those that it did not judge.
+        shadow_alarms, shadow_served, shadow_common: of those that both judged, rows that it would alarm, that
+            alarmed, and both.
+        p_sum, p_histogram: of all p-values, by `P_EDGES`.
+        recent: of the last `RECENT` rows with p-values, the bin of each.
+        told: of shifts that were told, when; seconds since 1970-01-01 UTC.
+    """
+
+    kept: Callable[[], int] = staticmethod(lambda: 0)
+
+    asked: int
+    never_seen: int
+    shadow_rows: int
+    shadow_failed: int
+    shadow_alarms: int
+    shadow_served: int
+    shadow_common: int
+    p_sum: float
+    numbers = (*Tally.numbers, "asked", "never_seen", "p_sum", "shadow_rows", "shadow_failed", *_BESIDE)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.p_histogram = [0] * len(P_EDGES)
+        self.recent: deque[int] = deque(maxlen=RECENT)
+        self.told: dict[str, float] = {}
+
+    def snapshot(self) -> dict[str, Any]:
+        """What is kept with a commit; JSON can hold it."""
+        names = (*self.numbers, "first", "p_histogram", "told")
+        return {**{name: getattr(self, name) for name in names}, "recent": list(self.recent)}
+
+    def restore(self, counts: Mapping[str, Any]) -> None:
+        """Go on from what `snapshot` gave at the last commit; empty at the beginning."""
+        vars(self).update(counts)
+        self.recent = deque(self.recent, maxlen=RECENT)
+
+    def take(self, judged: JudgedRow, beside: Mapping[str, Any] | None = None) -> None:
+        """Count a row, and what a shadow says of it."""
+        row = judged.row
+        fields = {name: getattr(row, name) for name in ("source", "line", "score")}
+        fields |= {name: getattr(judged, name) for name in ("p_value", "alarm", "unfamiliar")}
+        self.add({**fields, "units": len(row.units)})
+        if judged.p_value is not None:
+            self.p_sum += judged.p_value
+            bin = min(bisect_left(P_EDGES, judged.p_value), len(P_EDGES) - 1)
+            self.p_histogram[bin] += 1
+            self.recent.append(bin)
+        self.never_seen += bool(judged.row.extra.get("never_seen"))
+        if beside is not None:
+            self.shadow_rows += 1
+            self.shadow_alarms += beside["alarm"]
+            self.shadow_served += bool(judged.alarm)
+            self.shadow_common += beside["alarm"] and bool(judged.alarm)
+
+    def incidents(self) -> int:
+        return self.kept()
+
+    def recent_shares(self, plan: ScoringPlan) -> dict[str, float]:
+        """`shares` of the last `RECENT` rows; nothing of fewer, or of a small calibration."""
+        if len(self.recent) < RECENT or not tells_shares(plan):
+            return {}
+        shares = {"low_p": 0.5, "lowest_p": 0.05}
+        return {
+            name: sum(P_EDGES[bin] <= most for bin in list(self.recent)) / RECENT
+            for name, most in shares.items()
+        }
 
 
 class Judging:
@@ -81,22 +166,29 @@ class Judging:
         self.plan, self.rolling, self.familiar = plan, rolling, Familiar(plan)
         self._counts.recent.clear()  # the p-values of another model
 
-    def answers(self, batch: Sequence[Encoded]) -> Sequence[JudgedRow]:
-        """Judge a batch. A rolling calibration moves on with it; but turns are not broken off by signals."""
-        judged = self._detector.encoded(batch)
-        return judged if self.shadow is None else self.shadow.beside(batch, judged)
+    def rows(self, batch: Sequence[Encoded], after: int) -> list[dict[str, Any]]:
+        """Judge a batch: the lines that are to be written of it.
 
-    def rows(self, outbox: Outbox, judged: Sequence[JudgedRow]) -> list[dict[str, Any]]:
-        """The lines of rows that were judged, which are to be written next."""
-        made = [self._line(one) for one in judged if one.alarm or not self._config.alarms_only]
-        for one in judged:
-            self._counts.take(one)
+        Args:
+            batch: in order; a rolling calibration moves on with it.
+            after: number of the row before them.
+        """
+        judged = self._detector.encoded(batch)
+        beside: Sequence[Mapping[str, Any] | None] = [None] * len(judged)
+        if self.shadow is not None:
+            beside = self.shadow.beside(batch, judged)
+            self._counts.shadow_failed += sum(one is None for one in beside)
+        made = []
+        for one, other in zip(judged, beside, strict=True):
+            self._counts.take(one, other)
+            if one.alarm or not self._config.alarms_only:
+                made.append(self._line(one) | ({} if other is None else {"shadow": other}))
         if alias_of(self._config, self.plan) is not None:
             made = [{**row, "model": reference(self._config, self.plan)} for row in made]
         if self.rolling is not None:
-            alarms = (number for number, row in enumerate(made, outbox.number + 1) if row.get("alarm"))
+            alarms = (number for number, row in enumerate(made, after + 1) if row.get("alarm"))
             self.rolling.tie(((one.row.score is not None, bool(one.alarm)) for one in judged), alarms)
-        self._tell_shift()
+        self.tell_shift()
         return made
 
     def _line(self, judged: JudgedRow) -> dict[str, Any]:
@@ -109,7 +201,7 @@ class Judging:
             calibrated=plan.calibrated,
             level=plan.level,
         )
-        return {**own, **further(plan, judged)}
+        return {**own, **brief(judged, plan)} if judged.alarm else own
 
     @property
     def shift(self) -> tuple[Shift, str] | None:
@@ -122,11 +214,35 @@ class Judging:
             instead=moves_on if self._config.calibration == ROLLING else instead,
         )
 
-    def _tell_shift(self) -> None:
+    def tell_shift(self) -> None:
+        """Say it, once a day."""
         shift, told, now = self.shift, self._counts.told, self._clock()
         if shift is not None and abs(now - told.get(shift[0], -math.inf)) >= _DAY:
             told[shift[0]] = now
             self._progress.message(shift[1])
+
+
+def brief(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
+    """Further fields of an alarm, by which those of a followed file become incidents.
+
+    They are `what` is wrong; of the unit that says most its `message`, its `template` and what was `expected`
+    instead, the most probable first; `time` and `last_time` in ISO 8601; and as `Level.brief` says.
+    """
+    row, scored = judged.row, judged.scored
+    if row.score is None:
+        return {"what": f"an unfamiliar {plan.level.name}"}
+    told = plan.level.brief(row, scored, plan.background, judged.fired)
+    unit, times = told.pop("unit", None), told.pop("times", None) or (row.time, row.time)
+    if unit is not None:
+        fields = unit_fields(row, scored, unit, plan.session.tokenizer)
+        told["message"] = fields["unit"][:_LONGEST]
+        told["expected"] = [one["unit"] for one in fields.get("expected", ())]
+    if "template" in told:
+        told["template"] = told["template"][:_LONGEST]
+    for name, seconds in zip(("time", "last_time"), times, strict=True):
+        with suppress(ValueError, OverflowError, OSError):  # a year beyond all calendars
+            told |= {} if seconds is None else {name: datetime.fromtimestamp(seconds, UTC).isoformat()}
+    return told
 
 
 def _identity(plan: ScoringPlan) -> str:

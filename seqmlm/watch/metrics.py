@@ -1,4 +1,4 @@
-"""What a scorer that runs tells about itself: counters, as JSON and as text of Prometheus, on a port.
+"""What a watching that runs tells about itself: counters, as JSON and as Prometheus reads them, on a port.
 
 Whoever asks gets the numbers of that moment; nothing is computed for them before. There is no password: the
 port is on the loopback address unless somebody asks for another.
@@ -7,20 +7,20 @@ port is on the loopback address unless somebody asks for another.
 from __future__ import annotations
 
 import json
-import socketserver
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
-from socket import AF_INET, AF_INET6
-from typing import Any
+from typing import Any, Self
+
+from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from seqmlm.errors import UsageError
 
 Values = Mapping[str, Any]
-"""Counters by name: a number, numbers by name, or None for one that is not known."""
+"""Counters by name: a number, numbers by name, or None for one that is not known. Beside those of `_METRICS`
+"info" has texts by name, and "p_values" has "upper", "rows" and "sum"."""
 
 _LOOK = 0.2  # seconds between two samples
 _SAMPLES = 4096
@@ -108,35 +108,35 @@ class Lag:
         return self._clock() - seen[0][0] if seen and self.bytes else 0.0
 
 
-def prometheus(values: Values) -> str:
-    """Counters in the text format of Prometheus.
+class Families(Collector):
+    """Counters as the library takes them."""
 
-    Args:
-        values: those of `_METRICS`, and "info" (texts by name) and "p_values" ("upper", "rows" and "sum").
-    """
-    lines = []
+    def __init__(self, values: Values) -> None:
+        self._values = values
 
-    def metric(name: str, kind: str, meaning: str, samples: Mapping[str, Any]) -> None:
-        lines.extend([f"# HELP seqmlm_{name} {meaning}", f"# TYPE seqmlm_{name} {kind}"])
-        lines.extend(f"seqmlm_{name}{labels} {value}" for labels, value in samples.items())
+    def collect(self) -> Iterator[Metric]:
+        values = self._values
+        if info := values.get("info"):
+            yield _family("info", "What is scored, and by what.", tuple(info), [(tuple(info.values()), 1)])
+        for key, (name, meaning, *labels) in _METRICS.items():
+            if values.get(key) is not None:
+                yield _family(name, meaning, labels, _flat(values[key]))
+        if (found := values.get("p_values")) is not None:
+            edges, below = [*map(str, found["upper"]), "+Inf"], accumulate([*found["rows"], 0])
+            yield HistogramMetricFamily(
+                "seqmlm_p_value",
+                "P-values of the rows; uniform where all is normal.",
+                buckets=list(zip(edges, below, strict=True)),
+                sum_value=found["sum"],
+            )
 
-    if info := values.get("info"):
-        metric("info", "gauge", "What is scored, and by what.", {_labels(info): 1})
-    for key, (name, meaning, *labels) in _METRICS.items():
-        if values.get(key) is not None:
-            kind = "counter" if name.endswith("_total") else "gauge"
-            samples = {
-                _labels(dict(zip(labels, names, strict=True))): value for names, value in _flat(values[key])
-            }
-            metric(name, kind, meaning, samples)
-    if (found := values.get("p_values")) is not None:
-        edges, below = [*found["upper"], "+Inf"], [*accumulate([*found["rows"], 0])]
-        buckets = {
-            f"_bucket{_labels({'le': edge})}": number for edge, number in zip(edges, below, strict=True)
-        }
-        meaning = "P-values of the rows; uniform where all is normal."
-        metric("p_value", "histogram", meaning, buckets | {"_sum": found["sum"], "_count": below[-1]})
-    return "".join(f"{line}\n" for line in lines)
+
+def _family(name: str, meaning: str, labels: Iterable[str], samples: Iterable[tuple[Any, float]]) -> Metric:
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    family = kind(f"seqmlm_{name}", meaning, labels=list(labels))
+    for names, value in samples:
+        family.add_metric([str(one).encode("utf-8", "replace").decode() for one in names], value)
+    return family
 
 
 def _flat(value: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -148,48 +148,7 @@ def _flat(value: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
         yield from _flat(one, (*names, name))
 
 
-def _labels(given: Mapping[str, Any]) -> str:
-    def quoted(value: Any) -> str:
-        text = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return text.encode("utf-8", "replace").decode()
-
-    return "{" + ",".join(f'{name}="{quoted(value)}"' for name, value in given.items()) + "}" if given else ""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    timeout = 10  # seconds for which whoever asks may be silent
-    server: MetricsServer
-
-    def do_GET(self) -> None:
-        path, values = self.path.partition("?")[0], self.server.values
-        if path not in ("/metrics", "/metrics.json"):
-            self.send_error(404, explain="see /metrics and /metrics.json")
-        elif values is None:
-            self.send_error(503, explain="not yet: the model is being loaded")
-        elif path == "/metrics":
-            self._answer("text/plain; version=0.0.4; charset=utf-8", prometheus(values()))
-        else:
-            self._answer("application/json", json.dumps(values()) + "\n")
-
-    do_HEAD = do_GET
-
-    def _answer(self, kind: str, text: str) -> None:
-        body = text.encode()
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def version_string(self) -> str:
-        return "seqmlm"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nobody wants to read who asked."""
-
-
-class MetricsServer(ThreadingHTTPServer):
+class MetricsServer:
     """Answers on a port from the moment it is made until it is closed; use as a context manager.
 
     Args:
@@ -207,28 +166,39 @@ class MetricsServer(ThreadingHTTPServer):
     values: Callable[[], Values] | None = None
 
     def __init__(self, host: str, port: int) -> None:
-        self.address_family = AF_INET6 if ":" in host else AF_INET
         try:
-            super().__init__((host, port), _Handler)
+            self._server, self._thread = start_http_server(port, host, CollectorRegistry())
         except (OSError, OverflowError) as error:
             raise UsageError(
                 f"--metrics-port {port} of {host} cannot be used: "
                 f"{getattr(error, 'strerror', None) or error}; choose another port, or 0 for one that is free"
             ) from None
-        self.address = f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}"
-        self._thread = threading.Thread(target=self.serve_forever, name="metrics", daemon=True)
-        self._thread.start()
+        self._server.set_app(self._answer)
+        # Of a connection alone: whoever asked has gone. What fails in an answer is told elsewhere.
+        self._server.handle_error = lambda request, address: None  # type: ignore[assignment,method-assign]
+        self.address = f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_port}"
 
-    def server_bind(self) -> None:
-        socketserver.TCPServer.server_bind(self)  # without asking for the name of this machine
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+    def _answer(self, environ: Any, start: Any) -> Iterable[bytes]:
+        values, path = self.values, environ["PATH_INFO"]
+        if path == "/metrics" and values is not None:
+            return make_wsgi_app(Families(values()))(environ, start)  # type: ignore[no-any-return]
+        status, kind, text = "404 Not Found", "text/plain", "see /metrics and /metrics.json\n"
+        if path in ("/metrics", "/metrics.json"):
+            status, text = "503 Service Unavailable", "not yet: the model is being loaded\n"
+            if values is not None:
+                status, kind, text = "200 OK", "application/json", json.dumps(values()) + "\n"
+        start(status, [("Content-Type", kind)])
+        return [text.encode()]
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked may go before the answer; anything else is a fault of ours."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
+        self._server.shutdown()
+        self._server.server_close()
         self._thread.join()
+
+
+def prometheus(values: Values) -> str:
+    """Counters in the text format of Prometheus."""
+    return generate_latest(Families(values)).decode()

@@ -1,16 +1,14 @@
 """A run over files that are followed: turns of reading, each committed with its rows in one transaction.
 
-The database is the truth. What a turn has read (`watch.generations.FileState`), the rows that came of it
-and the counts are committed together, or not at all; so after a kill the next process begins where the last
-commit left it, and no row is lost or doubled. The file of rows comes after that: its length, with the number
-of its last row, is in the next commit, and whoever continues cuts it back to that and fills it again from the
-database. The trade-off: the rows are in the database as well as in the file.
+The database is the truth. What a turn has read (`watch.generations.FileState`), the rows that came of it,
+what these did to incidents and the counts are committed together, or not at all; so after a kill the next
+process begins where the last commit left it, and no row is lost or doubled. The file of rows comes after
+that: its length, with the number of its last row, is in the next commit, and whoever continues cuts it back
+to that and fills it again from the database. The trade-off: the rows are in the database as well as in the
+file.
 
 Standard output cannot be cut back. Rows are given to it in order, and none is left out; those after the last
 commit before a kill are given twice.
-
-Rows that alarm become incidents (`watch.grouping`) in the same transaction. What is open is asked of the
-database each time that a row alarms, and not remembered: a person may have acknowledged or muted it by then.
 """
 
 from __future__ import annotations
@@ -34,8 +32,7 @@ from seqmlm.watch.follower import Follower
 from seqmlm.watch.generations import FileState, Gap
 from seqmlm.watch.grouping import Grouping
 from seqmlm.watch.rolling import Rolling
-from seqmlm.watch.store import Change, Incident, Notice, Streams
-from seqmlm.watch.streams import ALIVE_SECONDS
+from seqmlm.watch.store import ALIVE, Change, Incident, Notice, StreamEntry, Streams
 
 COMMIT_SECONDS = 5.0
 """Between commits of how far files were read, where no row came of it."""
@@ -57,8 +54,6 @@ class Outbox:
         tell: takes what happened to incidents, after it was committed.
         clock: seconds since 1970-01-01 UTC.
         notify: what webhooks are to be told of changes of incidents.
-        rolling: keeps statistics of the rows with them, for a calibration that moves on or a new one; None
-            where none are kept.
         stdout: takes the rows in place of a file.
 
     Attributes:
@@ -72,7 +67,7 @@ class Outbox:
     """
 
     follower: Follower
-    gaps = 0
+    gaps = stream = number = 0
 
     def __init__(
         self,
@@ -86,26 +81,23 @@ class Outbox:
         tell: Callable[[Change], None] = lambda change: None,
         clock: Callable[[], float] = time.time,
         notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda changes: (),
-        rolling: Rolling | None = None,
         stdout: TextIO | None = None,
     ) -> None:
         self._private, self._stdout, self.notes = private, stdout, list[str]()
         self._lock = output_lock(path)
         self._lock.acquire()
         self._grouping = replace(grouping or Grouping(model=""), private=private)
-        self._tell, self._clock, self._rolling = tell, clock, rolling
-        self._unresolved: dict[int, Incident] = {}
+        self._tell, self._clock, self._rolling = tell, clock, None
+        self._open: dict[int, Incident] = {}
         self._out, self._registry, self._follow, self._notify = path, registry, follow, notify
         self._name = str(path.expanduser().resolve())
         self._request = json.loads(json.dumps(request, default=str))
-        self._lines: LinesSink | StreamSink | None = None
-        self._stream = self.number = self._written = 0
         self._mark: Mark = {}
+        self._written = 0
         self._waiting: list[tuple[int, Fields]] = []
 
-    @property
-    def stream(self) -> int:
-        return self._stream
+    _lines: LinesSink | StreamSink | None = None
+    _rolling: Rolling | None
 
     def begin(self, problems: Problems) -> dict[str, Any]:
         """Find the stream of this output, or begin one; the file is brought to what the database has.
@@ -120,21 +112,17 @@ class Outbox:
             self._registry.protect()
         found = self._registry.stream(self._name)
         if found is None:
-            return self._begin_stream()
+            return self._begun()
         if differing := differences(found.request, self._request):
             other = "name another --out" if self._stdout is None else "name a file with --out"
             raise StateError(
                 f"cannot go on with {self._out}: {'; '.join(differing)}; give what was given before, or "
                 f"{other}"
             )
-        self._stand(found.id)
-        self._written, self._mark = found.written, found.mark
-        if found.pruned.rows and found.mark and not self._out.exists():
-            self.notes.append(
-                f"{self._out} is gone, and is written anew without {number_of(found.pruned.rows, 'row')} "
-                f"that were pruned from the database, of those up to number {found.pruned.through:,}"
-            )
-        self._refill()
+        self.stream = found.id
+        standing = self._registry.incidents(stream=found.id, standing=True)
+        self._open = {one.row: one for one in standing if one.state != "resolved"}
+        self._refill(found)
         counts = dict(found.counts)
         if met := counts.pop("problems", {}):
             problems.cut_quarantine(int(met["quarantined"]))
@@ -142,61 +130,34 @@ class Outbox:
                 pass  # counting continues from what was met then
         self.gaps = int(counts.pop("gaps", 0))
         self.follower = self._follow([FileState(**one) for one in found.files])
-        left = len(self._unresolved)
+        left = len(self._open)
         more = f", with {left:,} {'incident that is' if left == 1 else 'incidents that are'} not over"
         self.notes.append(
             f"going on with {self._out} behind {number_of(self._written, 'row')}{more if left else ''}"
         )
         return counts
 
-    def _begin_stream(self) -> dict[str, Any]:
+    def _begun(self) -> dict[str, Any]:
         if self._stdout is None and self._out.exists() and self._out.stat().st_size:
             raise StateError(
                 f"{self._out} is there, and no following of this workspace has written it: name another "
                 "--out, or move it away"
             )
-        self._stand(self._registry.begin_stream(self._name, self._request))
+        self.stream = self._registry.begin_stream(self._name, self._request)
         self._lines = self._opened()
         self.follower = self._follow([])
         return {}
 
-    def _stand(self, stream: int) -> None:
-        """Go on with the incidents of a stream."""
-        self._stream, self._grouping = stream, replace(self._grouping, stream=stream)
-        standing = self._registry.incidents(stream=stream, standing=True)
-        self._unresolved = {one.row: one for one in standing if one.state != "resolved"}
-        self.take_up(self._rolling)
-
-    def take_up(self, rolling: Rolling | None, model: str | None = None) -> None:
-        """From now on keep this calibration with the rows; it goes on where it was, if it was this one's.
-
-        Args:
-            rolling: see the class.
-            model: reference of the model that judges; None: as before.
-        """
-        self._rolling = rolling
-        self._grouping = replace(self._grouping, model=model or self._grouping.model)
-        if rolling is not None:
-            real = partial(patiently, partial(self._registry.real_rows, self._stream))
-            rolling.begin(self._registry.rolling(self._stream), real)
-
-    @property
-    def due(self) -> bool:
-        """Whether an incident is over that is not resolved: time for a commit."""
-        now = self._clock()
-        return any(self._grouping.over(one, now) for one in self._unresolved.values())
-
-    def incidents(self) -> int:
-        """How many there were, in the whole stream."""
-        found = self._registry.stream(self._name)
-        pruned = 0 if found is None else found.pruned.incidents
-        return len(self._registry.incidents(stream=self._stream)) + pruned
-
-    def _refill(self) -> None:
+    def _refill(self, found: StreamEntry) -> None:
         """Cut the file back to its mark, and write the rows that come after it."""
-        mark = dict(self._mark) or None
+        self._written, mark = found.written, dict(found.mark) or None
         if mark is not None and not self._out.exists():
             mark, self._written = None, 0
+            if found.pruned.rows:
+                self.notes.append(
+                    f"{self._out} is gone, and is written anew without {number_of(found.pruned.rows, 'row')} "
+                    f"that were pruned from the database, of those up to number {found.pruned.through:,}"
+                )
         try:
             self._lines = self._opened(mark)
         except StateError as error:
@@ -206,7 +167,7 @@ class Outbox:
                 f"cannot go on with {self._out}: it is not what was written to it; put it back, or move it "
                 "away, and it is written anew from what rows the database has"
             ) from None
-        while some := self._registry.stream_rows(self._stream, self._written, _REFILLED):
+        while some := self._registry.stream_rows(self.stream, self._written, _REFILLED):
             self._lines.put("".join(f"{line}\n" for _, line in some).encode())
             self._written = some[-1][0]
         self._mark = self._lines.commit()
@@ -216,6 +177,30 @@ class Outbox:
         if self._stdout is not None:
             return StreamSink(self._stdout, json_lines)
         return LinesSink(self._out, private=self._private, mark=mark)
+
+    def take_up(self, rolling: Rolling | None, model: str) -> None:
+        """From now on keep this calibration with the rows; it goes on where it was, if it was this one's.
+
+        Args:
+            rolling: keeps statistics of the rows with them; None where none are kept.
+            model: reference of the model that judges.
+        """
+        self._rolling, self._grouping = rolling, replace(self._grouping, model=model)
+        if rolling is not None:
+            faults = partial(patiently, partial(self._registry.faults, self.stream))
+            rolling.begin(self._registry.rolling(self.stream), faults)
+
+    @property
+    def due(self) -> bool:
+        """Whether an incident is over that is not resolved: time for a commit."""
+        now = self._clock()
+        return any(self._grouping.over(one, now) for one in self._open.values())
+
+    def incidents(self) -> int:
+        """How many there were, in the whole stream."""
+        found = self._registry.stream(self._name)
+        pruned = 0 if found is None else found.pruned.incidents
+        return len(self._registry.incidents(stream=self.stream)) + pruned
 
     def write(self, rows: Sequence[Fields]) -> None:
         """Take rows; they are kept with the next commit."""
@@ -227,20 +212,20 @@ class Outbox:
         """Take a row that says which bytes could not be read."""
         self.gaps += 1
         known = f"at least {gap.size:,} bytes" if gap.size else "what was written"
-        self.write(
-            [
-                {
-                    "id": f"{Path(gap.path).name}:{gap.line}",
-                    "source": gap.path,
-                    "line": gap.line,
-                    "gap": {"offset": gap.offset, "bytes": gap.size or None},
-                    "reason": f"{known} from here on was destroyed before it could be read: {gap.cause}",
-                }
-            ]
-        )
+        row = {
+            "id": f"{Path(gap.path).name}:{gap.line}",
+            "source": gap.path,
+            "line": gap.line,
+            "gap": {"offset": gap.offset, "bytes": gap.size or None},
+            "reason": f"{known} from here on was destroyed before it could be read: {gap.cause}",
+        }
+        self.write([row])
 
     def commit(self, counts: Mapping[str, Any], problems: Problems) -> None:
         """Keep rows, counts and the states of the files together; then write the rows to the file.
+
+        What is open is asked of the database each time that a row alarms, and not remembered: a person may
+        have acknowledged or muted it by then.
 
         Raises:
             StateError: the database or the file cannot be written; what was committed before stays.
@@ -248,12 +233,14 @@ class Outbox:
         assert self._lines is not None
         given, changes, belongs = self._waiting, list[Change](), dict[int, int]()
         if self.due or any(row.get("alarm") for _, row in given):
-            standing = patiently(partial(self._registry.incidents, stream=self._stream, standing=True))
+            standing = patiently(partial(self._registry.incidents, stream=self.stream, standing=True))
             given, changes, belongs = self._grouping.judge(given, standing, self._clock())
-        rows = [(number, bool(row.get("alarm")), _line(row)) for number, row in given]
+        rows = [
+            (number, bool(row.get("alarm")), json_lines([row]).decode().rstrip()) for number, row in given
+        ]
         save = partial(
             self._registry.commit_stream,
-            self._stream,
+            self.stream,
             files=[asdict(one) for one in self.follower.states()],
             rows=rows,
             counts={**counts, "gaps": self.gaps, "problems": problems.snapshot()},
@@ -272,9 +259,9 @@ class Outbox:
             self._mark = self._lines.commit()
             self._written = rows[-1][0]
         for change in done:
-            self._unresolved[change.incident.row] = change.incident
+            self._open[change.incident.row] = change.incident
             if change.kind == "resolved":
-                del self._unresolved[change.incident.row]
+                del self._open[change.incident.row]
             self._tell(change)
 
     def close(self) -> None:
@@ -287,34 +274,23 @@ class Outbox:
         self._lock.release()
 
 
-def turns(
-    outbox: Outbox,
-    *,
-    stopping: Callable[[], bool],
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[list[Record]]:
+def turns(outbox: Outbox, *, stopping: Callable[[], bool]) -> Iterator[list[Record]]:
     """The records of turn after turn, until it is to stop; each is to be committed before the next.
 
     Args:
         outbox: its follower reads; it takes what is told of gaps.
         stopping: asked before each turn; then what was read last is committed once more.
-        clock, sleep: seconds.
     """
-    committed, follower = clock(), outbox.follower
+    committed, follower = time.monotonic(), outbox.follower
     while not stopping():
         records = follower.turn()
         for gap in follower.gaps:
             outbox.tell_gap(gap)
-        waited = clock() - committed
-        late = waited >= (COMMIT_SECONDS if follower.changed else ALIVE_SECONDS) or outbox.due
+        waited = time.monotonic() - committed
+        late = waited >= (COMMIT_SECONDS if follower.changed else ALIVE.total_seconds()) or outbox.due
         if records or follower.gaps or late:
             yield records
-            committed = clock()
+            committed = time.monotonic()
         if follower.idle:
-            sleep(_MOMENT)
+            time.sleep(_MOMENT)
     yield []
-
-
-def _line(row: Fields) -> str:
-    return json_lines([row]).decode().rstrip()

@@ -33,7 +33,7 @@ from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import Detector, JudgedRow, table
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.rows.judge import FEW, Judgement, Normal, Statistics
-from seqmlm.watch.store import Figures, RollingChange, RollingEntry
+from seqmlm.watch.store import Figures, RollingState
 
 _STEPS = 4  # moves while a window of rows passes: each takes up to a second where statistics are many
 _HELD = 2  # windows of rows that are held: some may turn out to be of a real incident
@@ -197,7 +197,7 @@ class Rolling:
 
     # What is kept
 
-    def change(self) -> RollingChange:
+    def change(self) -> RollingState:
         """What is to be kept with the next commit; `committed` says that it was."""
         fresh = [number for number in self._fresh if number in self._held]
         given = [Figures(number=n, row=self._rows.get(n), figures=self._held[n].tobytes()) for n in fresh]
@@ -209,13 +209,13 @@ class Rolling:
             "window": _ranges(self._window),
             "judged_by": self._judged_by,
         }
-        return RollingChange(state=state, rows=given, dropped=tuple(self._dropped), anew=self._anew)
+        return RollingState(state=state, rows=given, dropped=tuple(self._dropped), anew=self._anew)
 
     def committed(self) -> None:
         """What `change` gave is kept."""
         self._fresh, self._rows, self._dropped, self._anew = [], {}, [], False
 
-    def begin(self, entry: RollingEntry | None, real: Callable[[], Collection[int]]) -> None:
+    def begin(self, entry: RollingState | None, real: Callable[[], Collection[int]]) -> None:
         """Go on as it was at the last commit; begin anew where that was of another calibration.
 
         Args:

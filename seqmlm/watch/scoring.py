@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -25,26 +25,23 @@ from seqmlm.engine.signals import StopSignals
 from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.inference.batches import tokenized
 from seqmlm.inference.calibrations import FEW_RECORDS
-from seqmlm.inference.session import Session
-from seqmlm.tasks.reading import cut
+from seqmlm.streams.cursor import file_facts
+from seqmlm.tasks.reading import TICK_SHARE, cut
 from seqmlm.tasks.score_output import sentence
-from seqmlm.tasks.score_plan import ScoringPlan, choose, opened
+from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.tasks.task import NoProgress, Progress, Summary
-from seqmlm.watch.config import ROLLING, WatchConfig
+from seqmlm.watch.config import ROLLING, UNDECIDED, WatchConfig
 from seqmlm.watch.follower import PATIENCE, Follower, absolute
 from seqmlm.watch.generations import FileState
-from seqmlm.watch.grouping import Grouping, Ignored, ignored
+from seqmlm.watch.grouping import Grouping, ignored
 from seqmlm.watch.journal import JournalFollower
-from seqmlm.watch.judging import Judging
+from seqmlm.watch.judging import P_EDGES, Judging, WatchCounts
 from seqmlm.watch.metrics import Lag, MetricsServer, Values
 from seqmlm.watch.outbox import Outbox, turns
-from seqmlm.watch.rows import P_EDGES, WatchCounts
 from seqmlm.watch.store import Change, NoticeQueue, Streams
-from seqmlm.watch.versions import Shadow, Successor, alias_of, reference, version_plan
-from seqmlm.watch.webhooks import TOKEN, Courier, Origin, Webhook, notices, unsafe, webhooks
+from seqmlm.watch.versions import Shadow, Successor, alias_of, plan_of, reference, version_plan
+from seqmlm.watch.webhooks import TOKEN, Courier, Origin, Webhook, notices, webhooks
 from seqmlm.workspace import Workspace
-
-_TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for scoring
 
 
 class Watch:
@@ -118,78 +115,157 @@ def watch_files(
                 f"rows go to standard output; what is known of them is kept as {config.out}, which is their "
                 "name for --stream"
             )
-        signals = stack.enter_context(StopSignals())
-        registry = stack.enter_context(Streams(Workspace.locate()))
-        problems = stack.enter_context(
+        watching = Watching(config, plan, progress, stack)
+        grouping = Grouping(model="", quiet=config.quiet_seconds, ignored=rules)
+        watching.begin(grouping, hooks, shown)
+        _send(hooks, watching.registry.notices(watching.outbox.stream), progress, stack)
+        if port is not None:
+            port.values = partial(counters, watching)
+        return replace(watching.run(), streamed=shown is not None)
+
+
+class Watching:
+    """One process that watches files.
+
+    Args:
+        config: what is asked, with an output.
+        plan: of the model that judges first.
+        progress: told what happens.
+        stack: closes all that is opened.
+    """
+
+    outbox: Outbox
+
+    def __init__(self, config: WatchConfig, plan: ScoringPlan, progress: Progress, stack: ExitStack) -> None:
+        self.config, self.progress, self._stack = config, progress, stack
+        self.signals = stack.enter_context(StopSignals())
+        self.registry = stack.enter_context(Streams(Workspace.locate()))
+        self.problems = stack.enter_context(
             Problems(config.on_error, quarantine=config.quarantine, sensitive=plan.sensitive)
         )
-        counts, lag = WatchCounts(), Lag()
-        judging = Judging(config, counts, progress)
-        judging.take_up(plan)
-        outbox = _outbox(
-            config, plan, judging, registry, problems, progress, rules=rules, hooks=hooks, stdout=shown
+        self.counts, self.lag, self._looks = WatchCounts(), Lag(), list[Callable[[], None]]()
+        self.judging = Judging(config, self.counts, progress)
+        self.judging.take_up(plan)
+
+    def begin(self, grouping: Grouping, hooks: Sequence[Webhook], stdout: TextIO | None) -> None:
+        """Find where the stream was left, and begin to follow its files from there."""
+        config, plan, out = self.config, self.judging.plan, self.config.out
+        assert out is not None
+        patterns = [absolute(path) for path in config.sources]
+        origin = Origin(output=absolute(str(out)), version=__version__, sensitive=plan.sensitive)
+        self.outbox = Outbox(
+            out,
+            self.registry,
+            _request(config, plan, patterns),
+            partial(self._follow, out, patterns),
+            private=plan.sensitive,
+            grouping=grouping,
+            tell=_Told(self.progress),
+            notify=notices(hooks, origin),
+            stdout=stdout,
         )
-        stack.callback(outbox.close)
-        counts.kept = outbox.incidents
-        look = _versions(config, judging, counts, registry, outbox, progress)
+        self._stack.callback(self.outbox.close)
+        self.counts.kept = self.outbox.incidents
+        self._heed_versions()
+        self.counts.restore(self.outbox.begin(self.problems))
+        self.outbox.take_up(self.judging.rolling, reference(config, plan))
+        for note in self.outbox.notes:
+            self.progress.message(note)
 
-        def stopping() -> bool:
-            """Asked before each turn: when the model is done, all is committed, and files may be waiting."""
+    def _follow(self, out: Path, patterns: Sequence[str], states: Sequence[FileState]) -> Follower:
+        """What follows the files, from where an earlier one left them."""
+        config, session, problems = self.config, self.judging.plan.session, self.problems
+        beside = [out, out.with_name(f"{out.name}.lock"), config.quarantine, config.ignore]
+
+        def read(source: Source) -> Iterator[Record]:
+            kind = "journal" if config.source is not None and config.format is None else config.format
+            return iter(session.reader([source], format=kind, options=config.options)(problems))
+
+        options: dict[str, Any] = {
+            "tick": TICK_SHARE * config.latency,
+            "tell": self.progress.message,
+            "patience": PATIENCE,
+            "again": lambda: problems.replaying(problems.snapshot()),
+            "exclude": [os.path.abspath(path) for path in beside if path is not None],
+        }
+        if config.source is not None:
+            folder = out.with_name(f"{out.name}.journal")
+            return JournalFollower(config.source, folder, read, states, **options)
+        return Follower(patterns, read, states, **options)
+
+    def _heed_versions(self) -> None:
+        """Look, between two turns, whether an alias names another version, which then judges.
+
+        What was read and not judged, windows that are open among it, is judged by the new one.
+        """
+        config, judging, progress = self.config, self.judging, self.progress
+
+        def take_up(named: str) -> None:
+            judging.take_up(version_plan(config, named, judging.plan))
+            self.outbox.take_up(judging.rolling, named)
+
+        entry, alias = judging.plan.session.entry, alias_of(config, judging.plan)
+        if entry is not None and alias is not None:
+            progress.message(
+                f"{config.model} is {entry.reference}; another version is taken up when it moves"
+            )
+            successor = Successor(entry.name, alias, take_up, self.registry, progress)
+            self._looks.append(successor.look)
+        if config.shadow is not None:
+            judging.shadow = Shadow(config, lambda: judging.plan, self.registry, progress)
+            self._looks.append(judging.shadow.look)
+
+    def _stopping(self) -> bool:
+        """Asked before each turn: when the model is done, all is committed, and files may be waiting."""
+        for look in self._looks:
             look()
-            lag.look(lambda: (outbox.follower.bytes, outbox.follower.unread))
-            return signals.received is not None
+        self.lag.look(lambda: (self.outbox.follower.bytes, self.outbox.follower.unread))
+        return self.signals.received is not None
 
-        counts.restore(outbox.begin(problems))
-        for note in outbox.notes:
-            progress.message(note)
-        _send(hooks, registry.notices(outbox.stream), progress, stack)
-        if port is not None:
-            port.values = partial(counters, config, judging, registry, outbox, counts, problems, lag)
+    def run(self) -> Summary:
+        """Read, judge and commit, turn after turn, until a signal comes."""
+        counts, problems, plan = self.counts, self.problems, self.judging.plan
         began, before = time.monotonic(), counts.asked
-        for records in turns(outbox, stopping=stopping):
-            _judge(records, judging, outbox, counts, problems)
-            outbox.commit(counts.snapshot(), problems)
-            progress.progress(counts.asked, counts.alarms)
+        for records in turns(self.outbox, stopping=self._stopping):
+            self._judge(records)
+            self.outbox.commit(counts.snapshot(), problems)
+            self.progress.progress(counts.asked, counts.alarms)
         seconds = time.monotonic() - began
-        told = {**counts.figures(judging.plan), "level": plan.level.name}
-        found = redact_small_counts(told, plan.sensitive)
+        figures = {**counts.figures(self.judging.plan), "level": plan.level.name}
+        found = redact_small_counts(figures, plan.sensitive)
         rate = (counts.asked - before) / seconds
         return Summary(
             task="watch",
             **redact_small_counts({"items": counts.asked, "bad": problems.bad_count}, plan.sensitive),
             notes=redact_small_counts(problems.counts, plan.sensitive),
             places=problems.places,
-            quarantine=config.quarantine if problems.quarantined and problems.bad_count else None,
-            figures={**found, "mode": str(judging.plan.mode)},
-            answer=sentence(judging.plan, found, counts.asked, seconds, rate),
-            stopped=signals.received,
-            streamed=shown is not None,
+            quarantine=self.config.quarantine if problems.quarantined and problems.bad_count else None,
+            figures={**found, "mode": str(plan.mode)},
+            answer=sentence(self.judging.plan, found, counts.asked, seconds, rate),
+            stopped=self.signals.received,
             go_on="to go on with",
         )
 
+    def _judge(self, records: Sequence[Record]) -> None:
+        """Judge the records of a turn, and hand on their rows.
 
-def _judge(
-    records: Sequence[Record], judging: Judging, outbox: Outbox, counts: WatchCounts, problems: Problems
-) -> None:
-    """Judge the records of a turn, and hand on their rows.
-
-    Raises:
-        DataError: a bad record, where `problems` raises.
-    """
-    session = judging.plan.session
-    spelled = tokenized(session.domain, session.tokenizer, records, problems)
-    for part in cut(spelled, judging.plan.budget.share):
-        judging.familiar.note(part.items, problems)
-        if part.items:
-            outbox.write(judging.rows(outbox, judging.answers(part.items)))
-            counts.asked += len(part.items)
-        if part.failure is not None:
-            raise part.failure
+        Raises:
+            DataError: a bad record, where `problems` raises.
+        """
+        session, outbox = self.judging.plan.session, self.outbox
+        spelled = tokenized(session.domain, session.tokenizer, records, self.problems)
+        for part in cut(spelled, self.judging.plan.budget.share):
+            self.judging.familiar.note(part.items, self.problems)
+            if part.items:
+                outbox.write(self.judging.rows(part.items, outbox.number))
+                self.counts.asked += len(part.items)
+            if part.failure is not None:
+                raise part.failure
 
 
 def _chosen(config: WatchConfig, progress: Progress) -> ScoringPlan:
     """The plan for a model whose files can be followed."""
-    plan = choose(config, opened(config))
+    plan = plan_of(config)
     domain = plan.session.domain
     if not domain.followed:
         raise UsageError(
@@ -213,90 +289,33 @@ def _few(plan: ScoringPlan) -> list[str]:
     ]
 
 
-def _versions(
-    config: WatchConfig,
-    judging: Judging,
-    counts: WatchCounts,
-    registry: Streams,
-    outbox: Outbox,
-    progress: Progress,
-) -> Callable[[], None]:
-    """What looks, between two turns, whether an alias names another version, which then judges.
-
-    What was read and not judged, windows that are open among it, is judged by the new one.
-    """
-    looks: list[Callable[[], None]] = []
-
-    def take_up(named: str) -> None:
-        judging.take_up(version_plan(config, named, judging.plan))
-        outbox.take_up(judging.rolling, named)
-
-    entry, alias = judging.plan.session.entry, alias_of(config, judging.plan)
-    if entry is not None and alias is not None:
-        progress.message(f"{config.model} is {entry.reference}; another version is taken up when it moves")
-        looks.append(Successor(entry.name, alias, entry.reference, take_up, registry, progress).look)
-    if config.shadow is not None:
-        judging.shadow = Shadow(config, lambda: judging.plan, counts, registry, progress)
-        looks.append(judging.shadow.look)
-
-    def look() -> None:
-        for one in looks:
-            one()
-
-    return look
-
-
-def _outbox(
-    config: WatchConfig,
-    plan: ScoringPlan,
-    judging: Judging,
-    registry: Streams,
-    problems: Problems,
-    progress: Progress,
-    *,
-    rules: Sequence[Ignored],
-    hooks: Sequence[Webhook],
-    stdout: TextIO | None,
-) -> Outbox:
-    """Where the rows go, what becomes of alarms, and who is told."""
-    assert config.out is not None
-    patterns = [absolute(path) for path in config.sources]
-    output = absolute(str(config.out))
-    return Outbox(
-        config.out,
-        registry,
-        _request(config, plan, patterns),
-        partial(_follower, config, patterns, plan.session, problems, progress),
-        private=plan.sensitive,
-        grouping=Grouping(model=reference(config, plan), quiet=config.quiet_seconds, ignored=rules),
-        tell=_Told(progress),
-        rolling=judging.rolling,
-        notify=notices(hooks, Origin(output=output, version=__version__, sensitive=plan.sensitive)),
-        stdout=stdout,
-    )
-
-
 def _kept(config: WatchConfig) -> Path:
     """What a stream whose rows go to standard output is called: the same for the same model and files."""
     told = json.dumps([config.model, config.source, [absolute(path) for path in config.paths]])
     name = re.sub(r"[^\w.-]+", "-", Path(config.model).name)
-    folder = Workspace.locate().root / "streams"
-    return folder / f"{name}-{sha256(told.encode()).hexdigest()[:8]}"
+    return Workspace.locate().root / "streams" / f"{name}-{sha256(told.encode()).hexdigest()[:8]}"
 
 
 def _request(config: WatchConfig, plan: ScoringPlan, patterns: Sequence[str]) -> dict[str, Any]:
     """What decides the rows of a stream; of a model that an alias names that alias, and no version."""
-    request = {**plan.request(config), "files": patterns}
+    asked = {name: value for name, value in asdict(config).items() if name not in UNDECIDED}
+    if config.calibration != ROLLING:
+        del asked["calibration"]  # what judges is the model
+    asked |= {
+        "mode": str(plan.mode),
+        "level": plan.level.name,
+        "options": dict(sorted(config.options.items())),
+    }
+    asked |= {"counts": plan.session.counts, "precision": plan.session.precision, "files": patterns}
     if alias_of(config, plan) is not None:
-        del request["model file"]
-        request["model"] = config.model
-    return request
+        return {**asked, "model": config.model}
+    return {**asked, "model file": file_facts(plan.session.model.files)}
 
 
 def _send(hooks: Sequence[Webhook], queue: NoticeQueue, progress: Progress, stack: ExitStack) -> None:
     """Begin to send what is queued for the webhooks, until the stack ends."""
     for hook in hooks:
-        if unsafe(hook):
+        if hook.unsafe:
             progress.message(f"webhook {hook.name} gets its token or password unencrypted: better use https")
     for name, states in queue.counts().items():
         if states["waiting"] and name not in {hook.name for hook in hooks}:
@@ -310,29 +329,19 @@ def _send(hooks: Sequence[Webhook], queue: NoticeQueue, progress: Progress, stac
         courier.start()
 
 
-def counters(
-    config: WatchConfig,
-    judging: Judging,
-    registry: Streams,
-    outbox: Outbox,
-    counts: WatchCounts,
-    problems: Problems,
-    lag: Lag,
-) -> Values:
+def counters(of: Watching) -> Values:
     """What `--metrics-port` tells, of the whole stream; asked for in another thread at any time.
 
     Of sensitive data numbers from 1 to 10 that say something of its content are not told (None), and no
     p-values. What only the database knows is None while that cannot be used.
     """
-
-    plan = judging.plan
+    config, judging, outbox, counts, plan = of.config, of.judging, of.outbox, of.counts, of.judging.plan
     rolling = judging.rolling if config.calibration == ROLLING else None
 
     def content(number: int) -> int | None:
         return number if not plan.sensitive or redacted_count(number) == number else None
 
-    rated = plan.alpha is not None
-    compared = config.shadow is not None and not plan.sensitive  # counts of both tell small ones of one alone
+    rated, shadowed = plan.alpha is not None, config.shadow is not None
     values: dict[str, Any] = {
         "info": {
             "model": config.model,
@@ -346,24 +355,20 @@ def counters(
         "rows": counts.rows,
         "alarms": content(counts.alarms) if rated else None,
         "never_seen": content(counts.never_seen),
-        "shadow_rows": None if config.shadow is None else counts.shadow_rows,
-        "shadow_failed": None if config.shadow is None else counts.shadow_failed,
-        "shadow_alarms": counts.shadow_alarms if compared else None,
-        "shadow_common": counts.shadow_common if compared else None,
-        "shadow_alone": counts.shadow_alarms - counts.shadow_common if compared else None,
-        "served_alone": counts.shadow_served - counts.shadow_common if compared else None,
-        "bad": problems.bad_count,
+        "shadow_rows": counts.shadow_rows if shadowed else None,
+        "shadow_failed": counts.shadow_failed if shadowed else None,
+        **dict.fromkeys(("shadow_alarms", "shadow_common", "shadow_alone", "served_alone")),
+        "bad": of.problems.bad_count,
         "gaps": outbox.gaps,
-        "lag_bytes": lag.bytes,
-        "lag_seconds": round(lag.seconds, 3),
+        "lag_bytes": of.lag.bytes,
+        "lag_seconds": round(of.lag.seconds, 3),
         "calibration_rows": None if rolling is None else rolling.rows,
-        "recent_low_p": None,
-        "recent_lowest_p": None,
-        "shifted": None,
-        "p_values": None,
-        "incidents": None,
-        "webhooks": None,
+        **dict.fromkeys(("recent_low_p", "recent_lowest_p", "shifted", "p_values", "incidents", "webhooks")),
     }
+    if shadowed and not plan.sensitive:  # counts of both tell small ones of one alone
+        alarms, common = counts.shadow_alarms, counts.shadow_common
+        values |= {"shadow_alarms": alarms, "shadow_common": common, "shadow_alone": alarms - common}
+        values["served_alone"] = counts.shadow_served - common
     if plan.calibrated and not plan.sensitive:
         bins = list(counts.p_histogram)
         values["p_values"] = {"upper": list(P_EDGES), "rows": bins, "sum": counts.p_sum}
@@ -372,8 +377,8 @@ def counters(
             values["shifted"] = int(judging.shift is not None)
     with suppress(StateError):
         if rated and not plan.sensitive:
-            values["incidents"] = registry.incident_counts(outbox.stream)
-        values["webhooks"] = registry.notices(outbox.stream).counts()
+            values["incidents"] = of.registry.incident_counts(outbox.stream)
+        values["webhooks"] = of.registry.notices(outbox.stream).counts()
     return values
 
 
@@ -396,34 +401,3 @@ class _Told:
             self._progress.message(f"incident {one.id} is over after {rows}: {one.title}")
         elif before != one.new:
             self._progress.message(f"incident {one.id} goes on: {one.title} (p {small(one.p_value)})")
-
-
-def _follower(
-    config: WatchConfig,
-    patterns: Sequence[str],
-    session: Session,
-    problems: Problems,
-    progress: Progress,
-    states: Sequence[FileState],
-) -> Follower:
-    """What follows the files, from where an earlier one left them."""
-    assert config.out is not None
-    beside = [config.out, config.out.with_name(f"{config.out.name}.lock"), config.quarantine]
-    beside += [] if config.ignore is None else [config.ignore]
-
-    def read(source: Source) -> Iterator[Record]:
-        kind = "journal" if config.source is not None and config.format is None else config.format
-        given = session.reader([source], format=kind, options=config.options)
-        return iter(given(problems))
-
-    options: dict[str, Any] = {
-        "tick": _TICK_SHARE * config.latency,
-        "tell": progress.message,
-        "patience": PATIENCE,
-        "again": lambda: problems.replaying(problems.snapshot()),
-        "exclude": [os.path.abspath(path) for path in beside],
-    }
-    if config.source is not None:
-        folder = config.out.with_name(f"{config.out.name}.journal")
-        return JournalFollower(config.source, folder, read, states, **options)
-    return Follower(patterns, read, states, **options)

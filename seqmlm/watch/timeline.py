@@ -1,9 +1,12 @@
-"""What a model judged of followed files in a period: rows, alarms, incidents and p-values; HTML and JSON."""
+"""What a model judged of followed files in a period: rows, alarms, incidents and p-values; a page and JSON.
+
+Silence is not health: a stream that has stopped, or judged nothing, is said at the top, before any figure.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,12 +17,14 @@ import numpy as np
 from seqmlm.anomaly.findings import small
 from seqmlm.data.privacy import redacted_count
 from seqmlm.errors import number_of, printable
+from seqmlm.reports.drawing import Bar
+from seqmlm.reports.page import Cell, Page
 from seqmlm.tasks.score_shift import FEWEST_TOLD, shifted
-from seqmlm.watch.incidents import facts, shown_rows
-from seqmlm.watch.page import IncidentPart, Period, StreamPart, moment, period_page
+from seqmlm.watch.incidents import facts, shown_rows, since_of, streams_of
 from seqmlm.watch.store import Incident, StreamEntry, Streams
-from seqmlm.watch.streams import Standing, since_of, standing, streams_of
 from seqmlm.workspace import Workspace
+
+Row = Mapping[str, Any]
 
 FIRST_ROWS = 5
 """Rows of an incident that the report has."""
@@ -27,11 +32,24 @@ FIRST_ROWS = 5
 DIFFERING = 20
 """Rows that two versions judge differently which the report has."""
 
+DETAILED = 20
+"""Incidents that have a part of the page of their own; all others are in its table."""
+
+LANES = 40
+"""Incidents that are drawn."""
+
 P_BINS = 20
 
 _WIDTHS = (1, 5, 15, 60, 300, 900, 3600, 7200, 21_600, 43_200, 86_400, 604_800)  # seconds of a bin of time
 _MOST_BINS = 100
 _LOW = 0.05
+_UNITS = (("day", 86_400), ("hour", 3600), ("minute", 60))
+_LISTED = ("severity", "host", "service", "opened", "last alarm", "rows", "smallest p")
+
+
+def moment(at: datetime | None) -> str:
+    """A time in UTC; "never" for None."""
+    return "never" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 @dataclass(kw_only=True)
@@ -60,9 +78,9 @@ class Comparison:
     alarms: int = 0
     shadow_alarms: int = 0
     common: int = 0
-    differing: list[Mapping[str, Any]] = field(default_factory=list)
+    differing: list[Row] = field(default_factory=list)
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: Row) -> None:
         """Count a row that both judged."""
         own, other = bool(row.get("alarm")), bool(row["shadow"]["alarm"])
         self.sensitive = self.sensitive or bool(row.get("sensitive"))
@@ -75,10 +93,10 @@ class Comparison:
             if len(self.differing) > 10 * DIFFERING:
                 self.differing = self.shown()
 
-    def shown(self) -> list[Mapping[str, Any]]:
+    def shown(self) -> list[Row]:
         """Rows that one of them alone alarms, the smallest p-values first; none of sensitive data."""
 
-        def smallest(row: Mapping[str, Any]) -> float:
+        def smallest(row: Row) -> float:
             given = (row.get("p_value"), row["shadow"]["p_value"])
             return min((one for one in given if one is not None), default=0.0)  # without one: unfamiliar
 
@@ -92,6 +110,13 @@ class Comparison:
             f"(p {_p(row.get('p_value'))}, of the shadow {_p(row['shadow']['p_value'])})"
             for row in self.shown()
         ]
+
+    def cells(self) -> Iterator[list[Cell]]:
+        """The same rows for a table."""
+        for row in self.shown():
+            place, time, p_value, said = _row(row)
+            who = (self.served if row.get("alarm") else self.shadow) or "the version that served"
+            yield [place, time, who, p_value, row["shadow"]["p_value"], said]
 
     @property
     def _names(self) -> tuple[str, str]:
@@ -107,8 +132,7 @@ class Comparison:
         if self.partial:
             return (
                 f"{shadow} would have raised {self.common:,} of the {number_of(self.alarms, 'alarm')} of "
-                f"{served}. "
-                "What it alone would have raised is not kept (--alarms-only): "
+                f"{served}. What it alone would have raised is not kept (alarms_only): "
                 f"{number_of(self.alone, 'alarm')} of shadows since the stream began."
             )
         return (
@@ -118,21 +142,11 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-
-        def content(number: int) -> int | None:
-            return None if self.sensitive else number
-
-        return {
-            "output": self.output,
-            "served": self.served or None,
-            "alias": self.alias,
-            "shadow": self.shadow,
-            "rows": self.rows,
-            "alarms": content(self.alarms),
-            "shadow_alarms": None if self.partial else content(self.shadow_alarms),
-            "common": content(self.common),
-            "differing": self.shown(),
-        }
+        found: dict[str, Any] = {name: getattr(self, name) for name in ("output", "alias", "shadow", "rows")}
+        hidden = {"alarms": self.sensitive, "common": self.sensitive}
+        hidden["shadow_alarms"] = self.sensitive or self.partial
+        found |= {name: None if hide else getattr(self, name) for name, hide in hidden.items()}
+        return {**found, "served": self.served or None, "differing": self.shown()}
 
 
 @dataclass
@@ -148,7 +162,7 @@ class StreamPeriod:
         comparisons: of versions that judged the same rows.
     """
 
-    standing: Standing
+    standing: StreamEntry
     rows: int = 0
     alarms: int = 0
     gaps: int = 0
@@ -157,6 +171,28 @@ class StreamPeriod:
     sensitive: bool = False
     pruned_until: datetime | None = None
     comparisons: list[Comparison] = field(default_factory=list)
+
+    def count(self, alarm: bool, row: Row) -> None:
+        """Count a row."""
+        self.rows += 1
+        self.alarms += alarm
+        self.never_seen += bool(row.get("never_seen"))
+        self.rated = self.rated or "alarm" in row
+        self.sensitive = self.sensitive or bool(row.get("sensitive"))
+
+    def compare(self, row: Row) -> None:
+        """Count a row that two versions judged."""
+        served, beside = str(row.get("model", "")), row["shadow"]
+        which = {"served": served, "shadow": beside["version"], "alias": beside["alias"]}
+        if served == beside["version"]:
+            return  # the shadow serves by now: a version is not compared with itself
+        known = [one for one in self.comparisons if all(getattr(one, n) == v for n, v in which.items())]
+        if not known:
+            of, counts = self.standing, self.standing.counts
+            alone = int(counts.get("shadow_alarms", 0)) - int(counts.get("shadow_common", 0))
+            known = [Comparison(output=of.output, **which, partial=of.alarms_only, alone=alone)]
+            self.comparisons += known
+        known[0].add(row)
 
     @property
     def told_alarms(self) -> int | str | None:
@@ -168,34 +204,22 @@ class StreamPeriod:
     def notes(self, begin: datetime) -> list[str]:
         """What a person should know before believing that all is well."""
         of, name = self.standing, self.standing.output
-        found = []
-        if not of.running:
-            since = "yet" if of.judged is None else f"since {moment(of.judged)} UTC"
-            found.append(f"{name} is not running: nothing was judged {since}. Start its command again.")
-        elif not self.rows and not of.alarms_only:
-            since = "yet" if of.judged is None else f"since {moment(of.judged)} UTC"
-            found.append(
-                f"{name} is running, but nothing was judged {since}: see that its files are still written to "
-                f"({', '.join(of.files)})."
-            )
-        if of.alarms_only:
-            found.append(
-                f"{name} keeps the rows of alarms alone (--alarms-only): how many others were judged, and "
-                "their p-values, are not known here."
-            )
-        if self.rated is False:
-            found.append(f"{name} is scored without --fpr or alarms_per_day, so it raises no alarms.")
-        if self.gaps:
-            found.append(
-                f"{name} has {number_of(self.gaps, 'place')} where bytes were destroyed before they could be "
-                "read."
-            )
-        if self.pruned_until is not None and self.pruned_until > begin:
-            found.append(
-                f"{name} was pruned: of what was judged before {moment(self.pruned_until)} UTC "
-                "not all is here."
-            )
-        return found
+        since = "yet" if of.judged is None else f"since {moment(of.judged)} UTC"
+        files, places = ", ".join(of.follows), number_of(self.gaps, "place")
+        pruned = self.pruned_until is not None and self.pruned_until > begin
+        silent = of.running and not self.rows and not of.alarms_only
+        told = {
+            f"{name} is not running: nothing was judged {since}. Start its command again.": not of.running,
+            f"{name} is running, but nothing was judged {since}: see that its files are still written to "
+            f"({files}).": silent,
+            f"{name} keeps the rows of alarms alone (alarms_only): how many others were judged, and "
+            "their p-values, are not known here.": of.alarms_only,
+            f"{name} is scored without --fpr or alarms_per_day, so it raises no alarms.": self.rated is False,
+            f"{name} has {places} where bytes were destroyed before they could be read.": self.gaps,
+            f"{name} was pruned: of what was judged before {moment(self.pruned_until)} UTC not all is "
+            "here.": pruned,
+        }
+        return [text for text, so in told.items() if so]
 
 
 @dataclass(kw_only=True)
@@ -219,7 +243,7 @@ class Timeline:
     streams: list[StreamPeriod]
     edges: np.ndarray[Any, np.dtype[np.float64]]
     incidents: list[Incident] = field(default_factory=list)
-    first_rows: dict[int, list[Mapping[str, Any]]] = field(default_factory=dict)
+    first_rows: dict[int, list[Row]] = field(default_factory=dict)
     half: int = 0
 
     def __post_init__(self) -> None:
@@ -233,14 +257,45 @@ class Timeline:
         return any(one.sensitive for one in self.streams)
 
     @property
-    def standing(self) -> list[Incident]:
-        """Incidents that are not over."""
-        return [one for one in self.incidents if one.state != "resolved"]
-
-    @property
     def comparisons(self) -> list[Comparison]:
         """Of versions that judged the same rows, of all streams."""
         return [one for stream in self.streams for one in stream.comparisons]
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """Incidents by what people took them for; "none" where nobody has said."""
+        told = [one.verdict or "none" for one in self.incidents]
+        return {name: told.count(name) for name in ("fault", "normal", "none")}
+
+    def standing(self, one: Incident) -> StreamEntry:
+        """How the stream of an incident stands."""
+        return next(of.standing for of in self.streams if of.standing.output == one.output)
+
+    def count(self, registry: Streams, stream: StreamPeriod) -> None:
+        """Count the rows that a stream judged in the period."""
+        entry = stream.standing
+        first, width = float(self.edges[0]), float(self.edges[1] - self.edges[0])
+        for at, alarm, line in registry.rows_since(entry.id, self.begin):
+            row = json.loads(line)
+            if "gap" in row:
+                stream.gaps += 1
+                continue
+            stream.count(alarm, row)
+            if "shadow" in row:
+                stream.compare(row)
+            place = min(max(int((at.timestamp() - first) // width), 0), len(self.rows) - 1)
+            self.rows[place] += 1
+            self.alarms[place] += alarm
+            if (p_value := row.get("p_value")) is not None and not stream.standing.alarms_only:
+                self.with_p[place] += 1
+                self.low[place] += p_value <= _LOW
+                self.half += p_value <= 0.5
+                self.p_counts[min(max(int(np.ceil(p_value * P_BINS)) - 1, 0), P_BINS - 1)] += 1
+        if entry.pruned.rows:
+            kept = registry.rows_since(entry.id, datetime.fromtimestamp(0, UTC))
+            stream.pruned_until = next((at for at, _, _ in kept), None)
+
+    # in sentences
 
     def p_told(self) -> str:
         """Whether the p-values are as those of normal rows; "" where there are none, or they are not told."""
@@ -257,9 +312,8 @@ class Timeline:
     def warnings(self) -> list[str]:
         """What was not judged, a sentence each; a report that has some is no "all clear"."""
         found = [note for one in self.streams for note in one.notes(self.begin)]
-        if not self.rows.sum() and not any(
-            one.standing.alarms_only and one.standing.running for one in self.streams
-        ):
+        of = [one.standing for one in self.streams]
+        if not self.rows.sum() and not any(one.alarms_only and one.running for one in of):
             found.insert(
                 0,
                 "Nothing was judged in this period: this is not an all-clear. Look further back with a "
@@ -269,13 +323,12 @@ class Timeline:
 
     def verdict(self) -> list[str]:
         """What it came to, in sentences."""
-        rows, going = int(self.rows.sum()), len(self.standing)
-        over = len(self.incidents) - going
-        said = []
-        if going:
-            said.append(f"{number_of(going, 'incident')} {'is' if going == 1 else 'are'} not over.")
-        if over:
-            said.append(f"{number_of(over, 'incident')} {'is' if over == 1 else 'are'} over.")
+        rows, over = int(self.rows.sum()), sum(one.state == "resolved" for one in self.incidents)
+        said = [
+            f"{number_of(number, 'incident')} {'is' if number == 1 else 'are'} {state}."
+            for number, state in ((len(self.incidents) - over, "not over"), (over, "over"))
+            if number
+        ]
         said += self._verdicts()
         how = "kept" if any(one.standing.alarms_only for one in self.streams) else "judged"
         said.append(f"{number_of(rows, 'row')} {how}{self._alarmed() if rows else ''}.")
@@ -283,20 +336,14 @@ class Timeline:
         told = self.p_told()
         return [*said, *([f"P-values: {told}."] if told else [])]
 
-    @property
-    def verdicts(self) -> dict[str, int]:
-        """Incidents by what people took them for; "none" where nobody has said."""
-        told = [one.verdict or "none" for one in self.incidents]
-        return {name: told.count(name) for name in ("fault", "normal", "none")}
-
     def _verdicts(self) -> list[str]:
         """What people said of the incidents, where they said something; of the others nothing is known."""
         found = self.verdicts
         judged = found["fault"] + found["normal"]
         if not judged:
             return []
-        what = f"{found['normal']:,} of {number_of(judged, 'incident')} that people judged"
-        share = f"{what} ({found['normal'] / judged:.0%}) "
+        share = f"{found['normal']:,} of {number_of(judged, 'incident')} that people judged "
+        share += f"({found['normal'] / judged:.0%}) "
         share += "was a false alarm" if found["normal"] == 1 else "were false alarms"
         return [f"{share}; of {found['none']:,} more nobody has said it." if found["none"] else f"{share}."]
 
@@ -311,10 +358,12 @@ class Timeline:
         opened = "" if self.incidents else ", which opened no incident: they were muted or ignored"
         return f", {number_of(told, 'alarm')}{opened}"
 
+    # for machines
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        hidden = self.sensitive
-        of = {one.standing.output: one.standing for one in self.streams}
+        bins = {"alarms": self.alarms, "p_values": self.with_p, "p_values_to_0.05": self.low}
+        upper = [(n + 1) / P_BINS for n in range(P_BINS)]
         return {
             "model": self.model,
             "begin": self.begin,
@@ -324,7 +373,7 @@ class Timeline:
             "streams": [
                 {
                     "output": one.standing.output,
-                    "files": list(one.standing.files),
+                    "files": one.standing.follows,
                     "running": one.standing.running,
                     "judged": one.standing.judged,
                     "committed": one.standing.alive,
@@ -341,19 +390,17 @@ class Timeline:
                 "begin": [datetime.fromtimestamp(at, UTC) for at in self.edges[:-1].tolist()],
                 "seconds": float(self.edges[1] - self.edges[0]),
                 "rows": self.rows.tolist(),
-                "alarms": None if hidden else self.alarms.tolist(),
-                "p_values": None if hidden else self.with_p.tolist(),
-                "p_values_to_0.05": None if hidden else self.low.tolist(),
+                **{name: None if self.sensitive else one.tolist() for name, one in bins.items()},
             },
-            "p_values": None
-            if hidden
-            else {"upper": [(n + 1) / P_BINS for n in range(P_BINS)], "rows": self.p_counts.tolist()},
+            "p_values": None if self.sensitive else {"upper": upper, "rows": self.p_counts.tolist()},
             "verdicts": self.verdicts,
             "incidents": [
-                {**facts(one, of[one.output]), "first_rows": self.first_rows[one.id]}
+                {**facts(one, self.standing(one)), "first_rows": self.first_rows[one.id]}
                 for one in self.incidents
             ],
         }
+
+    # as a page
 
     def write(self, path: Path) -> None:
         """Write the page; of sensitive data only the owner may read it.
@@ -361,29 +408,97 @@ class Timeline:
         Raises:
             StateError: it cannot be written.
         """
-        of = {one.standing.output: one.standing for one in self.streams}
-        low = np.divide(self.low, self.with_p, out=np.full(len(self.low), np.nan), where=self.with_p > 0)
-        hidden = self.sensitive
-        period = Period(
-            title="What was judged of followed files" + (f" by {self.model}" if self.model else ""),
-            begin=self.begin,
-            end=self.end,
-            verdict=self.verdict(),
-            warnings=self.warnings(),
-            streams=[_stream(one) for one in self.streams],
-            incidents=[
-                _incident(one, of[one.output], self.end, self.first_rows[one.id]) for one in self.incidents
-            ],
-            edges=self.edges,
-            rows=self.rows,
-            alarms=None if hidden else self.alarms,
-            low=np.full(len(low), np.nan) if hidden else low,
-            p_edges=np.linspace(0, 1, P_BINS + 1),
-            p_counts=np.zeros(P_BINS, dtype=np.int64) if hidden else self.p_counts,
-            p_told=self.p_told(),
-            differing=[_differing(one, row) for one in self.comparisons for row in one.shown()],
+        page = Page(
+            "What was judged of followed files" + (f" by {self.model}" if self.model else ""),
+            f"judged from {moment(self.begin)} to {moment(self.end)}; times are UTC",
         )
-        period_page(period).write(path, private=hidden)
+        page.section("", " ".join(self.verdict()))
+        if warnings := self.warnings():
+            page.warnings(warnings)
+        if differing := [cells for one in self.comparisons for cells in one.cells()]:
+            columns = ["row", "time in the log", "alarmed by", "p", "p of the shadow", "what it says"]
+            page.table("Rows that versions judge differently", columns, differing)
+        running = sum(one.standing.running for one in self.streams)
+        page.cards(
+            {
+                "rows judged": int(self.rows.sum()),
+                **({} if self.sensitive else {"alarms": int(self.alarms.sum())}),
+                "incidents": len(self.incidents),
+                "not over": sum(one.state != "resolved" for one in self.incidents),
+                "streams running": f"{running} of {len(self.streams)}",
+                "gaps": sum(one.gaps for one in self.streams),
+            }
+        )
+        self._draw(page)
+        for one in self.incidents[:DETAILED]:
+            page.facts(
+                f"Incident {one.id}",
+                {"what broke": one.title, "state": self._state(one), **_incident_facts(one)},
+            )
+            if rows := self.first_rows[one.id]:
+                page.table(
+                    "", ["first rows", "time in the log", "p", "what they say"], [_row(row) for row in rows]
+                )
+        page.write(path, private=self.sensitive)
+
+    def _draw(self, page: Page) -> None:
+        """Rows, incidents and p-values in time, and the streams."""
+        hidden = self.sensitive
+        if self.rows.sum():
+            title, note = "Rows" if hidden else "Rows and alarms", "" if hidden else "; red: alarms"
+            alarms = None if hidden else self.alarms
+            page.activity(title, self.edges, self.rows, alarms, note=_width(self.edges) + note)
+        if self.incidents:
+            self._draw_incidents(page)
+        if self.with_p.any() and not hidden:
+            low = np.divide(self.low, self.with_p, out=np.full(len(self.low), np.nan), where=self.with_p > 0)
+            page.timeline(
+                "Share of p-values of at most 0.05",
+                (self.edges[:-1] + self.edges[1:]) / 2,
+                low,
+                threshold=_LOW,
+                period=(float(self.edges[0]), float(self.edges[-1])),
+                y_label="share of rows",
+                note="the line is where normal rows lie on average",
+            )
+            page.histogram(
+                "P-values of the period",
+                self.p_counts,
+                np.linspace(0, 1, P_BINS + 1),
+                x_label="p-value",
+                expected=float(self.p_counts.sum() / P_BINS),
+                note=f"{self.p_told()}; the level line is what normal rows give",
+            )
+        columns = ["rows go to", "follows", "state", "last row judged", "last commit", "rows", "alarms"]
+        page.table("Streams", [*columns, "gaps"], list(map(_stream, self.streams)))
+
+    def _draw_incidents(self, page: Page) -> None:
+        bars = []
+        for one in self.incidents[:LANES]:
+            over = one.state == "resolved"
+            seen = self.end if self.standing(one).running else one.updated  # later nobody looked
+            end = (one.resolved or one.updated) if over else seen
+            tip = f"incident {one.id}, {self._state(one)}\n{one.title}"
+            label = f"{one.id} {one.title}"
+            bars.append(
+                Bar(begin=one.opened.timestamp(), end=end.timestamp(), label=label, tip=tip, over=over)
+            )
+        left_out = len(self.incidents) - LANES
+        note = "pale: not over" + (f"; {left_out:,} more are in the table" if left_out > 0 else "")
+        page.bars("Incidents in time", bars, float(self.edges[0]), float(self.edges[-1]), note=note)
+        known = {one.id: _incident_facts(one) for one in self.incidents}
+        told = [name for name in _LISTED if any(of[name] not in (None, "") for of in known.values())]
+        rows = [
+            [one.id, one.title, self._state(one), *(known[one.id][name] for name in told)]
+            for one in self.incidents
+        ]
+        page.table("Incidents", ["id", "what broke", "state", *told], rows)
+
+    def _state(self, one: Incident) -> str:
+        of = self.standing(one)
+        if one.state == "resolved" or of.running:
+            return one.told_state
+        return f"{one.told_state}, but its scoring is not running (nothing judged since {moment(of.judged)})"
 
 
 def timeline(model: str | None = None, since: str = "24h") -> Timeline:
@@ -397,28 +512,20 @@ def timeline(model: str | None = None, since: str = "24h") -> Timeline:
         UsageError: no duration.
         StateError: no such model, or none of its scorings follows files.
     """
-    workspace, end = Workspace.locate(), datetime.now(UTC)
+    end = datetime.now(UTC)
     begin = end - since_of(since)
-    with Streams(workspace) as registry:
-        entries = streams_of(registry, model)
-        found = Timeline(
-            model=model,
-            begin=begin,
-            end=end,
-            streams=[StreamPeriod(standing(one, workspace)) for one in entries],
-            edges=_edges(begin, end),
-        )
-        for entry, stream in zip(entries, found.streams, strict=True):
-            _count(registry, entry, stream, found)
-        incidents = [
-            one
-            for entry in entries
-            for one in registry.incidents(stream=entry.id)
-            if one.state != "resolved" or one.updated >= begin or (one.resolved or begin) > begin
-        ]
-        found.incidents = sorted(
-            incidents, key=lambda one: (one.state == "resolved", -one.opened.timestamp())
-        )
+    with Streams(Workspace.locate()) as registry:
+        entries = streams_of(registry, registry.streams(), model)
+        streams = [StreamPeriod(one) for one in entries]
+        found = Timeline(model=model, begin=begin, end=end, streams=streams, edges=_edges(begin, end))
+        for stream in streams:
+            found.count(registry, stream)
+            found.incidents += [
+                one
+                for one in registry.incidents(stream=stream.standing.id)
+                if one.state != "resolved" or one.updated >= begin or (one.resolved or begin) > begin
+            ]
+        found.incidents.sort(key=lambda one: (one.state == "resolved", -one.opened.timestamp()))
         found.first_rows = {one.id: shown_rows(registry, one, FIRST_ROWS)[1] for one in found.incidents}
     return found
 
@@ -439,126 +546,55 @@ def _edges(begin: datetime, end: datetime) -> np.ndarray[Any, np.dtype[np.float6
     return np.arange(first, last + width, width, dtype=np.float64)
 
 
-def _count(registry: Streams, entry: StreamEntry, stream: StreamPeriod, into: Timeline) -> None:
-    """Count the rows that a stream judged in the period."""
-    first, width = float(into.edges[0]), float(into.edges[1] - into.edges[0])
-    for at, alarm, line in registry.rows_since(entry.id, into.begin):
-        row = json.loads(line)
-        place = min(max(int((at.timestamp() - first) // width), 0), len(into.rows) - 1)
-        if "gap" in row:
-            stream.gaps += 1
-            continue
-        stream.rows += 1
-        stream.alarms += alarm
-        stream.never_seen += bool(row.get("never_seen"))
-        stream.rated = stream.rated or "alarm" in row
-        if "shadow" in row:
-            _compare(entry, stream, row)
-        stream.sensitive = stream.sensitive or bool(row.get("sensitive"))
-        into.rows[place] += 1
-        into.alarms[place] += alarm
-        if (p_value := row.get("p_value")) is not None and not stream.standing.alarms_only:
-            into.with_p[place] += 1
-            into.low[place] += p_value <= _LOW
-            into.half += p_value <= 0.5
-            into.p_counts[min(max(int(np.ceil(p_value * P_BINS)) - 1, 0), P_BINS - 1)] += 1
-    if entry.pruned.rows:
-        stream.pruned_until = next(
-            (at for at, _, _ in registry.rows_since(entry.id, datetime.fromtimestamp(0, UTC))), None
-        )
-
-
-def _compare(entry: StreamEntry, stream: StreamPeriod, row: Mapping[str, Any]) -> None:
-    """Count a row that two versions judged."""
-    served, beside = str(row.get("model", "")), row["shadow"]
-    if served == beside["version"]:
-        return  # the shadow serves by now: a version is not compared with itself
-    which = (served, beside["version"], beside["alias"])
-    known = {(one.served, one.shadow, one.alias): one for one in stream.comparisons}
-    found = known.get(which)
-    if found is None:
-        alone = int(entry.counts.get("shadow_alarms", 0)) - int(entry.counts.get("shadow_common", 0))
-        found = Comparison(
-            output=entry.output,
-            served=served,
-            shadow=beside["version"],
-            alias=beside["alias"],
-            partial=stream.standing.alarms_only,
-            alone=alone,
-        )
-        stream.comparisons.append(found)
-    found.add(row)
-
-
-def _differing(of: Comparison, row: Mapping[str, Any]) -> list[Any]:
-    place, time, p_value, said = _row(row)
-    who = of.served if row.get("alarm") else of.shadow
-    return [place, time, who or "the version that served", p_value, row["shadow"]["p_value"], said]
+def _width(edges: np.ndarray[Any, np.dtype[np.float64]]) -> str:
+    seconds = float(edges[1] - edges[0])
+    unit, size = next(((unit, size) for unit, size in _UNITS if seconds >= size), ("", 1))
+    return f"a bar is {number_of(round(seconds / size), unit)}" if unit else f"a bar is {seconds:g} s"
 
 
 def _p(p_value: float | None) -> str:
     return "none" if p_value is None else small(p_value)
 
 
-def _stream(one: StreamPeriod) -> StreamPart:
-    of = one.standing
-    return StreamPart(
-        output=of.output,
-        files=", ".join(of.files),
-        state="running" if of.running else "not running",
-        alive=of.alive,
-        judged=of.judged,
-        rows=one.rows,
-        gaps=one.gaps,
-        alarms=one.told_alarms,
-    )
+def _stream(one: StreamPeriod) -> list[Cell]:
+    of, alarms = one.standing, "none asked" if one.told_alarms is None else one.told_alarms
+    state = "running" if of.running else "not running"
+    times = [moment(of.judged), moment(of.alive)]
+    return [of.output, ", ".join(of.follows), state, *times, one.rows, alarms, one.gaps]
 
 
-def _incident(one: Incident, of: Standing, end: datetime, rows: Sequence[Mapping[str, Any]]) -> IncidentPart:
-    over = one.state == "resolved"
-    seen = end if of.running else one.updated  # of a scoring that stopped nobody knows what came later
-    state = one.told_state
-    if not over and not of.running:
-        state += f", but its scoring is not running (nothing judged since {moment(of.judged)})"
-    return IncidentPart(
-        number=one.id,
-        title=one.title,
-        state=state,
-        begin=one.opened.timestamp(),
-        end=(one.resolved or one.updated if over else seen).timestamp(),
-        over=over,
-        facts={
-            "severity": one.severity,
-            "host": one.host,
-            "service": one.service,
-            "opened": moment(one.opened),
-            "last alarm": moment(one.updated),
-            "rows": one.rows,
-            "lines": one.lines,
-            "smallest p": one.p_value,
-            "first in the log": _placed(one.first_line, one.first_time),
-            "last in the log": _placed(one.last_line, one.last_time),
-            "new": ", ".join(one.new),
-            "template": one.template,
-            "expected": " | ".join(one.expected),
-            "note": one.note,
-            "reason": one.reason,
-        },
-        rows=[_row(row) for row in rows],
-    )
+def _incident_facts(one: Incident) -> dict[str, Cell]:
+    return {
+        "severity": one.severity,
+        "host": one.host,
+        "service": one.service,
+        "opened": moment(one.opened),
+        "last alarm": moment(one.updated),
+        "rows": one.rows,
+        "lines": one.lines,
+        "smallest p": one.p_value,
+        "first in the log": placed(one.first_line, one.first_time),
+        "last in the log": placed(one.last_line, one.last_time),
+        "new": ", ".join(one.new),
+        "template": one.template,
+        "expected": " | ".join(one.expected),
+        "note": one.note,
+        "reason": one.reason,
+    }
 
 
-def _placed(place: str, at: str | None) -> str:
+def placed(place: str, at: str | None) -> str:
+    """A place, and the time there."""
     return place if at is None else f"{place} ({at})"
 
 
-def _where(row: Mapping[str, Any]) -> str:
+def _where(row: Row) -> str:
     line, last = row["line"], row.get("last_line")
     return printable(
         f"{Path(str(row['source'])).name}:{line}" + (f"-{last}" if last not in (None, line) else "")
     )
 
 
-def _row(row: Mapping[str, Any]) -> list[Any]:
+def _row(row: Row) -> list[Cell]:
     said = "" if row.get("sensitive") else row.get("message") or row.get("reason", "")
     return [_where(row), row.get("time"), row.get("p_value"), printable(said)]

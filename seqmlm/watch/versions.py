@@ -12,17 +12,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
+from typing import Any
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import SeqmlmError, StateError, UsageError
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.registry import Registry
-from seqmlm.tasks.score_plan import ScoringPlan, choose, opened
-from seqmlm.tasks.task import Progress
+from seqmlm.tasks.score_plan import ScoringPlan, check_rate, choose
+from seqmlm.tasks.task import Progress, open_model
 from seqmlm.watch.config import WatchConfig
-from seqmlm.watch.rows import Beside, ComparedRow, WatchCounts
 
 _LOOK = 1.0  # seconds between two looks at what an alias names
 
@@ -40,6 +40,12 @@ def reference(config: WatchConfig, plan: ScoringPlan) -> str:
     return config.model if entry is None else entry.reference
 
 
+def plan_of(config: WatchConfig) -> ScoringPlan:
+    """How a model will judge, once it is loaded."""
+    check_rate(config)
+    return choose(config, open_model(config))
+
+
 def version_plan(config: WatchConfig, named: str, beside: ScoringPlan) -> ScoringPlan:
     """The plan for another version of a model, which is to judge as this one does.
 
@@ -52,8 +58,7 @@ def version_plan(config: WatchConfig, named: str, beside: ScoringPlan) -> Scorin
         UsageError: it is of another field, level or kind of data, or its calibration has too few rows.
         StateError: it cannot be loaded, or is not calibrated.
     """
-    again = replace(config, model=named, mode=str(beside.mode))
-    plan = choose(again, opened(again))
+    plan = plan_of(replace(config, model=named, mode=str(beside.mode)))
     if beside.calibrated and not plan.calibrated:
         raise StateError(
             f"it is not calibrated for level {beside.level.name} in mode {beside.mode} ('seqmlm calibrate')"
@@ -73,57 +78,57 @@ class Successor:
 
     Args:
         name, alias: of the model.
-        seen: reference of the version that the alias names.
         take_up: takes up the version of a reference; raises a `SeqmlmError` where that cannot be.
         registry: knows what the alias names.
-        progress: told which version judges from now on, or why it is not taken up.
-        role: what a version that is taken up does.
-        judging: whether that version does so; else it could not be taken up.
-        clock: seconds; one that never goes back.
+        progress: told which version does so from now on, or why it is not taken up.
+        does: what a version that is taken up does.
+
+    Attributes:
+        seen: reference of the version that the alias names.
+        judging: of the one that was taken up; None for none.
+
+    Raises:
+        StateError: the model has no such alias.
     """
 
     def __init__(
         self,
         name: str,
         alias: str,
-        seen: str,
         take_up: Callable[[str], None],
         registry: Registry,
         progress: Progress,
-        *,
-        role: str = "judges",
-        judging: bool = True,
-        clock: Callable[[], float] = time.monotonic,
+        does: str = "judges",
     ) -> None:
-        self._name, self._alias, self._take_up, self._role = name, alias, take_up, role
-        self._registry, self._progress, self._clock = registry, progress, clock
-        self._seen, self._judging = seen, seen if judging else None
-        self._looked = clock()
+        self._name, self._alias, self._take_up, self._does = name, alias, take_up, does
+        self._registry, self._progress = registry, progress
+        self.seen = registry.get(name, alias=alias).reference
+        self.judging: str | None = self.seen
+        self._looked = time.monotonic()
 
     def look(self) -> None:
         """Take up the version that the alias names, if that is another one."""
-        if self._clock() - self._looked < _LOOK:
+        if time.monotonic() - self._looked < _LOOK:
             return
-        self._looked = self._clock()
+        self._looked = time.monotonic()
         with suppress(StateError):  # a database that is locked, or an alias that was taken away: asked again
             named = self._registry.get(self._name, alias=self._alias).reference
-            if named == self._seen:
-                return  # it judges, or was refused
-            self._seen, before = named, self._judging
-            if named != before:
-                self._changed(named, before)
+            if named != self.seen:  # else it judges, or was refused
+                self.seen = named
+                if named != self.judging:
+                    self._change(named)
 
-    def _changed(self, named: str, before: str | None) -> None:
-        alias = f"{self._name}@{self._alias}"
+    def _change(self, named: str) -> None:
+        alias, before = f"{self._name}@{self._alias}", self.judging
         try:
             self._take_up(named)
         except SeqmlmError as error:
             stays = "none" if before is None else before
             self._progress.message(f"{alias} names {named}, and {stays} goes on: {error}")
             return
-        self._judging = named
+        self.judging = named
         was = "" if before is None else f"; it was {before}"
-        self._progress.message(f"{alias} is {named} now, which {self._role} from here on{was}")
+        self._progress.message(f"{alias} is {named} now, which {self._does} from here on{was}")
 
 
 class Shadow:
@@ -132,62 +137,50 @@ class Shadow:
     Args:
         config: what is asked, with `shadow`.
         serving: gives the plan of the version that serves.
-        counts: of all rows.
         registry: knows what the alias names.
         progress: told which version it is, and once what fails in it.
+
+    Attributes:
+        look: takes up the version that the alias names, if that is another one.
 
     Raises:
         UsageError: the model is not registered, or the alias is the one that serves.
         StateError: the model has no such alias.
     """
 
+    _detector: Detector | None = None
+    _version = ""
+
     def __init__(
         self,
         config: WatchConfig,
         serving: Callable[[], ScoringPlan],
-        counts: WatchCounts,
         registry: Registry,
         progress: Progress,
     ) -> None:
-        plan = serving()
-        entry, alias = plan.session.entry, config.shadow
+        entry, alias = serving().session.entry, config.shadow
         assert alias is not None
         if entry is None:
             raise UsageError(
                 f"--shadow {alias} is an alias of a registered model, and {config.model} is none: name the "
                 "model as 'seqmlm models list' does"
             )
-        if alias == alias_of(config, plan):
+        if alias == alias_of(config, serving()):
             raise UsageError(
                 f"--shadow {alias} names the version that serves: give another alias, as of 'seqmlm models "
                 f"alias {entry.name}:VERSION candidate'"
             )
-        self._config, self._serving, self._counts, self._progress = config, serving, counts, progress
-        self._alias, self._detector, self._failing = alias, None, False
-        named = registry.get(entry.name, alias=alias).reference
-        told = f"{entry.name}@{alias} is {named}"
+        self._config, self._serving, self._progress = config, serving, progress
+        self._alias, self._failing = alias, False
+        successor = Successor(entry.name, alias, self._take_up, registry, progress, "judges beside it")
+        told = f"{entry.name}@{alias} is {successor.seen}"
         try:
-            self._take_up(named)
+            self._take_up(successor.seen)
             progress.message(f"{told}, which judges the same rows beside it, and raises no alarm (--shadow)")
         except SeqmlmError as error:
+            successor.judging = None
             progress.message(f"{told}, which cannot judge beside it, so nothing is compared: {error}")
-        self._successor = Successor(
-            entry.name,
-            alias,
-            named,
-            self._take_up,
-            registry,
-            progress,
-            role="judges beside it",
-            judging=self._detector is not None,
-        )
-
-    _detector: Detector | None
-    _version: str
-
-    def look(self) -> None:
-        """Take up the version that the alias names, if that is another one."""
-        self._successor.look()
+        self.look = successor.look
 
     def _take_up(self, named: str) -> None:
         try:
@@ -198,8 +191,8 @@ class Shadow:
         except Exception as error:  # memory of a GPU, say: the version that serves has to go on
             raise StateError(f"it cannot be loaded ({type(error).__name__})") from None
 
-    def beside(self, batch: Sequence[Encoded], judged: Sequence[JudgedRow]) -> Sequence[JudgedRow]:
-        """The rows of a batch with what the shadow says of them, if it says something.
+    def beside(self, batch: Sequence[Encoded], judged: Sequence[JudgedRow]) -> list[Mapping[str, Any] | None]:
+        """What the shadow says of each row of a batch; None where it says nothing.
 
         Args:
             batch: the records that were judged.
@@ -211,20 +204,17 @@ class Shadow:
                 found = _by_place(self._detector.batch([one.record for one in batch], Problems("skip")))
             except Exception as error:  # whatever it is, the version that serves has to go on
                 self._tell(error)
-        marked = [
-            one if (other := found.get(place)) is None or not _same(one, other) else self._marked(one, other)
-            for place, one in _by_place(judged).items()
-        ]
-        failed = sum(not isinstance(one, ComparedRow) for one in marked)
-        self._counts.shadow_failed += failed
-        if failed and self._detector is not None:
+        told = [self._said(one, found.get(place)) for place, one in _by_place(judged).items()]
+        if None in told and self._detector is not None:
             self._tell(StateError("it cannot read their records, or makes other rows of them"))
-        return marked
+        return told
 
-    def _marked(self, judged: JudgedRow, other: JudgedRow) -> ComparedRow:
+    def _said(self, judged: JudgedRow, other: JudgedRow | None) -> Mapping[str, Any] | None:
+        if other is None or (judged.row.id, judged.row.line) != (other.row.id, other.row.line):
+            return None  # two versions made other rows of the record
         p_value = None if other.row.score is None else other.p_value
-        said = Beside(alias=self._alias, version=self._version, p_value=p_value, alarm=bool(other.alarm))
-        return ComparedRow(**{one.name: getattr(judged, one.name) for one in fields(judged)}, beside=said)
+        named = {"alias": self._alias, "version": self._version}
+        return {**named, "p_value": p_value, "alarm": bool(other.alarm)}
 
     def _tell(self, error: Exception) -> None:
         if self._failing:
@@ -246,8 +236,3 @@ def _by_place(judged: Sequence[JudgedRow]) -> dict[tuple[int, int], JudgedRow]:
         found[record, seen[record]] = one
         seen[record] += 1
     return found
-
-
-def _same(one: JudgedRow, other: JudgedRow) -> bool:
-    """Whether two versions made the same row of a record."""
-    return (one.row.id, one.row.line) == (other.row.id, other.row.line)

@@ -1,10 +1,11 @@
 """Webhooks: incidents as plain JSON, alerts of Alertmanager's API or logs of OTLP, sent until they arrive.
 
 What is to be told is queued in the database, in the transaction of the rows it comes from
-(`seqmlm.watch.store.notices`); here it is put into words, and a thread for each webhook sends it, so that
+(`watch.store.NoticeQueue`); here it is put into words, and a thread for each webhook sends it, so that
 reading never waits for the network. What cannot be delivered is tried again after times that double up to
-five minutes, by the clock, also by the next process. A notice that is refused (most of 4xx, and redirects,
-which are not followed) is given up, and said once.
+five minutes, by the clock, also by the next process: these times lie in the database, so the library that
+sends tries once. A notice that is refused (most of 4xx, and redirects, which are not followed) is given up,
+and said once.
 
 Addresses may hold secrets, in their path too. The database and every message name a webhook by its host and a
 hash of its path; its address is nowhere but in the memory of the process.
@@ -22,14 +23,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from http.client import HTTPException, responses
+from http.client import responses
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
-from urllib.request import HTTPErrorProcessor, Request, build_opener
+
+import requests
 
 from seqmlm.errors import StateError, UsageError, nearest
-from seqmlm.watch.store import Change, Incident, Notice, NoticeQueue, Waiting
-from seqmlm.watch.store.notices import LONGEST, now
+from seqmlm.watch.store import LONGEST, Change, Incident, Notice, NoticeQueue, now
 
 TIMEOUT = 10.0
 """Seconds for which a webhook may be silent."""
@@ -71,6 +72,15 @@ class Webhook:
     format: str
     authorization: str | None = field(repr=False)
 
+    @property
+    def unsafe(self) -> bool:
+        """Whether a secret travels over a network as plain text."""
+        host = urlsplit(self.url).hostname or ""
+        own = host == "localhost"
+        with suppress(ValueError):
+            own = own or ipaddress.ip_address(host).is_loopback
+        return self.url.startswith("http:") and self.authorization is not None and not own
+
 
 def webhooks(urls: Sequence[str], formats: Sequence[str] = (), tokens: str = "") -> list[Webhook]:
     """The webhooks of some addresses.
@@ -83,35 +93,30 @@ def webhooks(urls: Sequence[str], formats: Sequence[str] = (), tokens: str = "")
     Raises:
         UsageError: an address that is none, or formats or tokens that do not fit; no secret is quoted.
     """
-    for style in formats:
-        if style not in FORMATS:
-            raise UsageError(f"--webhook-format cannot be {style!r}{nearest(style, FORMATS)}")
-    styles = _each(urls, formats or ["plain"], "--webhook-format")
+    if unknown := next((one for one in formats if one not in FORMATS), None):
+        raise UsageError(f"--webhook-format cannot be {unknown!r}{nearest(unknown, FORMATS)}")
     if not tokens.isascii():
         raise UsageError(f"{TOKEN} has a character that tokens cannot have")
-    bearers = _each(urls, tokens.split() or ["-"], TOKEN)
+    given = {"--webhook-format": list(formats) or ["plain"], TOKEN: tokens.split() or ["-"]}
+    for name, values in given.items():
+        if len(values) not in (1, len(urls)):
+            raise UsageError(
+                f"{len(values)} values of {name} for {len(urls)} addresses of --webhook: give one for all, "
+                "or one each, in their order"
+            )
     parts = [_parts(url, number) for number, url in enumerate(urls, 1)]
     hosts = {_host(one) for one in parts}
-    if len(tokens.split()) == 1 < len(hosts) and bearers[0] != "-":
+    if len(hosts) > 1 and len(given[TOKEN]) == 1 and given[TOKEN] != ["-"]:
         raise UsageError(
             f"{TOKEN} has one token, and it would go to {len(hosts)} hosts: give one for each --webhook, "
             "in their order and between spaces, '-' for none"
         )
+    styles, bearers = (values * (len(urls) if len(values) == 1 else 1) for values in given.values())
     found: list[Webhook] = []
     for one in map(_webhook, parts, styles, bearers):
         same = sum(other.name.partition("#")[0] == one.name for other in found)
         found.append(replace(one, name=f"{one.name}#{same + 1}") if same else one)
     return found
-
-
-def _each(urls: Sequence[str], given: Sequence[str], name: str) -> list[str]:
-    """One for each address."""
-    if len(given) not in (1, len(urls)):
-        raise UsageError(
-            f"{len(given)} values of {name} for {len(urls)} addresses of --webhook: give one for all, or one "
-            "each, in their order"
-        )
-    return list(given) * (len(urls) if len(given) == 1 else 1)
 
 
 def _parts(url: str, number: int) -> SplitResult:
@@ -146,28 +151,13 @@ def _webhook(parts: SplitResult, style: str, bearer: str) -> Webhook:
     )
 
 
-def unsafe(hook: Webhook) -> bool:
-    """Whether a secret of this webhook travels over a network as plain text."""
-    host = urlsplit(hook.url).hostname or ""
-    own = host == "localhost"
-    with suppress(ValueError):
-        own = own or ipaddress.ip_address(host).is_loopback
-    return hook.url.startswith("http:") and hook.authorization is not None and not own
-
-
 # What is said
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where incidents come from.
-
-    Args:
-        output: the file of the rows.
-        version: of this package.
-        sensitive: nothing that a line of the data says may be told.
-        host: name of this machine.
-    """
+    """Where incidents come from: the file of the rows, the version of this package and the name of this
+    machine; of `sensitive` data nothing that a line says may be told."""
 
     output: str
     version: str
@@ -183,12 +173,8 @@ def notices(hooks: Sequence[Webhook], origin: Origin) -> Callable[[Sequence[Chan
     """
 
     def made(changes: Sequence[Change]) -> list[Notice]:
-        return [
-            _notice(hook, change, origin)
-            for change in changes
-            if change.kind == "resolved" or not change.incident.silences
-            for hook in hooks
-        ]
+        told = [one for one in changes if one.kind == "resolved" or not one.incident.silences]
+        return [_notice(hook, change, origin) for change in told for hook in hooks]
 
     return made
 
@@ -196,8 +182,8 @@ def notices(hooks: Sequence[Webhook], origin: Origin) -> Callable[[Sequence[Chan
 def _notice(hook: Webhook, change: Change, origin: Origin) -> Notice:
     one = change.incident
     known = [hook.name, origin.host, origin.output, one.stream_id, one.row, one.rows, change.kind]
-    times = [_utc(time).isoformat() for time in (one.opened, one.updated)]
-    key = blake2b(json.dumps([*known, *times]).encode(), digest_size=16).hexdigest()
+    known += [one.opened.astimezone(UTC).isoformat(), one.updated.astimezone(UTC).isoformat()]
+    key = blake2b(json.dumps(known).encode(), digest_size=16).hexdigest()
     body = _BODIES[hook.format](key, change.kind, incident_fields(one, origin), origin)
     return Notice(sink=hook.name, key=key, incident=one.id, kind=change.kind, body=body)
 
@@ -209,9 +195,8 @@ def incident_fields(incident: Incident, origin: Origin) -> dict[str, Any]:
     if origin.sensitive:
         found |= {"reason": "", "template": "", "new": (), "expected": ()}
         found |= dict.fromkeys(("severity", "host", "service"))
-        found["title"] = (
-            f"incident {incident.id} in sensitive data; see 'seqmlm incidents show {incident.id}'"
-        )
+        see = f"see 'seqmlm incidents show {incident.id}'"
+        found["title"] = f"incident {incident.id} in sensitive data; {see}"
     return {name: _bounded(value) for name, value in found.items()}
 
 
@@ -221,12 +206,8 @@ def _bounded(value: Any) -> Any:
         value = value.encode("utf-8", "replace").decode("utf-8")
         return value if len(value) <= _CHARACTERS else value[: _CHARACTERS - 3] + "..."
     if isinstance(value, datetime):
-        return _utc(value).isoformat()
+        return value.astimezone(UTC).isoformat()
     return [_bounded(one) for one in value[:_VALUES]] if isinstance(value, list | tuple) else value
-
-
-def _utc(time: datetime) -> datetime:
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def _plain(key: str, kind: str, incident: Mapping[str, Any], origin: Origin) -> Any:
@@ -243,25 +224,16 @@ def _alertmanager(key: str, kind: str, incident: Mapping[str, Any], origin: Orig
         **{name: ", ".join(incident[name]) for name in ("new", "expected")},
         "idempotency_key": key,
     }
+    labels = {"alertname": "SeqmlmIncident", "incident": str(incident["id"]), "instance": origin.host}
+    labels |= {"model": incident["model"], "place": incident["place"], "output": origin.output}
     updated = datetime.fromisoformat(incident["updated"])
-    ends = updated if kind == "resolved" else updated + _LASTS
-    return [
-        {
-            "labels": {
-                "alertname": "SeqmlmIncident",
-                "incident": str(incident["id"]),
-                "model": incident["model"],
-                "place": incident["place"],
-                "instance": origin.host,
-                "output": origin.output,
-            },
-            "annotations": {
-                name: str(value) for name, value in annotations.items() if value not in (None, "")
-            },
-            "startsAt": incident["opened"],
-            "endsAt": ends.isoformat(),
-        }
-    ]
+    alert = {
+        "labels": labels,
+        "annotations": {name: str(value) for name, value in annotations.items() if value not in (None, "")},
+        "startsAt": incident["opened"],
+        "endsAt": (updated if kind == "resolved" else updated + _LASTS).isoformat(),
+    }
+    return [alert]
 
 
 def _otlp(key: str, kind: str, incident: Mapping[str, Any], origin: Origin) -> Any:
@@ -269,22 +241,19 @@ def _otlp(key: str, kind: str, incident: Mapping[str, Any], origin: Origin) -> A
     nanoseconds = str(int(datetime.fromisoformat(incident["updated"]).timestamp() * 1_000_000) * 1000)
     values = {f"seqmlm.incident.{name}": value for name, value in incident.items() if name != "title"}
     values |= {"seqmlm.idempotency_key": key, "seqmlm.output": origin.output}
+    number, severity = (9, "INFO") if kind == "resolved" else (13, "WARN")
     record = {
         "timeUnixNano": nanoseconds,
         "observedTimeUnixNano": nanoseconds,
-        "severityNumber": 9 if kind == "resolved" else 13,
-        "severityText": "INFO" if kind == "resolved" else "WARN",
+        "severityNumber": number,
+        "severityText": severity,
         "eventName": f"seqmlm.incident.{kind}",
         "body": {"stringValue": incident["title"]},
         "attributes": _attributes(values),
     }
-    resource = _attributes({"service.name": "seqmlm", "host.name": origin.host})
-    scope = {"name": "seqmlm", "version": origin.version}
-    return {
-        "resourceLogs": [
-            {"resource": {"attributes": resource}, "scopeLogs": [{"scope": scope, "logRecords": [record]}]}
-        ]
-    }
+    resource = {"attributes": _attributes({"service.name": "seqmlm", "host.name": origin.host})}
+    scope = {"scope": {"name": "seqmlm", "version": origin.version}, "logRecords": [record]}
+    return {"resourceLogs": [{"resource": resource, "scopeLogs": [scope]}]}
 
 
 def _attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -330,36 +299,39 @@ class Answer:
         return self.status is not None and 300 <= self.status < 500 and self.status not in (408, 429)
 
 
-class _AnyAnswer(HTTPErrorProcessor):
-    """Takes answers as they are; a redirect could lead to a host that must not have the token."""
-
-    def http_response(self, request: Any, response: Any) -> Any:
-        return response
-
-    https_response = http_response
-
-
 def post(hook: Webhook, one: Notice, timeout: float = TIMEOUT) -> Answer:
     """Send a notice once."""
-    headers = {
-        "Content-Type": "application/json",
-        "User-Agent": "seqmlm",
-        "Idempotency-Key": one.key,
-        **({} if hook.authorization is None else {"Authorization": hook.authorization}),
+    headers = {"Content-Type": "application/json", "User-Agent": "seqmlm", "Idempotency-Key": one.key}
+    if hook.authorization is not None:
+        headers["Authorization"] = hook.authorization
+    given: dict[str, Any] = {
+        "data": json.dumps(one.body).encode("ascii"),
+        "headers": headers,
+        "timeout": timeout,
+        "allow_redirects": False,  # to a host that must not have the token
+        "stream": True,  # what the webhook says is not read
+        "auth": lambda request: request,  # the header above, and none of a .netrc
     }
-    request = Request(hook.url, json.dumps(one.body).encode("ascii"), headers, method="POST")
     try:
-        with build_opener(_AnyAnswer).open(request, timeout=timeout) as answer:
-            status, asked = answer.status, answer.headers.get("Retry-After", "").strip()
-    except (OSError, HTTPException, ValueError) as error:  # ValueError: a name that none can have
-        reason = getattr(error, "reason", error)
-        text = getattr(reason, "strerror", None) or type(reason).__name__
-        return Answer(status=None, problem=f"cannot be reached ({text})")
+        with requests.post(hook.url, **given) as answer:
+            status, asked = answer.status_code, answer.headers.get("Retry-After", "").strip()
+    except (requests.RequestException, OSError, ValueError) as error:
+        return Answer(status=None, problem=f"cannot be reached ({_why(error)})")
     return Answer(
         status=status,
         problem="" if 200 <= status < 300 else f"answers {status} {responses.get(status, '')}".strip(),
         wait=float(asked) if asked.isdecimal() and len(asked) < 6 else 0.0,
     )
+
+
+def _why(error: BaseException) -> str:
+    """The system's own word for it, or the kind of an error; the texts of the library quote addresses."""
+    one: BaseException | None = error
+    while one is not None:
+        if text := getattr(one, "strerror", None):
+            return str(text)
+        one = one.__cause__ or one.__context__
+    return type(error).__name__
 
 
 def backoff(attempts: int, asked: float = 0.0) -> timedelta:
@@ -412,31 +384,32 @@ class Courier:
                 break
         return _MOMENT
 
-    def _attempt(self, one: Waiting) -> bool:
+    def _attempt(self, one: Notice) -> bool:
         """Whether the webhook answers."""
-        answer = self._send(self._hook, one.notice)
+        name, answer = self._hook.name, self._send(self._hook, one)
         time = self._clock()
         if answer.taken:
-            self._queue.delivered(one, time)
+            self._queue.settle(one, done=time)
             self._failed = 0
             if self._down and one.attempts:
                 self._down = False
-                self._tell(f"webhook {self._hook.name} takes notices again")
+                self._tell(f"webhook {name} takes notices again")
         elif answer.final:
-            self._queue.give_up(one, answer.problem, time)
+            self._queue.settle(one, done=time, error=answer.problem)
             if answer.status not in self._refused:
                 self._refused.add(answer.status)
                 self._tell(
-                    f"webhook {self._hook.name} {answer.problem}: such notices are not sent again; see its "
-                    f"address, its --webhook-format and {TOKEN}"
+                    f"webhook {name} {answer.problem}: such notices are not sent again; see its address, its "
+                    f"--webhook-format and {TOKEN}"
                 )
         else:
             self._failed += 1
-            self._queue.put_off(one, answer.problem, time + backoff(one.attempts + 1, answer.wait))
+            due = time + backoff(one.attempts + 1, answer.wait)
+            self._queue.settle(one, due=due, error=answer.problem)
             self._rest_until = time + backoff(self._failed, answer.wait)
             if not self._down:
                 self._down = True
-                self._tell(f"webhook {self._hook.name} {answer.problem}; notices wait in the database for it")
+                self._tell(f"webhook {name} {answer.problem}; notices wait in the database for it")
             return False
         return True
 

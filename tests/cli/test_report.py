@@ -175,7 +175,7 @@ def test_where_alarms_alone_are_kept_nothing_is_said_of_the_other_rows(seqmlm: R
         done = seqmlm("report")
         found = json.loads(seqmlm("report", "--json").out)
     assert "150 rows kept, 150 alarms." in done.out
-    assert "keeps the rows of alarms alone (--alarms-only): how many others were judged" in done.out
+    assert "keeps the rows of alarms alone (alarms_only): how many others were judged" in done.out
     assert "P-values" not in done.out
     assert sum(found["p_values"]["rows"]) == 0
     assert found["streams"][0]["files"] == ["journald -u web"]

@@ -95,7 +95,7 @@ def test_what_a_log_says_acts_on_no_terminal(
     follow(workspace, NASTY)
     done = [seqmlm("incidents", "list"), seqmlm("report")]
     assert len(done[0].out.splitlines()) == 1 + len(NASTY)
-    done += [seqmlm("incidents", "show", one.id) for one in list_incidents()]
+    done += [seqmlm("incidents", "show", one.id) for one in list_incidents()[0]]
     for one in done:
         assert one.code == 0
         assert printable(one.out, lines=True) == one.out

@@ -25,9 +25,10 @@ from seqmlm.inference.calibrations import (
 )
 from seqmlm.inference.detector import table
 from seqmlm.rows.judge import Normal
-from seqmlm.tasks.score import opened
+from seqmlm.tasks.calibrate import CalibrateConfig
 from seqmlm.tasks.score_plan import choose
-from seqmlm.watch.calibration import CalibrateStreamConfig, calibrate_stream
+from seqmlm.tasks.task import open_model
+from seqmlm.watch.calibration import calibrate_stream
 from seqmlm.watch.config import WatchConfig
 from seqmlm.watch.incidents import list_incidents, mark_incident
 from seqmlm.watch.store import Streams
@@ -70,13 +71,13 @@ def _config(model: Path, log: Path, **changed: object) -> WatchConfig:
 
 
 def _resolved(number: int) -> bool:
-    return [one.state for one in list_incidents()].count("resolved") >= number
+    return [one.state for one in list_incidents()[0]].count("resolved") >= number
 
 
 def _one_shot(config: WatchConfig, rows: Iterable[int]) -> Normal:
     """The oracle: statistics of some rows of the whole file, scored at once without a stream."""
     again = in_one_go(config, out=None)
-    plan = choose(again, opened(again))
+    plan = choose(again, open_model(again))
     records = list(plan.session.domain.read(again.sources, Problems(), format="iso", scoring=True, **OPTIONS))
     judged = list(plan.detector().judged(records, Problems()))
     chosen = [judged[number - 1].row for number in rows]
@@ -102,20 +103,20 @@ def test_it_is_that_of_the_same_rows_scores_and_keeps_the_rate(
     Of the next rows at .05 as many alarm as a beta-binomial distribution of the ranked rows says (99.8 %).
     """
     rng = np.random.default_rng(1)
-    log, said = workspace / "a.log", CalibrateStreamConfig(model=str(model), stream=workspace / "a.jsonl")
+    log, said = workspace / "a.log", (CalibrateConfig(model=str(model)), workspace / "a.jsonl")
     lines = [*_mixed(range(100), rng), *_lines(100, _FAULT), *_mixed(range(101, 200), rng)]
     lines += [*_lines(1100, _BACKUP), *_mixed(range(1101, 1400), rng)]
     log.write_text("\n".join(lines) + "\n")
     config = _config(model, log)
     follow(config, lambda: len(rows_of(config)) >= 500 and _resolved(2))
     before = stored_calibrations(model)
-    by = {one.id: one.what for one in list_incidents()}
+    by = {one.id: one.what for one in list_incidents()[0]}
     fault = next(number for number, what in by.items() if "disk" in what)
     backup = next(number for number, what in by.items() if "backup" in what)
 
-    result = calibrate_stream(said)
+    result = calibrate_stream(*said)
     assert (result.rows, result.faults, result.false_alarms, result.unjudged) == (500, 0, 0, len(by))
-    level = opened(config).domain.level("session")
+    level = open_model(config).domain.level("session")
     stored = _stored(config)
     _same(stored, _one_shot(config, range(1, 501)))
 
@@ -126,7 +127,7 @@ def test_it_is_that_of_the_same_rows_scores_and_keeps_the_rate(
         left_out = registry.real_rows(stream.id)
     assert 101 in left_out
     assert 201 not in left_out
-    result = calibrate_stream(said)
+    result = calibrate_stream(*said)
     assert (result.rows, result.faults) == (500 - len(left_out), len(left_out))
     assert (result.false_alarms, result.unjudged) == (1, len(by) - 2)
     stored = _stored(config)
@@ -156,10 +157,10 @@ def test_a_rolling_calibration_rests_on_false_alarms_and_not_on_faults(model: Pa
     follow(
         config,
         lambda: (
-            len(rows_of(config)) >= 120 and sum("never seen" in one.what for one in list_incidents()) == 2
+            len(rows_of(config)) >= 120 and sum("never seen" in one.what for one in list_incidents()[0]) == 2
         ),
     )
-    for one in list_incidents():
+    for one in list_incidents()[0]:
         if "disk" in one.what:
             mark_incident(one.id, acknowledged=True)
         elif "backup" in one.what:
@@ -179,7 +180,7 @@ def test_a_rolling_calibration_rests_on_false_alarms_and_not_on_faults(model: Pa
 
 
 def _stored(config: WatchConfig) -> Normal:
-    session = opened(config)
+    session = open_model(config)
     found = stored_calibration(session.model, session.domain.level("session"), "exact")
     return found.fitted
 
@@ -194,27 +195,27 @@ def test_what_cannot_be_used_is_refused(model: Path, tmp_path: Path, workspace: 
     config = _config(own, log)
     follow(config, 150)
     before = (own / "calibration.safetensors").read_bytes()
-    asked = CalibrateStreamConfig(model=str(own), stream=workspace / "b.jsonl")
+    asked, stream = CalibrateConfig(model=str(own)), workspace / "b.jsonl"
     with pytest.raises(StateError, match="statistics of 150 rows that count as normal are kept, and a cal"):
-        calibrate_stream(asked)
+        calibrate_stream(asked, stream)
     with log.open("a") as file:
         file.write("\n".join(_mixed(range(150, 260), np.random.default_rng(4))) + "\n")
     follow(config, 260)
     time.sleep(1.1)
     with pytest.raises(StateError, match="statistics of 0 rows that count as normal are kept since 1s ago"):
-        calibrate_stream(replace(asked, since="1s"))
+        calibrate_stream(asked, stream, "1s")
     with pytest.raises(StateError, match="follows files and writes"):
-        calibrate_stream(replace(asked, stream=workspace / "c.jsonl"))
+        calibrate_stream(asked, workspace / "c.jsonl")
     with pytest.raises(UsageError, match="--alpha"):
-        calibrate_stream(replace(asked, alpha=2.0))
+        calibrate_stream(replace(asked, alpha=2.0), stream)
     assert (own / "calibration.safetensors").read_bytes() == before
-    assert calibrate_stream(replace(asked, since="1h")).rows == 260
-    assert calibrate_stream(replace(asked, model=str(other))).rows == 260  # the same model, elsewhere
-    known = stored_background(opened(config).model, opened(config).domain.level("session"))
+    assert calibrate_stream(asked, stream, "1h").rows == 260
+    assert calibrate_stream(replace(asked, model=str(other)), stream).rows == 260  # the same model, elsewhere
+    known = stored_background(open_model(config).model, open_model(config).domain.level("session"))
     assert known is not None
     store_backgrounds(other, {"another": known})
     with pytest.raises(StateError, match=r"different: background.safetensors.*are not mixed"):
-        calibrate_stream(replace(asked, model=str(other)))
+        calibrate_stream(replace(asked, model=str(other)), stream)
 
 
 def test_what_a_person_is_told(

@@ -23,9 +23,8 @@ from seqmlm.cli import main
 from seqmlm.data.problems import Problems
 from seqmlm.errors import StateError, UsageError
 from seqmlm.watch.config import WatchConfig
-from seqmlm.watch.judging import Judging
+from seqmlm.watch.judging import Judging, WatchCounts
 from seqmlm.watch.metrics import Lag, prometheus
-from seqmlm.watch.rows import WatchCounts
 from seqmlm.watch.scoring import _few, counters, watch_files
 from seqmlm.watch.store import Streams
 from seqmlm.workspace import Workspace
@@ -174,18 +173,22 @@ def test_counters_of_sensitive_data_say_little(sensitive: bool, alarms: int | No
     counts = WatchCounts()
     counts.alarms, counts.never_seen, counts.rows = 7, 11, 500
     registry = SimpleNamespace(incident_counts=_locked, notices=_locked)
-    told = counters(
-        WatchConfig(model="m", out=Path("a.jsonl")),
-        _judging(sensitive=sensitive, alpha=0.05, calibrated=True),
-        registry,  # type: ignore[arg-type]
-        SimpleNamespace(stream=1, gaps=0, follower=SimpleNamespace(lines=9, bytes=99)),  # type: ignore[arg-type]
-        counts,
-        Problems(),
-        Lag(),
-    )
+    judging = _judging(sensitive=sensitive, alpha=0.05, calibrated=True)
+    told = counters(_watching(judging=judging, registry=registry, counts=counts))
     assert (told["alarms"], told["never_seen"], told["rows"]) == (alarms, 11, 500)
     assert (told["p_values"] is None) == sensitive
     assert told["incidents"] is told["webhooks"] is None  # what the database knows, which is locked
+
+
+def _watching(**given: Any) -> Any:
+    follower = SimpleNamespace(lines=9, bytes=99)
+    return SimpleNamespace(
+        config=WatchConfig(model="m", out=Path("a.jsonl")),
+        outbox=SimpleNamespace(stream=1, gaps=0, follower=follower),
+        problems=Problems(),
+        lag=Lag(),
+        **given,
+    )
 
 
 def _judging(**plan: Any) -> Any:
@@ -199,11 +202,11 @@ def _judging(**plan: Any) -> Any:
 
 def test_counters_say_that_p_values_are_not_those_of_normal_data() -> None:
     counts, judging = WatchCounts(), _judging(sensitive=False, alpha=None, calibrated=True)
-    outbox = SimpleNamespace(stream=1, gaps=0, follower=SimpleNamespace(lines=9, bytes=99))
-    given: Any = (judging, SimpleNamespace(notices=_locked), outbox, counts, Problems(), Lag())
+    given = _watching(judging=judging, registry=SimpleNamespace(notices=_locked), counts=counts)
+    given.config = WatchConfig(model="m", out=Path("a.jsonl"), calibration="rolling")
 
     def told() -> list[Any]:
-        values = counters(WatchConfig(model="m", out=Path("a.jsonl"), calibration="rolling"), *given)
+        values = counters(given)
         names = ("recent_low_p", "recent_lowest_p", "shifted", "calibration_rows")
         assert ("seqmlm_shifted" in prometheus(values)) == (values["shifted"] is not None)
         return [values[name] for name in names]
@@ -231,11 +234,10 @@ def test_a_shift_is_told_once_a_day() -> None:
         now = at
         counts.recent.extend([2] * lowest + [7] * (low - lowest) + [8] * (200 - low))
         counts.restore(json.loads(json.dumps(counts.snapshot())))  # another process
-        judging.rows(SimpleNamespace(number=0), [])  # type: ignore[arg-type]
+        judging.tell_shift()
         told, said.said = said.said, []
         return told
 
-    judging._lines = lambda judged: []
     assert tell(150, 40, 0) == []
     (told,) = tell(151, 0, 1)
     assert told.startswith("76% of the last 200 rows have p-values below .5, as half of the rows of normal")

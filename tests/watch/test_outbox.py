@@ -49,7 +49,7 @@ class Stream:
     """Rows that come turn by turn, judged without a database."""
 
     def __init__(self, **asked: Any) -> None:
-        self._grouping = Grouping(model="app:1", stream=1, quiet=QUIET, **asked)
+        self._grouping = Grouping(model="app:1", quiet=QUIET, **asked)
         self.known: dict[int, Incident] = {}
         self.number = 0
         self.rows: list[Any] = []
@@ -372,7 +372,7 @@ def _torn(world: World, outbox: Outbox) -> None:
 def _unnoted(world: World, outbox: Outbox) -> None:
     """It dies when the webhook has a notice, and the database does not know that."""
     _after(world, outbox)
-    with dying(NoticeQueue, "delivered"):
+    with dying(NoticeQueue, "settle"):
         world.courier.step()
 
 
@@ -380,7 +380,7 @@ def _unnoted(world: World, outbox: Outbox) -> None:
 def dying(owner: object, name: str, last: Callable[..., None] = lambda *_: None) -> Iterator[None]:
     """The process dies when this is called, after it has done something else."""
 
-    def die(*arguments: Any) -> None:
+    def die(*arguments: Any, **_: Any) -> None:
         last(*arguments)
         raise KeyboardInterrupt
 

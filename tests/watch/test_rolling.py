@@ -15,7 +15,7 @@ from scipy.stats import betabinom
 from seqmlm.errors import StateError
 from seqmlm.rows.judge import Normal
 from seqmlm.watch.rolling import Rolling, refitted, size_of
-from seqmlm.watch.store import Figures, RollingChange, RollingEntry
+from seqmlm.watch.store import Figures, RollingState
 
 RATE = 0.01
 DAYS, DAILY = 30, 2000
@@ -160,7 +160,7 @@ class Database:
     state: dict[str, object] | None = None
     rows: dict[int, Figures] = field(default_factory=dict)
 
-    def commit(self, change: RollingChange) -> None:
+    def commit(self, change: RollingState) -> None:
         self.state = dict(change.state)
         if change.anew:
             self.rows = {}
@@ -168,9 +168,9 @@ class Database:
         for number in change.dropped:
             self.rows.pop(number, None)
 
-    def entry(self) -> RollingEntry | None:
+    def entry(self) -> RollingState | None:
         kept = [self.rows[number] for number in sorted(self.rows)]
-        return None if self.state is None else RollingEntry(state=self.state, rows=kept)
+        return None if self.state is None else RollingState(state=self.state, rows=kept)
 
 
 @dataclass
@@ -260,7 +260,7 @@ def test_rows_of_another_calibration_or_that_make_no_sense_are_not_used(scorer: 
     other.begin(entry, frozenset)
     assert other.fitted is scorer.own
     assert other.change().anew
-    broken = RollingEntry(state=entry.state, rows=entry.rows[:-700])
+    broken = RollingState(state=entry.state, rows=entry.rows[:-700])
     with pytest.raises(StateError, match="cannot be used"):
         Rolling(scorer.own, "model", rate=0.05).begin(broken, frozenset)
 

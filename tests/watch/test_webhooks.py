@@ -18,9 +18,8 @@ from receiver import START, Receiver, incident
 from registered import commit
 
 from seqmlm.errors import UsageError
-from seqmlm.watch.store import Change, Notice, NoticeQueue, Streams
-from seqmlm.watch.store import notices as queue_module
-from seqmlm.watch.store.notices import LONGEST
+from seqmlm.watch import store
+from seqmlm.watch.store import LONGEST, Change, Notice, NoticeQueue, Streams
 from seqmlm.watch.webhooks import (
     FORMATS,
     Answer,
@@ -29,7 +28,6 @@ from seqmlm.watch.webhooks import (
     Webhook,
     notices,
     post,
-    unsafe,
     webhooks,
 )
 from seqmlm.workspace import Workspace
@@ -127,7 +125,7 @@ def test_formats_and_tokens_are_one_for_all_or_one_each() -> None:
     ],
 )
 def test_a_secret_that_would_be_sent_as_plain_text_is_known(url: str, told: bool) -> None:
-    assert unsafe(webhooks([url])[0]) == told
+    assert webhooks([url])[0].unsafe == told
 
 
 # What is said
@@ -328,8 +326,8 @@ def test_a_server_that_is_not_there_or_says_nothing_or_nonsense() -> None:
 
         pool.submit(answer_nonsense)
         nonsense = post(hook, _one("plain"), timeout=5)
-    assert silent == Answer(status=None, problem="cannot be reached (TimeoutError)")
-    assert nonsense == Answer(status=None, problem="cannot be reached (BadStatusLine)")
+    assert silent == Answer(status=None, problem="cannot be reached (ReadTimeout)")
+    assert nonsense == Answer(status=None, problem="cannot be reached (ConnectionError)")
 
 
 # All of them, in the end
@@ -340,7 +338,7 @@ class World:
 
     def __init__(self, registry: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
         self.registry, self.now = registry, START
-        monkeypatch.setattr(queue_module, "now", lambda: self.now)
+        monkeypatch.setattr(store, "now", lambda: self.now)
         self.stream = registry.begin_stream("out.jsonl", {})
         self.queue: NoticeQueue = registry.notices(self.stream)
         (self.hook,) = webhooks(["https://h/hook"])
@@ -433,12 +431,12 @@ def test_what_was_sent_and_not_noted_is_sent_again_under_the_same_key(
     class Killed(BaseException):
         pass
 
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise Killed
 
     keys = world.open(2)
     with monkeypatch.context() as patched:
-        patched.setattr(NoticeQueue, "delivered", die)
+        patched.setattr(NoticeQueue, "settle", die)
         with pytest.raises(Killed):
             world.courier.step()
     world.restart()

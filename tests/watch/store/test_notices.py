@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,8 +13,8 @@ from receiver import START, incident
 from registered import commit
 
 from seqmlm.errors import StateError
-from seqmlm.watch.store import Change, Incident, Notice, NoticeQueue, Streams, notices
-from seqmlm.watch.store.notices import LONGEST, UPDATES, Waiting
+from seqmlm.watch import store
+from seqmlm.watch.store import LONGEST, UPDATES, Change, Incident, Notice, NoticeQueue, Streams
 
 
 def _incident(row: int = 1, rows: int = 1) -> Incident:
@@ -39,7 +40,7 @@ class Queue:
 
     def __init__(self, registry: Streams, monkeypatch: pytest.MonkeyPatch, name: str = "out.jsonl") -> None:
         self.registry, self.now = registry, START
-        monkeypatch.setattr(notices, "now", lambda: self.now)
+        monkeypatch.setattr(store, "now", lambda: self.now)
         self.stream = registry.begin_stream(name, {})
         self.queue: NoticeQueue = registry.notices(self.stream)
         self._row = 0
@@ -52,7 +53,7 @@ class Queue:
         rows = [(self._row, True, f"row {self._row}")]
         return commit(self.registry, self.stream, *given, rows=rows, notify=notify)
 
-    def due(self) -> list[Waiting]:
+    def due(self) -> list[Notice]:
         return self.queue.due("hook", self.now)
 
     def take(self) -> list[Any]:
@@ -60,8 +61,8 @@ class Queue:
         found = []
         while some := self.due():
             for one in some:
-                self.queue.delivered(one, self.now)
-                found.append(one.notice.body)
+                self.queue.settle(one, done=self.now)
+                found.append(one.body)
         return found
 
 
@@ -73,11 +74,11 @@ def queue(registry: Streams, monkeypatch: pytest.MonkeyPatch) -> Queue:
 def test_a_notice_comes_with_the_incident_and_stays_until_it_is_taken(queue: Queue) -> None:
     (kept,) = queue.change(("opened", _incident()))
     (one,) = queue.due()
-    assert one.notice == _told([kept])[0]
-    assert one.notice.incident == kept.incident.id > 0
+    assert one == replace(_told([kept])[0], id=one.id)
+    assert one.incident == kept.incident.id > 0
     assert queue.queue.due("another hook", queue.now) == []
     assert queue.queue.counts() == {"hook": {"waiting": 1, "delivered": 0, "given_up": 0}}
-    queue.queue.delivered(one, queue.now)
+    queue.queue.settle(one, done=queue.now)
     assert queue.due() == []
     assert queue.queue.counts() == {"hook": {"waiting": 0, "delivered": 1, "given_up": 0}}
 
@@ -127,13 +128,13 @@ def test_order_holds_within_an_incident_and_holds_nobody_else_up(queue: Queue) -
     queue.change(("opened", _incident()))
     queue.change(("resolved", _incident()), ("opened", _incident(row=2)))
     first, other = queue.due()
-    assert [first.notice.body, other.notice.body] == [["opened", 1], ["opened", 1]]
-    queue.queue.put_off(first, "down", queue.now + timedelta(seconds=8))
+    assert [first.body, other.body] == [["opened", 1], ["opened", 1]]
+    queue.queue.settle(first, error="down", due=queue.now + timedelta(seconds=8))
     assert [one.id for one in queue.due()] == [other.id]  # not "resolved" of the first
     queue.now += timedelta(seconds=8)
     again = queue.due()[-1]  # one that failed comes behind those that did not
     assert (again.id, again.attempts) == (first.id, 1)
-    queue.queue.give_up(again, "answers 400 Bad Request", queue.now)
+    queue.queue.settle(again, error="answers 400 Bad Request", done=queue.now)
     assert queue.take() == [["resolved", 1], ["opened", 1]]
     assert queue.queue.counts()["hook"] == {"waiting": 0, "delivered": 2, "given_up": 1}
 
@@ -141,7 +142,7 @@ def test_order_holds_within_an_incident_and_holds_nobody_else_up(queue: Queue) -
 def test_a_clock_that_goes_back_delays_nothing_for_long(queue: Queue) -> None:
     queue.change(("opened", _incident()))
     (one,) = queue.due()
-    queue.queue.put_off(one, "down", queue.now + LONGEST)
+    queue.queue.settle(one, error="down", due=queue.now + LONGEST)
     assert queue.due() == []
     queue.now -= timedelta(days=400)
     assert [again.id for again in queue.due()] == [one.id]
@@ -152,7 +153,6 @@ def test_streams_do_not_mix(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> No
     other = Queue(queue.registry, monkeypatch, "other.jsonl")
     assert other.due() == []
     assert other.queue.counts() == {}
-    assert other.queue.waiting("hook") == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -165,11 +165,13 @@ def test_whatever_fails_every_incident_is_told_of_in_order_and_to_its_end(queue:
     def some(most: int) -> None:
         for one in queue.due()[:most]:
             if chance.random() < 0.4:
-                queue.queue.put_off(one, "down", queue.now + timedelta(seconds=chance.randrange(1, 90)))
+                queue.queue.settle(
+                    one, error="down", due=queue.now + timedelta(seconds=chance.randrange(1, 90))
+                )
             else:
-                taken[of[one.notice.incident]].append(one.notice.body)
+                taken[of[one.incident]].append(one.body)
                 if chance.random() < 0.8:  # else it dies before that is noted, and sends it again
-                    queue.queue.delivered(one, queue.now)
+                    queue.queue.settle(one, done=queue.now)
 
     for step in range(40):
         row = chance.randrange(1, 5)
@@ -185,7 +187,7 @@ def test_whatever_fails_every_incident_is_told_of_in_order_and_to_its_end(queue:
     for _ in range(400):
         queue.now += timedelta(seconds=30)
         some(9)
-    assert queue.queue.waiting("hook") == 0
+    assert queue.queue.counts()["hook"]["waiting"] == 0
     for row, story in happened.items():
         once = [one for at, one in enumerate(taken[row]) if one not in taken[row][:at]]
         assert once == [one for one in story if one in once], "out of order"

@@ -16,7 +16,8 @@ from sqlalchemy import update
 
 from seqmlm.errors import StateError
 from seqmlm.registry import tables
-from seqmlm.watch.store import Change, Figures, Incident, Notice, Pruned, RollingChange, Streams, streams
+from seqmlm.watch import store
+from seqmlm.watch.store import Change, Figures, Incident, Notice, Pruned, RollingState, Streams
 from seqmlm.workspace import Workspace
 
 NOW = datetime.now(UTC)
@@ -80,7 +81,7 @@ def test_old_rows_go_and_the_rest_stays(registry: Streams, monkeypatch: pytest.M
     before = NOW - 9.5 * DAY
     would = registry.prune(stream.id, before, pretend=True)
     assert (would, stream.numbers()) == (Pruned(rows=10, through=10), list(range(1, 21)))
-    monkeypatch.setattr(streams, "STEP", 3)  # in several transactions
+    monkeypatch.setattr(store, "STEP", 3)  # in several transactions
     assert registry.prune(stream.id, before) == would
     assert stream.numbers() == list(range(11, 21))
     assert registry.prune(stream.id, before) == Pruned()
@@ -128,13 +129,13 @@ def test_what_a_webhook_is_still_to_be_told_stays(registry: Streams) -> None:
     )
     queue = registry.notices(stream.id)
     first, _ = queue.due("hook", NOW + DAY)
-    queue.delivered(first, NOW)
+    queue.settle(first, done=NOW)
     assert registry.prune(stream.id, NOW - DAY, pretend=True).incidents == 1
     assert registry.prune(stream.id, NOW - DAY).incidents == 1
     assert stream.incidents() == [3]
     assert queue.counts() == {"hook": {"waiting": 1, "delivered": 0, "given_up": 0}}
     (second,) = queue.due("hook", NOW + DAY)
-    queue.give_up(second, "403", NOW)
+    queue.settle(second, done=NOW, error="403")
     assert registry.prune(stream.id, NOW - DAY).incidents == 1
     assert (stream.incidents(), queue.counts()) == ([], {})
 
@@ -153,7 +154,7 @@ def test_rows_since_a_time_come_in_order_and_in_pieces(registry: Streams, monkey
     stream = Stream(registry)
     stream.fill()
     for step in (1, 4, 100):
-        monkeypatch.setattr(streams, "STEP", step)
+        monkeypatch.setattr(store, "STEP", step)
         found = list(registry.rows_since(stream.id, NOW - 3.5 * DAY))
         assert [(alarm, line) for _, alarm, line in found] == [
             (n % 2 == 0, f'{{"n": {n}}}') for n in range(17, 21)
@@ -180,14 +181,14 @@ def test_a_fault_stays_as_long_as_statistics_of_its_rows_are_kept(registry: Stre
     registry.mark_incident(fault, state="acknowledged")
     registry.mark_incident(normal, state="acknowledged", verdict="normal")
     kept = [Figures(number=n, row=n, figures=b"12345678") for n in (2, 3, 5)]
-    calibration = RollingChange(state={}, rows=kept, anew=True)
+    calibration = RollingState(state={"number": 1}, rows=kept, anew=True)
     commit(registry, stream.id, written=19, calibration=calibration)
     would = registry.prune(stream.id, NOW - 9.5 * DAY, pretend=True)
     assert registry.prune(stream.id, NOW - 9.5 * DAY) == would
     assert stream.incidents() == [1]
     assert stream.numbers() == [1, 2, *range(11, 21)]
-    assert registry.real_rows(stream.id) == {2}
-    dropped = RollingChange(state={}, rows=[], dropped=(2,))
+    assert registry.faults(stream.id) == {2}
+    dropped = RollingState(state={"number": 1}, rows=[], dropped=(2,))
     commit(registry, stream.id, written=19, calibration=dropped)
     registry.prune(stream.id, NOW - 9.5 * DAY)
     assert stream.incidents() == []

@@ -81,7 +81,7 @@ def _streams() -> None:
         *map(_json, ("request", "counts", "mark")),
         _number("written"),
         _time("alive"),
-        _json("pruned"),
+        *map(_json, ("pruned", "rolling")),
         _time("created"),
     )
     op.create_table(
@@ -108,7 +108,6 @@ def _streams() -> None:
         sqlite_where=owned,
         postgresql_where=owned,
     )
-    op.create_table("seqmlm_stream_calibrations", _stream(primary_key=True), _json("state"))
     op.create_table(
         "seqmlm_stream_statistics",
         _stream(primary_key=True),
@@ -125,17 +124,11 @@ def _incidents() -> None:
         _id(),
         _stream(),
         _number("row"),
-        _text("model", 4096),
-        _text("place", 4096),
         _text("state", 20, index=True),
         _truth("muted"),
         _text("verdict", 20, nullable=True),
-        *map(_text, ("note", "title", "what", "reason", "template", "first_line", "last_line")),
-        *(_json(name) for name in ("new", "expected", "likes")),
-        *(_text(name, 40, nullable=True) for name in ("first_time", "last_time")),
-        *(_text(name, nullable=True) for name in ("severity", "host", "service")),
-        *(_number(name) for name in ("rows", "lines", "new_lines", "start", "end")),
-        sa.Column("p_value", sa.Float(), nullable=False),
+        _text("note"),
+        _json("facts"),
         _time("opened"),
         _time("updated", index=True),
         _time("resolved", nullable=True),

@@ -1,0 +1,757 @@
+"""Streams in the database: rows, incidents, notices and calibrations, each committed with what it came of.
+
+A transaction has all that one turn has done, so a kill neither loses nor doubles any of it. What happened to
+an incident is the stream's to say, what it means to a person (acknowledged, muted, a note) that person's:
+neither overwrites the other's columns, so a command may run while the stream does.
+
+Rows are kept for the output to be filled again; of a stream that goes on for years they would be most of the
+database. What is pruned are rows that are in the output (`written`), were judged before a time and belong to
+no incident that stays: of a fault, as long as statistics of its rows are kept. The last row always stays,
+because the numbers of the next ones go on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from sqlalchemy import ColumnElement, CursorResult, and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy.orm import Session, aliased
+
+from seqmlm.engine.durable import FileLock
+from seqmlm.errors import StateError
+from seqmlm.registry import Registry, tables
+from seqmlm.registry.database import utc
+
+STATES = ("open", "acknowledged", "resolved")
+TOLD, LIKES = 8, 64
+"""How much is kept of an incident that goes on and on."""
+
+UPDATES = timedelta(seconds=30)
+"""An incident that goes on is told of once in this time."""
+
+LONGEST = timedelta(seconds=300)
+"""The longest time between two attempts to send a notice."""
+
+ALIVE = timedelta(seconds=60)
+"""Between commits of a stream that reads nothing: whoever looks at the database sees that it is alive."""
+
+STEP = 5000
+"""Rows that are deleted, or read, at a time: a stream that runs waits for no more."""
+
+Step = Callable[[Session, int, datetime], "Pruned"]
+
+_SOME = 100  # notices that are looked up at a time
+_NUMBERS = 500  # in a statement; databases take some thousand
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incident:
+    """Alarms of one place that belong together.
+
+    Args:
+        id: for people; 0 before it is kept.
+        stream_id, output: of the stream, and the file its rows go to.
+        row: number of the row that opened it; with the stream, it names the incident.
+        model: reference of the model that judged.
+        place: alarms of one place may join; the file.
+        state: "open", "acknowledged" by a person, or "resolved": over by the clock.
+        muted: its likes make no incident.
+        verdict: what the person took it for: a "fault", or a false alarm: what it shows is "normal"; None
+            where nobody has said. It stays when the incident is over.
+        note: of the person.
+        title: a sentence that says what broke.
+        what: the same without counts and place.
+        reason: of its most unusual row.
+        template: of the line that made that row unusual; "" where that is not known or not told.
+        new: what no training line had, at most `TOLD`.
+        expected: what was expected in place of that line, the most probable first.
+        first_line, last_line: where it lies, as "file:line".
+        first_time, last_time: what the lines say, ISO 8601; None where they say nothing.
+        severity: the highest that its rows name, as the lines write it; None where they say nothing.
+        host, service: that most lines of its most unusual row name, "web1 and 2 others"; None likewise.
+        rows: that alarmed.
+        lines, new_lines: in these rows, and how many of them training never had.
+        p_value: the smallest of the rows.
+        start, end: first line, and the one behind the last, in its file.
+        likes: what its rows are recognised by, at most `LIKES`.
+        opened, updated: by the clock, when its first and last row were judged; UTC.
+        resolved: when it was over; None while it is not.
+    """
+
+    id: int = 0
+    stream_id: int = 0
+    output: str = ""
+    row: int
+    model: str
+    place: str
+    state: str = "open"
+    muted: bool = False
+    verdict: str | None = None
+    note: str = ""
+    title: str
+    what: str
+    reason: str
+    template: str
+    new: tuple[str, ...]
+    expected: tuple[str, ...] = ()
+    first_line: str
+    last_line: str
+    first_time: str | None
+    last_time: str | None
+    severity: str | None = None
+    host: str | None = None
+    service: str | None = None
+    rows: int
+    lines: int
+    new_lines: int = 0
+    p_value: float
+    start: int
+    end: int
+    likes: tuple[str, ...] = ()
+    opened: datetime
+    updated: datetime
+    resolved: datetime | None = None
+
+    @property
+    def told_state(self) -> str:
+        """The state for people, with what a person has said: "resolved, normal", "open, muted"."""
+        said = "normal" if self.verdict == "normal" else "muted" if self.muted else ""
+        return f"{self.state}, {said}" if said else self.state
+
+    @property
+    def silences(self) -> bool:
+        """Whether alarms like its own make no noise: for good, or while it goes on and somebody knows."""
+        return self.muted or self.state == "acknowledged"
+
+
+_KEYS = ("id", "stream_id", "row", "state", "muted", "verdict", "note")  # columns the stream does not change
+_TIMES = ("opened", "updated", "resolved")
+_FACTS = {one.name for one in fields(Incident)} - {*_KEYS, *_TIMES, "output"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a commit did to an incident."""
+
+    kind: Literal["opened", "updated", "resolved"]
+    incident: Incident
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """What one webhook is to be told.
+
+    Args:
+        sink: name of the webhook.
+        key: of this notice, up to 64 characters, unlike every other.
+        incident: its number.
+        kind: as of `Change`.
+        body: JSON can hold it.
+        id, attempts: of its row in the queue, and how many have failed.
+    """
+
+    sink: str
+    key: str
+    incident: int
+    kind: str
+    body: Any
+    id: int = 0
+    attempts: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """Statistics of one row.
+
+    Args:
+        number: of the row, among those of the stream that have a score; from 1.
+        row: number of its row of results, where that is an alarm.
+        figures: 64-bit floating-point numbers, little-endian.
+    """
+
+    number: int
+    row: int | None
+    figures: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollingState:
+    """A rolling calibration as it stands, or what became of it since the last commit.
+
+    Args:
+        state: JSON.
+        rows: by number; of a change the new ones.
+        dropped: numbers of rows that are not needed any more.
+        anew: no earlier row is needed.
+    """
+
+    state: Mapping[str, Any]
+    rows: Sequence[Figures]
+    dropped: Sequence[int] = ()
+    anew: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pruned:
+    """What was deleted of a stream, or would be; `through` is the number of the last row."""
+
+    rows: int = 0
+    through: int = 0
+    incidents: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamEntry:
+    """A stream as it stands.
+
+    Args:
+        output: the file its rows go to, from the root on.
+        written, mark: rows up to this number are in the output, which ends at the mark with them.
+        files: how far each generation is, the oldest first.
+        alive: its last commit; one that runs commits at least every minute.
+        judged, last: when its last row was judged, and the number of that.
+        server: the database is one.
+    """
+
+    id: int
+    output: str
+    request: Mapping[str, Any]
+    counts: Mapping[str, Any]
+    mark: Mapping[str, Any]
+    written: int
+    files: tuple[Mapping[str, Any], ...] = ()
+    alive: datetime
+    judged: datetime | None
+    last: int
+    pruned: Pruned
+    server: bool
+
+    @property
+    def running(self) -> bool:
+        """Whether some process goes on with it now: that holds the lock of its output; on another machine,
+        with a database that is a server, it commits at least every minute."""
+        out = Path(self.output)
+        held = bool(FileLock(out.with_name(f"{out.name}.lock")).held)
+        return held or (self.server and abs(now() - self.alive) < 2.5 * ALIVE)
+
+    @property
+    def follows(self) -> list[str]:
+        """Patterns of files, or the source."""
+        return list(map(str, self.request.get("files") or [self.request.get("source") or ""]))
+
+    @property
+    def alarms_only(self) -> bool:
+        """Whether rows without an alarm are not kept (nor counted in `last`)."""
+        return bool(self.request.get("alarms_only"))
+
+    def sentence(self) -> str:
+        """Whether it runs and when it last judged, with the time in the local zone."""
+        runs = "is running" if self.running else "is not running"
+        if self.judged is None:
+            return f"{runs}, and has judged nothing yet"
+        return f"{runs}, and has judged nothing since {self.judged.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def now() -> datetime:
+    """The time, as the queue has it."""
+    return datetime.now(UTC)
+
+
+class Streams(Registry):
+    """The registry of a workspace with the streams that it watches."""
+
+    def protect(self) -> None:
+        """Let only the owner read a database that is a file: rows of sensitive data are in it.
+
+        Raises:
+            StateError: the file is somebody else's.
+        """
+        file = self.engine.url.database
+        if self.engine.dialect.name != "sqlite" or not file:
+            return
+        try:
+            for name in (file, f"{file}-wal", f"{file}-shm"):
+                if Path(name).exists():
+                    Path(name).chmod(0o600)
+        except OSError as error:
+            raise StateError(
+                f"{file} is to have rows of sensitive data, and cannot be kept from others: "
+                f"{error.strerror}; use a workspace of your own (SEQMLM_HOME)"
+            ) from None
+
+    # streams
+
+    def begin_stream(self, output: str, request: Mapping[str, Any]) -> int:
+        """Add a stream that has read nothing; its id."""
+        row = tables.Stream(output=output, request=dict(request), counts={}, mark={}, written=0)
+        with self.writing() as session:
+            session.add(row)
+            session.flush()
+            return row.id
+
+    def stream(self, output: str) -> StreamEntry | None:
+        """The stream whose rows go to this file; None where there is none."""
+        return next(iter(self.streams(output)), None)
+
+    def streams(self, output: str | None = None) -> list[StreamEntry]:
+        """All streams in the order they were begun, without how far their files are; or the one of an
+        output, with it."""
+        query = select(tables.Stream).order_by(tables.Stream.id)
+        if output is not None:
+            query = query.where(tables.Stream.output == output)
+        with self.reading() as session:
+            return [_entry(session, row, output is not None) for row in session.scalars(query)]
+
+    def commit_stream(
+        self,
+        stream: int,
+        *,
+        files: Sequence[Mapping[str, Any]],
+        rows: Sequence[tuple[int, bool, str]],
+        counts: Mapping[str, Any],
+        mark: Mapping[str, Any],
+        written: int,
+        changes: Sequence[Change] = (),
+        belongs: Mapping[int, int] | None = None,
+        notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda changes: (),
+        calibration: RollingState | None = None,
+    ) -> list[Change]:
+        """Keep what a stream has done since the last time, all of it or nothing.
+
+        It may be repeated: a connection that is lost during a commit does not say whether that was done.
+
+        Args:
+            stream: its id.
+            files: states of the generations that changed, with `number` and `done`.
+            rows: (number, whether it is an alarm, line) of each new row.
+            counts: of the whole stream.
+            mark, written: where the output ends with the row of this number.
+            changes: of its incidents.
+            belongs: numbers of new rows to the row that opened the incident each belongs to.
+            notify: what webhooks are to be told of the changes, as they are kept.
+            calibration: what became of its rolling calibration.
+
+        Returns:
+            The changes, as they are kept.
+        """
+        with self.writing() as session:
+            row = session.get_one(tables.Stream, stream)
+            last = session.get(tables.StreamRow, (stream, rows[-1][0])) if rows else None
+            if last is not None and last.line == rows[-1][2]:
+                return [_kept(session, row, one) for one in changes]
+            row.counts, row.mark, row.written = dict(counts), dict(mark), written
+            row.alive = now()
+            for one in files:
+                own = {"number": one["number"], "done": one["done"], "state": dict(one)}
+                session.merge(tables.StreamFile(stream_id=stream, **own))
+            new = [
+                {"number": number, "alarm": alarm, "line": line, "incident": (belongs or {}).get(number)}
+                for number, alarm, line in rows
+            ]
+            _add(session, tables.StreamRow, stream, new)
+            if calibration is not None:
+                _keep_calibration(session, row, calibration)
+            told = [_kept(session, row, one) for one in changes]
+            for notice in notify(told):
+                _queue(session, stream, notice)
+            return told
+
+    # rows
+
+    def stream_rows(self, stream: int, after: int, most: int) -> list[tuple[int, str]]:
+        """Number and line of a stream's rows behind a number, in order, so many at most."""
+        kind = tables.StreamRow
+        query = select(kind.number, kind.line).where(kind.stream_id == stream, kind.number > after)
+        with self.reading() as session:
+            return [(n, line) for n, line in session.execute(query.order_by(kind.number).limit(most))]
+
+    def rows_since(self, stream: int, since: datetime) -> Iterator[tuple[datetime, bool, str]]:
+        """When each row of a stream was judged from a time on, whether it is an alarm, and its line."""
+        kind = tables.StreamRow
+        own = (kind.stream_id == stream, kind.created >= since)
+        query = select(kind.number, kind.created, kind.alarm, kind.line).where(*own).order_by(kind.number)
+        with self.reading() as session:
+            number = session.scalar(select(func.min(kind.number)).where(*own))
+            while number is not None:
+                some = session.execute(query.where(kind.number >= number).limit(STEP)).all()
+                yield from ((utc(one.created), one.alarm, one.line) for one in some)
+                number = some[-1].number + 1 if len(some) == STEP else None
+
+    def incident_rows(self, incident: Incident, most: int) -> tuple[int, list[str]]:
+        """How many rows an incident has, those that it silenced included, and the first lines of them."""
+        kind = tables.StreamRow
+        own = (kind.stream_id == incident.stream_id, kind.incident == incident.row)
+        lines = select(kind.line).where(*own).order_by(kind.number).limit(most)
+        with self.reading() as session:
+            return session.scalar(select(func.count()).where(*own)) or 0, list(session.scalars(lines))
+
+    # calibrations
+
+    def rolling(self, stream: int, since: datetime | None = None) -> RollingState | None:
+        """The rolling calibration of a stream, with rows kept since a time; None where it has none."""
+        kind = tables.StreamStatistics
+        query = select(kind.number, kind.row, kind.figures).where(kind.stream_id == stream)
+        if since is not None:
+            query = query.where(kind.created >= since)
+        with self.reading() as session:
+            state = session.get_one(tables.Stream, stream).rolling
+            rows = session.execute(query.order_by(kind.number))
+            found = [Figures(number=n, row=row, figures=figures) for n, row, figures in rows]
+        return RollingState(state=state, rows=found) if state else None
+
+    def owners(self, stream: int) -> dict[int, tuple[int, str | None]]:
+        """Numbers of rows, among a stream's statistics, to the incident that each belongs to, and what a
+        person took that for."""
+        kind, line, incident = tables.StreamStatistics, tables.StreamRow, tables.Incident
+        query = (
+            select(kind.number, incident.id, incident.verdict)
+            .join(line, and_(line.stream_id == kind.stream_id, line.number == kind.row))
+            .join(incident, and_(incident.stream_id == line.stream_id, incident.row == line.incident))
+            .where(kind.stream_id == stream)
+        )
+        with self.reading() as session:
+            return {number: (own, verdict) for number, own, verdict in session.execute(query)}
+
+    def faults(self, stream: int) -> set[int]:
+        """Numbers, among a stream's statistics, of rows of incidents that a person took for a fault."""
+        return {number for number, (_, verdict) in self.owners(stream).items() if verdict == "fault"}
+
+    # incidents
+
+    def incidents(
+        self,
+        *,
+        id: int | None = None,
+        stream: int | None = None,
+        output: str | None = None,
+        state: str | None = None,
+        since: datetime | None = None,
+        standing: bool = False,
+    ) -> list[Incident]:
+        """Incidents, in the order they were opened.
+
+        Args:
+            id, stream, output, state: only those of it; `output` is the file of the stream's rows.
+            since: only those with a row judged since then.
+            standing: only those that are not resolved, or whose likes are silenced for good.
+        """
+        kind, streams = tables.Incident, tables.Stream
+        query = select(kind, streams.output).join(streams, streams.id == kind.stream_id).order_by(kind.id)
+        given = [(kind.id, id), (kind.stream_id, stream), (streams.output, output), (kind.state, state)]
+        for column, value in cast(list[tuple[Any, Any]], given):
+            if value is not None:
+                query = query.where(column == value)
+        if since is not None:
+            query = query.where(kind.updated >= since)
+        if standing:
+            query = query.where(or_(kind.state != "resolved", kind.muted))
+        with self.reading() as session:
+            return [_incident(row, name) for row, name in session.execute(query)]
+
+    def incident(self, incident: int) -> Incident:
+        """One incident.
+
+        Raises:
+            StateError: there is none of this id.
+        """
+        if not (found := self.incidents(id=incident)):
+            raise StateError(f"there is no incident {incident}; see 'seqmlm incidents list'")
+        return found[0]
+
+    def incident_counts(self, stream: int) -> dict[str, int]:
+        """Incidents of a stream that are not resolved, by state."""
+        states = [one.state for one in self.incidents(stream=stream, standing=True)]
+        return {state: states.count(state) for state in ("open", "acknowledged")}
+
+    def mark_incident(self, incident: int, **said: Any) -> Incident:
+        """Keep what a person says of an incident: `muted`, `note`, `verdict`, or the `state` (open or
+        acknowledged, which is the verdict "fault" where none is given).
+
+        One that is resolved stays so, and its verdict is kept all the same. Where "normal" is taken back,
+        its likes are heard again.
+
+        Raises:
+            StateError: there is none of this id.
+        """
+        known = self.incident(incident)
+        with self.writing() as session:
+            row = session.get_one(tables.Incident, known.id)
+            if "state" in said:
+                said = {"verdict": "fault" if said["state"] == "acknowledged" else None, **said}
+            if row.verdict == "normal" and said.get("verdict", "normal") != "normal":
+                said = {"muted": False, **said}
+            for name, value in said.items():
+                if name != "state" or row.state != "resolved":
+                    setattr(row, name, value)
+            session.flush()
+            return _incident(row, known.output)
+
+    # what is old
+
+    def prune(self, stream: int, before: datetime, *, pretend: bool = False) -> Pruned:
+        """Delete what is no longer needed of a stream, which may be running.
+
+        Args:
+            stream: its id.
+            before: only what was judged before this time.
+            pretend: only say what would be deleted.
+        """
+        kind, incidents = tables.StreamRow, select(func.count()).select_from(tables.Incident)
+        with self.reading() as session:
+            old = select(func.count(), func.max(kind.number)).where(_old_rows(session, stream, before))
+            rows, through = session.execute(old).one()
+            over = session.scalar(incidents.where(_old_incidents(stream, before))) or 0
+        found = Pruned(rows=rows, through=through or 0, incidents=over)
+        if pretend:
+            return found
+        deleted = 0
+        while some := self._pruned(stream, before, _prune_rows).rows:
+            deleted += some
+        return replace(
+            found, rows=deleted, incidents=self._pruned(stream, before, _prune_incidents).incidents
+        )
+
+    def _pruned(
+        self, stream: int, before: datetime, do: Callable[[Session, int, datetime], Pruned]
+    ) -> Pruned:
+        """One step of it."""
+        with self.writing() as session:
+            query = select(tables.Stream).where(tables.Stream.id == stream).with_for_update()
+            row = session.scalars(query).one()
+            known, done = Pruned(**row.pruned), do(session, stream, before)
+            rows, over = known.rows + done.rows, known.incidents + done.incidents
+            row.pruned = asdict(Pruned(rows=rows, through=max(known.through, done.through), incidents=over))
+            return done
+
+    def notices(self, stream: int) -> NoticeQueue:
+        """What webhooks are to be told of a stream."""
+        return NoticeQueue(self, stream)
+
+
+def _entry(session: Session, row: tables.Stream, files: bool) -> StreamEntry:
+    kind, state = tables.StreamRow, tables.StreamFile
+    newest = select(kind.number, kind.created).where(kind.stream_id == row.id).order_by(kind.number.desc())
+    last = session.execute(newest.limit(1)).one_or_none()
+    given = select(state.state).where(state.stream_id == row.id).order_by(state.number)
+    names = ("id", "output", "request", "counts", "mark", "written")
+    return StreamEntry(
+        **{name: getattr(row, name) for name in names},
+        files=tuple(session.scalars(given)) if files else (),
+        alive=utc(row.alive),
+        judged=None if last is None else utc(last.created),
+        last=0 if last is None else last.number,
+        pruned=Pruned(**row.pruned),
+        server=session.get_bind().dialect.name != "sqlite",
+    )
+
+
+def _add(session: Session, kind: Any, stream: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        session.execute(insert(kind), [{"stream_id": stream, **one} for one in rows])
+
+
+def _keep_calibration(session: Session, stream: tables.Stream, change: RollingState) -> None:
+    """Write a change; doing it again changes nothing."""
+    kind, new = tables.StreamStatistics, change.rows
+    stream.rolling = dict(change.state)
+    own = kind.stream_id == stream.id
+    if change.anew:
+        session.execute(delete(kind).where(own))
+    elif new:
+        session.execute(delete(kind).where(own, kind.number >= new[0].number))
+    _add(session, kind, stream.id, [asdict(one) for one in new])
+    for first in range(0, len(change.dropped), _NUMBERS):
+        some = list(change.dropped[first : first + _NUMBERS])
+        session.execute(delete(kind).where(own, kind.number.in_(some)))
+
+
+# Incidents
+
+
+def _kept(session: Session, stream: tables.Stream, change: Change) -> Change:
+    """Write what a stream did to an incident, doing it again changes nothing; the change with the id, and
+    with what a person has said meanwhile."""
+    given, kind = change.incident, tables.Incident
+    query = select(kind).where(kind.stream_id == stream.id, kind.row == given.row)
+    row = session.scalars(query).one_or_none()
+    if row is None:
+        row = kind(stream_id=stream.id, row=given.row, state="open", muted=False, note="")
+        session.add(row)
+    if change.kind == "resolved":
+        row.state = "resolved"
+    row.facts = {name: getattr(given, name) for name in _FACTS}
+    for name in _TIMES:
+        setattr(row, name, getattr(given, name))
+    session.flush()
+    return replace(change, incident=_incident(row, stream.output))
+
+
+def _incident(row: tables.Incident, output: str) -> Incident:
+    known: dict[str, Any] = {n: tuple(one) if isinstance(one, list) else one for n, one in row.facts.items()}
+    times = {name: getattr(row, name) for name in _TIMES}
+    known |= {name: None if one is None else utc(one) for name, one in times.items()}
+    known |= {name: getattr(row, name) for name in _KEYS}
+    return Incident(**known, output=output)
+
+
+# What is old
+
+
+def _counts_as_fault(stream: int) -> ColumnElement[bool]:
+    """Incidents of faults with rows whose statistics are kept: what is calibrated with them leaves these
+    out."""
+    kind, line, kept = tables.Incident, aliased(tables.StreamRow), tables.StreamStatistics
+    rows = (
+        select(line.incident)
+        .join(kept, and_(kept.stream_id == line.stream_id, kept.row == line.number))
+        .where(line.stream_id == stream, line.incident.is_not(None))
+    )
+    return and_(kind.verdict == "fault", kind.row.in_(rows))
+
+
+def _old_rows(session: Session, stream: int, before: datetime) -> ColumnElement[bool]:
+    kind, incident = tables.StreamRow, tables.Incident
+    written = session.get_one(tables.Stream, stream).written
+    last = session.scalar(select(func.max(kind.number)).where(kind.stream_id == stream)) or 0
+    staying = select(incident.row).where(
+        incident.stream_id == stream,
+        or_(incident.state != "resolved", incident.updated >= before, _counts_as_fault(stream)),
+    )
+    return and_(
+        kind.stream_id == stream,
+        kind.number <= written,
+        kind.number < last,
+        kind.created < before,
+        or_(kind.incident.is_(None), kind.incident.not_in(staying)),
+    )
+
+
+def _old_incidents(stream: int, before: datetime) -> ColumnElement[bool]:
+    kind, notice = tables.Incident, tables.Notice
+    waiting = select(notice.incident).where(notice.stream_id == stream, notice.done.is_(None))
+    return and_(
+        kind.stream_id == stream,
+        kind.state == "resolved",
+        kind.updated < before,
+        kind.resolved < before,
+        ~kind.muted,  # else what is like it would be silent no more
+        or_(kind.verdict.is_(None), ~_counts_as_fault(stream)),
+        kind.id.not_in(waiting),  # of these somebody is still to be told
+    )
+
+
+def _prune_rows(session: Session, stream: int, before: datetime) -> Pruned:
+    """Delete `STEP` of the old rows, the oldest first."""
+    kind, which = tables.StreamRow, _old_rows(session, stream, before)
+    numbers = list(session.scalars(select(kind.number).where(which).order_by(kind.number).limit(STEP)))
+    if numbers:
+        session.execute(delete(kind).where(which, kind.number <= numbers[-1]))
+    return Pruned(rows=len(numbers), through=max(numbers, default=0))
+
+
+def _prune_incidents(session: Session, stream: int, before: datetime) -> Pruned:
+    """Delete the old incidents, and what webhooks were told of them."""
+    kind, notice, which = tables.Incident, tables.Notice, _old_incidents(stream, before)
+    told = and_(notice.stream_id == stream, notice.incident.in_(select(kind.id).where(which)))
+    session.execute(delete(notice).where(told))
+    return Pruned(incidents=cast(CursorResult[Any], session.execute(delete(kind).where(which))).rowcount)
+
+
+# The queue of notices
+
+
+def _queue(session: Session, stream: int, one: Notice) -> None:
+    """Add a notice to the queue, within the transaction of what it tells of, if it is not there."""
+    kind, time = tables.Notice, now()
+    if session.scalars(select(kind.id).where(kind.key == one.key)).first() is not None:
+        return
+    due = time + (UPDATES if one.kind == "updated" else timedelta())
+    of = (kind.stream_id == stream, kind.sink == one.sink, kind.incident == one.incident)
+    same = select(kind).where(*of, kind.done.is_(None), kind.kind == "updated").limit(1)
+    # Locked, where rows can be: it must not be confirmed between this and the change of its key.
+    waiting = None if one.kind == "opened" else session.scalars(same.with_for_update()).first()
+    if waiting is not None:  # it is out of date
+        waiting.key, waiting.body, waiting.kind = one.key, one.body, one.kind
+        waiting.due = waiting.due if one.kind == "updated" else due
+        return
+    own = {name: getattr(one, name) for name in ("sink", "key", "incident", "kind", "body")}
+    session.add(kind(stream_id=stream, **own, attempts=0, due=due, created=time))
+    session.flush()  # ids are in the order of the changes
+
+
+class NoticeQueue:
+    """What webhooks are to be told of one stream, for whoever sends it; any thread may have its own.
+
+    A notice is there exactly if the change of the incident that it tells of is: both are of one transaction.
+    It waits until the webhook has it, whatever ends the process meanwhile, so each is sent at least once; its
+    key is the same each time. Notices of one incident keep their order; those of others do not wait for them.
+    Of an incident that changes often only the newest update waits: the trade-off is that not every state of
+    it is told.
+
+    Args:
+        registry: of the database.
+        stream: its id.
+
+    Raises:
+        StateError: from each method, where the database cannot be used.
+    """
+
+    def __init__(self, registry: Registry, stream: int) -> None:
+        self._registry, self._stream = registry, stream
+
+    def due(self, sink: str, now: datetime) -> list[Notice]:
+        """Notices of a webhook that may be sent now, at most one of each incident.
+
+        Those come first that have failed least, the oldest of them first: one that always fails is not what
+        a webhook is always asked first.
+        """
+        kind, earlier = tables.Notice, aliased(tables.Notice)
+        waiting = (
+            *(kind.stream_id == self._stream, kind.sink == sink, kind.done.is_(None)),
+            # A time that no attempt was ever put off to: the clock went back since.
+            or_(kind.due <= now, kind.due > now + 2 * LONGEST),
+            ~exists().where(
+                *(earlier.stream_id == self._stream, earlier.sink == sink, earlier.done.is_(None)),
+                *(earlier.incident == kind.incident, earlier.id < kind.id),
+            ),
+        )
+        query = select(kind).where(*waiting).order_by(kind.attempts, kind.id).limit(_SOME)
+        names = [one.name for one in fields(Notice)]
+        with self._registry.reading() as session:
+            found = session.scalars(query)
+            return [Notice(**{name: getattr(row, name) for name in names}) for row in found]
+
+    def settle(
+        self,
+        one: Notice,
+        *,
+        done: datetime | None = None,
+        due: datetime | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Say what came of an attempt: the webhook has it, or with an error it is given up (`done`); or it is
+        put off until it is `due`.
+
+        Its row may have become that of another notice while it was sent: that is left alone.
+        """
+        kind = tables.Notice
+        values = {"error": error, **({"done": done} if due is None else {"due": due})}
+        mine = and_(kind.id == one.id, kind.key == one.key)
+        with self._registry.writing() as session:
+            session.execute(update(kind).where(mine).values(attempts=one.attempts + 1, **values))
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Of each webhook of this stream, also of earlier processes: "waiting", "delivered", "given_up"."""
+        kind = tables.Notice
+        state = (kind.sink, kind.done.is_not(None), kind.error.is_not(None))
+        query = select(*state, func.count()).where(kind.stream_id == self._stream).group_by(*state)
+        found: dict[str, dict[str, int]] = {}
+        with self._registry.reading() as session:
+            for sink, done, failed, number in session.execute(query.order_by(kind.sink)):
+                of = found.setdefault(sink, {"waiting": 0, "delivered": 0, "given_up": 0})
+                of["waiting" if not done else "given_up" if failed else "delivered"] += number
+        return found
