@@ -9,14 +9,23 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import accumulate
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from seqmlm.errors import UsageError
+from seqmlm import __version__
+from seqmlm.data.privacy import redacted_count
+from seqmlm.errors import StateError, UsageError
+from seqmlm.watch.config import ROLLING
+from seqmlm.watch.judging import P_EDGES
+from seqmlm.watch.versions import reference
+
+if TYPE_CHECKING:
+    from seqmlm.watch.scoring import Watching
 
 Values = Mapping[str, Any]
 """Counters by name: a number, numbers by name, or None for one that is not known. Beside those of `_METRICS`
@@ -24,6 +33,7 @@ Values = Mapping[str, Any]
 
 _LOOK = 0.2  # seconds between two samples
 _SAMPLES = 4096
+_BOTH = "Rows that the version beside (--shadow) judged, too"
 
 # Key of the values -> name and meaning of the metric, and its labels; counters end in "_total".
 _METRICS = {
@@ -33,32 +43,20 @@ _METRICS = {
     "rows": ("rows_total", "Rows judged."),
     "alarms": ("alarms_total", "Rows that alarmed."),
     "never_seen": ("never_seen_total", "Rows that name something no training line had."),
-    "shadow_rows": ("shadow_rows_total", "Rows that the version beside (--shadow) judged, too."),
+    "shadow_rows": ("shadow_rows_total", f"{_BOTH}."),
     "shadow_failed": ("shadow_failed_rows_total", "Rows that the version beside could not judge."),
-    "shadow_alarms": ("shadow_alarms_total", "Rows that the version beside would alarm."),
-    "shadow_common": (
-        "shadow_common_alarms_total",
-        "Rows that alarmed, and that the version beside would alarm, too.",
-    ),
-    "shadow_alone": ("shadow_alone_alarms_total", "Rows that the version beside alone would alarm."),
-    "served_alone": (
-        "shadow_served_alone_alarms_total",
-        "Rows judged by both that alarmed, and that the version beside would not alarm.",
-    ),
+    "shadow_alarms": ("shadow_alarms_total", f"{_BOTH}, and would alarm."),
+    "shadow_common": ("shadow_common_alarms_total", f"{_BOTH}, and that both would alarm."),
+    "shadow_alone": ("shadow_alone_alarms_total", f"{_BOTH}, and that it alone would alarm."),
+    "served_alone": ("shadow_served_alone_alarms_total", f"{_BOTH}, and would not alarm as we did."),
     "bad": ("bad_records_total", "Records that could not be read."),
     "gaps": ("gaps_total", "Places where bytes were destroyed before they could be read."),
-    "recent_low_p": (
-        "recent_p_below_half_ratio",
-        "Share of the last 200 rows with p-values of at most .5; half while all is normal.",
-    ),
-    "recent_lowest_p": (
-        "recent_p_below_twentieth_ratio",
-        "Share of the last 200 rows with p-values of at most .05; a twentieth while all is normal.",
-    ),
+    "recent_low_p": ("recent_p_below_half_ratio", "Share of the last 200 p-values that are at most .5."),
+    "recent_lowest_p": ("recent_p_below_twentieth_ratio", "Share of them that are at most .05."),
     "shifted": ("shifted", "1 while the last 200 p-values are not those of normal data."),
     "calibration_rows": (
         "calibration_rows",
-        "Rows of the stream that p-values are ranks among; 0 for those the model was calibrated with.",
+        "Rows of the stream that p-values are ranks among, if any.",
     ),
     "lag_bytes": ("lag_bytes", "Bytes of whole lines that are there and were not read."),
     "lag_seconds": ("lag_seconds", "For how long the oldest of them has been there, at most."),
@@ -77,7 +75,8 @@ class Lag:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seen: list[tuple[float, int]] = []  # time, and bytes that were there then, read or not
-        self._now = (0, 0)
+        self.bytes = 0
+        """That were not read."""
 
     def look(self, read: Callable[[], tuple[int, int]]) -> None:
         """Take a sample, if the last one is some time ago.
@@ -88,24 +87,63 @@ class Lag:
         time = self._clock()
         if self._seen and time - self._seen[-1][0] < _LOOK:
             return
-        done, unread = self._now = read()
-        if not unread:
-            self._seen.clear()
-        seen = [*self._seen, (time, done + unread)]
+        done, self.bytes = read()
+        seen = [*(self._seen if self.bytes else ()), (time, done + self.bytes)]
         while len(seen) > 1 and seen[1][1] <= done:
             del seen[0]
         self._seen = seen if len(seen) < _SAMPLES else seen[::2]
 
     @property
-    def bytes(self) -> int:
-        """That were not read."""
-        return self._now[1]
-
-    @property
     def seconds(self) -> float:
         """Since the oldest of them came, at most; of a backlog at the beginning, since then."""
-        seen = self._seen
-        return self._clock() - seen[0][0] if seen and self.bytes else 0.0
+        return self._clock() - self._seen[0][0] if self._seen and self.bytes else 0.0
+
+
+def counters(of: Watching) -> Values:
+    """What is told of a whole stream; asked for in another thread at any time.
+
+    Of sensitive data numbers from 1 to 10 that say something of its content are not told (None), and no
+    p-values. What only the database knows is None while that cannot be used.
+    """
+    config, judging, outbox, counts, plan = of.config, of.judging, of.outbox, of.counts, of.judging.plan
+    info = {"model": config.model, "judge": reference(config, plan)}
+    values: dict[str, Any] = dict.fromkeys(("info", *_METRICS, "p_values")) | {
+        "info": {**info, "output": str(config.out), "version": __version__},
+        "lines": outbox.follower.lines,
+        "bytes": outbox.follower.bytes,
+        "records": counts.asked,
+        "rows": counts.rows,
+        "never_seen": counts.never_seen,
+        "bad": of.problems.bad_count,
+        "gaps": outbox.gaps,
+        "lag_bytes": of.lag.bytes,
+        "lag_seconds": round(of.lag.seconds, 3),
+    }
+    rated, open_ = plan.alpha is not None, not plan.sensitive
+    if rated:
+        values["alarms"] = counts.alarms
+    for name in () if open_ else ("alarms", "never_seen"):
+        if redacted_count(values[name] or 0) != (values[name] or 0):
+            values[name] = None
+    if config.calibration == ROLLING and judging.rolling is not None:
+        values["calibration_rows"] = judging.rolling.rows
+    if config.shadow is not None:
+        values |= {name: getattr(counts, name) for name in ("shadow_rows", "shadow_failed")}
+        if open_:  # counts of both tell small ones of one alone
+            alarms, common, served = counts.shadow_alarms, counts.shadow_common, counts.shadow_served
+            values |= {"shadow_alarms": alarms, "shadow_common": common}
+            values |= {"shadow_alone": alarms - common, "served_alone": served - common}
+    if plan.calibrated and open_:
+        bins = list(counts.p_histogram)
+        values["p_values"] = {"upper": list(P_EDGES), "rows": bins, "sum": counts.p_sum}
+        if recent := counts.recent_shares(plan):
+            values |= {f"recent_{name}": share for name, share in recent.items()}
+            values["shifted"] = int(judging.shift is not None)
+    with suppress(StateError):
+        if rated and open_:
+            values["incidents"] = of.registry.incident_counts(outbox.stream)
+        values["webhooks"] = of.registry.notices(outbox.stream).counts()
+    return values
 
 
 class Families(Collector):
@@ -123,12 +161,11 @@ class Families(Collector):
                 yield _family(name, meaning, labels, _flat(values[key]))
         if (found := values.get("p_values")) is not None:
             edges, below = [*map(str, found["upper"]), "+Inf"], accumulate([*found["rows"], 0])
-            yield HistogramMetricFamily(
-                "seqmlm_p_value",
+            meaning, bins = (
                 "P-values of the rows; uniform where all is normal.",
-                buckets=list(zip(edges, below, strict=True)),
-                sum_value=found["sum"],
+                list(zip(edges, below, strict=True)),
             )
+            yield HistogramMetricFamily("seqmlm_p_value", meaning, buckets=bins, sum_value=found["sum"])
 
 
 def _family(name: str, meaning: str, labels: Iterable[str], samples: Iterable[tuple[Any, float]]) -> Metric:
@@ -146,6 +183,11 @@ def _flat(value: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
         return
     for name, one in value.items():
         yield from _flat(one, (*names, name))
+
+
+def prometheus(values: Values) -> str:
+    """Counters in the text format of Prometheus."""
+    return generate_latest(Families(values)).decode()
 
 
 class MetricsServer:
@@ -197,8 +239,3 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-
-def prometheus(values: Values) -> str:
-    """Counters in the text format of Prometheus."""
-    return generate_latest(Families(values)).decode()

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from hashlib import sha256
@@ -22,7 +22,7 @@ from seqmlm.data.privacy import redact_small_counts, redacted_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
-from seqmlm.errors import StateError, UsageError, number_of
+from seqmlm.errors import UsageError, number_of
 from seqmlm.inference.batches import tokenized
 from seqmlm.inference.calibrations import FEW_RECORDS
 from seqmlm.streams.cursor import file_facts
@@ -35,8 +35,8 @@ from seqmlm.watch.follower import PATIENCE, Follower, absolute
 from seqmlm.watch.generations import FileState
 from seqmlm.watch.grouping import Grouping, ignored
 from seqmlm.watch.journal import JournalFollower
-from seqmlm.watch.judging import P_EDGES, Judging, WatchCounts
-from seqmlm.watch.metrics import Lag, MetricsServer, Values
+from seqmlm.watch.judging import Judging, WatchCounts
+from seqmlm.watch.metrics import Lag, MetricsServer, counters
 from seqmlm.watch.outbox import Outbox, turns
 from seqmlm.watch.store import Change, NoticeQueue, Streams
 from seqmlm.watch.versions import Shadow, Successor, alias_of, plan_of, reference, version_plan
@@ -327,59 +327,6 @@ def _send(hooks: Sequence[Webhook], queue: NoticeQueue, progress: Progress, stac
         courier = Courier(hook, queue, progress.message)
         stack.callback(courier.close)
         courier.start()
-
-
-def counters(of: Watching) -> Values:
-    """What `--metrics-port` tells, of the whole stream; asked for in another thread at any time.
-
-    Of sensitive data numbers from 1 to 10 that say something of its content are not told (None), and no
-    p-values. What only the database knows is None while that cannot be used.
-    """
-    config, judging, outbox, counts, plan = of.config, of.judging, of.outbox, of.counts, of.judging.plan
-    rolling = judging.rolling if config.calibration == ROLLING else None
-
-    def content(number: int) -> int | None:
-        return number if not plan.sensitive or redacted_count(number) == number else None
-
-    rated, shadowed = plan.alpha is not None, config.shadow is not None
-    values: dict[str, Any] = {
-        "info": {
-            "model": config.model,
-            "judge": reference(config, plan),
-            "output": str(config.out),
-            "version": __version__,
-        },
-        "lines": outbox.follower.lines,
-        "bytes": outbox.follower.bytes,
-        "records": counts.asked,
-        "rows": counts.rows,
-        "alarms": content(counts.alarms) if rated else None,
-        "never_seen": content(counts.never_seen),
-        "shadow_rows": counts.shadow_rows if shadowed else None,
-        "shadow_failed": counts.shadow_failed if shadowed else None,
-        **dict.fromkeys(("shadow_alarms", "shadow_common", "shadow_alone", "served_alone")),
-        "bad": of.problems.bad_count,
-        "gaps": outbox.gaps,
-        "lag_bytes": of.lag.bytes,
-        "lag_seconds": round(of.lag.seconds, 3),
-        "calibration_rows": None if rolling is None else rolling.rows,
-        **dict.fromkeys(("recent_low_p", "recent_lowest_p", "shifted", "p_values", "incidents", "webhooks")),
-    }
-    if shadowed and not plan.sensitive:  # counts of both tell small ones of one alone
-        alarms, common = counts.shadow_alarms, counts.shadow_common
-        values |= {"shadow_alarms": alarms, "shadow_common": common, "shadow_alone": alarms - common}
-        values["served_alone"] = counts.shadow_served - common
-    if plan.calibrated and not plan.sensitive:
-        bins = list(counts.p_histogram)
-        values["p_values"] = {"upper": list(P_EDGES), "rows": bins, "sum": counts.p_sum}
-        if recent := counts.recent_shares(plan):
-            values |= {f"recent_{name}": share for name, share in recent.items()}
-            values["shifted"] = int(judging.shift is not None)
-    with suppress(StateError):
-        if rated and not plan.sensitive:
-            values["incidents"] = of.registry.incident_counts(outbox.stream)
-        values["webhooks"] = of.registry.notices(outbox.stream).counts()
-    return values
 
 
 class _Told:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from sqlalchemy import ColumnElement, CursorResult, and_, delete, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session, aliased
@@ -163,15 +163,9 @@ class Notice:
     attempts: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Figures:
-    """Statistics of one row.
-
-    Args:
-        number: of the row, among those of the stream that have a score; from 1.
-        row: number of its row of results, where that is an alarm.
-        figures: 64-bit floating-point numbers, little-endian.
-    """
+class Figures(NamedTuple):
+    """Statistics of one row: its number among those of the stream that have a score, from 1; that of its row
+    of results, where it is an alarm; and 64-bit floating-point numbers, little-endian."""
 
     number: int
     row: int | None
@@ -563,7 +557,7 @@ def _keep_calibration(session: Session, stream: tables.Stream, change: RollingSt
         session.execute(delete(kind).where(own))
     elif new:
         session.execute(delete(kind).where(own, kind.number >= new[0].number))
-    _add(session, kind, stream.id, [asdict(one) for one in new])
+    _add(session, kind, stream.id, [one._asdict() for one in new])
     for first in range(0, len(change.dropped), _NUMBERS):
         some = list(change.dropped[first : first + _NUMBERS])
         session.execute(delete(kind).where(own, kind.number.in_(some)))

@@ -176,9 +176,9 @@ def test_a_registry_in_use_is_not_moved(two_runs: Path, seqmlm: Run) -> None:
 def test_db(seqmlm: Run, workspace: Path) -> None:
     assert seqmlm("db", "current", "--json").json["schema"] is None
     assert not (workspace / "seqmlm.db").exists()
-    assert seqmlm("db", "upgrade").out.endswith("schema none -> 0001_tables\n")
-    assert seqmlm("db", "upgrade").out.endswith("is already at schema 0001_tables\n")
-    assert seqmlm("db", "current", "--json").json["schema"] == "0001_tables"
+    assert seqmlm("db", "upgrade").out.endswith("schema none -> 0001_one_store\n")
+    assert seqmlm("db", "upgrade").out.endswith("is already at schema 0001_one_store\n")
+    assert seqmlm("db", "current", "--json").json["schema"] == "0001_one_store"
 
 
 def test_doctor(seqmlm: Run, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

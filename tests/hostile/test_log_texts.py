@@ -86,7 +86,7 @@ def follow(home: Path, texts: Sequence[str]) -> list[Any]:
         outbox.commit({}, Problems())
         outbox.close()
         queue, now = registry.notices(outbox.stream), datetime(2999, 1, 1, tzinfo=UTC)
-        return [one.notice.body for hook in hooks for one in queue.due(hook.name, now)]
+        return [one.body for hook in hooks for one in queue.due(hook.name, now)]
 
 
 def test_what_a_log_says_acts_on_no_terminal(

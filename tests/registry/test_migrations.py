@@ -99,7 +99,7 @@ def test_a_database_shared_with_mlflow_keeps_mlflows_version(empty_url: str) -> 
         assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == [
             "mlflows"
         ]
-    assert database.revisions(engine) == ("0001_tables",) * 2
+    assert database.revisions(engine) == ("0001_one_store",) * 2
     engine.dispose()
 
 

@@ -33,7 +33,7 @@ def test_stores_in_use(tracked_workspace: Path) -> None:
     found = examine()
     assert found.problems == []
     assert found.tracking["reachable"] is True
-    assert found.registry["revision"] == found.registry["needed"] == "0001_tables"
+    assert found.registry["revision"] == found.registry["needed"] == "0001_one_store"
 
 
 def test_what_is_wrong_is_named(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

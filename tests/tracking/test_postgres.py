@@ -23,7 +23,7 @@ def test_mlflow_and_the_registry_share_a_server(
     home = Workspace.locate()
     tracker = Tracker(home, warn=warnings_given.append)
     tracker.ensure()
-    assert upgrade()[1:] == (None, "0001_tables")
+    assert upgrade()[1:] == (None, "0001_one_store")
     with tracker.start("r", experiment="e", params={"a": 1}) as run:
         run.log_metrics(1, {"train/loss": 2.0})
         model = run.directory / "model"

@@ -124,7 +124,7 @@ def test_it_is_that_of_the_same_rows_scores_and_keeps_the_rate(
     mark_incident(backup, normal=True)
     with Streams(Workspace.locate()) as registry:
         stream = registry.stream(str(config.out))
-        left_out = registry.real_rows(stream.id)
+        left_out = registry.faults(stream.id)
     assert 101 in left_out
     assert 201 not in left_out
     result = calibrate_stream(*said)
@@ -171,7 +171,7 @@ def test_a_rolling_calibration_rests_on_false_alarms_and_not_on_faults(model: Pa
     with Streams(Workspace.locate()) as registry:
         stream = registry.stream(str(config.out))
         kept = registry.rolling(stream.id)
-        faults = sorted(registry.real_rows(stream.id))
+        faults = sorted(registry.faults(stream.id))
     assert kept is not None
     assert (100 in faults, 110 in faults) == (True, False)
     assert kept.state["moved"] == 300

@@ -24,8 +24,8 @@ from seqmlm.data.problems import Problems
 from seqmlm.errors import StateError, UsageError
 from seqmlm.watch.config import WatchConfig
 from seqmlm.watch.judging import Judging, WatchCounts
-from seqmlm.watch.metrics import Lag, prometheus
-from seqmlm.watch.scoring import _few, counters, watch_files
+from seqmlm.watch.metrics import Lag, counters, prometheus
+from seqmlm.watch.scoring import _few, watch_files
 from seqmlm.watch.store import Streams
 from seqmlm.workspace import Workspace
 

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001_tables"
+revision = "0001_one_store"
 down_revision = None
 branch_labels = None
 depends_on = None
