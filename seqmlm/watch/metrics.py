@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -23,9 +23,6 @@ from seqmlm.errors import StateError, UsageError
 from seqmlm.watch.config import ROLLING
 from seqmlm.watch.judging import P_EDGES
 from seqmlm.watch.versions import reference
-
-if TYPE_CHECKING:
-    from seqmlm.watch.scoring import Watching
 
 Values = Mapping[str, Any]
 """Counters by name: a number, numbers by name, or None for one that is not known. Beside those of `_METRICS`
@@ -99,8 +96,8 @@ class Lag:
         return self._clock() - self._seen[0][0] if self._seen and self.bytes else 0.0
 
 
-def counters(of: Watching) -> Values:
-    """What is told of a whole stream; asked for in another thread at any time.
+def counters(of: Any) -> Values:
+    """What a `watch.scoring.Watching` tells of its whole stream; asked for in another thread at any time.
 
     Of sensitive data numbers from 1 to 10 that say something of its content are not told (None), and no
     p-values. What only the database knows is None while that cannot be used.
