@@ -56,9 +56,10 @@ class CalibrateStreamResult(CalibrateResult):
 
 
 def judged_by(session: Session, fitted: Normal, level: str, mode: str) -> dict[str, Any]:
-    """What statistics of rows are of; only of those where all of it is the same a calibration can be made.
+    """What statistics of rows are of, and which calibration judged (`judge`).
 
-    Which calibration judged is not part of it: statistics are what p-values are made of.
+    Only of those where all the rest is the same a calibration can be made: statistics are what p-values are
+    made of.
     """
     files = {Path(path).name: digest for path, digest in file_facts(session.model.files).items()}
     others = {name: digest for name, digest in files.items() if name not in (CALIBRATION, CARD)}
@@ -70,6 +71,7 @@ def judged_by(session: Session, fitted: Normal, level: str, mode: str) -> dict[s
         "precision": session.precision,
         "counts": session.counts,
         "statistics": list(fitted.statistics),
+        "judge": [files.get(CALIBRATION), files.get(CARD)],
     }
 
 
@@ -149,10 +151,10 @@ def _own(session: Session, known: Mapping[str, Any], model: str, stream: Path) -
             "what statistics judge: make one with files first"
         )
     now = judged_by(session, stored.fitted, level.name, known["mode"])
-    if now != known:
+    if {**now, "judge": None} != {**known, "judge": None}:
         files = known["files"].keys() | now["files"].keys()
         parts = [name for name in sorted(files) if known["files"].get(name) != now["files"].get(name)]
-        parts += [name for name in now if name != "files" and now[name] != known.get(name)]
+        parts += [name for name in now if name not in ("files", "judge") and now[name] != known.get(name)]
         raise StateError(
             f"the rows of {stream} were not judged by {model} as it is now (different: "
             f"{', '.join(parts)}), and scores of two models are not mixed: name the model that judged them, "

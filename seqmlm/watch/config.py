@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from seqmlm.data.timestamps import duration
 from seqmlm.errors import UsageError
@@ -15,8 +15,8 @@ from seqmlm.tasks.score_config import ScoringRequest
 from seqmlm.watch import journal
 from seqmlm.watch.grouping import QUIET
 
-FIXED, ROLLING = "fixed", "rolling"
-"""How the rows of a stream are calibrated: by the model's own calibration, or by the stream's newest rows."""
+ROLLING = "rolling"
+"""The calibration of a stream by its newest rows; "fixed" is the model's own."""
 
 HERE = "127.0.0.1"
 
@@ -64,7 +64,7 @@ class WatchConfig(ScoringRequest):
     max_latency: str = "1s"
     source: str | None = None
     ignore: Path | None = None
-    calibration: str = FIXED
+    calibration: Literal["fixed", "rolling"] = "fixed"
     shadow: str | None = None
     quiet: str | None = None
     webhook: tuple[str, ...] = field(default=(), repr=False)
@@ -121,8 +121,6 @@ class WatchConfig(ScoringRequest):
             raise UsageError(f"a folder is not watched; name files or a pattern: '{Path(folder) / '*.log'}'")
 
     def _check_calibration(self) -> None:
-        if self.calibration not in (FIXED, ROLLING):
-            raise UsageError(f"--calibration is {FIXED} or {ROLLING}; got {self.calibration!r}")
         if self.shadow is None:
             return
         if not self.shadow or set(self.shadow) & set("@:/"):

@@ -63,8 +63,6 @@ class Follower:
 
     Args:
         patterns: absolute paths, also with `*`, `?`, `[...]` and `**`.
-        read: begins to read a source.
-        states: of an earlier follower.
         tick: seconds, above 0: lines become records at the latest twice this after they were written.
         tell: takes a sentence for a person; each is said once.
         again: context in which lines are read that an earlier follower has read.

@@ -165,10 +165,9 @@ def since_of(text: str, option: str = "--since") -> timedelta:
 def prune_streams(
     older_than: str, *, stream: Path | None = None, pretend: bool = False
 ) -> list[tuple[StreamEntry, Pruned]]:
-    """Delete what is older than a duration and no longer needed of followed scorings, which may be running.
+    """Delete what is older than a duration ("30d") and no longer needed of scorings, which may be running.
 
     Args:
-        older_than: "30d".
         stream: only the scoring that writes this file.
         pretend: delete nothing, and say what would be deleted.
 

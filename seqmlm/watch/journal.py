@@ -89,7 +89,6 @@ class Journalctl:
     """One run of journalctl, whose entries are taken without waiting for them.
 
     Args:
-        command: the program, and its arguments.
         cursor: of the entry that it is to begin with, which was kept before; None where it begins elsewhere.
         ends: it tells all that there is, and ends.
 
@@ -140,15 +139,7 @@ class Journalctl:
 
 
 class JournalFollower(Follower):
-    """Follows the journal; its entries are JSON lines in a folder of ours.
-
-    Args:
-        source: see `asked`.
-        folder: for the entries; only the owner may look into it.
-        read: begins to read a source, which is called `NAME`.
-        tell: takes a sentence for a person.
-        command: the program.
-        options: of `Follower`.
+    """Follows the journal; its entries are JSON lines in a folder that only the owner may look into.
 
     Raises:
         UsageError: see `asked`; or there is no such program.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from bisect import bisect_left
@@ -11,14 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from seqmlm.errors import StateError
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import Detector, JudgedRow
-from seqmlm.streams.cursor import file_facts
 from seqmlm.tasks.score_output import Familiar, Tally, line, tells_shares, unit_fields
 from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.tasks.score_shift import Shift, shifted
@@ -118,8 +114,6 @@ class Judging:
     """The model that judges, and what makes lines of what it judged.
 
     Args:
-        config: what is asked.
-        counts: of all rows.
         progress: told when p-values are not those of normal data any more.
         clock: seconds since 1970-01-01 UTC.
 
@@ -143,11 +137,7 @@ class Judging:
         self._config, self._counts, self._progress, self._clock = config, counts, progress, clock
 
     def take_up(self, plan: ScoringPlan) -> None:
-        """Judge by this plan from now on.
-
-        Raises:
-            StateError: the model has no calibration that could move on.
-        """
+        """Judge by this plan from now on; StateError: it has no calibration that could move on."""
         rolling, rolls = None, self._config.calibration == ROLLING
         if rolls and plan.stored is None:
             raise StateError(
@@ -157,22 +147,16 @@ class Judging:
         if plan.stored is not None and (rolls or not plan.sensitive):
             rolling = Rolling(
                 plan.stored.fitted,
-                _identity(plan),
+                judged_by(plan.session, plan.stored.fitted, plan.level.name, str(plan.mode)),
                 rate=plan.alpha,
                 fixed=not rolls,
-                judged_by=judged_by(plan.session, plan.stored.fitted, plan.level.name, str(plan.mode)),
             )
         self._detector = plan.detector(Detector if rolling is None else partial(RollingDetector, rolling))
         self.plan, self.rolling, self.familiar = plan, rolling, Familiar(plan)
         self._counts.recent.clear()  # the p-values of another model
 
     def rows(self, batch: Sequence[Encoded], after: int) -> list[dict[str, Any]]:
-        """Judge a batch: the lines that are to be written of it.
-
-        Args:
-            batch: in order; a rolling calibration moves on with it.
-            after: number of the row before them.
-        """
+        """Judge a batch: what is to be written of it, behind the row of a number."""
         judged = self._detector.encoded(batch)
         beside: Sequence[Mapping[str, Any] | None] = [None] * len(judged)
         if self.shadow is not None:
@@ -243,10 +227,3 @@ def brief(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
         with suppress(ValueError, OverflowError, OSError):  # a year beyond all calendars
             told |= {} if seconds is None else {name: datetime.fromtimestamp(seconds, UTC).isoformat()}
     return told
-
-
-def _identity(plan: ScoringPlan) -> str:
-    """Names what a rolling calibration began with: its rows are of no use to another model or mode."""
-    files = {Path(path).name: digest for path, digest in file_facts(plan.session.model.files).items()}
-    told = json.dumps([files, plan.level.name, str(plan.mode), plan.session.counts, plan.session.precision])
-    return sha256(told.encode()).hexdigest()

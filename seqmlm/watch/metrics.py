@@ -190,10 +190,6 @@ def prometheus(values: Values) -> str:
 class MetricsServer:
     """Answers on a port from the moment it is made until it is closed; use as a context manager.
 
-    Args:
-        host: address to listen on.
-        port: 0 for any that is free.
-
     Attributes:
         address: as a link begins.
         values: gives what is answered, asked for in another thread; None before there is any.

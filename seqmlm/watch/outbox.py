@@ -46,14 +46,11 @@ class Outbox:
 
     Args:
         path: of the JSON lines; with `stdout` nothing is there, and what is kept beside it has its name.
-        registry: where the stream is kept.
         request: what decides the rows; a stream is continued where all of it is the same.
         follow: begins to follow the files, given how far they were read.
         private: only the owner may read the file, and a database that is a file.
-        grouping: what puts alarms together; None: by `QUIET`, of no named model.
         tell: takes what happened to incidents, after it was committed.
-        clock: seconds since 1970-01-01 UTC.
-        notify: what webhooks are to be told of changes of incidents.
+        notify: what webhooks are to be told of it.
         stdout: takes the rows in place of a file.
 
     Attributes:

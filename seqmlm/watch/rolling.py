@@ -67,28 +67,26 @@ class Rolling:
 
     Args:
         own: the model's calibration.
-        of: names the model, level, mode and calibration; the rows of another one are not taken over.
+        judged_by: names the model, level, mode and calibration, which is kept with the rows; those of another
+            one are not taken over.
         rate: share of normal rows that may raise an alarm; None where none is asked.
         fixed: the model's own calibration judges for good; rows are kept all the same.
-        judged_by: what the statistics of rows are of, to be kept with them.
 
     Attributes:
         fitted: judges rows now.
-        size, step: rows it rests on once it moves, and between two moves.
-        moves: how many there were.
+        size, step, moves: rows it rests on once it moves, and between two moves; how many moves there were.
     """
 
     def __init__(
         self,
         own: Normal,
-        of: str,
+        judged_by: Mapping[str, Any],
         *,
         rate: float | None = None,
         fixed: bool = False,
-        judged_by: Mapping[str, Any] | None = None,
     ) -> None:
-        self.own, self._of, self._rate, self.fixed = own, of, rate, fixed
-        self._judged_by = dict(judged_by or {})
+        self.own, self._rate, self.fixed = own, rate, fixed
+        self._judged_by = dict(judged_by)
         self._real: Callable[[], Collection[int]] = frozenset
         self.fitted = own
         self.size = size_of(own, rate)
@@ -112,8 +110,7 @@ class Rolling:
     # What judges
 
     def parts(self, scored: Sequence[Sequence[bool]]) -> Iterator[slice]:
-        """Slices of some records, each to be judged and taken, by the calibration as it is then, before the
-        next.
+        """Slices of some records, each to be judged and taken, by the calibration as it is then, in turn.
 
         Args:
             scored: of each record, which of its rows have a score.
@@ -202,7 +199,6 @@ class Rolling:
         fresh = [number for number in self._fresh if number in self._held]
         given = [Figures(number=n, row=self._rows.get(n), figures=self._held[n].tobytes()) for n in fresh]
         state = {
-            "of": self._of,
             "number": self._number,
             "moved": self._moved,
             "moves": self.moves,
@@ -227,7 +223,7 @@ class Rolling:
             StateError: what was kept makes no sense.
         """
         self._real = real
-        if entry is None or entry.state.get("of") != self._of:
+        if entry is None or entry.state.get("judged_by") != self._judged_by:
             return
         try:
             held = {one.number: np.frombuffer(one.figures, dtype="<f8") for one in entry.rows}
@@ -262,12 +258,7 @@ def _ranges(numbers: Sequence[int]) -> list[list[int]]:
 
 
 class RollingDetector(Detector):
-    """Judges by the calibration of a stream, which is given the statistics of all rows.
-
-    Args:
-        rolling: the calibration.
-        scorer, level: as of `Detector`, and so are the rest.
-    """
+    """Judges by the calibration of a stream, which is given the statistics of all rows."""
 
     def __init__(self, rolling: Rolling, scorer: RecordScorer, level: Level, **rest: Any) -> None:
         super().__init__(scorer, level, **rest)

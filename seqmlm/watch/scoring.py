@@ -125,14 +125,7 @@ def watch_files(
 
 
 class Watching:
-    """One process that watches files.
-
-    Args:
-        config: what is asked, with an output.
-        plan: of the model that judges first.
-        progress: told what happens.
-        stack: closes all that is opened.
-    """
+    """One process that watches files; `stack` closes all that it opens."""
 
     outbox: Outbox
 

@@ -141,26 +141,8 @@ class Change:
     incident: Incident
 
 
-@dataclass(frozen=True, kw_only=True)
-class Notice:
-    """What one webhook is to be told.
-
-    Args:
-        sink: name of the webhook.
-        key: of this notice, up to 64 characters, unlike every other.
-        incident: its number.
-        kind: as of `Change`.
-        body: JSON can hold it.
-        id, attempts: of its row in the queue, and how many have failed.
-    """
-
-    sink: str
-    key: str
-    incident: int
-    kind: str
-    body: Any
-    id: int = 0
-    attempts: int = 0
+Notice = tables.Notice
+"""What one webhook is to be told: name of the webhook, a key unlike every other, and a body."""
 
 
 class Figures(NamedTuple):
@@ -314,23 +296,18 @@ class Streams(Registry):
         notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda changes: (),
         calibration: RollingState | None = None,
     ) -> list[Change]:
-        """Keep what a stream has done since the last time, all of it or nothing.
+        """Keep what a stream has done since the last time, all or nothing; the changes, as they are kept.
 
         It may be repeated: a connection that is lost during a commit does not say whether that was done.
 
         Args:
-            stream: its id.
             files: states of the generations that changed, with `number` and `done`.
             rows: (number, whether it is an alarm, line) of each new row.
             counts: of the whole stream.
             mark, written: where the output ends with the row of this number.
-            changes: of its incidents.
             belongs: numbers of new rows to the row that opened the incident each belongs to.
             notify: what webhooks are to be told of the changes, as they are kept.
             calibration: what became of its rolling calibration.
-
-        Returns:
-            The changes, as they are kept.
         """
         with self.writing() as session:
             row = session.get_one(tables.Stream, stream)
@@ -487,13 +464,8 @@ class Streams(Registry):
     # what is old
 
     def prune(self, stream: int, before: datetime, *, pretend: bool = False) -> Pruned:
-        """Delete what is no longer needed of a stream, which may be running.
-
-        Args:
-            stream: its id.
-            before: only what was judged before this time.
-            pretend: only say what would be deleted.
-        """
+        """Delete what was judged before a time and is no longer needed of a stream, which may be running; to
+        `pretend` is only to say what would be deleted."""
         kind, incidents = tables.StreamRow, select(func.count()).select_from(tables.Incident)
         with self.reading() as session:
             old = select(func.count(), func.max(kind.number)).where(_old_rows(session, stream, before))
@@ -660,7 +632,7 @@ def _prune_incidents(session: Session, stream: int, before: datetime) -> Pruned:
 
 def _queue(session: Session, stream: int, one: Notice) -> None:
     """Add a notice to the queue, within the transaction of what it tells of, if it is not there."""
-    kind, time = tables.Notice, now()
+    kind, time = Notice, now()
     if session.scalars(select(kind.id).where(kind.key == one.key)).first() is not None:
         return
     due = time + (UPDATES if one.kind == "updated" else timedelta())
@@ -672,8 +644,8 @@ def _queue(session: Session, stream: int, one: Notice) -> None:
         waiting.key, waiting.body, waiting.kind = one.key, one.body, one.kind
         waiting.due = waiting.due if one.kind == "updated" else due
         return
-    own = {name: getattr(one, name) for name in ("sink", "key", "incident", "kind", "body")}
-    session.add(kind(stream_id=stream, **own, attempts=0, due=due, created=time))
+    one.stream_id, one.attempts, one.due, one.created = stream, 0, due, time
+    session.add(one)
     session.flush()  # ids are in the order of the changes
 
 
@@ -683,12 +655,7 @@ class NoticeQueue:
     A notice is there exactly if the change of the incident that it tells of is: both are of one transaction.
     It waits until the webhook has it, whatever ends the process meanwhile, so each is sent at least once; its
     key is the same each time. Notices of one incident keep their order; those of others do not wait for them.
-    Of an incident that changes often only the newest update waits: the trade-off is that not every state of
-    it is told.
-
-    Args:
-        registry: of the database.
-        stream: its id.
+    Of an incident that changes often only the newest update waits: not every state is told.
 
     Raises:
         StateError: from each method, where the database cannot be used.
@@ -703,7 +670,7 @@ class NoticeQueue:
         Those come first that have failed least, the oldest of them first: one that always fails is not what
         a webhook is always asked first.
         """
-        kind, earlier = tables.Notice, aliased(tables.Notice)
+        kind, earlier = Notice, aliased(Notice)
         waiting = (
             *(kind.stream_id == self._stream, kind.sink == sink, kind.done.is_(None)),
             # A time that no attempt was ever put off to: the clock went back since.
@@ -714,10 +681,8 @@ class NoticeQueue:
             ),
         )
         query = select(kind).where(*waiting).order_by(kind.attempts, kind.id).limit(_SOME)
-        names = [one.name for one in fields(Notice)]
         with self._registry.reading() as session:
-            found = session.scalars(query)
-            return [Notice(**{name: getattr(row, name) for name in names}) for row in found]
+            return list(session.scalars(query))
 
     def settle(
         self,

@@ -104,18 +104,17 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """The same rows, a line each."""
-        served, shadow = self._names
         return [
-            f"{_where(row)}: {served if row.get('alarm') else shadow} alone alarms "
-            f"(p {_p(row.get('p_value'))}, of the shadow {_p(row['shadow']['p_value'])})"
-            for row in self.shown()
+            f"{place}: {who} alone alarms (p {_p(own)}, of the shadow {_p(other)})"
+            for place, _, who, own, other, _ in self.cells()
         ]
 
-    def cells(self) -> Iterator[list[Cell]]:
+    def cells(self) -> Iterator[list[Any]]:
         """The same rows for a table."""
+        served, shadow = self._names
         for row in self.shown():
             place, time, p_value, said = _row(row)
-            who = (self.served if row.get("alarm") else self.shadow) or "the version that served"
+            who = served if row.get("alarm") else shadow
             yield [place, time, who, p_value, row["shadow"]["p_value"], said]
 
     @property
@@ -151,15 +150,12 @@ class Comparison:
 
 @dataclass
 class StreamPeriod:
-    """One stream in the period.
+    """One stream in the period; counts are of that.
 
     Args:
-        standing: how it stands.
-        rows, alarms, gaps, never_seen: of the period.
         rated: whether its rows were judged by a rate of alarms; None: there are none to tell by.
         sensitive: its rows are of sensitive data.
         pruned_until: rows judged before this time were pruned; None: none were.
-        comparisons: of versions that judged the same rows.
     """
 
     standing: StreamEntry
@@ -228,8 +224,6 @@ class Timeline:
 
     Args:
         model: reference; None for all.
-        begin, end: of the period.
-        streams: each in the period.
         incidents: with an alarm in the period, or not over; those that are not over first, then the newest.
         first_rows: of each, by number.
         edges: (B + 1,) seconds since 1970 UTC of the bins of time.
@@ -502,11 +496,10 @@ class Timeline:
 
 
 def timeline(model: str | None = None, since: str = "24h") -> Timeline:
-    """What was judged in a period that ends now.
+    """What was judged in a period that ends now, as long as `since` says ("24h").
 
     Args:
         model: reference; of a name without a version all versions; None for all models.
-        since: how long the period is: "24h".
 
     Raises:
         UsageError: no duration.

@@ -47,12 +47,7 @@ def plan_of(config: WatchConfig) -> ScoringPlan:
 
 
 def version_plan(config: WatchConfig, named: str, beside: ScoringPlan) -> ScoringPlan:
-    """The plan for another version of a model, which is to judge as this one does.
-
-    Args:
-        config: what is asked.
-        named: reference of the version.
-        beside: the plan of the version that judges, whose mode it takes.
+    """The plan for another version of a model, of this reference, which is to judge as the one `beside` does.
 
     Raises:
         UsageError: it is of another field, level or kind of data, or its calibration has too few rows.
@@ -77,11 +72,8 @@ class Successor:
     """Takes up another version of a model between two turns, when the alias that names it moves.
 
     Args:
-        name, alias: of the model.
         take_up: takes up the version of a reference; raises a `SeqmlmError` where that cannot be.
-        registry: knows what the alias names.
-        progress: told which version does so from now on, or why it is not taken up.
-        does: what a version that is taken up does.
+        progress: told which version `does` what it is for from now on, or why it is not taken up.
 
     Attributes:
         seen: reference of the version that the alias names.
@@ -135,13 +127,8 @@ class Shadow:
     """Another version of the model, which judges the same rows and raises nothing.
 
     Args:
-        config: what is asked, with `shadow`.
         serving: gives the plan of the version that serves.
-        registry: knows what the alias names.
         progress: told which version it is, and once what fails in it.
-
-    Attributes:
-        look: takes up the version that the alias names, if that is another one.
 
     Raises:
         UsageError: the model is not registered, or the alias is the one that serves.
@@ -192,12 +179,7 @@ class Shadow:
             raise StateError(f"it cannot be loaded ({type(error).__name__})") from None
 
     def beside(self, batch: Sequence[Encoded], judged: Sequence[JudgedRow]) -> list[Mapping[str, Any] | None]:
-        """What the shadow says of each row of a batch; None where it says nothing.
-
-        Args:
-            batch: the records that were judged.
-            judged: their rows.
-        """
+        """What the shadow says of each row of a batch that was judged; None where it says nothing."""
         found: Mapping[tuple[int, int], JudgedRow] = {}
         if self._detector is not None:
             try:

@@ -344,15 +344,8 @@ class Courier:
     """Sends the notices of one webhook, in a thread of its own between `start` and `close`.
 
     While a webhook cannot be reached, it is asked once in a time that grows. A notice that alone cannot be
-    delivered does not keep back those of other incidents.
-
-    Args:
-        hook: where to.
-        queue: where from.
-        tell: takes a sentence for a person; a webhook that is down is told once, and so is that it answers.
-        send: as `post`.
-        clock: the time.
-    """
+    delivered does not keep back those of other incidents. That a webhook is down is told once, and so is that
+    it answers again."""
 
     def __init__(
         self,

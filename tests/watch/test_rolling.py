@@ -52,7 +52,7 @@ def judged(rolling: Rolling, given: Rows, batch: int = 500, seen: Callable[..., 
 
 
 def begun(own: Normal, real: Collection[int] = ()) -> Rolling:
-    rolling = Rolling(own, "model", rate=RATE)
+    rolling = Rolling(own, {"model": 1}, rate=RATE)
     rolling.begin(None, lambda: real)
     return rolling
 
@@ -204,7 +204,7 @@ class Scorer:
         return np.concatenate(kept), database
 
     def start(self, database: Database) -> Rolling:
-        rolling = Rolling(self.own, "model", rate=0.05)
+        rolling = Rolling(self.own, {"model": 1}, rate=0.05)
         rolling.begin(database.entry(), lambda: self.real)
         return rolling
 
@@ -256,13 +256,13 @@ def test_rows_of_another_calibration_or_that_make_no_sense_are_not_used(scorer: 
     _, database = scorer.play(iter([1500]), lambda: False)
     entry = database.entry()
     assert entry is not None
-    other = Rolling(scorer.own, "another model", rate=0.05)
+    other = Rolling(scorer.own, {"model": 2}, rate=0.05)
     other.begin(entry, frozenset)
     assert other.fitted is scorer.own
     assert other.change().anew
     broken = RollingState(state=entry.state, rows=entry.rows[:-700])
     with pytest.raises(StateError, match="cannot be used"):
-        Rolling(scorer.own, "model", rate=0.05).begin(broken, frozenset)
+        Rolling(scorer.own, {"model": 1}, rate=0.05).begin(broken, frozenset)
 
 
 def test_a_fixed_one_keeps_rows_and_moves_nothing(scorer: Scorer) -> None:
@@ -272,7 +272,7 @@ def test_a_fixed_one_keeps_rows_and_moves_nothing(scorer: Scorer) -> None:
     """
     rng, database = np.random.default_rng(3), Database()
     own = scorer.own
-    rolling = Rolling(own, "model", rate=0.05, fixed=True, judged_by={"mode": "exact"})
+    rolling = Rolling(own, {"mode": "exact"}, rate=0.05, fixed=True)
     rolling.begin(None, frozenset)
     for batch in range(40):
         given = rows(rng, 100)
@@ -282,7 +282,7 @@ def test_a_fixed_one_keeps_rows_and_moves_nothing(scorer: Scorer) -> None:
         database.commit(rolling.change())
         rolling.committed()
         if batch == 30:
-            rolling = Rolling(own, "model", rate=0.05, fixed=True)
+            rolling = Rolling(own, {"mode": "exact"}, rate=0.05, fixed=True)
             rolling.begin(database.entry(), frozenset)
     assert (min(database.rows), max(database.rows), rolling.rows, rolling.moves) == (1901, 4000, 0, 0)
     table = np.stack([np.frombuffer(one.figures, dtype="<f8") for _, one in sorted(database.rows.items())])

@@ -246,7 +246,6 @@ def test_another_request_or_a_changed_file_is_refused(begun: WatchConfig, logs: 
         ({"paths": ()}, "nothing to watch"),
         ({"max_latency": "soon"}, "--max-latency is a duration"),
         ({"quiet": "soon"}, "quiet is a duration"),
-        ({"calibration": "new"}, "--calibration is fixed or rolling; got 'new'"),
         ({"source": "journald"}, "takes the place of files"),
         ({"source": "syslog", "paths": ()}, "--source is journald"),
         ({"paths": (".",)}, r"files or a pattern: '.*\*\.log'"),

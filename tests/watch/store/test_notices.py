@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -74,7 +73,8 @@ def queue(registry: Streams, monkeypatch: pytest.MonkeyPatch) -> Queue:
 def test_a_notice_comes_with_the_incident_and_stays_until_it_is_taken(queue: Queue) -> None:
     (kept,) = queue.change(("opened", _incident()))
     (one,) = queue.due()
-    assert one == replace(_told([kept])[0], id=one.id)
+    told = _told([kept])[0]
+    assert (one.key, one.kind, one.body) == (told.key, told.kind, told.body)
     assert one.incident == kept.incident.id > 0
     assert queue.queue.due("another hook", queue.now) == []
     assert queue.queue.counts() == {"hook": {"waiting": 1, "delivered": 0, "given_up": 0}}
