@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from select import select
 from typing import IO, Any
 
 from seqmlm.data.files import Source
@@ -40,6 +41,7 @@ MOST_UNREAD = 1 << 24
 _BLOCK = 1 << 20  # bytes that are taken of it in a turn
 _TAIL = 1 << 20  # bytes in which the end of a file is looked for first
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before journalctl is started again
+_MOMENT = 0.01  # seconds that the next entries are waited for
 _NAMED = "entries.json"
 # What of journalctl's options says which entries; others would change how they are told.
 _SHORT = {"-u": "--unit", "-t": "--identifier", "-p": "--priority", "-g": "--grep", "-D": "--directory"}
@@ -86,7 +88,7 @@ def asked(source: str) -> tuple[list[str], str | None]:
 
 
 class Journalctl:
-    """One run of journalctl, whose entries are taken without waiting for them.
+    """One run of journalctl, whose entries are taken as they are there.
 
     Args:
         cursor: of the entry that it is to begin with, which was kept before; None where it begins elsewhere.
@@ -107,22 +109,19 @@ class Journalctl:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 start_new_session=True,  # Ctrl-C is for us alone
-                pipesize=_BLOCK,
             )
         except OSError:
             self._errors.close()
             raise
         assert self._child.stdout is not None
         self._pipe = self._child.stdout.fileno()
-        os.set_blocking(self._pipe, False)
 
     def take(self) -> bytes:
         """Whole lines that it has told; `over` says that no more will come."""
         parts, size = [self._left], 0
-        with suppress(BlockingIOError):
-            while size < _BLOCK and not self.over:
-                parts.append(os.read(self._pipe, _BLOCK))
-                size, self.over = size + len(parts[-1]), not parts[-1]
+        while size < _BLOCK and not self.over and select([self._pipe], (), (), _MOMENT)[0]:
+            parts.append(os.read(self._pipe, _BLOCK))
+            size, self.over = size + len(parts[-1]), not parts[-1]
         lines, end, self._left = b"".join(parts).rpartition(b"\n")
         self.came = self.came or bool(end)
         return lines + end
