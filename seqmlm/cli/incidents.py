@@ -88,34 +88,24 @@ def show(
     Example: seqmlm incidents show 7
     """
     from seqmlm.cli.output import number, print_facts, print_json
-    from seqmlm.watch.incidents import facts, show_incident
+    from seqmlm.watch.incidents import columns, facts, show_incident, where
 
     one, stream, every, shown = show_incident(incident, rows)
     if json_output:
         print_json({**facts(one, stream), "all_rows": every, "first_rows": shown})
         return
     since = every - one.rows
+    more = f"; {since:,} muted since" if since > 0 else f"; {-since:,} pruned" if since < 0 else ""
     print_facts(
         {
             "incident": one.id,
             "what broke": one.title,
             "state": _state(one),
             "stream": "" if one.state == "resolved" else stream.sentence(),
-            "note": one.note,
-            "new": ", ".join(one.new),
-            "template": one.template,
-            "expected": " | ".join(one.expected),
-            "severity": one.severity,
-            "host": one.host,
-            "service": one.service,
-            "first line": _placed(one.first_line, one.first_time),
-            "last line": _placed(one.last_line, one.last_time),
-            "rows": f"{one.rows:,}, of {number_of(one.lines, 'line')}"
-            + (f"; {since:,} muted since" if since > 0 else f"; {-since:,} pruned" if since < 0 else ""),
+            **columns(one, _when),
+            "rows": f"{one.rows:,}, of {number_of(one.lines, 'line')}{more}",
+            "lines": None,
             "smallest p": number(one.p_value),
-            "reason": one.reason,
-            "opened": _when(one.opened),
-            "last alarm": _when(one.updated),
             "resolved": "" if one.resolved is None else _when(one.resolved),
             "model": one.model,
             "output": one.output,
@@ -124,7 +114,7 @@ def show(
     if shown:
         say()
     for row in shown:
-        say(_row(row))
+        say(_row(where(row), row))
     if every > len(shown):
         tell(f"{number_of(every - len(shown), 'more row')} (--rows)")
 
@@ -253,14 +243,8 @@ def _when(moment: datetime) -> str:
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _placed(place: str, moment: str | None) -> str:
-    return place if moment is None else f"{place} ({moment})"
-
-
-def _row(row: Mapping[str, Any]) -> str:
+def _row(place: str, row: Mapping[str, Any]) -> str:
     """A row in one line: where, how unusual, why."""
-    line, last = row["line"], row.get("last_line")
-    place = f"{Path(str(row['source'])).name}:{line}" + (f"-{last}" if last not in (None, line) else "")
     p_value = "" if row.get("p_value") is None else f"  p {row['p_value']:.2g}"
     muted = f"  muted by {row['muted']}" if "muted" in row else ""
     reason = "" if row.get("sensitive") else f"  {row.get('reason', '')}"

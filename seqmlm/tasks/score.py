@@ -16,7 +16,7 @@ from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_output import Familiar, Tally, extent, line, schema, sentence
+from seqmlm.tasks.score_output import Familiar, Tally, extent, planned_line, schema, sentence
 from seqmlm.tasks.score_plan import check_rate, choose
 from seqmlm.tasks.task import Figures, Task
 
@@ -120,15 +120,7 @@ class Score(Task[ScoreConfig, Encoded]):
 
     def row(self, judged: JudgedRow) -> Row:
         """What is written of a row."""
-        plan = self.plan
-        fields = line(
-            judged,
-            self.session.tokenizer,
-            per_unit=self.config.per_unit,
-            sensitive=plan.sensitive,
-            calibrated=plan.calibrated,
-            level=plan.level,
-        )
+        fields = planned_line(judged, self.plan)
         if judged.alarm:
             fields["place"] = extent(judged)
         return fields

@@ -142,9 +142,7 @@ class ScoreConfig(ScoringRequest, TaskConfig):
         begun = Cursor(self.out, {}).begun().get("mode")
         return begun if isinstance(begun, str) else None
 
-    @property
-    def outputs(self) -> dict[str, Path | None]:
-        return {**super().outputs, "--report": self.report}
+    outputs = TaskConfig.outputs
 
     @property
     def latency(self) -> float | None:

@@ -86,6 +86,18 @@ def line(
     return fields
 
 
+def planned_line(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
+    """`line`, as a plan asks for it."""
+    return line(
+        judged,
+        plan.session.tokenizer,
+        per_unit=plan.per_unit,
+        sensitive=plan.sensitive,
+        calibrated=plan.calibrated,
+        level=plan.level,
+    )
+
+
 def reason(rule: str, level: Level, judged: JudgedRow) -> str:
     """Why a row raised an alarm, in some sentences; `rule` is what it is called."""
     name = judged.fired

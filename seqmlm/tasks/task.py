@@ -413,6 +413,16 @@ class Summary:
         return {**self.figures, **{key: getattr(self, key) for key in ("task", "items", "bad", "notes")}}
 
 
+def met(problems: Problems, items: int, quarantine: Path, *, sensitive: bool) -> dict[str, Any]:
+    """What a summary says of what was met on the way, beside so many items that were asked about."""
+    return {
+        **redact_small_counts({"items": items, "bad": problems.bad_count}, sensitive),
+        "notes": redact_small_counts(problems.counts, sensitive),
+        "places": problems.places,
+        "quarantine": quarantine if problems.quarantined and problems.bad_count else None,
+    }
+
+
 def read(
     session: Session,
     config: TaskConfig,
@@ -468,10 +478,7 @@ def run(
         _ask(task, rows, problems, stop, told)
         summary = Summary(
             task=name,
-            **redact_small_counts({"items": rows.asked, "bad": problems.bad_count}, private),
-            notes=redact_small_counts(problems.counts, private),
-            places=problems.places,
-            quarantine=config.quarantine if problems.quarantined and problems.bad_count else None,
+            **met(problems, rows.asked, config.quarantine, sensitive=private),
             stopped=stop.received,
             streamed=rows.streamed,
             seconds=time.monotonic() - began,

@@ -13,7 +13,6 @@ from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import format_of
 from seqmlm.tasks.score_config import ScoringRequest
 from seqmlm.watch import journal
-from seqmlm.watch.grouping import QUIET
 
 ROLLING = "rolling"
 """The calibration of a stream by its newest rows; "fixed" is the model's own."""
@@ -44,8 +43,7 @@ class WatchConfig(ScoringRequest):
         shadow: ALIAS: the version of the model that this alias names judges the same rows beside, and raises
             nothing: each row says in `shadow` whether it would alarm. Scoring takes about twice the time and
             memory.
-        quiet: DURATION: an incident is over when its file raised no alarm for so long, such as 10m. Default:
-            5m.
+        quiet: DURATION: an incident is over when its file raised no alarm for so long, such as 10m.
         webhook: URL: post each incident to this address until it is taken; repeatable. Its token is read from
             SEQMLM_WEBHOOK_TOKEN.
         webhook_format: FORMAT: format of what is posted: plain, alertmanager (its API v2) or otlp (logs as
@@ -66,7 +64,7 @@ class WatchConfig(ScoringRequest):
     ignore: Path | None = None
     calibration: Literal["fixed", "rolling"] = "fixed"
     shadow: str | None = None
-    quiet: str | None = None
+    quiet: str = "5m"
     webhook: tuple[str, ...] = field(default=(), repr=False)
     webhook_format: tuple[str, ...] = ()
     metrics_port: int | None = None
@@ -74,27 +72,13 @@ class WatchConfig(ScoringRequest):
 
     @property
     def latency(self) -> float:
-        """Seconds within which a row follows its line.
-
-        Raises:
-            UsageError: not a duration above 0.
-        """
-        seconds = duration(self.max_latency)
-        if not seconds:
-            raise UsageError(f"--max-latency is a duration such as 1s or 0.5s; got {self.max_latency!r}")
-        return seconds
+        """Seconds within which a row follows its line."""
+        return _seconds(self.max_latency, "--max-latency", "1s or 0.5s")
 
     @property
     def quiet_seconds(self) -> float:
-        """How long nothing may come of an incident that goes on.
-
-        Raises:
-            UsageError: not a duration above 0.
-        """
-        seconds = QUIET if self.quiet is None else duration(self.quiet)
-        if not seconds:
-            raise UsageError(f"quiet is a duration such as 5m or 30s; got {self.quiet!r}")
-        return seconds
+        """How long nothing may come of an incident that goes on."""
+        return _seconds(self.quiet, "quiet", "5m or 30s")
 
     def check(self) -> None:
         self._check_files()
@@ -140,5 +124,15 @@ class WatchConfig(ScoringRequest):
             raise UsageError("--webhook-format is that of --webhook, which is not given")
         if self.webhook and self.rate_option is None:
             raise UsageError("--webhook is told of alarms: say how many are wanted with --fpr, such as 0.001")
-        if self.metrics_port is not None and not 0 <= self.metrics_port < 1 << 16:
-            raise UsageError(f"--metrics-port is a number up to 65535; got {self.metrics_port}")
+
+
+def _seconds(text: str, option: str, such: str) -> float:
+    """A duration above 0.
+
+    Raises:
+        UsageError: it is none.
+    """
+    seconds = duration(text)
+    if not seconds:
+        raise UsageError(f"{option} is a duration such as {such}; got {text!r}")
+    return seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from seqmlm.data.timestamps import duration
 from seqmlm.errors import StateError, UsageError, nearest, printable
 from seqmlm.registry import Registry, resolve
+from seqmlm.watch.grouping import span
 from seqmlm.watch.store import STATES, Incident, Pruned, StreamEntry, Streams
 from seqmlm.workspace import Workspace
 
@@ -27,6 +28,30 @@ def facts(incident: Incident, stream: StreamEntry | None = None) -> dict[str, An
     if stream is not None:
         found |= {"stream_running": stream.running, "stream_judged": stream.judged}
     return found
+
+
+def columns(one: Incident, told: Callable[[datetime], str]) -> dict[str, Any]:
+    """An incident for people, what is not known as None or ""; `told` makes a text of a time."""
+    places = {"first line": (one.first_line, one.first_time), "last line": (one.last_line, one.last_time)}
+    return {
+        "note": one.note,
+        "new": ", ".join(one.new),
+        "template": one.template,
+        "expected": " | ".join(one.expected),
+        **{name: getattr(one, name) for name in ("severity", "host", "service")},
+        **{name: place if at is None else f"{place} ({at})" for name, (place, at) in places.items()},
+        "rows": one.rows,
+        "lines": one.lines,
+        "smallest p": one.p_value,
+        "reason": one.reason,
+        "opened": told(one.opened),
+        "last alarm": told(one.updated),
+    }
+
+
+def where(row: Mapping[str, Any]) -> str:
+    """The file and lines of a row."""
+    return printable(span(Path(str(row["source"])).name, row["line"], row.get("last_line")))
 
 
 def list_incidents(

@@ -15,7 +15,7 @@ from typing import Any
 from seqmlm.errors import StateError
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import Detector, JudgedRow
-from seqmlm.tasks.score_output import Familiar, Tally, line, tells_shares, unit_fields
+from seqmlm.tasks.score_output import Familiar, Tally, planned_line, tells_shares, unit_fields
 from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.tasks.score_shift import Shift, shifted
 from seqmlm.tasks.task import Progress
@@ -166,7 +166,9 @@ class Judging:
         for one, other in zip(judged, beside, strict=True):
             self._counts.take(one, other)
             if one.alarm or not self._config.alarms_only:
-                made.append(self._line(one) | ({} if other is None else {"shadow": other}))
+                told = brief(one, self.plan) if one.alarm else {}
+                told |= {} if other is None else {"shadow": other}
+                made.append(planned_line(one, self.plan) | told)
         if alias_of(self._config, self.plan) is not None:
             made = [{**row, "model": reference(self._config, self.plan)} for row in made]
         if self.rolling is not None:
@@ -174,18 +176,6 @@ class Judging:
             self.rolling.tie(((one.row.score is not None, bool(one.alarm)) for one in judged), alarms)
         self.tell_shift()
         return made
-
-    def _line(self, judged: JudgedRow) -> dict[str, Any]:
-        plan = self.plan
-        own = line(
-            judged,
-            plan.session.tokenizer,
-            per_unit=plan.per_unit,
-            sensitive=plan.sensitive,
-            calibrated=plan.calibrated,
-            level=plan.level,
-        )
-        return {**own, **brief(judged, plan)} if judged.alarm else own
 
     @property
     def shift(self) -> tuple[Shift, str] | None:

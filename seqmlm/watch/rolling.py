@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from seqmlm.anomaly.levels import Level
-from seqmlm.anomaly.values import Bools, Doubles, Longs, Row
+from seqmlm.anomaly.values import Doubles, Longs, Row
 from seqmlm.errors import StateError
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import Detector, JudgedRow, table
@@ -96,7 +96,6 @@ class Rolling:
         self._number = self._moved = 0
         self._held: dict[int, Doubles] = {}
         self._window: list[int] = []
-        self._known: Bools = np.zeros(0, dtype=np.bool_)
         self._fresh: list[int] = []  # numbers that were not committed
         self._rows: dict[int, int] = {}  # of these, alarms to their rows of results
         self._dropped: list[int] = []
@@ -117,27 +116,23 @@ class Rolling:
         """
         if self.fixed:
             self._forget(self._number)
-            yield self._part(scored, 0, len(scored))
+            yield slice(0, len(scored))
             return
         begin = ahead = 0
         for place, own in enumerate(scored):
             if self._number + ahead >= self._moved + self.step:  # a record is judged as a whole
                 if place > begin:
-                    yield self._part(scored, begin, place)
+                    yield slice(begin, place)
                 self._move()
                 begin, ahead = place, 0
             ahead += sum(own)
         if len(scored) > begin:
-            yield self._part(scored, begin, len(scored))
+            yield slice(begin, len(scored))
 
-    def _part(self, scored: Sequence[Sequence[bool]], begin: int, end: int) -> slice:
-        self._known = np.array([one for own in scored[begin:end] for one in own], dtype=np.bool_)
-        return slice(begin, end)
-
-    def take(self, statistics: Statistics, lengths: Longs) -> None:
-        """Take the (M,) statistics of the rows that were just judged."""
+    def take(self, statistics: Statistics, lengths: Longs, scored: Sequence[bool]) -> None:
+        """Take the (M,) statistics of the rows that were just judged, of those that have a score."""
         columns = [lengths, *(statistics[name] for name in self.own.statistics)]
-        for figures in np.stack(columns, axis=1).astype("<f8")[self._known]:
+        for figures in np.stack(columns, axis=1).astype("<f8")[np.array(scored, dtype=np.bool_)]:
             self._number += 1
             self._held[self._number] = figures
             self._fresh.append(self._number)
@@ -274,5 +269,5 @@ class RollingDetector(Detector):
     def judgement(self, rows: Sequence[Row]) -> Judgement:
         statistics, lengths = table(rows, self.level.judges)
         found = self._rolling.fitted.judge(statistics, lengths)
-        self._rolling.take(statistics, lengths)
+        self._rolling.take(statistics, lengths, [row.score is not None for row in rows])
         return found

@@ -29,7 +29,7 @@ from seqmlm.streams.cursor import file_facts
 from seqmlm.tasks.reading import TICK_SHARE, cut
 from seqmlm.tasks.score_output import sentence
 from seqmlm.tasks.score_plan import ScoringPlan
-from seqmlm.tasks.task import NoProgress, Progress, Summary
+from seqmlm.tasks.task import NoProgress, Progress, Summary, met
 from seqmlm.watch.config import ROLLING, UNDECIDED, WatchConfig
 from seqmlm.watch.follower import PATIENCE, Follower, absolute
 from seqmlm.watch.generations import FileState
@@ -229,10 +229,7 @@ class Watching:
         rate = (counts.asked - before) / seconds
         return Summary(
             task="watch",
-            **redact_small_counts({"items": counts.asked, "bad": problems.bad_count}, plan.sensitive),
-            notes=redact_small_counts(problems.counts, plan.sensitive),
-            places=problems.places,
-            quarantine=self.config.quarantine if problems.quarantined and problems.bad_count else None,
+            **met(problems, counts.asked, self.config.quarantine, sensitive=plan.sensitive),
             figures={**found, "mode": str(plan.mode)},
             answer=sentence(self.judging.plan, found, counts.asked, seconds, rate),
             stopped=self.signals.received,

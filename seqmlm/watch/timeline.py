@@ -20,7 +20,7 @@ from seqmlm.errors import number_of, printable
 from seqmlm.reports.drawing import Bar
 from seqmlm.reports.page import Cell, Page
 from seqmlm.tasks.score_shift import FEWEST_TOLD, shifted
-from seqmlm.watch.incidents import facts, shown_rows, since_of, streams_of
+from seqmlm.watch.incidents import columns, facts, shown_rows, since_of, streams_of, where
 from seqmlm.watch.store import Incident, StreamEntry, Streams
 from seqmlm.workspace import Workspace
 
@@ -62,8 +62,7 @@ class Comparison:
         alias: that named the shadow.
         partial: rows that the shadow alone would alarm are not kept; `alone` are those of the whole stream.
         sensitive: of sensitive data.
-        rows, alarms: that both judged, and of them the version that served alarmed.
-        shadow_alarms, common: of them the shadow would alarm, and both do.
+        rows, alarms, shadow_alarms, common: that both judged; of them those that one, the other, both alarm.
         differing: rows that one of them alone alarms, those with the smallest p-values.
     """
 
@@ -410,8 +409,8 @@ class Timeline:
         if warnings := self.warnings():
             page.warnings(warnings)
         if differing := [cells for one in self.comparisons for cells in one.cells()]:
-            columns = ["row", "time in the log", "alarmed by", "p", "p of the shadow", "what it says"]
-            page.table("Rows that versions judge differently", columns, differing)
+            names = ["row", "time in the log", "alarmed by", "p", "p of the shadow", "what it says"]
+            page.table("Rows that versions judge differently", names, differing)
         running = sum(one.standing.running for one in self.streams)
         page.cards(
             {
@@ -427,7 +426,7 @@ class Timeline:
         for one in self.incidents[:DETAILED]:
             page.facts(
                 f"Incident {one.id}",
-                {"what broke": one.title, "state": self._state(one), **_incident_facts(one)},
+                {"what broke": one.title, "state": self._state(one), **columns(one, moment)},
             )
             if rows := self.first_rows[one.id]:
                 page.table(
@@ -463,8 +462,8 @@ class Timeline:
                 expected=float(self.p_counts.sum() / P_BINS),
                 note=f"{self.p_told()}; the level line is what normal rows give",
             )
-        columns = ["rows go to", "follows", "state", "last row judged", "last commit", "rows", "alarms"]
-        page.table("Streams", [*columns, "gaps"], list(map(_stream, self.streams)))
+        names = ["rows go to", "follows", "state", "last row judged", "last commit", "rows", "alarms"]
+        page.table("Streams", [*names, "gaps"], list(map(_stream, self.streams)))
 
     def _draw_incidents(self, page: Page) -> None:
         bars = []
@@ -480,7 +479,7 @@ class Timeline:
         left_out = len(self.incidents) - LANES
         note = "pale: not over" + (f"; {left_out:,} more are in the table" if left_out > 0 else "")
         page.bars("Incidents in time", bars, float(self.edges[0]), float(self.edges[-1]), note=note)
-        known = {one.id: _incident_facts(one) for one in self.incidents}
+        known = {one.id: columns(one, moment) for one in self.incidents}
         told = [name for name in _LISTED if any(of[name] not in (None, "") for of in known.values())]
         rows = [
             [one.id, one.title, self._state(one), *(known[one.id][name] for name in told)]
@@ -556,38 +555,6 @@ def _stream(one: StreamPeriod) -> list[Cell]:
     return [of.output, ", ".join(of.follows), state, *times, one.rows, alarms, one.gaps]
 
 
-def _incident_facts(one: Incident) -> dict[str, Cell]:
-    return {
-        "severity": one.severity,
-        "host": one.host,
-        "service": one.service,
-        "opened": moment(one.opened),
-        "last alarm": moment(one.updated),
-        "rows": one.rows,
-        "lines": one.lines,
-        "smallest p": one.p_value,
-        "first in the log": placed(one.first_line, one.first_time),
-        "last in the log": placed(one.last_line, one.last_time),
-        "new": ", ".join(one.new),
-        "template": one.template,
-        "expected": " | ".join(one.expected),
-        "note": one.note,
-        "reason": one.reason,
-    }
-
-
-def placed(place: str, at: str | None) -> str:
-    """A place, and the time there."""
-    return place if at is None else f"{place} ({at})"
-
-
-def _where(row: Row) -> str:
-    line, last = row["line"], row.get("last_line")
-    return printable(
-        f"{Path(str(row['source'])).name}:{line}" + (f"-{last}" if last not in (None, line) else "")
-    )
-
-
 def _row(row: Row) -> list[Cell]:
     said = "" if row.get("sensitive") else row.get("message") or row.get("reason", "")
-    return [_where(row), row.get("time"), row.get("p_value"), printable(said)]
+    return [where(row), row.get("time"), row.get("p_value"), printable(said)]

@@ -283,7 +283,7 @@ def test_the_command_line_takes_what_the_task_does_and_loads_nothing_where_a_por
         ({"webhook": ("h",)}, "is an address such as"),
         ({"webhook": ("http://h",), "webhook_format": ("xml",)}, "cannot be 'xml'"),
         ({"webhook_format": ("otlp",)}, "--webhook, which is not given"),
-        ({"metrics_port": 70_000}, "up to 65535"),
+        ({"metrics_port": 70_000}, "70000 of 127.0.0.1 cannot be used"),
         ({"metrics_host": "0.0.0.0"}, "--metrics-port, which is not given"),
     ],
 )

@@ -45,7 +45,7 @@ def judged(rolling: Rolling, given: Rows, batch: int = 500, seen: Callable[..., 
             here = slice(begin + part.start, begin + part.stop)
             some = {name: one[here] for name, one in given.items()}
             found.append(rolling.fitted.judge(some, lengths[here]).p_value)
-            rolling.take(some, lengths[here])
+            rolling.take(some, lengths[here], [True] * len(lengths[here]))
             if seen is not None:
                 seen(1 + here.start + np.flatnonzero(found[-1] <= RATE))
     return np.concatenate(found)
@@ -144,7 +144,7 @@ def test_rows_of_each_length_keep_the_rate() -> None:
             here = slice(begin + part.start, begin + part.stop)
             values = {name: one[here] for name, one in given.items()}
             found[here] = rolling.fitted.judge(values, lengths[here]).p_value
-            rolling.take(values, lengths[here])
+            rolling.take(values, lengths[here], [True] * len(lengths[here]))
     assert rolling.fitted.folds[0].level is not None
     for length in (3, 60):
         assert alarms(found[2000:][lengths[2000:] == length]) == pytest.approx(RATE, rel=0.3)
@@ -193,7 +193,7 @@ class Scorer:
                 }
                 known = np.concatenate([np.array(scored) for _, scored in some[part]])
                 found.append(rolling.fitted.judge(given, ones(given)).p_value[known])
-                rolling.take(given, ones(given))
+                rolling.take(given, ones(given), known)
             if dies():
                 rolling = self.start(database)
                 continue
@@ -278,7 +278,7 @@ def test_a_fixed_one_keeps_rows_and_moves_nothing(scorer: Scorer) -> None:
         given = rows(rng, 100)
         assert list(rolling.parts([[True]] * 100)) == [slice(0, 100)]
         assert rolling.fitted is own
-        rolling.take(given, ones(given))
+        rolling.take(given, ones(given), [True] * 100)
         database.commit(rolling.change())
         rolling.committed()
         if batch == 30:
