@@ -11,7 +11,6 @@ and hides later ones that are like it, or less unusual.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,17 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.config import to_dict
 from seqmlm.errors import StateError, UsageError, number_of
-from seqmlm.inference.calibrations import CALIBRATION, Stored, store, stored_calibration
-from seqmlm.inference.model_folder import CARD
+from seqmlm.inference.calibrations import Stored, store, stored_calibration
 from seqmlm.inference.session import Session
-from seqmlm.rows.judge import FEW, Normal
-from seqmlm.streams.cursor import file_facts
+from seqmlm.rows.judge import FEW
 from seqmlm.tasks.calibrate import CalibrateConfig, CalibrateResult
 from seqmlm.tasks.models import register_calibrations
 from seqmlm.watch.incidents import since_of, stream_of
-from seqmlm.watch.rolling import refitted
+from seqmlm.watch.rolling import judged_by, refitted
 from seqmlm.watch.store import RollingState, Streams
 from seqmlm.workspace import Workspace
 
@@ -53,26 +49,6 @@ class CalibrateStreamResult(CalibrateResult):
     faults: int
     false_alarms: int
     unjudged: int
-
-
-def judged_by(session: Session, fitted: Normal, level: str, mode: str) -> dict[str, Any]:
-    """What statistics of rows are of, and which calibration judged (`judge`).
-
-    Only of those where all the rest is the same a calibration can be made: statistics are what p-values are
-    made of.
-    """
-    files = {Path(path).name: digest for path, digest in file_facts(session.model.files).items()}
-    others = {name: digest for name, digest in files.items() if name not in (CALIBRATION, CARD)}
-    card = json.dumps(to_dict(replace(session.card, files={})), sort_keys=True, default=str)
-    return {
-        "files": {**others, CARD: sha256(card.encode()).hexdigest()},
-        "level": level,
-        "mode": mode,
-        "precision": session.precision,
-        "counts": session.counts,
-        "statistics": list(fitted.statistics),
-        "judge": [files.get(CALIBRATION), files.get(CARD)],
-    }
 
 
 def calibrate_stream(

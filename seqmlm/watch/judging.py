@@ -19,9 +19,8 @@ from seqmlm.tasks.score_output import Familiar, Tally, planned_line, tells_share
 from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.tasks.score_shift import Shift, shifted
 from seqmlm.tasks.task import Progress
-from seqmlm.watch.calibration import judged_by
 from seqmlm.watch.config import ROLLING, WatchConfig
-from seqmlm.watch.rolling import Rolling, RollingDetector
+from seqmlm.watch.rolling import Rolling, RollingDetector, judged_by
 from seqmlm.watch.versions import Shadow, alias_of, reference
 
 P_EDGES = (0.001, 0.01, 0.05, *(tenths / 10 for tenths in range(1, 11)))

@@ -20,19 +20,28 @@ were batched, and where a scorer was killed, changes no p-value.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from seqmlm.anomaly.levels import Level
 from seqmlm.anomaly.values import Doubles, Longs, Row
+from seqmlm.config import to_dict
 from seqmlm.errors import StateError
 from seqmlm.inference.batches import Encoded
+from seqmlm.inference.calibrations import CALIBRATION
 from seqmlm.inference.detector import Detector, JudgedRow, table
+from seqmlm.inference.model_folder import CARD
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.rows.judge import FEW, Judgement, Normal, Statistics
+from seqmlm.streams.cursor import file_facts
 from seqmlm.watch.store import Figures, RollingState
 
 _STEPS = 4  # moves while a window of rows passes: each takes up to a second where statistics are many
@@ -60,6 +69,26 @@ def refitted(own: Normal, table: Doubles, *, seed: int) -> Normal:
     """
     statistics = dict(zip(own.statistics, table.T[1:], strict=True))
     return Normal.fit(statistics, table[:, 0].astype(np.int64), seed=seed, fusion=own.fusion)
+
+
+def judged_by(session: Session, fitted: Normal, level: str, mode: str) -> dict[str, Any]:
+    """What statistics of rows are of, and which calibration judged (`judge`).
+
+    Only of those where all the rest is the same a calibration can be made: statistics are what p-values are
+    made of.
+    """
+    files = {Path(path).name: digest for path, digest in file_facts(session.model.files).items()}
+    others = {name: digest for name, digest in files.items() if name not in (CALIBRATION, CARD)}
+    card = json.dumps(to_dict(replace(session.card, files={})), sort_keys=True, default=str)
+    return {
+        "files": {**others, CARD: sha256(card.encode()).hexdigest()},
+        "level": level,
+        "mode": mode,
+        "precision": session.precision,
+        "counts": session.counts,
+        "statistics": list(fitted.statistics),
+        "judge": [files.get(CALIBRATION), files.get(CARD)],
+    }
 
 
 class Rolling:
