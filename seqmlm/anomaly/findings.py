@@ -19,6 +19,7 @@ from seqmlm.anomaly.values import Row, Scored
 PLACE, CONTENT = "seqmlmPlace/v1", "seqmlmContent/v1"
 
 _LEAST = 1e-4
+_EXPECTED = 1.0  # bits: what was more likely than all else is not called unexpected
 
 State = Literal["new", "unchanged", "absent"]
 
@@ -98,16 +99,17 @@ def told(
     Args:
         rule: name of the level.
         p_value: share of normal rows that are at least as unusual; None where that is not known.
-        fired: what the most telling statistic means, and its p-value.
+        fired: what the most telling statistic means, and its p-value; None where none says so by itself.
         beyond: the row is beyond all normal rows, and its p-value extrapolated: no count to be told.
     """
     rate = "" if p_value is None else f": about 1 in {1 / p_value:,.0f} normal ones is as unusual"
     rate = ": no normal one it was calibrated with is as unusual" if beyond else rate
-    why = "" if fired is None else f" Most telling: {fired[0]} (p {small(fired[1])})."
+    why = " No statistic is unusual by itself, all together are." if p_value is not None else ""
+    why = why if fired is None else f" Most telling: {fired[0]} (p {small(fired[1])})."
     bits = scored.surprisal[row.units]
     if row.score is None:
         return f"An unfamiliar {rule}: the model knows nothing of what it holds."
-    if not len(bits):
+    if not len(bits) or bits.max() < _EXPECTED:
         return f"An unusual {rule}{rate}.{why}"
     unit = scored.text(int(row.units[bits.argmax()])).strip() or "the line break"
     return f"An unusual {rule}{rate}.{why} Least expected: {unit!r} ({bits.max():.1f} bits)."

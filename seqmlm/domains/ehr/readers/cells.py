@@ -20,6 +20,7 @@ TEXT_LIMIT = 64  # characters: beyond this a value is prose, and prose may name 
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
+_HL7 = re.compile(r"(\d{8}(?:\d{2}){0,3})(\.\d+)?([+-]\d{4})?")
 _PARTIAL = re.compile(r"(\d{4})(?:-(\d{2}))?")
 _SPACE = re.compile(r"\s+")
 _LAST = 253_402_300_800.0  # the year 10000; the year 1 is _FIRST
@@ -39,7 +40,8 @@ def seconds(cell: Any) -> float:
     Args:
         cell: ISO 8601 text (also a year, or year and month, alone), or a number since 1970 whose unit follows
             from its size: seconds below 1e11, then milliseconds, microseconds, nanoseconds. Eight digits are
-            a date, four a year.
+            a date, four a year; 12 or 14 that are a moment between 1880 and 2200 are one, as HL7 version 2
+            writes them (202103280035, with seconds, parts of them and zone), and no count since 1970.
 
     Raises:
         ValueError: it is none of these; its message may hold the value and is not for showing.
@@ -51,9 +53,27 @@ def seconds(cell: Any) -> float:
     text = cell.strip()
     if _PARTIAL.fullmatch(text):
         return (datetime(int(text[:4]), int(text[5:] or 1), 1) - _EPOCH).total_seconds()
+    if (moment := _moment(text)) is not None:
+        return moment
     if len(text) != 8 and _NUMBER.fullmatch(text):
         return _since(float(text))
     return _counted(datetime.fromisoformat(text))
+
+
+def _moment(text: str) -> float | None:
+    """The time that digits alone write, as HL7 version 2 has it ; None where it is none."""
+    found = _HL7.fullmatch(text)
+    if found is None:
+        return None
+    digits, parts, zone = found.groups("")
+    if len(digits) < 12 and not zone:
+        return None
+    try:
+        clock = digits[8:].ljust(6, "0")
+        moment = datetime.fromisoformat(f"{digits[:8]}T{clock}{parts[:7]}{zone}")
+    except ValueError:
+        return None
+    return _counted(moment) if 1880 <= moment.year < 2200 else None
 
 
 def when(cell: Any) -> float | None:
@@ -267,6 +287,24 @@ def number(cell: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return found if math.isfinite(found) else None
+
+
+_GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")
+_SIGNS = "<>=≤≥~"
+
+
+def amount(cell: str) -> float | None:
+    """The number in a value as laboratories write it; infinite where it is one beyond all that a float holds,
+    None where there is none.
+
+    >>> amount("1,103"), amount("< 2.5"), amount("91 %"), amount("1,4")
+    (1103.0, 2.5, 91.0, None)
+    """
+    text = cell.strip().lstrip(_SIGNS).strip().removesuffix("%").strip()
+    try:
+        return float(text.replace(",", "") if _GROUPED.fullmatch(text) else text)
+    except ValueError:
+        return None
 
 
 def words(cell: Any) -> str:

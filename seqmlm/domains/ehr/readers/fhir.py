@@ -22,6 +22,11 @@ Resource = Mapping[str, Any]
 
 OTHER = "a resource of a type that holds no events"
 RETRACTED = "a resource entered in error, left out"
+NOT_SO = (
+    "a resource of what did not happen (refuted, not done, cancelled, planned, not to be given), left out"
+)
+
+_NOT_SO = {"refuted", "not-done", "cancelled", "planned", "preparation", "draft"}
 
 # Type -> vocabulary, the key of its code, the keys that may hold its time.
 _TYPES: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -128,11 +133,12 @@ class _Reading:
 
     def rows(self, resource: Resource) -> Iterator[Cells]:
         kind = str(resource.get("resourceType"))
-        if _code_of(resource.get("verificationStatus")) == "entered-in-error" or resource.get("status") in (
-            "entered-in-error",
-            "not-done",
-        ):
-            self.problems.note(RETRACTED)
+        states = {_code_of(resource.get("verificationStatus")), str(resource.get("status"))}
+        if "entered-in-error" in states:
+            self.problems.note(RETRACTED, source=self.source, line=self.line)
+            return
+        if states & _NOT_SO or resource.get("doNotPerform") is True:
+            self.problems.note(NOT_SO, source=self.source, line=self.line)
             return
         if kind == "Patient":
             yield from self._patient(resource)
@@ -273,6 +279,7 @@ def _value(resource: Resource) -> tuple[Any, Any, Any]:
 
 
 def _reference(cell: Any) -> str | None:
-    """The id in a reference: of "Patient/1", "urn:uuid:1", "http://server/Patient/1"."""
+    """The id in a reference: "Patient/1", "urn:uuid:1", "http://server/Patient/1", "Patient/1/_history/2"."""
     text = cells.words(cell.get("reference")) if isinstance(cell, dict) else ""
+    text = text.partition("/_history/")[0]
     return text.rpartition("/")[2].rpartition(":")[2] or None

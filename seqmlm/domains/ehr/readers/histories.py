@@ -125,12 +125,15 @@ NO_EVENTS = "a subject without dated events, left out"
 UNSORTED = "an event earlier than the one before it, put in its place"
 DUPLICATE = "a repeated event, taken once"
 FUTURE = "an event later than today, kept"
+PLACEHOLDER = "a date that stands for an unknown one (1900-01-01, 9999-12-31), kept"
 TOO_LATE = "an event later than the option until, left out"
 BEFORE_BIRTH = "an event before the subject's birth, kept"
 NO_NUMBER = "a value that is no number, left out"
+WRITTEN = "a value with a sign (<, >, %) or commas between thousands, read as its number"
 LONG_TEXT = "a value in more than 64 characters, left out"
 
 _DAY = 86_400.0
+_PLACEHOLDERS = (-25_567.0, 2_932_896.0)  # days since 1970
 _time = itemgetter(TIME)
 
 
@@ -272,6 +275,7 @@ class Histories:
             timed = kept
         else:
             note(FUTURE, sum(row[TIME] > self._now for row in timed))
+            note(PLACEHOLDER, sum(row[TIME] // _DAY in _PLACEHOLDERS for row in timed))
         moments = [row[TIME] for row in timed]
         if any(a > b for a, b in pairwise(moments)):
             if self._in_order:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -11,7 +12,7 @@ from typing import Any
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
-from seqmlm.domains.ehr.readers.histories import LONG_TEXT, NO_NUMBER, Cells, Histories, Meanings
+from seqmlm.domains.ehr.readers.histories import LONG_TEXT, NO_NUMBER, WRITTEN, Cells, Histories, Meanings
 from seqmlm.domains.ehr.readers.tables import scan, table_files
 from seqmlm.errors import DataError
 from seqmlm.tokenizers.events_history import BIRTH, DEATH
@@ -284,7 +285,11 @@ def measured(value: Any, text: Any, own: bool, problems: Problems) -> tuple[floa
     if value not in (None, ""):
         found = cells.number(value)
         if found is None:
-            if own or not isinstance(value, str):
+            written = cells.amount(value) if isinstance(value, str) else None
+            if written is not None and math.isfinite(written):
+                found = written
+                problems.note(WRITTEN)
+            elif own or written is not None or not isinstance(value, str):
                 problems.note(NO_NUMBER)
             else:
                 said = said or cells.words(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -20,6 +21,12 @@ from seqmlm.errors import DataError, UsageError
 # Field -> the names its column may have, in lower case, best first.
 Columns = Mapping[str, Sequence[str]]
 
+MARKS = frozenset(("\\N", "NULL", "Null", "null", "NA", "N/A", "n/a", "#N/A", "<NA>", "nan", "NaN", "NAN"))
+"""What databases and statistics programs write into cells that hold nothing."""
+EMPTY = "a cell of NULL, NA, \\N or nan, taken as empty"
+DECIMAL = "a value with a decimal comma, between semicolons"
+
+_COMMA = re.compile(r"[<>=≤≥~\s]*[+-]?\d+,\d+\s*%?\s*")
 _ROWS = 16_384
 _ENDINGS = (".csv", ".tsv", ".parquet")
 
@@ -71,7 +78,8 @@ def scan(
     """Yield (1-based line, or row of a parquet file, and the cells of `columns` in their order).
 
     A cell is text as it stands, or of a parquet file a number (times as seconds since 1970), or None: also
-    for a column that is not there.
+    for a column that is not there. Marks of missing values are empty text. In the column of the field "value"
+    of a CSV file between semicolons, a comma is a decimal point.
 
     Args:
         path: the table.
@@ -83,9 +91,16 @@ def scan(
     """
     source = source_of(path)
     if is_table(source):
-        yield from _scan_arrow(source, problems, columns, needed, option)
+        rows = _scan_arrow(source, problems, columns, needed, option)
     else:
-        yield from _scan_csv(source, problems, columns, needed, delimiter, option)
+        rows = _scan_csv(source, problems, columns, needed, delimiter, option)
+    for line, cells in rows:
+        if MARKS.isdisjoint(cells):
+            yield line, cells
+        else:
+            empty = sum(cell in MARKS for cell in cells)
+            problems.note(EMPTY, empty, source=source, line=line)
+            yield line, tuple("" if cell in MARKS else cell for cell in cells)
 
 
 def described(path: Path, problems: Problems) -> Iterator[tuple[str, str]]:
@@ -150,7 +165,7 @@ def _scan_csv(
     delimiter: str | None,
     option: str,
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    rows = csv_rows(source, problems, delimiter)
+    style, rows = csv_rows(source, problems, delimiter)
     line, names = next(rows, (0, []))
     if not line:
         return
@@ -161,24 +176,31 @@ def _scan_csv(
         return
     if any(names.count(name) > 1 for name in where.values()):
         problems.note("two columns of one name: the first is read", source=source, line=line)
-    width = len(names)
+    width, value = len(names), [names.index(where["value"])] if "value" in where and style == ";" else []
     # The place -1 is that of a None put behind each row.
     pick = itemgetter(*(names.index(where[field]) if field in where else -1 for field in columns))
     for line, fields in rows:
         if len(fields) < width:
             problems.bad(too_few_fields(source, line, width))
             continue
+        for at in value:
+            if _COMMA.fullmatch(fields[at]):
+                fields[at] = fields[at].replace(",", ".")
+                problems.note(DECIMAL, source=source, line=line)
         fields.append(None)  # type: ignore[arg-type]
         yield line, pick(fields)
 
 
-def csv_rows(source: str, problems: Problems, delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line it begins on, fields) of every row that is not blank, the first one too."""
+def csv_rows(
+    source: str, problems: Problems, delimiter: str | None
+) -> tuple[str, Iterator[tuple[int, list[str]]]]:
+    """The delimiter, and (line it begins on, fields) of every row that is not blank, the first one too."""
     numbered = lines(source, problems)
     first = next(numbered, None)
-    if first is not None:
-        style = {"delimiter": delimiter or _delimiter(first[1])}
-        yield from rows_of(chain([first], numbered), source, problems, style, MAX_BYTES)
+    if first is None:
+        return ",", iter(())
+    style = delimiter or _delimiter(first[1])
+    return style, rows_of(chain([first], numbered), source, problems, {"delimiter": style}, MAX_BYTES)
 
 
 def _scan_arrow(

@@ -232,3 +232,41 @@ def test_a_canary_that_should_be_found_is(tmp_path: Path) -> None:
     """The test above looks in the right place: the records themselves do hold it."""
     reader, path, options = canary_tables(tmp_path)[0]
     assert any(CANARY in str(record.raw) for record in reader(path, Problems("skip"), **options))
+
+
+def test_marks_of_missing_values_are_no_values(tmp_path: Path) -> None:
+    rows = ["1,2019-01-02,A,", "NULL,2019-01-02,A,", "2,\\N,A,", "3,2019-01-02,NA,", "4,2019-01-02,A,NaN"]
+    (tmp_path / "a.csv").write_text("\n".join(["patient_id,time,code,value", *rows]) + "\n")
+    problems = Problems("skip")
+    records = list(readers.read_long(tmp_path / "a.csv", problems))
+    assert [record.raw.subject for record in records] == ["1", "4"]
+    assert [event.value for event in records[1].raw.events] == [None]
+    assert problems.counts["a cell of NULL, NA, \\N or nan, taken as empty"] == 4
+    assert problems.counts["no patient in the row"] == problems.counts["no code in the row"] == 1
+    assert problems.places["no code in the row"].endswith("a.csv:5")
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "cell", "value"),
+    [
+        *((",", cell, value) for cell, value in [("<2", 2.0), (">= 500", 500.0), ("91 %", 91.0)]),
+        (",", '"1,103"', 1103.0),
+        (",", '"2,101.5"', 2101.5),
+        (";", "3,4", 3.4),
+        (";", "1,103", 1.103),
+        (";", "<0,5", 0.5),
+        (",", "1e400", None),
+        (",", "positive", None),
+    ],
+)
+def test_numbers_as_laboratories_write_them(
+    delimiter: str, cell: str, value: float | None, tmp_path: Path
+) -> None:
+    row = delimiter.join(["1", "2019-01-02", "LAB//A", cell])
+    (tmp_path / "a.csv").write_text(delimiter.join(["patient_id", "time", "code", "value"]) + f"\n{row}\n")
+    problems = Problems("skip")
+    [record] = readers.read_long(tmp_path / "a.csv", problems)
+    assert record.raw.events[0].value == value
+    counted = set(problems.counts) - {"a subject without date of birth"}
+    assert bool(counted) == (cell != "positive"), counted  # what is words stays words
+    assert record.raw.events[0].text == (cell if cell == "positive" else None)

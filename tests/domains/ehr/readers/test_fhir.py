@@ -124,3 +124,50 @@ def test_fhir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         list(readers.read_fhir(bundle, Problems(), max_bytes=20))
     with pytest.raises(DataError, match=r"a.ndjson:1: field 'id': no patient"):
         list(readers.read_fhir(path, Problems()))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"resourceType": "Condition", "verificationStatus": {"coding": [{"code": "refuted"}]}},
+        {"resourceType": "Procedure", "status": "not-done"},
+        {"resourceType": "Procedure", "status": "preparation"},
+        {"resourceType": "Encounter", "status": "cancelled", "period": {"start": "2015-04-02"}},
+        {"resourceType": "Encounter", "status": "planned", "period": {"start": "2015-04-02"}},
+        {"resourceType": "MedicationRequest", "doNotPerform": True},
+        {"resourceType": "Observation", "status": "cancelled"},
+    ],
+)
+def test_what_did_not_happen_is_no_event(fields: dict[str, Any], tmp_path: Path) -> None:
+    code = {"coding": [{"system": "http://snomed.info/sct", "code": "22298006"}]}
+    where = {"code": code, "medicationCodeableConcept": code, "recordedDate": "2015-01-02"}
+    where |= {
+        "performedDateTime": "2015-01-02",
+        "authoredOn": "2015-01-02",
+        "effectiveDateTime": "2015-01-02",
+    }
+    happened = {"resourceType": "Condition", "code": code, "recordedDate": "2015-01-02"}
+    both = [{"subject": {"reference": "Patient/p1"}, **own} for own in ({**where, **fields}, happened)]
+    (tmp_path / "a.ndjson").write_text("".join(json.dumps(one) + "\n" for one in both))
+    problems = Problems("skip")
+    [record] = readers.read_fhir(tmp_path / "a.ndjson", problems)
+    assert [event.code for event in record.raw.events] == ["CONDITION//22298006"]
+    assert any("what did not happen" in reason for reason in problems.counts)
+
+
+def test_a_reference_may_name_a_version(tmp_path: Path) -> None:
+    code = {"coding": [{"system": "http://snomed.info/sct", "code": "22298006"}]}
+    written = [("", "/_history/1"), ("http://s/", "/_history/2"), ("", "")]
+    rows = [
+        {
+            "resourceType": "Condition",
+            "code": code,
+            "recordedDate": f"2015-01-{day:02}",
+            "subject": {"reference": f"{server}Patient/p{patient}{version}"},
+        }
+        for patient in (1, 2)
+        for day, (server, version) in enumerate(written, 1)
+    ]
+    (tmp_path / "a.ndjson").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    records = list(readers.read_fhir(tmp_path / "a.ndjson", Problems()))
+    assert [(record.raw.subject, len(record.raw.events)) for record in records] == [("p1", 3), ("p2", 3)]

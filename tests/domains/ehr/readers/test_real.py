@@ -12,6 +12,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr import readers
 from seqmlm.domains.ehr.audit import audit
+from seqmlm.domains.ehr.readers.tables import EMPTY
 
 
 def read(reader, path: Path) -> tuple[list[Record], dict[str, int]]:
@@ -46,6 +47,7 @@ def test_synthea_with_all_tables(real_data: Path) -> None:
     assert "(codes of few subjects)" in mixed  # of a filtration rate, with and without body surface
     assert counts == {
         "a repeated event, taken once": 865,
+        EMPTY: 24,  # units
         "a value in more than 64 characters, left out": 35,
         mixed: 10,
     }
