@@ -15,7 +15,8 @@ from typing import Any
 
 from seqmlm.data.files import stem_suffix, whole
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import json_value, torn_text, torn_value
+from seqmlm.data.readers.objects import json_value
+from seqmlm.data.readers.tables import torn_text, torn_value
 from seqmlm.data.rows import read_rows, required
 from seqmlm.errors import DataError, UsageError
 

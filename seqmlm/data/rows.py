@@ -13,7 +13,8 @@ from typing import Any
 from seqmlm.data.files import MAX_BYTES, stem_suffix
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import numbered_rows
-from seqmlm.data.readers.tables import ambiguous, json_rows, table_rows, torn_text, torn_value
+from seqmlm.data.readers.objects import json_rows
+from seqmlm.data.readers.tables import ambiguous, table_rows, torn_text, torn_value
 from seqmlm.errors import DataError, UsageError, nearest
 
 FieldRow = tuple[int, dict[str, Any]]

@@ -402,7 +402,7 @@ class _Table:
             try:
                 return self._arrow.RecordBatch.from_pylist(flat, schema=self.schema)
             except UnicodeEncodeError:
-                return self._arrow.RecordBatch.from_pylist(_encodable(flat), schema=self.schema)
+                return self._arrow.RecordBatch.from_pylist(encodable(flat), schema=self.schema)
         except (self._arrow.ArrowException, OverflowError, TypeError, ValueError):
             raise self._unfit(flat) from None
 
@@ -410,7 +410,7 @@ class _Table:
         """The error for rows of which a value does not fit its column; the value is not told."""
         for field in self.schema:
             try:
-                self._arrow.array(_encodable([row[field.name] for row in flat]), type=field.type)
+                self._arrow.array(encodable([row[field.name] for row in flat]), type=field.type)
             except (self._arrow.ArrowException, OverflowError, TypeError, ValueError):
                 return StateError(
                     f"a value of the column {field.name!r} is no {field.type}, as the table has it: write "
@@ -444,13 +444,13 @@ def unescaped(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
-def _encodable(value: Any) -> Any:
+def encodable(value: Any) -> Any:
     """The value with escapes for half surrogates, which JSON can hold and UTF-8 cannot."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {key: _encodable(one) for key, one in value.items()}
-    return [_encodable(one) for one in value] if isinstance(value, list) else value
+        return {key: encodable(one) for key, one in value.items()}
+    return [encodable(one) for one in value] if isinstance(value, list) else value
 
 
 def unwritable(path: Path | None, error: OSError) -> StateError:

@@ -18,7 +18,8 @@ from seqmlm.data.files import MAX_BYTES, expand, is_reference
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import by_split, is_table, numbered_rows
-from seqmlm.data.readers.tables import json_object, names_of, table_rows
+from seqmlm.data.readers.objects import json_object
+from seqmlm.data.readers.tables import names_of, table_rows
 from seqmlm.domains.base import Domain, Format
 from seqmlm.engine.heads import Kind
 from seqmlm.errors import DataError

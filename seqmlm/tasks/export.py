@@ -21,6 +21,7 @@ from seqmlm.data.splits import PARTS
 from seqmlm.domains.base import Domain
 from seqmlm.errors import DataError, UsageError
 from seqmlm.streams.outputs import new_folder
+from seqmlm.streams.sinks import encodable
 from seqmlm.tasks.config import resolve_config
 from seqmlm.tasks.corpus import CorpusReader, load_or_train
 from seqmlm.tasks.launch import complete
@@ -178,10 +179,10 @@ def _rows(domain: Domain, tokenizer: Tokenizer, records: list[Record]) -> Iterat
     encodings = tokenizer.encode_batch([record.raw for record in records])
     for record, encoding in zip(records, encodings, strict=True):
         yield {
-            "id": record.id,
+            "id": encodable(record.id),  # names of files may hold bytes that are no text
             **domain.row(record),
-            "document": record.document,
-            "source": Path(record.source).name,  # the folder is nobody else's business
+            "document": encodable(record.document),
+            "source": encodable(Path(record.source).name),  # the folder is nobody else's business
             "line": record.line,
             "input_ids": encoding.ids,
             "groups": encoding.groups,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,15 @@ def test_bad_records_are_counted_and_nothing_half_written_stays(workspace: Path)
     assert done.problems == {"'1' is not in the protein alphabet": 1, "a FASTA record without a sequence": 1}
     with pytest.raises(StateError, match="is there already"):
         export(ExportConfig(domain="protein", out=out, paths=(str(file),)))
+
+
+def test_names_that_are_no_text_are_written_with_escapes(workspace: Path) -> None:
+    import datasets
+
+    folder = Path(os.fsdecode(os.fsencode(workspace) + b"/caf\xe9"))
+    folder.mkdir()
+    for number in range(20):
+        (folder / os.fsdecode(b"f\xe9%d.py" % number)).write_text(f"def f{number}(x):\n    return x\n")
+    export(ExportConfig(domain="code", out=workspace / "out", paths=(str(folder),)))
+    parts = datasets.load_from_disk(str(workspace / "out")).values()
+    assert {row["id"][:2] for rows in parts for row in rows} == {"f\\"}

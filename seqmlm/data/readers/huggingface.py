@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 
 from seqmlm.data.files import MAX_BYTES, REFERENCE, expand, is_reference, require_file, too_long
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import Made, json_value, missing, names_of, record_from, whole
+from seqmlm.data.readers.objects import json_value
+from seqmlm.data.readers.tables import Made, missing, names_of, record_from, whole
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, UsageError
 from seqmlm.parsing import parse_yaml, read_bounded

@@ -12,6 +12,7 @@ from typing import Any, cast
 from seqmlm.data.files import MAX_BYTES, source_of
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
+from seqmlm.data.readers.objects import json_rows
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 
@@ -118,66 +119,7 @@ def _given_id(row: Mapping[str, Any]) -> str | None:
     return None if not given or given.isspace() or torn(given) else given
 
 
-# JSON lines: one object a line, the sequence in one of its fields.
-
-
-def json_value(text: str | bytes, source: str, line: int, remedy: str) -> Any:
-    """The value of a JSON text; every reader of JSON parses with this.
-
-    Numbers may be infinite or not a number: who calculates with one looks.
-
-    Args:
-        text: the whole text, or bytes in UTF-8.
-        source, remedy: for messages.
-        line: where the text begins.
-
-    Raises:
-        DataError: not JSON, not UTF-8, nested deeper than about 1,000, or with a whole number of more than
-            4,300 digits.
-    """
-    try:
-        # json.loads would take bytes in UTF-16 too, and let half characters pass.
-        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
-    except RecursionError:
-        reason = "JSON that is nested too deeply"
-    except json.JSONDecodeError as error:
-        reason, line = "not JSON", line + error.lineno - 1
-    except ValueError as error:
-        digits = "digits" in str(error)
-        reason = "JSON with a number of thousands of digits" if digits else "bytes that are not UTF-8"
-    raise DataError(reason, source=source, line=line, remedy=remedy)
-
-
-def json_object(text: str) -> dict[str, Any] | None:
-    """The JSON object that a text is; None for any other text, one that `json_value` refuses too."""
-    try:
-        value = json_value(text, "", 1, "")
-    except DataError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def no_object(source: str, line: int) -> DataError:
-    """The error for a line that is no JSON object."""
-    return DataError(
-        "not a JSON object",
-        source=source,
-        line=line,
-        remedy="write one object a line, or name the format the file really has",
-    )
-
-
-def json_rows(
-    source: str, problems: Problems, *, max_bytes: int = MAX_BYTES, encoding: str | None = None
-) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """(line, text, object) of each line that is a JSON object; `problems` receives others but blank ones."""
-    for number, text in lines(source, problems, max_bytes=max_bytes, encoding=encoding):
-        if not text or text.isspace():
-            continue
-        if (row := json_object(text)) is None:
-            problems.bad(no_object(source, number), text)
-        else:
-            yield number, text, row
+# JSON: the sequence in one of the fields of an object.
 
 
 def read_jsonl(
@@ -191,17 +133,17 @@ def read_jsonl(
     encoding: str = "utf-8",
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
-    """Read a file of JSON objects, one a line (also .gz, .zst, "-"); blank lines are passed over.
+    """Read a file of JSON objects, one a line, or an array of them (also .gz, .zst, "-").
 
     Args:
         path: the file.
-        problems: receives lines that are not a JSON object, and objects without text in the field.
+        problems: receives what is not a JSON object, and objects without text in the field.
         field: key of the sequence.
         id_field: key of the record's id; None takes "id" where it holds text or a number, else the line.
         document_field: key of what the record belongs to.
         keep: further keys that go into `meta`, where present (as an option: names between commas).
         encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
-        max_bytes: longest line.
+        max_bytes: longest line, or object.
     """
     source, keep = source_of(path), names_of(keep)
     for number, text, row in json_rows(source, problems, max_bytes=max_bytes, encoding=str(encoding)):

@@ -10,23 +10,24 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from seqmlm.data.duplicates import NearDuplicates
-from seqmlm.data.files import MAX_BYTES, source_of, too_long, whole
-from seqmlm.data.lines import lines
+from seqmlm.data.files import MAX_BYTES, source_of, whole
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
-from seqmlm.data.readers.tables import json_value, missing, no_object, record_from, torn, torn_text
+from seqmlm.data.readers.objects import json_rows, json_value
+from seqmlm.data.readers.tables import missing, record_from, torn, torn_text
 from seqmlm.data.record import Record
 from seqmlm.domains.code.source import broken_line, package_of_file, unwritten
 from seqmlm.errors import DataError
 from seqmlm.parsing import word_list
 from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
 
-_MAGIC = ("%", "!", "?")
+_COMMENTED = "an IPython line, kept as a comment"
+_MAGIC = re.compile(r"\s*(?:[%!?]|[\w., *]+=\s*[!%]|[\w.*]+\?\??\s*$)")
+_OF_PYTHON = [[name] for name in ("time", "timeit", "capture", "prun", "memit", "python", "python3")]
 
 
 def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
@@ -112,24 +113,24 @@ def _language(notebook: Mapping[str, Any]) -> str:
 
 
 def _without_magic(text: str, problems: Problems) -> str:
-    if text.lstrip().startswith("%%"):
-        problems.note("a notebook cell in another language, kept as comments")
-        return "\n".join("# " + line for line in text.split("\n"))
+    """A cell with what is IPython's, and no Python, as comments; one that is Python throughout as it is."""
+    first, line_end, rest = text.lstrip().partition("\n")
+    if first.startswith("%%"):
+        if first[2:].split(maxsplit=1)[:1] not in _OF_PYTHON:
+            problems.note("a notebook cell in another language, kept as comments")
+            return "\n".join("# " + line for line in text.split("\n"))
+        problems.note(_COMMENTED)
+        return f"# {first}{line_end}{_without_magic(rest, problems)}"
+    if broken_line(SourceText(text, "python")) is None:
+        return text  # signs that begin a line stand in a text there
     lines = text.split("\n")
-    changed = ["# " + line if line.lstrip().startswith(_MAGIC) else line for line in lines]
-    problems.note(
-        "an IPython line, kept as a comment", sum(a != b for a, b in zip(lines, changed, strict=True))
-    )
+    changed = ["# " + line if _MAGIC.match(line) else line for line in lines]
+    problems.note(_COMMENTED, sum(a != b for a, b in zip(lines, changed, strict=True)))
     return "\n".join(changed)
 
 
 # Code in JSON
 
-_OBJECTS = "write one object a line, or an array of them, or name the format the file really has"
-_GAP = re.compile(r"[,\s]*")
-_ITEM = re.compile(r"\n[^\S\n]*(?=\{)")  # begins once in a run of blank lines, which may be very long
-_LONGEST_WORD = 16  # characters: -Infinity, \ud83d\ude00
-_FILL = 1 << 16
 _FIELDS = word_list("code func original_string whole_func_string content code_tokens pl_tokens text")
 _IDS = ("idx", "id", "func_name", "name")
 _DOCUMENTS = ("repo", "repo_name", "repository_name", "nwo")
@@ -203,97 +204,5 @@ def _text(row: Mapping[str, Any]) -> str:
 def _objects(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """(line it begins on, object) of every object of the file, or row of the table."""
     if is_table(source):
-        yield from numbered_rows(source, problems)
-        return
-    numbered = lines(source, problems, max_bytes=max_bytes)
-    first = next(((number, text) for number, text in numbered if text and not text.isspace()), None)
-    if first is None:
-        return
-    if first[1].lstrip().startswith("["):
-        found = _of_array(first, numbered, source, max_bytes, problems)
-    else:
-        found = _of_lines(chain([first], numbered), source, problems)
-    for number, row in found:
-        if isinstance(row, dict):
-            yield number, row
-        else:
-            problems.bad(no_object(source, number), json.dumps(row))
-
-
-def _of_lines(
-    numbered: Iterator[tuple[int, str]], source: str, problems: Problems
-) -> Iterator[tuple[int, Any]]:
-    for number, text in numbered:
-        if text and not text.isspace():
-            try:
-                yield number, json_value(text, source, number, _OBJECTS)
-            except DataError as error:
-                problems.bad(error, text)
-
-
-def _is_broken(error: Exception, text: str) -> bool:
-    """Whether an item is no JSON however it goes on: the fault is not where the text ends."""
-    if not isinstance(error, json.JSONDecodeError):
-        return True
-    return not error.msg.startswith("Unterminated string") and error.pos < len(text) - _LONGEST_WORD
-
-
-def _between(text: str, at: int) -> int:
-    """Where the next item begins: behind commas and white space."""
-    found = _GAP.match(text, at)
-    return at if found is None else found.end()
-
-
-def _of_array(
-    first: tuple[int, str],
-    numbered: Iterator[tuple[int, str]],
-    source: str,
-    max_bytes: int,
-    problems: Problems,
-) -> Iterator[tuple[int, Any]]:
-    """The items of an array, one in memory at a time.
-
-    Items are decoded from a buffer that is filled up when its first item has no end yet, by as much again as
-    it holds, so that a large item costs no more attempts than its size doubles. Behind an item that is no
-    JSON, reading goes on at the next line that begins with `{`.
-    """
-    decode = json.JSONDecoder().raw_decode
-    begins, held = first[0], [first[1].lstrip()[1:]]
-    while True:
-        rest, at = "\n".join(held), 0
-        while True:
-            skipped = _between(rest, at)
-            begins += rest.count("\n", at, skipped)
-            at = skipped
-            if rest[at : at + 1] in ("", "]"):
-                break
-            try:
-                value, end = decode(rest, at)
-            except (ValueError, RecursionError) as error:
-                item = _ITEM.search(rest, at) if _is_broken(error, rest) else None
-                if item is None:
-                    break
-                problems.bad(no_object(source, begins), rest[at : at + 1000])
-                begins += rest.count("\n", at, item.end())
-                at = item.end()
-                continue
-            yield begins, value
-            begins += rest.count("\n", at, end)
-            at = end
-        if rest[at : at + 1] == "]":
-            return
-        held, size = [rest[at:]], len(rest) - at
-        enough = size + max(size, _FILL)
-        if size > max_bytes:
-            problems.bad(too_long(source, begins, max_bytes, "object"))
-            return
-        while size < enough:
-            following = next(numbered, None)
-            if following is None:
-                break
-            held.append(following[1])
-            size += len(following[1]) + 1
-        if len(held) == 1:
-            if rest[at:].strip(", \t\r\n"):
-                problems.bad(no_object(source, begins), rest[at : at + 1000])
-            return
+        return numbered_rows(source, problems)
+    return ((number, row) for number, _, row in json_rows(source, problems, max_bytes=max_bytes))

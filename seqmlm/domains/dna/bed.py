@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,11 +141,12 @@ def indexed(genome: str, option: str = "--option genome=FILE") -> Iterator[Any]:
     try:
         fasta = pyfaidx.Fasta(str(_indexable(path)), as_raw=True, rebuild=True)
     except Exception as error:  # pyfaidx and bgzf raise whatever they meet
-        raise DataError(
-            f"the genome cannot be indexed ({type(error).__name__})",
-            source=genome,
-            remedy="it must be FASTA with lines of equal length, plain or packed by bgzip (gzip does not do)",
-        ) from None
+        reason = f"the genome cannot be indexed ({type(error).__name__})"
+        remedy = "it must be FASTA with lines of equal length, plain or packed by bgzip (gzip does not do)"
+        if twice := re.search('Duplicate key "(.*)"', str(error)):
+            reason = f"two contigs of the genome are called {twice[1][:60]}"
+            remedy = "leave one out, or name them apart: nobody knows which one is meant"
+        raise DataError(reason, source=genome, remedy=remedy) from None
     with fasta:
         yield fasta
 

@@ -17,6 +17,7 @@ from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from Bio.Data.IUPACData import ambiguous_dna_values
 
 from seqmlm.data.files import stem_suffix
 from seqmlm.data.lines import lines
@@ -33,6 +34,8 @@ WINDOW = 512
 
 FLANK = 16
 """Bases at each side of a variant that its PLL-delta counts: effects fade with them, the cost does not."""
+
+CODED = "a place where the reference has a code for several bases: taken as the allele's"
 
 FIRST_ROWS = 1000
 """Alleles by which it is told whether a file is of another genome."""
@@ -195,7 +198,7 @@ class _Placed:
                 f"reference ({theirs}): it is likely another assembly, or a part of one"
             )
             raise DataError(reason, source=self._table.path, remedy=remedy)
-        wrong = sum(self._at(name, one.pos, len(one.ref)) != one.ref.upper() for one, name in known)
+        wrong = sum(not _fits(one.ref, self._at(name, one.pos, len(one.ref))) for one, name in known)
         if wrong >= LEAST_WRONG and wrong > MOST_WRONG * len(known):
             reason = (
                 f"{wrong:,} of the first {len(known):,} reference alleles are not what the reference has "
@@ -218,7 +221,7 @@ class _Placed:
         if not 1 <= one.pos <= one.pos + len(one.ref) - 1 <= size:
             raise ValueError(f"position {one.pos} is outside {contig}, which has {size:,} bases")
         ref, alt = one.ref.upper(), one.alt.upper()
-        if (there := self._at(contig, one.pos, len(ref))) != ref:
+        if not _fits(ref, there := self._at(contig, one.pos, len(ref))):
             raise ValueError(f"the reference has {_short(there)} at {contig}:{one.pos}, not {_short(ref)}")
         if one.alt == "." or not _BASES.fullmatch(alt):
             self._problems.note("an allele that is no sequence (*, <DEL>, a breakend, or none): not scored")
@@ -234,6 +237,10 @@ class _Placed:
         start = max(0, min(begin - (width - (end - begin)) // 2, size - width))
         letters = _bases(str(self._genome[contig][start : start + width]))
         offset = one.pos - 1 - start
+        if there != ref:
+            self._problems.note(CODED, source=self._table.path, line=one.line)
+            if offset >= 0:
+                letters = (letters[:offset] + ref + letters[offset + len(ref) :])[: len(letters)]
         fields = {**one.fields, **dict(zip(COLUMNS, (one.chrom, one.pos, one.ref, one.alt), strict=True))}
         return Variant(
             name=f"{one.chrom}:{one.pos}{_short(one.ref)}>{_short(one.alt)}",
@@ -249,6 +256,19 @@ class _Placed:
     def _at(self, contig: str, pos: int, count: int) -> str:
         """What the reference has there, in capitals."""
         return str(self._genome[contig][max(0, pos - 1) : max(0, pos - 1 + count)]).upper()
+
+
+def _fits(ref: str, there: str) -> bool:
+    """Whether a reference allele is what the reference has, of whose codes for several bases a caller names
+    one (VCF 4.3, section 1.6.1.4) or N; of N, which says nothing, none.
+
+    >>> _fits("AC", "RC"), _fits("N", "R"), _fits("T", "R"), _fits("A", "N")
+    (True, True, False, False)
+    """
+    return len(ref) == len(there) and all(
+        base == code or (code not in "ACGTN" and base in "N" + ambiguous_dna_values.get(code, ""))
+        for base, code in zip(ref.upper(), there, strict=True)
+    )
 
 
 def _bases(letters: str) -> str:

@@ -31,7 +31,7 @@ class TextDomain(Domain):
     structure: ClassVar[str] = "TreeDecoder"
     formats: ClassVar[Mapping[str, Format]] = {
         "txt": Format(read=read_txt, suffixes=(".txt", ".text")),
-        "jsonl": Format(read=read_jsonl, suffixes=(".jsonl", ".ndjson")),
+        "jsonl": Format(read=read_jsonl, suffixes=(".jsonl", ".ndjson", ".json")),
         "csv": Format(read=read_csv, suffixes=(".csv",)),
         "tsv": Format(read=read_tsv, suffixes=(".tsv",)),
         "parquet": Format(read=read_parquet, suffixes=(".parquet",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -50,3 +51,16 @@ def test_a_missing_field_lists_those_there_are(tmp_path: Path) -> None:
         list(read_jsonl(path, Problems()))
     with pytest.raises(DataError, match="field 'id'"):
         list(read_jsonl(path, Problems(), field="sentence", id_field="id"))
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_an_array_is_read_as_lines_are(indent: int | None, tmp_path: Path) -> None:
+    rows = [{"text": "one", "label": 0}, {"text": None}, {"text": "[two]"}]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([*rows, 7], indent=indent))
+    problems = Problems("skip")
+    found = list(read_jsonl(path, problems))
+    assert [record.raw for record in found] == ["one", "[two]"]
+    assert problems.counts == {"no text in the field": 1, "not a JSON object": 1}
+    lines = path.read_text().splitlines()
+    assert all(record.raw in lines[record.line - 1 + bool(indent)] for record in found)

@@ -169,6 +169,23 @@ def test_a_notebook_is_its_code(tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        ("%%time\nz = f(2)", "# %%time\nz = f(2)"),
+        ("%%timeit -n 3 x = 1\nf(x)\n!ls", "# %%timeit -n 3 x = 1\nf(x)\n# !ls"),
+        ("y = !ls\nos.path?\nz = %pwd\nf??\ng = 1", "# y = !ls\n# os.path?\n# z = %pwd\n# f??\ng = 1"),
+        ('s = """\n%d\nwhy?\n! no\n"""', 's = """\n%d\nwhy?\n! no\n"""'),  # it is Python as it is
+        ("%%cython\ncdef int a", "# %%cython\n# cdef int a"),
+    ],
+)
+def test_what_is_of_ipython_costs_no_python(cell, expected, tmp_path):
+    path = written(tmp_path, {"n.ipynb": notebook(("code", cell))}) / "n.ipynb"
+    [record] = read_notebook(path, Problems())
+    assert record.raw == expected + "\n"
+    assert "unparsed_line" not in record.meta
+
+
 def test_old_empty_and_broken_notebooks(tmp_path):
     old = {"worksheets": [{"cells": [{"cell_type": "code", "input": "y = 2"}]}], "metadata": {}}
     files = {"old.ipynb": json.dumps(old), "r.ipynb": notebook(("code", "x <- 1"), language="R")}
@@ -221,8 +238,7 @@ def test_json_fields_tokens_and_copies(tmp_path):
         "a near duplicate, skipped": 1,
         "no field of this name": 1,
         "no text in the field": 1,
-        "not a JSON object": 1,
-        "not JSON": 1,
+        "not a JSON object": 2,
     }
     assert [r.raw for r in read_code_json(path, Problems("skip"), field="other")] == ["a b c d e f g h"]
 

@@ -248,6 +248,26 @@ def test_bad_rows_name_their_line(tmp_path: Path, reference: Path, bad: str, tol
     assert ([one.line for one in found], problems.bad_count) == ([5, 7], 1)
 
 
+def test_a_code_for_several_bases_is_each_of_them(tmp_path: Path):
+    reference = tmp_path / "genome.fa"
+    reference.write_text(f">chr1\n{CHR1[:99]}R{CHR1[100:149]}N{CHR1[150:]}\n")
+    rows = [row(100, "T", ref="A"), row(100, "T", ref="G"), row(100, "T", ref="N")]
+    found, problems = read(vcf(tmp_path, *rows, name="calls.vcf"), reference)
+    assert [one.wildtype[20] for one in found] == ["A", "G", "N"]
+    assert [one.scored for one in found] == [True, True, False]
+    assert problems.counts["a place where the reference has a code for several bases: taken as the allele's"]
+    for wrong, told in ((row(100, "A", ref="T"), "has R at"), (row(150, "A", ref="C"), "has N at")):
+        with pytest.raises(DataError, match=told):
+            read(vcf(tmp_path, wrong), reference)
+
+
+def test_contigs_of_one_name_are_refused(tmp_path: Path):
+    reference = tmp_path / "genome.fa"
+    reference.write_text(">chr1\nACGT\n>chr2\nACGT\n>chr1\nACGG\n")
+    with pytest.raises(DataError, match=r"genome\.fa: two contigs of the genome are called chr1"):
+        read(vcf(tmp_path, row(1)), reference)
+
+
 def test_another_genome(tmp_path: Path, reference: Path):
     wrong = [row(pos, ref=other(CHR1[pos - 1])) for pos in range(50, 56)]
     right = [row(pos) for pos in range(100, 200)]

@@ -10,7 +10,7 @@ from seqmlm.data.files import COMPRESSED, MAX_BYTES, source_of
 from seqmlm.data.lines import TextBlocks, lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import whole_file
-from seqmlm.data.readers.tables import json_object
+from seqmlm.data.readers.objects import json_object
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
 from seqmlm.domains.ehr.readers.histories import Cells, Histories, Meanings

@@ -12,14 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import (
-    Feed,
-    json_object,
-    missing,
-    no_object,
-    rows_and_pauses,
-    too_few_fields,
-)
+from seqmlm.data.readers.objects import json_object, no_object
+from seqmlm.data.readers.tables import Feed, missing, rows_and_pauses, too_few_fields
 from seqmlm.data.timestamps import NAN, Clock, epoch
 from seqmlm.domains.logs.readers.events import Event, Events, Lines, batched
 from seqmlm.domains.logs.readers.origins import NOTHING, Origin, reading

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from seqmlm.data.files import COMPRESSED, memory_of
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import json_object
+from seqmlm.data.readers.objects import json_object
 from seqmlm.data.record import Record
 from seqmlm.data.splits import hash64
 from seqmlm.data.timestamps import Clock

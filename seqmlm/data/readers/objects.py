@@ -1,0 +1,164 @@
+"""JSON objects: one a line, or the items of an array, one in memory at a time."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from seqmlm.data.files import MAX_BYTES, too_long
+from seqmlm.data.lines import lines
+from seqmlm.data.problems import Problems
+from seqmlm.errors import DataError
+
+_GAP = re.compile(r"[,\s]*")
+_ITEM = re.compile(r"\n[^\S\n]*(?=\{)")  # begins once in a run of blank lines, which may be very long
+_LONGEST_WORD = 16  # characters: -Infinity, \ud83d\ude00
+_FILL = 1 << 16
+
+
+def json_value(text: str | bytes, source: str, line: int, remedy: str) -> Any:
+    """The value of a JSON text; every reader of JSON parses with this.
+
+    Numbers may be infinite or not a number: who calculates with one looks.
+
+    Args:
+        text: the whole text, or bytes in UTF-8.
+        source, remedy: for messages.
+        line: where the text begins.
+
+    Raises:
+        DataError: not JSON, not UTF-8, nested deeper than about 1,000, or with a whole number of more than
+            4,300 digits.
+    """
+    try:
+        # json.loads would take bytes in UTF-16 too, and let half characters pass.
+        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
+    except RecursionError:
+        reason = "JSON that is nested too deeply"
+    except json.JSONDecodeError as error:
+        reason, line = "not JSON", line + error.lineno - 1
+    except ValueError as error:
+        digits = "digits" in str(error)
+        reason = "JSON with a number of thousands of digits" if digits else "bytes that are not UTF-8"
+    raise DataError(reason, source=source, line=line, remedy=remedy)
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """The JSON object that a text is; None for any other text, one that `json_value` refuses too."""
+    try:
+        value = json_value(text, "", 1, "")
+    except DataError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def no_object(source: str, line: int) -> DataError:
+    """The error for a line that is no JSON object."""
+    return DataError(
+        "not a JSON object",
+        source=source,
+        line=line,
+        remedy="write one object a line, or an array of them, or name the format the file really has",
+    )
+
+
+def json_rows(
+    source: str, problems: Problems, *, max_bytes: int = MAX_BYTES, encoding: str | None = None
+) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """(line it begins on, text, object) of each line, or item of an array, that is a JSON object.
+
+    Args:
+        source: the file.
+        problems: receives others; blank lines are passed over.
+        max_bytes: longest line, or object.
+        encoding: of the file; None for UTF-8.
+    """
+    numbered = lines(source, problems, max_bytes=max_bytes, encoding=encoding)
+    filled = ((number, text) for number, text in numbered if text and not text.isspace())
+    first = next(filled, None)
+    if first is None:
+        return
+    if first[1].lstrip().startswith("["):
+        for number, value in _of_array(first, numbered, source, max_bytes, problems):
+            text = json.dumps(value, ensure_ascii=False)
+            if isinstance(value, dict):
+                yield number, text, value
+            else:
+                problems.bad(no_object(source, number), text)
+        return
+    for number, text in chain([first], filled):
+        if (row := json_object(text)) is None:
+            problems.bad(no_object(source, number), text)
+        else:
+            yield number, text, row
+
+
+def _is_broken(error: Exception, text: str) -> bool:
+    """Whether an item is no JSON however it goes on: the fault is not where the text ends."""
+    if not isinstance(error, json.JSONDecodeError):
+        return True
+    return not error.msg.startswith("Unterminated string") and error.pos < len(text) - _LONGEST_WORD
+
+
+def _between(text: str, at: int) -> int:
+    """Where the next item begins: behind commas and white space."""
+    found = _GAP.match(text, at)
+    return at if found is None else found.end()
+
+
+def _of_array(
+    first: tuple[int, str],
+    numbered: Iterator[tuple[int, str]],
+    source: str,
+    max_bytes: int,
+    problems: Problems,
+) -> Iterator[tuple[int, Any]]:
+    """The items of an array, one in memory at a time.
+
+    Items are decoded from a buffer that is filled up when its first item has no end yet, by as much again as
+    it holds, so that a large item costs no more attempts than its size doubles. Behind an item that is no
+    JSON, reading goes on at the next line that begins with `{`.
+    """
+    decode = json.JSONDecoder().raw_decode
+    begins, held = first[0], [first[1].lstrip()[1:]]
+    while True:
+        rest, at = "\n".join(held), 0
+        while True:
+            skipped = _between(rest, at)
+            begins += rest.count("\n", at, skipped)
+            at = skipped
+            if rest[at : at + 1] in ("", "]"):
+                break
+            try:
+                value, end = decode(rest, at)
+            except (ValueError, RecursionError) as error:
+                item = _ITEM.search(rest, at) if _is_broken(error, rest) else None
+                if item is None:
+                    break
+                problems.bad(no_object(source, begins), rest[at : at + 1000])
+                begins += rest.count("\n", at, item.end())
+                at = item.end()
+                continue
+            yield begins, value
+            begins += rest.count("\n", at, end)
+            at = end
+        if rest[at : at + 1] == "]":
+            return
+        held, size = [rest[at:]], len(rest) - at
+        enough = size + max(size, _FILL)
+        if size > max_bytes:
+            problems.bad(too_long(source, begins, max_bytes, "object"))
+            return
+        while size < enough:
+            following = next(numbered, None)
+            if following is None:
+                break
+            held.append(following[1])
+            size += len(following[1]) + 1
+        if len(held) == 1:
+            if rest[at:].strip(", \t\r\n"):
+                problems.bad(no_object(source, begins), rest[at : at + 1000])
+            return
