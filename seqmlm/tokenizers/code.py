@@ -139,6 +139,10 @@ class CodeTokenizer(BpeTokenizer):
         return self.surface(token)  # any run of letters may be a name
 
     @classmethod
+    def _around_mask(cls, content: dict[str, Any], *, plain: bool) -> None:
+        """White space is code: none belongs to a mask, and none is added."""
+
+    @classmethod
     def _post_processor(cls) -> Any:
         # Without the trimming of byte-level BPE: spans here include the space in front, see `_encoding`.
         return super(BpeTokenizer, cls)._post_processor()

@@ -234,16 +234,32 @@ class SubwordTokenizer(BackendTokenizer):
     @classmethod
     def load(cls, directory: Path) -> Self:
         card = read_card(directory, expected=cls.name)
-        return cls(read_backend(directory), **card["options"])
+        content = json.loads(read_backend(directory).to_str())
+        cls._around_mask(content, plain=False)
+        return cls(tokenizers.Tokenizer.from_str(json.dumps(content)), **card["options"])
 
     def hf(self) -> PreTrainedTokenizerFast:
         from transformers import PreTrainedTokenizerFast
 
         names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+        content = json.loads(self._backend.to_str())
+        self._around_mask(content, plain=True)
         return PreTrainedTokenizerFast(
-            tokenizer_object=tokenizers.Tokenizer.from_str(self._backend.to_str()),
+            tokenizer_object=tokenizers.Tokenizer.from_str(json.dumps(content)),
             **dict(zip(names, SPECIAL, strict=True)),
         )
+
+    @classmethod
+    def _around_mask(cls, content: dict[str, Any], *, plain: bool) -> None:
+        """Change the file of a tokenizer to what plain transformers must be told, where text with masks is to
+        be divided as it is without, or back: the space in front of a mask belongs to it, and no text behind
+        one gets a space that it does not have.
+
+        Of text that begins with white space, plain transformers take the first space for the one that is
+        added.
+        """
+        for token in content["added_tokens"]:
+            token["lstrip"] = plain and token["content"] == "[MASK]"
 
     def _content(self) -> Any:
         return backend_content(self._backend)
@@ -281,6 +297,9 @@ class SubwordTokenizer(BackendTokenizer):
         )
 
 
+_FIRST_SPACE = {"type": "Metaspace", "replacement": " ", "prepend_scheme": "first", "split": False}
+
+
 class BpeTokenizer(SubwordTokenizer):
     """Byte-level byte-pair encoding (Sennrich et al. 2016; bytes as in GPT-2 and RoBERTa).
 
@@ -303,6 +322,18 @@ class BpeTokenizer(SubwordTokenizer):
     def _pre_tokenizer(cls) -> Any:
         bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(_WORD), behavior="isolated"), bytes_of])
+
+    @classmethod
+    def _around_mask(cls, content: dict[str, Any], *, plain: bool) -> None:
+        super()._around_mask(content, plain=plain)
+        lowercase = "Lowercase" in json.dumps(content["normalizer"])
+        steps = content["pre_tokenizer"]["pretokenizers"]
+        if plain:
+            content["normalizer"] = {"type": "Lowercase"} if lowercase else None
+            steps.insert(0, _FIRST_SPACE)
+        elif steps[0] == _FIRST_SPACE:
+            content["normalizer"] = json.loads(cls._normalizer(lowercase).__getstate__())
+            del steps[0]
 
     @classmethod
     def _decoder(cls) -> Any:
@@ -340,6 +371,10 @@ class WordPieceTokenizer(SubwordTokenizer):
         return pre_tokenizers.BertPreTokenizer()
 
     @classmethod
+    def _around_mask(cls, content: dict[str, Any], *, plain: bool) -> None:
+        """Words are divided at spaces, which are no part of any: nothing is to be changed."""
+
+    @classmethod
     def _decoder(cls) -> Any:
         return decoders.WordPiece(prefix="##", cleanup=False)
 
@@ -374,6 +409,11 @@ class UnigramTokenizer(SubwordTokenizer):
     def _pre_tokenizer(cls) -> Any:
         words = pre_tokenizers.Split(Regex(_MARKED_WORD), behavior="isolated")
         return pre_tokenizers.Sequence([pre_tokenizers.Metaspace(split=False), words])
+
+    @classmethod
+    def _around_mask(cls, content: dict[str, Any], *, plain: bool) -> None:
+        super()._around_mask(content, plain=plain)
+        content["pre_tokenizer"]["pretokenizers"][0]["prepend_scheme"] = "first" if plain else "always"
 
     @classmethod
     def _decoder(cls) -> Any:

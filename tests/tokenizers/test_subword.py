@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers import subword
 from seqmlm.tokenizers.subword import SPECIAL, BpeTokenizer, UnigramTokenizer, WordPieceTokenizer
+from tests.tokenizers.conftest import corpus
 
 KINDS = (BpeTokenizer, WordPieceTokenizer, UnigramTokenizer)
 TRICKY = (
@@ -221,3 +222,16 @@ def test_a_space_before_a_word_of_several_tokens_is_a_token_of_that_word() -> No
     assert (found.spans[at, 0] == found.spans[at, 1]).all()
     assert found.spans[at[1], 0] == "the  zebra ".index("z")
     assert tokenizer.encode("zebra").groups.tolist() == [-1, *[0] * 6, -1]
+
+
+@pytest.mark.parametrize("text", [*[one for one in corpus() if "你" not in one][:9], "the"])
+def test_text_around_a_mask_is_divided_as_without_one_by_hugging_face(tokenizer, text):
+    encoding, plain = tokenizer.encode(text), tokenizer.hf()
+    ids, groups, spans = encoding.ids.tolist(), encoding.groups.tolist(), encoding.spans.tolist()
+    for start, end in words_of(text):
+        inside = next((n for n, (a, b) in enumerate(spans) if start <= a < b <= end and groups[n] >= 0), None)
+        if inside is None:
+            continue  # the vocabulary does not have it
+        own = [number for number, group in enumerate(groups) if group == groups[inside]]
+        expected = [*ids[: own[0]], tokenizer.space.mask, *ids[own[-1] + 1 :]]
+        assert plain(f"{text[:start]}[MASK]{text[end:]}")["input_ids"] == expected, text[start:end]
