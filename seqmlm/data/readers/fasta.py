@@ -29,6 +29,9 @@ _STRUCTURE_ROWS = ("ss_pred", "ss_conf", "ss_dssp", "sa_dssp", "aa_pred", "aa_co
 _REMEMBERED = 1 << 16  # ids that are looked back at for repeats
 
 
+STOPS = "a sequence with '.' and no '-': left out as a gap, if it is no stop that a program wrote so"
+
+
 def read_fasta(
     path: str | Path,
     problems: Problems,
@@ -54,17 +57,19 @@ def read_fasta(
 def read_a3m(
     path: str | Path, problems: Problems, *, gaps: Gaps = "drop", max_bytes: int = MAX_BYTES
 ) -> Iterator[Record]:
-    """Read A3M or A2M: lower case and `.` are insertions against the query, the first record, and go.
+    """Read A3M or A2M: lower case are insertions against the query, the first record, or columns left out.
 
     Args:
         path: the file.
         problems: as in `read_fasta`; HH-suite's structure rows (`>ss_pred` ...) are left out and noted.
-        gaps: "drop" gives sequences, "keep" gives alignment rows of the query's length.
+        gaps: "drop" gives sequences, with all their residues; "keep" gives the rows of the alignment, all of
+            one length, without insertions.
         max_bytes: longest record.
     """
-    delete = _SPACE + _LOWER + (b"-." if gaps == "drop" else b".")
+    keep = gaps == "keep"
+    delete = _SPACE + (_LOWER + b"." if keep else b"-.")
     first = True
-    for record in _read(path, problems, _KEEP, delete, max_bytes):
+    for record in _read(path, problems, _KEEP if keep else _UPPER, delete, max_bytes):
         if record.id in _STRUCTURE_ROWS:
             problems.note("structure row of an alignment left out")
             continue
@@ -80,6 +85,8 @@ def _read(
     for line, part, _, _ in parts(source, problems, max_bytes):
         header, _, body = part.partition(b"\n")
         raw = body.translate(table, delete).removesuffix(b"*")
+        if b"." in body and b"." in delete and b"-" not in body and raw.isupper() and body.isupper():
+            problems.note(STOPS, source=source, line=line)
         if not raw or not raw.isascii() or b"\0" in part:
             _unusable(raw, part, source, line, problems)
             continue
@@ -199,6 +206,9 @@ class _UnderWay:
             yield line, part, first, True
 
     def _refuse_preamble(self, part: bytes) -> None:
+        if all(line.lstrip()[:1] in (b"#", b";", b"") for line in part.split(b"\n")):
+            self._problems.note("a comment before the first '>'", source=self._source)
+            return
         blank = len(part) - len(part.lstrip())
         first = part[blank : blank + 1000].split(b"\n", 1)[0]
         table = b"," in first or b"\t" in first

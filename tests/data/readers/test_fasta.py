@@ -117,8 +117,19 @@ def test_a3m(tmp_path: Path) -> None:
     found = list(read_a3m(path, problems))
     assert [(r.id, r.raw, dict(r.meta)) for r in found] == [
         ("query", "MKVL", {"query": True}),
-        ("hit", "MVVL", {"description": "x"}),
+        ("hit", "MAAKVVLG", {"description": "x"}),
     ]
+    assert problems.bad_count == 0
     aligned = [r.raw for r in read_a3m(path, Problems("skip"), gaps="keep")]
     assert aligned == ["MK-VL", "M-VVL", "-----"]
     assert problems.counts["structure row of an alignment left out"] == 1
+    assert problems.counts["a comment before the first '>'"] == 1
+
+
+def test_a_dot_is_not_left_out_without_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "a.fa"
+    path.write_text(">stop a.b\nMK.VL\n>row\nMK.-VL\n>insert\nMK.vl\n>plain v1.2\nMKVL\n")
+    problems = Problems()
+    assert [record.raw for record in read_fasta(path, problems)] == ["MKVL"] * 4
+    assert [(reason[:22], n) for reason, n in problems.counts.items()] == [("a sequence with '.' an", 1)]
+    assert [*problems.places.values()] == [f"{path}:1"]
