@@ -44,6 +44,10 @@ _FOREIGN = {
     b"%PDF-": ("a PDF", "extract its text, for example with pdftotext"),
     b"\x89PNG": ("a picture", "name a text file"),
     b"\x7fELF": ("a program", "name a text file"),
+    b"version https://git-lfs.github.com/spec/v": (
+        "a pointer of git-lfs, and not what it points at",
+        "fetch that with git lfs pull",
+    ),
     b"\xff\xfe\0\0": ("UTF-32 text", RESAVE),
     b"\0\0\xfe\xff": ("UTF-32 text", RESAVE),
     b"\xff\xfe": ("UTF-16 text", RESAVE),

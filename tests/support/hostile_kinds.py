@@ -642,6 +642,9 @@ def kinds() -> dict[str, Kind]:
         "file:bzip2": _nothing(bz2.compress),
         "file:png": _nothing(_png),
         "file:parquet": _nothing(_parquet),
+        "file:lfs": _any(
+            lambda clean, chance: b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+        ),
         "file:elf": _any(lambda clean, chance: b"\x7fELF\2\1\1" + chance.randbytes(3000)),
         "file:sqlite": _any(lambda clean, chance: b"SQLite format 3\0" + b"\0" * 4000),
         "file:pickle": _any(lambda clean, chance: b"\x80\x04cos\nsystem\n(S'touch pwned'\ntR."),
