@@ -18,13 +18,8 @@ from written import refused, written
 from seqmlm.data import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import read_parquet
-from seqmlm.data.readers.tables import (
-    json_object,
-    json_value,
-    read_csv,
-    read_jsonl,
-    read_tsv,
-)
+from seqmlm.data.readers.objects import json_object, json_value
+from seqmlm.data.readers.tables import read_csv, read_jsonl, read_tsv
 from seqmlm.errors import DataError
 
 cells = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=20)
