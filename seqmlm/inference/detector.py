@@ -34,7 +34,7 @@ class JudgedRow:
         alarm: whether `p_value` is at most the asked rate; None where none was asked.
         p_values: of each statistic alone.
         fired: the statistic with the smallest of these among those that judge, an infinite one before others;
-            None where none is unusual by itself: neither small nor as small as `p_value`.
+            None where none is unusual by itself: neither small nor below the asked rate.
         unfamiliar: nothing of it could be scored, and some of it is outside the model's vocabulary: it has no
             p-value, and is an alarm of its own kind where alarms are asked for.
     """
@@ -156,7 +156,7 @@ class Detector:
                 extrapolated=beyond,
                 alarm=None if alpha is None else p <= alpha,
                 p_values=dict(zip(names, own, strict=True)),
-                fired=names[least] if own[least] <= max(SMALL, p) else None,
+                fired=names[least] if own[least] <= max(SMALL, p, alpha or 0.0) else None,
             )
 
         return [
