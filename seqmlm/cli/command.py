@@ -85,7 +85,7 @@ def command(name: str, make: type[Any]) -> Any:
 
     called.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
     called.__annotations__ = {one.name: one.annotation for one in parameters.values()}
-    called.__doc__ = inspect.getdoc(make)
+    called.__doc__ = (inspect.getdoc(make) or "").partition("\nRaises:")[0]
     app = typer.Typer(add_completion=False)
     app.command(name)(called)
     return typer.main.get_command(app)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from seqmlm.errors import DataError, UsageError, nearest
 CONTACT = 8.0
 """Angstrom: two residues are in contact whose C-beta atoms are nearer than that (CASP's definition)."""
 
+UNRESOLVED = "a gap in the numbers of a chain's residues: what was not resolved is not in its sequence"
 WARNED = "a structure that Biopython read with a warning"
 
 
@@ -187,6 +189,8 @@ def _chains(
             problems.note("a chain without amino acids, left out", source=source)
             continue
         found += 1
+        numbers = [one.id[1] for one in residues]
+        problems.note(UNRESOLVED, sum(b - a > 1 for a, b in pairwise(numbers)), source=source)
         yield Record(
             id=f"{name}_{chain.id}" if chain.id.strip() else name,
             raw=letters,
@@ -205,12 +209,18 @@ def _chains(
         problems.bad(DataError("a structure without a protein chain", source=source, remedy=remedy))
 
 
+def _occupancy(residue: Any) -> float:
+    return sum(atom.get_occupancy() or 0.0 for atom in residue) / max(1, len(residue))
+
+
 def _residues(chain: Any) -> tuple[list[Any], str]:
     """The amino acids of a chain and their letters; modified ones are read as what they were made from."""
     from Bio.Data.PDBData import protein_letters_3to1, protein_letters_3to1_extended
 
     residues, letters = [], []
     for one in chain:
+        if one.is_disordered() == 2:  # several residues were seen at one place
+            one.disordered_select(max(one.disordered_get_list(), key=_occupancy).get_resname())
         name = one.get_resname().strip()
         letter = "X" if name == "UNK" else protein_letters_3to1_extended.get(name)
         ligand = one.id[0].strip() and name in protein_letters_3to1  # a free amino acid beside the chain

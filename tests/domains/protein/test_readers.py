@@ -13,6 +13,7 @@ from formats import aligned, pdb, swissprot
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import read_stockholm
 from seqmlm.domains.protein.readers import (
+    UNRESOLVED,
     WARNED,
     read_clustal,
     read_mmcif,
@@ -69,6 +70,27 @@ def test_chains_numbers_and_contacts_of_a_structure(tmp_path: Path) -> None:
     # 3.8 angstrom apart: two steps are 7.6, three 11.4; of the glycine the C-alpha stands 1.5 aside.
     assert first.meta["contacts"] == ((0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (2, 4), (3, 4))
     assert second.meta["contacts"] == (), "8 angstrom is no contact"
+
+
+def test_of_several_residues_at_a_place_the_one_seen_most_is_read(tmp_path: Path) -> None:
+    atom = "ATOM  {n:>5}  CA {alternative}{name} A{number:>4}{code}   {n:8.3f}   6.134  -6.504{share:6.2f}"
+    atom += "  0.00           C"
+    given = [
+        *((" ", "MET", 1, " ", 1.0), (" ", "LYS", 3, " ", 1.0), (" ", "TYR", 3, "A", 1.0)),
+        *(
+            ("A", "ALA", 4, " ", 0.6),
+            ("B", "SER", 4, " ", 0.4),
+            ("A", "GLY", 5, " ", 0.3),
+            ("B", "TRP", 5, " ", 0.7),
+        ),
+    ]
+    names = ("alternative", "name", "number", "code", "share")
+    lines = [atom.format(n=n, **dict(zip(names, one, strict=True))) for n, one in enumerate(given, 1)]
+    (tmp_path / "x.pdb").write_text("\n".join([*lines, "TER", "END", ""]))
+    problems = Problems()
+    [record] = read_pdb(tmp_path / "x.pdb", problems)
+    assert (record.raw, record.meta["numbers"]) == ("MKYAW", ("1", "3", "3A", "4", "5"))
+    assert problems.counts[UNRESOLVED] == 1
 
 
 def test_what_is_no_residue_of_the_protein(tmp_path: Path) -> None:
