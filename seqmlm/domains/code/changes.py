@@ -33,6 +33,7 @@ from seqmlm.tokenizers.lexers.source import SourceText, language_of
 # Changed files
 
 _LARGE = "a file larger than the limit, skipped"
+_MERGE = "a combined diff of a merge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +119,8 @@ def changes_of_diff(root: str | Path, diff: bytes, source: str, problems: Proble
         DataError: no unified diff.
     """
     folder = Path(root).resolve()
+    if diff.count(b"\n") == diff.count(b"\r\n"):  # the diff itself was converted
+        diff = diff.replace(b"\r\n", b"\n")
     for patch in parse_patch(diff, source):
         if not _is_source(patch, problems):
             continue
@@ -137,7 +140,10 @@ def _is_source(patch: FilePatch, problems: Problems) -> bool:
     if is_vendored(path):
         problems.note("a vendored file, skipped")
         return False
-    if patch.skipped:
+    if patch.skipped == _MERGE:  # to pass over it would read as if nothing had been changed
+        remedy = "give the diff against one parent, such as git diff HEAD^1 HEAD"
+        problems.bad(DataError(_MERGE, source=patch.name, remedy=remedy))
+    elif patch.skipped:
         problems.note(patch.skipped, source=patch.name)
     return not patch.skipped
 
@@ -363,7 +369,7 @@ def parse_patch(data: bytes, source: str) -> Iterator[FilePatch]:
         found = found or bool(bodies) or _FILE.match(part) is not None
         if merged:
             name = _name(merged[1], "")
-            yield FilePatch(old=name, new=name, skipped="a combined diff of a merge, skipped")
+            yield FilePatch(old=name, new=name, skipped=_MERGE)
         line += head.count("\n")
         for body in bodies:
             large = head.startswith("diff --git ") and len(body) > 4 * LARGEST

@@ -126,6 +126,13 @@ def test_ends_of_lines_that_git_converts(tree):
     assert (change.before, places(change)) == (AFTER, [([5], [5])])
 
 
+def test_a_diff_that_was_converted_itself(tree):
+    diff = git(tree, "diff", "HEAD")
+    plain = list(changes_of_diff(tree, diff, "d", Problems()))
+    converted = list(changes_of_diff(tree, diff.replace(b"\n", b"\r\n"), "d", Problems()))
+    assert [(one.before, one.after) for one in converted] == [(one.before, one.after) for one in plain] != []
+
+
 def test_an_encoding_that_git_converts_is_counted(tree):
     written(tree / ".gitattributes", "wide.py working-tree-encoding=UTF-16\n")
     written(tree / "wide.py", BEFORE.encode("utf-16"))
@@ -233,7 +240,7 @@ def test_hunks_of_lines_that_are_not_there_do_not_fit(tmp_path, hunk):
         list(changes_of_diff(tmp_path, f"--- a/a.py\n+++ b/a.py\n{hunk}".encode(), "d", Problems()))
 
 
-def test_a_merge_is_counted_and_the_other_files_are_read(tree):
+def test_a_merge_is_refused_and_the_other_files_are_read(tree):
     git(tree, "commit", "-qam", "second")
     git(tree, "checkout", "-qb", "side", "HEAD~1")
     written(tree / "mod.py", BEFORE.replace("a + b", "a * b"))
@@ -246,10 +253,12 @@ def test_a_merge_is_counted_and_the_other_files_are_read(tree):
     written(tree / "same.py", "x = 2\n")
     for other in (git(tree, "diff"), git(tree, "diff").partition(b"\n")[2]):
         for diff in (merged + other, other + merged):
-            problems = Problems()
+            problems = Problems("skip")
             [change] = changes_of_diff(tree, diff, "d", problems)
             assert (change.before, change.after) == ("x = 1\n", "x = 2\n")
-            assert problems.counts == {"a combined diff of a merge, skipped": 1}
+            assert (problems.counts, problems.bad_count) == ({"a combined diff of a merge": 1}, 1)
+    with pytest.raises(DataError, match=r"mod\.py: a combined diff of a merge"):
+        list(changes_of_diff(tree, merged, "d", Problems()))
 
 
 def test_a_torn_diff_says_where():
