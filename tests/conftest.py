@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,9 +21,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
+# Kills are tested, power cuts are not: what was written outlives the process that wrote it.
+os.fsync = lambda descriptor: None
+
+gc.set_threshold(20_000)
+
 # No test is about time: a busy machine must not fail one.
 settings.register_profile("seqmlm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("seqmlm")
+
+
+def pytest_collection_finish() -> None:
+    """Tests and libraries stay to the end: garbage is not looked for among them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +58,8 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow database without runs, made once for all test processes: that takes MLflow seconds."""
+    from mlflow.store.db import utils
+
     from seqmlm.engine.durable import FileLock
     from seqmlm.tracking import Tracker
     from seqmlm.workspace import Workspace
@@ -56,6 +71,8 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not (root / "ready").exists():
             Tracker(Workspace(root=root, tracking_uri=f"sqlite:///{file}", database_url="sqlite://")).ensure()
             (root / "ready").touch()
+    # MLflow imports all of its migrations whenever a database is opened.
+    utils._get_latest_schema_revision = functools.cache(utils._get_latest_schema_revision)
     return file
 
 

@@ -292,6 +292,7 @@ def test_another_request_is_not_gone_on_with(
     if asked.input is not None:
         asked.input.write_text("\n".join(asked.case.lines[:-1]) + "\n")
         asked("--out", out, "--resume").refused(4, "has changed")
+    assert "started over" in asked("--out", out).ok().err
 
 
 def test_two_runs_do_not_write_one_file(asked: Asked, tmp_path: Path) -> None:

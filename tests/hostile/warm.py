@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import importlib
 import io
 import json
@@ -117,7 +116,6 @@ def warm_up(one: Hostile, root: Path) -> None:
                     raise RuntimeError(told.getvalue()) from None
     importlib.import_module("seqmlm.tasks.pairs")
     importlib.import_module("seqmlm.tasks.rescore")
-    gc.collect()
 
 
 def kinds(one: Hostile) -> dict[str, Kind]:
@@ -139,7 +137,6 @@ class Bench:
         folder = root / "cases" / one.key / "clean"
         path = place(one, folder)
         import_what(command(*self._words(path, folder, Case(path=path))), folder.with_name("imports"))
-        gc.freeze()  # a collection in a child would copy the parent's memory
         done, rows, summary = self._score(path, folder, Case(path=path))
         if done.code:
             raise RuntimeError(f"{one.key}: the clean file ends with {done.code}: {done.err}")

@@ -94,36 +94,6 @@ def test_counts_are_mixed_in_as_the_request_says(model: str, fasta: Path) -> Non
     assert _score(model, fasta, expert="none").items == 40
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
-@pytest.mark.parametrize("stopped", [2, 3, 8])
-def test_a_stopped_scoring_goes_on_to_the_same_bytes(
-    model: str, fasta: Path, tmp_path: Path, suffix: str, stopped: int
-) -> None:
-    whole, out = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
-    _score(model, fasta, out=whole, per_unit=True)
-    _killed(stopped, model, fasta, out=out, per_unit=True)
-    progress = Lines()
-    summary = _score(model, fasta, out=out, per_unit=True, resume=True, progress=progress)
-    assert out.read_bytes() == whole.read_bytes()
-    assert (summary.items, summary.figures["rows"]) == (40, 40)
-    assert ("continuing" in " ".join(progress.said)) is (stopped > 2), "a commit is after every second batch"
-    assert not out.with_name(out.name + ".resume.json").exists()
-
-
-def test_a_signal_ends_within_the_batch_and_nothing_is_lost(
-    model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
-    _score(model, fasta, out=whole)
-    with monkeypatch.context() as patched:
-        stop_at(patched, Detector, "each", 5, None)
-        summary = _score(model, fasta, out=out)
-    assert (summary.stopped, summary.items) == (signal.SIGTERM, 16)
-    assert out.read_bytes() == b"".join(whole.read_bytes().splitlines(keepends=True)[:16])
-    assert _score(model, fasta, out=out, resume=True).items == 40
-    assert out.read_bytes() == whole.read_bytes()
-
-
 def test_a_signal_while_rows_are_written_writes_them_all(
     model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,41 +107,6 @@ def test_a_signal_while_rows_are_written_writes_them_all(
     summary = _score(model, fasta, out=tmp_path / "out.jsonl")
     assert (summary.stopped, summary.items) == (signal.SIGINT, 4)
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 4
-
-
-def test_another_request_does_not_go_on(model: str, fasta: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    _killed(5, model, fasta, out=out)
-    with pytest.raises(StateError, match="mode was partition:4 and is partition:2"):
-        _score(model, fasta, out=out, resume=True, mode="partition:2")
-    with pytest.raises(StateError, match="precision was fp32 and is bf16"):
-        _score(model, fasta, out=out, resume=True, precision="bf16")
-    with fasta.open("a") as file:
-        file.write(">more\nMKV\n")
-    with pytest.raises(StateError, match=r"input .*p\.fasta has changed"):
-        _score(model, fasta, out=out, resume=True)
-    progress = Lines()
-    assert _score(model, fasta, out=out, progress=progress).items == 41
-    assert "started over" in progress.said[-1]
-
-
-def test_quarantine_does_not_double(model: str, fasta: Path, tmp_path: Path) -> None:
-    text = fasta.read_text().replace(">p9\n", ">empty\n>p9\n").replace(">p20\n", ">odd\nMK1\n>p20\n")
-    fasta.write_text(text)
-    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
-    summary = _score(model, fasta, out=whole, on_error="quarantine")
-    aside = Path(f"{whole}.quarantine.jsonl").read_text()
-    assert len(aside.splitlines()) == summary.bad == 2
-    for stopped in (4, 7, 8):
-        Path(f"{out}.quarantine.jsonl").unlink(missing_ok=True)
-        _killed(stopped, model, fasta, out=out, on_error="quarantine")
-        again = _score(model, fasta, out=out, on_error="quarantine", resume=True)
-        assert out.read_bytes() == whole.read_bytes()
-        assert Path(f"{out}.quarantine.jsonl").read_text() == aside
-        assert (again.bad, again.notes) == (summary.bad, summary.notes)
-    _killed(8, model, fasta, out=out, on_error="quarantine")
-    _score(model, fasta, out=out, on_error="quarantine")  # started over
-    assert Path(f"{out}.quarantine.jsonl").read_text() == aside * 2, "an earlier scoring's, and this one's"
 
 
 @pytest.mark.parametrize("bad", [">bad\n", ">bad\nMK1\n"])
@@ -238,24 +173,6 @@ def test_a_scoring_of_the_folder_it_writes_to_is_resumed(
     assert _score(model, folder, out=out, resume=True).items == 40
     assert out.read_bytes() == whole.read_bytes()
     assert {path.name for path in folder.iterdir()} == {fasta.name, name}
-
-
-def test_the_same_content_goes_on_and_another_of_the_same_size_and_time_does_not(
-    model: str, fasta: Path, tmp_path: Path
-) -> None:
-    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
-    _score(model, fasta, out=whole)
-    about, text = fasta.stat(), fasta.read_text()
-
-    _killed(5, model, fasta, out=out)
-    os.utime(fasta, (1, 1))
-    _score(model, fasta, out=out, resume=True)
-    assert out.read_bytes() == whole.read_bytes()
-    _killed(5, model, fasta, out=out)
-    fasta.write_text(text.replace("L", "I"))
-    os.utime(fasta, ns=(about.st_atime_ns, about.st_mtime_ns))
-    with pytest.raises(StateError, match=r"cannot continue .*input .*p\.fasta has changed"):
-        _score(model, fasta, out=out, resume=True)
 
 
 def test_outputs_that_are_one_file_or_no_file_are_refused_before_any_work(
