@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,14 +57,22 @@ STDLIB = set(sys.stdlib_module_names)
 LOWER_ROOMS = {"torch", "transformers", "tokenizers", "accelerate", "safetensors", "numpy", "seqmlm"}
 
 
-def _imports(path: Path) -> Iterator[str]:
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _imports(path: Path) -> list[str]:
     """Absolute dotted names a file imports, those inside functions included."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found: list[str] = []
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
 
 
 def _part(path: Path) -> str:
@@ -134,7 +143,7 @@ def _replacing(tree: ast.AST) -> Iterator[int]:
 
 def test_files_are_replaced_by_one_module() -> None:
     for path in _files():
-        found = list(_replacing(ast.parse(path.read_text(encoding="utf-8"))))
+        found = list(_replacing(_tree(path)))
         allowed = path.relative_to(PACKAGE).as_posix() == "engine/durable.py"
         assert bool(found) == allowed, f"{path}:{found}: use engine.durable, which syncs what it replaces"
 
@@ -230,9 +239,8 @@ def _said(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield getattr(node, "lineno", 0), text
 
 
-def _fields_named(source: str) -> list[str]:
+def _fields_named(tree: ast.Module) -> list[str]:
     """What a module says of a field, with line numbers."""
-    tree = ast.parse(source)
     found = []
     for line, text in _said(tree):
         words = re.findall("[a-z]+", re.sub("([a-z])([A-Z])", r"\1 \2", text).lower())
@@ -260,7 +268,7 @@ def test_no_module_outside_of_a_field_imports_one_of_its_modules() -> None:
 
 def test_no_module_outside_of_a_field_names_one() -> None:
     for path in _outside_of_fields():
-        found = _fields_named(path.read_text(encoding="utf-8"))
+        found = _fields_named(_tree(path))
         name = path.relative_to(PACKAGE).as_posix()
         assert bool(found) == (name in MAY_SAY), f"{name}: {found or 'no longer needs its exception'}"
 
@@ -283,7 +291,7 @@ def test_no_module_outside_of_a_field_names_one() -> None:
     ],
 )
 def test_names_of_fields_are_recognised(code: str, found: bool) -> None:
-    assert bool(_fields_named(code)) == found
+    assert bool(_fields_named(ast.parse(code))) == found
 
 
 # Modules and who imports them
@@ -324,6 +332,7 @@ STAND_APART = {
 }
 
 
+@cache
 def _graph() -> dict[str, set[str]]:
     """Module to the modules of the package it imports."""
     names = {

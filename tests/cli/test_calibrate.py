@@ -125,35 +125,28 @@ def test_rates_that_the_normal_rows_do_not_guarantee(
     assert "extrapolate is about" in seqmlm("score", "mine", new, "--set", "extrapolate=true").err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["mine"], 2, "nothing to calibrate with"),
-        (["mine", "empty.fasta"], 3, "empty"),
-        (["mine", "mine.fasta", "--on-error", "skip"], 3, "no normal record is left"),
-        (["mine", "n.fasta", "--level", "sentence"], 2, "no level 'sentence'"),
-        (["mine", "n.fasta", "--mode", "guess"], 2, "guess"),
-        (["mine", "n.fasta", "--alpha", "2"], 2, "between 0 and 1"),
-        (["other", "n.fasta"], 4, "no model 'other'"),
-    ],
-)
-def test_what_cannot_be_used_is_named(
-    seqmlm: Run, workspace: Path, arguments: list[str], code: int, words: str
-) -> None:
-    mine = proteins(workspace / "mine.fasta", 40, 1)
-    proteins(workspace / "n.fasta", 20, 2)
-    (workspace / "empty.fasta").write_text("")
+def test_what_cannot_be_used_is_named(seqmlm: Run, workspace: Path) -> None:
+    mine, normal = proteins(workspace / "mine.fasta", 40, 1), proteins(workspace / "n.fasta", 20, 2)
+    empty = workspace / "empty.fasta"
+    empty.write_text("")
     seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.validation=0.01").ok()
     folder = workspace / "runs/mine/model"
-    if "mine.fasta" in arguments:  # leave nothing that is held out
-        known = stored_trained_on(folder)
-        assert known is not None
-        texts = mine.read_text().split(">")[1:]
-        own = [one for one in texts if one.split()[1] in known]
-        mine.write_text("".join(">" + one for one in own))
+    known = stored_trained_on(folder)
+    assert known is not None
+    texts = mine.read_text().split(">")[1:]
+    mine.write_text("".join(">" + one for one in texts if one.split()[1] in known))  # nothing is held out
     before = (folder / CALIBRATION).read_bytes()
-    paths = [workspace / one if one.endswith(".fasta") else one for one in arguments]
-    seqmlm("calibrate", *paths).refused(code, words)
+    cases: list[tuple[int, str, tuple[object, ...]]] = [
+        (2, "nothing to calibrate with", ("mine",)),
+        (3, "empty", ("mine", empty)),
+        (3, "no normal record is left", ("mine", mine, "--on-error", "skip")),
+        (2, "no level 'sentence'", ("mine", normal, "--level", "sentence")),
+        (2, "guess", ("mine", normal, "--mode", "guess")),
+        (2, "between 0 and 1", ("mine", normal, "--alpha", "2")),
+        (4, "no model 'other'", ("other", normal)),
+    ]
+    for code, words, given in cases:
+        seqmlm("calibrate", *given).refused(code, words)
     assert (folder / CALIBRATION).read_bytes() == before
 
 

@@ -1,6 +1,6 @@
 """Gives every kind of hostile input to the command line, each in a process forked from a warm parent.
 
-    python warm.py FOLDER text-csv ...      [--kinds value:nul] [--large] [--seed 0]
+    python warm.py FOLDER text-csv ...      [--kinds value:nul] [--seed 0]
 
 A process that imports torch takes seconds to start; so one parent imports everything, computes nothing (no
 thread pool may exist at a fork), and forks a child for every command. Of each input it is asked: no
@@ -39,10 +39,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 from forked_cli import Ended, build_once, command, import_what, no_threads, start, vanishing
 from hostile_formats import COUNT, Hostile, hostile_formats, place
-from hostile_kinds import Case, Kind, alone, extras, together
-from hostile_kinds import kinds as file_kinds
-from hostile_kinds import large_kinds as large_file_kinds
-from hostile_tables import description_kinds, large_table_kinds, table_kinds
+from hostile_kinds import Case, Kind, large_kinds, together
+from hostile_tables import every_kind, large_table_kinds, shared_out
 
 SECONDS = 20
 LEVELS = {"code": "file", "ehr": "patient"}  # a row a record
@@ -118,11 +116,6 @@ def warm_up(one: Hostile, root: Path) -> None:
     importlib.import_module("seqmlm.tasks.rescore")
 
 
-def kinds(one: Hostile) -> dict[str, Kind]:
-    """What can be wrong with an input of a format, besides its records."""
-    return file_kinds() | (table_kinds() if one.table is not None else {}) | description_kinds(one)
-
-
 class Bench:
     """One format: its clean rows, and the cases tried on it."""
 
@@ -158,9 +151,9 @@ class Bench:
         words += [*self._options(folder), "--out", self._out(folder)]
         words += [] if raises else ["--on-error", "skip"]
         if self.one.command != "score":
-            words += ["--set", "mode=partition:4"]
+            words += ["--set", "mode=one-pass"]
             return words + ([] if case.packed else ["--set", "tokens_per_batch=1"])
-        words += ["--mode", "partition:4", "--set", f"format={self.one.format}", "--json"]
+        words += ["--mode", "one-pass", "--set", f"format={self.one.format}", "--json"]
         words += [] if case.packed else ["--set", "tokens_per_batch=1"]
         return words + (["--level", LEVELS[self.one.domain]] if self.one.domain in LEVELS else [])
 
@@ -217,33 +210,22 @@ class Bench:
                     self.complaints.append(f"{self.one.key} {name}: changed on disk: {at!r}")
         shutil.rmtree(folder, ignore_errors=True)
 
-    def try_all(self, *, large: bool, share: int, wanted: str) -> None:
-        """Try the kinds.
-
-        Args:
-            large: those of many bytes, and no other.
-            share: try one in so many of those that are tried alone; the others of the records together.
-            wanted: part of the names of the kinds to try.
-        """
-        if large:
-            every = large_file_kinds() | large_table_kinds()
-            chosen = {name: kind for name, kind in every.items() if wanted in name}
-        else:
-            records = {name: alone(extra) for name, extra in extras(self.one).items() if wanted in name}
-            chosen = {name: kind for name, kind in kinds(self.one).items() if wanted in name}
-            for refused in (False, True) if share > 1 else ():
-                if (pack := together(self.one, refused=refused)) is None:
-                    continue
-                before = len(self.complaints)
-                self.try_kind(f"{'no text' if refused else 'records'} together", pack[0])
-                self.cases += len(pack[1]) - 1
-                if len(self.complaints) > before:  # which of them?
-                    for name in pack[1]:
-                        self.try_kind(name, records[name])
-                records = {name: kind for name, kind in records.items() if name not in pack[1]}
-            chosen |= records
-        for name, kind in chosen.items():
-            if (crc32(f"{self.one.key} {name}".encode()) + self.seed) % share == 0:
+    def try_all(self, chosen: set[str], *, packed: bool) -> None:
+        """Try the kinds that are chosen, each alone; before, all of the records together, where `packed`."""
+        alone = every_kind(self.one) | large_kinds() | large_table_kinds()
+        for refused in (False, True) if packed else ():
+            if (pack := together(self.one, refused=refused)) is None:
+                continue
+            before = len(self.complaints)
+            self.try_kind(f"{'no text' if refused else 'records'} together", pack[0])
+            self.cases += len(pack[1]) - 1
+            clean = len(self.complaints) == before
+            for name in pack[1]:
+                kind = alone.pop(name)
+                if not clean:  # which of them?
+                    self.try_kind(name, kind)
+        for name, kind in alone.items():
+            if name in chosen:
                 self.try_kind(name, kind)
 
     def _complaints(self, folder: Path, case: Case) -> Iterator[str]:
@@ -384,9 +366,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("formats", nargs="*")
-    parser.add_argument("--kinds", default="")
+    parser.add_argument(
+        "--kinds", help="part of the names of those to try, each alone; large: for large ones"
+    )
     parser.add_argument("--share", type=int, default=1, help="try one in so many kinds, chosen by the seed")
-    parser.add_argument("--large", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=int, default=SECONDS, help="patience with one command")
     arguments = parser.parse_args()
@@ -402,10 +385,15 @@ def main() -> None:
         raise RuntimeError(made.err)
     warm_up(known["text-txt"], root)
     no_threads()
+    chosen = shared_out(arguments.share, arguments.seed)
     for one in formats:
         began = time.monotonic()
         bench = Bench(one, root, arguments.seed, arguments.seconds)
-        bench.try_all(large=arguments.large, share=arguments.share, wanted=arguments.kinds)
+        if arguments.kinds is None:
+            bench.try_all(chosen[one.key], packed=arguments.share > 1)
+        else:
+            every = every_kind(one) | large_kinds() | large_table_kinds()
+            bench.try_all({name for name in every if arguments.kinds in name}, packed=False)
         told = {
             "format": one.key,
             "cases": bench.cases,

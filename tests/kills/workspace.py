@@ -1,6 +1,6 @@
 """Kills commands that share a workspace, and servers under them, and checks that nothing is lost or doubled.
 
-    python workspace.py FOLDER two-trainings --kills 20 --seed 0
+    python workspace.py FOLDER two-trainings [training-and-scoring ...] --kills 20 --seed 0
 
 Scenarios:
 
@@ -13,7 +13,7 @@ Scenarios:
 At the end every command has come to its end; models, losses and rows are what one undisturbed run gives, to
 the byte; the registry has each model once; MLflow has every point of every metric once.
 
-Prints one JSON object: the number of kills, and a sentence for each thing that went wrong.
+Prints one JSON object: the number of kills of each scenario, and a sentence for each thing that went wrong.
 """
 
 from __future__ import annotations
@@ -417,7 +417,7 @@ class Server:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("scenario")
+    parser.add_argument("scenarios", nargs="+")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -425,19 +425,23 @@ def main() -> None:
     campaign.prepare()
     no_threads()
     began = time.monotonic()
-    if arguments.scenario == "tracker":
-        campaign.tracker(arguments.kills)
-    elif arguments.scenario == "database":
-        campaign.database(arguments.kills, os.environ["SEQMLM_TEST_POSTGRES"])
-    else:
-        kinds = {
-            "two-trainings": ("training", "training"),
-            "training-and-scoring": ("training", "scoring"),
-            "two-scorings": ("scoring", "scoring"),
-        }
-        campaign.two(kinds[arguments.scenario], arguments.kills)
+    kinds = {
+        "two-trainings": ("training", "training"),
+        "training-and-scoring": ("training", "scoring"),
+        "two-scorings": ("scoring", "scoring"),
+    }
+    kills = {}
+    for scenario in arguments.scenarios:
+        campaign.kills = 0
+        if scenario == "tracker":
+            campaign.tracker(arguments.kills)
+        elif scenario == "database":
+            campaign.database(arguments.kills, os.environ["SEQMLM_TEST_POSTGRES"])
+        else:
+            campaign.two(kinds[scenario], arguments.kills)
+        kills[scenario] = campaign.kills
     result = {
-        "kills": campaign.kills,
+        "kills": kills,
         "problems": campaign.problems,
         "undisturbed_seconds": round(campaign.duration, 2),
         "seconds": round(time.monotonic() - began, 1),

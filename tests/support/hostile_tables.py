@@ -6,13 +6,15 @@ A kind changes the clean table and packs it again (types, nulls, row groups), or
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
-from hostile_formats import COUNT, Hostile, parquet, place, stream
-from hostile_kinds import EVERY, MIB, Case, Kind
+from hostile_formats import COUNT, Hostile, hostile_formats, parquet, place, stream
+from hostile_kinds import EVERY, MIB, Case, Kind, alone, extras, kinds
 
 Change = Callable[[Any, str], Any]
 
@@ -341,3 +343,23 @@ def description_kinds(one: Hostile) -> dict[str, Kind]:
     return {
         f"{name}:{how}": damaged(name, content) for name in names for how, content in DESCRIPTIONS.items()
     }
+
+
+def every_kind(one: Hostile) -> dict[str, Kind]:
+    """What can be wrong with an input of a format, each kind alone."""
+    tables = table_kinds() if one.table is not None else {}
+    records = {name: alone(extra) for name, extra in extras(one).items()}
+    return kinds() | tables | description_kinds(one) | records
+
+
+def shared_out(share: int, seed: int = 0) -> dict[str, set[str]]:
+    """Kinds by format: each on one in `share` of the formats that have it, and on one at least."""
+    having = defaultdict[str, list[str]](list)
+    for key, one in hostile_formats().items():
+        for name in every_kind(one):
+            having[name].append(key)
+    found = defaultdict[str, set[str]](set)
+    for name, keys in having.items():
+        for key in keys[crc32(f"{seed} {name}".encode()) % min(share, len(keys)) :: share]:
+            found[key].add(name)
+    return found
