@@ -102,6 +102,7 @@ class Rows:
         self._spool: IO[bytes] | None = None
         self._position = Position()
         self._quarantined = 0  # bytes of the quarantine file that are of earlier runs
+        self._torn = False  # what stands in the file is of an unfinished run, and is not gone on with
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -126,7 +127,7 @@ class Rows:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._mark is not None and not self.asked:
+        if self._mark is not None and not self.asked and not self._torn:
             self._mark.remove()  # nothing is done that could be gone on with
         self._open.close()
 
@@ -148,11 +149,12 @@ class Rows:
             self.notes.append(f"nothing is unfinished of {self.path}: beginning")
         elif left is not None and left.records:
             self.notes.append(f"the unfinished {self.path} is started over (--resume would continue it)")
-        self._mark.remove()
-        partial_of(self.path).unlink(missing_ok=True)  # it may have been in another format
         # From here on whoever reads the folder knows an output of ours; the file itself is not touched yet.
+        # Rows that nobody committed may stand in it: at no moment must it lie there without a mark.
+        self._torn = left is not None
         self._quarantined = self._problems.quarantined
         self._mark.save(self._now(0))
+        partial_of(self.path).unlink(missing_ok=True)  # it may have been in another format
         return Position()
 
     def _now(self, done: int, mark: Mark | None = None) -> Position:

@@ -8,7 +8,7 @@ import json
 import resource
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from seqmlm.data.rows import read_rows
 from seqmlm.errors import StateError, UsageError
 from seqmlm.rows.file import Rows
 from seqmlm.streams import sinks
+from seqmlm.streams.cursor import Cursor
 from seqmlm.streams.sinks import (
     PARTIAL,
     Schema,
@@ -110,6 +111,37 @@ def test_parquet_has_nested_units_and_one_schema(tmp_path: Path) -> None:
     assert found[2]["top"][0]["expected"] == [{"unit": "b", "p": 0.25}]
     assert (found[3]["score"], found[4]["p_length"], found[5]["p_pll"]) == (None, None, 0.5)
     assert [file.name for file in tmp_path.iterdir()] == ["a.parquet"]
+
+
+def _stopped(*given: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("dies", [False, True])
+def test_rows_that_nobody_committed_never_look_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool, dies: bool
+) -> None:
+    """A run dies before its first commit, and the next one while it begins, or before it has a row."""
+    out = tmp_path / "out.jsonl"
+    mark = out.with_name(out.name + UNDER_WAY)
+    with _opened(out, "jsonl") as rows:
+        rows.write([[ROWS[0]], [ROWS[1]]])
+        rows.keep()
+    assert out.read_bytes()
+    assert mark.exists()
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        if dies:
+            patch.setattr(Cursor, "save", _stopped)
+        with _opened(out, "jsonl", resume=resume):
+            pass
+    assert mark.exists()
+    with _opened(out, "jsonl", resume=resume) as rows:
+        rows.write([[ROWS[2]]])
+        rows.commit()
+        rows.finish()
+    assert not mark.exists()
+    assert [json.loads(line)["line"] for line in out.read_text().splitlines()] == [2]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])

@@ -52,7 +52,7 @@ MOST_ROWS = 5000
 
 _MOST_TOLD = 5  # bad variants named in one message
 _THREE = {**protein_letters_3to1_extended, "Ter": "*"}
-_UNCHANGED = ("", "=", "wt", "_wt", "wildtype", "wild type", "_sy")
+_UNCHANGED = ("=", "wt", "_wt", "wildtype", "wild type", "_sy")
 _ACCESSION = re.compile(r"^[A-Za-z_]+\d+(\.\d+)?:(?=\[?p\.)")
 _CHANGE = re.compile(
     r"([A-Z*])(\d+)(?:_([A-Z*])(\d+))?(delins|del|dup|ins|=|-|\*|[A-Z])([A-Z*]*)", flags=re.ASCII
@@ -86,6 +86,8 @@ def parse(text: str) -> tuple[Change, ...]:
     ['sub', 'del', 'ins']
     """
     bare = re.sub(r"[()\[\]?\s]", "", _ACCESSION.sub("", text.strip()))
+    if not bare:
+        raise ValueError("no variant in the cell (the wild type is written WT)")
     if bare.removeprefix("p.").lower() in _UNCHANGED:
         return ()
     found = []

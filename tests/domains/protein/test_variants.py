@@ -45,7 +45,6 @@ def read(folder: Path, rows: list[Any], **asked: Any) -> tuple[list[Variant], di
         ("A4A", WILDTYPE),
         ("p.=", WILDTYPE),
         ("WT", WILDTYPE),
-        ("", WILDTYPE),
         ("A4-", "MKTYIAKQRQISFVKSHFSRQ"),
         ("p.Ala4del", "MKTYIAKQRQISFVKSHFSRQ"),
         ("p.Thr3_Tyr5del", "MKIAKQRQISFVKSHFSRQ"),
