@@ -98,7 +98,7 @@ def test_gibbs_sampling_comes_from_the_chain_of_its_conditionals():
     sweep = (steps[0] @ steps[1] + steps[1] @ steps[0]) / 2
     expected = np.linalg.matrix_power(sweep, 200)[0]
     config = GenerateConfig(model="m", length="1", method="gibbs", rounds=8, seed=1)
-    count = 800
+    count = 400
     found = Counter(tuple(row["filled"]) for row in drawn(session, [template] * count, config, 64))
     seen = np.array([found["ACGT"[a], "ACGT"[b]] for a, b in pairs])
     chi_square = float(((seen - count * expected) ** 2 / (count * expected)).sum())

@@ -17,5 +17,8 @@ class MonthLevel(RecordLevel):
         super().__init__("month")
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        began = datetime.strptime(scored.record.meta["month"], "%Y-%m").replace(tzinfo=UTC).timestamp()
-        return [replace(row, time=began) for row in super().rows(scored, background)]
+        began = datetime.strptime(scored.record.meta["month"], "%Y-%m").replace(tzinfo=UTC)
+        return [
+            replace(row, time=began.timestamp(), extra={**row.extra, "time": began.isoformat()})
+            for row in super().rows(scored, background)
+        ]
