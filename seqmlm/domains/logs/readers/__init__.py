@@ -12,6 +12,7 @@ from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.timestamps import Clock, duration
+from seqmlm.domains.logs.readers.escapes import without_escapes
 from seqmlm.domains.logs.readers.events import line_batches
 from seqmlm.domains.logs.readers.headers import HEADERS
 from seqmlm.domains.logs.readers.objects import Fields
@@ -131,7 +132,8 @@ def read_logs(
     clock = Clock(zone, year, _last_written(path))
     named = {} if labels is None else _labels(labels, problems)
     batches = line_batches(source_of(path), problems, replace=undecodable == "replace", max_bytes=max_bytes)
-    return Reading(asked, clock, source_of(path), named, problems).records(batches)
+    plain = without_escapes(batches, problems)
+    return Reading(asked, clock, source_of(path), named, problems).records(plain)
 
 
 KINDS = (
