@@ -82,8 +82,8 @@ def read_logs(
         max_open, max_held: most sessions open at a time, and most lines of them together; beyond it the one
             idle longest is ended, with a note.
         max_session: most lines of one session's record; further ones make another.
-        multiline: "auto" gives lines without the header of the format (in plain text: indented lines) to the
-            message before; "off"; or an expression for the lines that begin a message.
+        multiline: "auto" gives lines without the header of the format that go on by their form (indented, of
+            a trace) to the message before; "off"; or an expression for the lines that begin a message.
         zone: of times that name none: UTC, an offset (+02:00), or a name (Europe/Berlin).
         year: of the first line, where times have none (syslog); None: the latest the file's age allows.
         keep_header: messages are whole lines.

@@ -1,4 +1,4 @@
-"""Lines without what a terminal would act on: colours, titles and links say nothing, and hide times and words.
+"""Lines without what a terminal would act on: colours, titles and links hide times and part templates.
 
 A batch without any costs one search for a character, so logs of services pay nothing for those of consoles.
 """
@@ -13,8 +13,8 @@ from seqmlm.domains.logs.readers.events import Lines
 
 LEFT_OUT = "a line with colours or other escape sequences of a terminal, which were left out"
 
-# ECMA-48: CSI ends in a letter or sign, OSC in BEL or ST; others are of two or three characters. JSON writes ESC
-# as \u001b (within a string within a string with more backslashes), rsyslog as #033.
+# ECMA-48: CSI ends in a letter or sign, OSC in BEL or ST; others are of two or three characters. JSON writes
+# ESC as \u001b (within a string within a string with more backslashes), rsyslog as #033.
 _ESC = r"(?:\x1b|\\{1,9}u001[bB]|#033)"
 _ESCAPE = re.compile(
     rf"{_ESC}\[[0-?]*[ -/]*[@-~]"

@@ -97,7 +97,21 @@ def kind_of(texts: Sequence[str], wanted: Fields) -> str:
 
 # From lines to records
 
+# Where no line has a header: what is surely of the message before.
 _INDENTED = re.compile(r"\s|Caused by: |\.\.\. \d+ more")
+
+# Where lines have one: further lines of a trace, and of JSON or XML over several lines.
+_GOES_ON = re.compile(
+    r"\s|$|[\])}]|[{\[(]$|</|---|(?:Wrapped by|Caused by|Suppressed|Stack ?trace|stack backtrace):"
+    r"|Traceback \(|During handling of the |The above exception was |(?:[a-z_]\w*\.)+[A-Z][\w$]*(?::|$)"
+    r"|[\w.$]*(?:Error|Exception|Warning|Interrupt|Exit|Failure)(?::|$)|at |\.\.\. \d+ |\S+:\d+:in [`']"
+    r"|#\d+ |(?:panic|fatal error): |goroutine \d+ \[|created by |[\w./*()-]+\.\w+\([^()]*\)$",
+    re.ASCII,
+)
+
+_ALONE = (
+    "a line without the header of the format, an event of its own (option multiline says what begins one)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +181,14 @@ class Reading:
                 return _always, re.compile(choice)
             except re.error as error:
                 raise UsageError(f"multiline is auto, off or a regular expression: {error}") from None
-        indented = kind in ("plain", "docker", "cri")
-        return (_is_indented if indented else _always), None
+        return (_is_indented if kind in ("plain", "docker", "cri") else self._goes_on), None
+
+    def _goes_on(self, line: str) -> bool:
+        """Whether a line without header is of the message before by its form; others are counted."""
+        found = _GOES_ON.match(line) is not None
+        if not found:
+            self._problems.note(_ALONE, source=self._source)
+        return found
 
     def _events(self, events: Iterator[Events]) -> Iterator[Record]:
         """Events to records: sessions or windows."""

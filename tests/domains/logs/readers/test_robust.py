@@ -55,20 +55,79 @@ def test_lines_that_begin_a_message_by_an_expression(tmp_path: Path):
     assert record.raw.lines == ("# a\nb", "# c\nd\ne")
 
 
+TRACES = {
+    "java": ["java.lang.Bad: no", "\tat a.b(C.java:5)", "Caused by: java.io.Worse", "\t... 3 more"],
+    "java without indents": ["java.lang.IllegalStateException", "at a.b(C.java:5)", "... 3 more"],
+    "python": [
+        *("Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "KeyError: 'a'", ""),
+        *("During handling of the above exception, another exception occurred:", "", "requests.Timeout: 3 s"),
+    ],
+    "go": [
+        "goroutine 1 [running]:",
+        "main.(*server).run(0xc000, 0x1)",
+        "\t/app/main.go:9",
+        "created by main.main",
+    ],
+    "php": ["Stack trace:", "#0 /srv/a.php(12): b()", "#1 {main}", "  thrown in /srv/a.php on line 9"],
+    "ruby": ["app/a.rb:12:in `run'", "\tfrom app/b.rb:3"],
+    "json": ["{", '  "a": 1', "}"],
+    "xml": ["  <a>", "</b>"],
+}
+
+
+@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("head", ["2024-03-05 10:00:00,5 ERROR ", "<29>1 2024-03-05T10:00:00Z h a 1 - - "])
+def test_lines_that_go_on_by_their_form(name: str, head: str, tmp_path: Path):
+    path = write(tmp_path, [f"{head}one", f"{head}it broke", *TRACES[name], f"{head}on we go"])
+    [record] = read(path)
+    whole = "\n".join(["it broke", *filter(None, TRACES[name])])
+    assert record.raw.lines == ("one", whole, "on we go")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2024/03/05 10:01:07 [error] 12#12: *5 connect() failed (111: Connection refused)",
+        "+ exec /usr/bin/app",
+        "Killed",
+        "mem=1 cpu=2",
+    ],
+)
+@pytest.mark.parametrize(
+    "whole",
+    [
+        '192.0.2.1 - - [05/Mar/2024:10:00:01 +0200] "GET /a HTTP/1.1" 200 10',
+        "Mar  5 10:00:01 host sshd[12]: session opened",
+        "[Wed Oct 11 14:32:52 2000] [error] File gone",
+    ],
+)
+def test_a_line_of_another_program_is_not_swallowed(line: str, whole: str, tmp_path: Path):
+    problems = Problems()
+    path = write(tmp_path, [whole, line, whole, line])
+    [record] = READERS["auto"](path, problems, session="none")
+    assert record.meta["lines"] == (1, 2, 3, 4)
+    assert record.raw.lines[1::2] == (line, line)
+    assert record.raw.times is not None
+    assert len(set(record.raw.times)) == 1
+    assert sum(n for note, n in problems.counts.items() if "without the header" in note) == 2
+    [record] = read(path, multiline="[0-9A-Z\\[]")
+    assert len(record.raw.lines) == (4 if line[0] in "2K" else 2)
+
+
 def test_indented_lines_of_plain_text(tmp_path: Path):
     [record] = read(write(tmp_path, ["  first", "a", "  b", "c"]))
     assert record.raw.lines == ("  first", "a\n  b", "c")
 
 
 @given(
-    st.lists(st.tuples(st.booleans(), st.sampled_from(["x", " y", "z"])), min_size=1, max_size=40),
+    st.lists(st.tuples(st.booleans(), st.sampled_from(["x", " y", "at z"])), min_size=1, max_size=40),
     st.integers(1, 7),
 )
 def test_batches_make_no_difference(rows: list[tuple[bool, str]], size: int):
     lines = [("2024-01-02 03:04:05 " if head else "") + text for head, text in rows]
     wanted: list[str] = []
     for head, text in rows:
-        if head or not wanted:
+        if head or not wanted or text == "x":
             wanted.append(text.strip() if head else text)
         else:
             wanted[-1] += "\n" + text
@@ -83,7 +142,7 @@ def test_a_message_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(events, "CONTINUED_LINES", 10)
     monkeypatch.setattr(events, "BATCH", 7)
     problems = Problems()
-    path = write(tmp_path, [TRACE[0], *["more"] * 35, TRACE[-1]])
+    path = write(tmp_path, [TRACE[0], *[" more"] * 35, TRACE[-1]])
     [record] = READERS["iso"](path, problems)
     assert "".join(record.raw.lines).count("more") == 35
     assert max(line.count("\n") for line in record.raw.lines) <= 10
