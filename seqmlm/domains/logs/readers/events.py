@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -198,6 +199,9 @@ def _raw_lines(source: str, problems: Problems, max_bytes: int) -> Iterator[byte
 CONTINUED_LINES = 2000
 """Physical lines of one message; the next ones begin another (a file of another format would be one)."""
 
+WAITING = 1000
+"""Messages that wait for the end of an earlier one of another stream; more of them, and it ends."""
+
 Continues = Callable[[str], bool]
 
 
@@ -212,7 +216,8 @@ class Event(NamedTuple):
     sessions: ids of the sessions it belongs to; None where the format names none.
     head: False where the line has no header and so may continue the one before.
     whole: the line with its header, for what is searched in it.
-    more: its message goes on in that of the next event, as a container runtime cuts it.
+    more: its message goes on in that of the next event of its stream, as a container runtime cuts it.
+    stream: of a container that it was written to.
     """
 
     number: int
@@ -224,6 +229,7 @@ class Event(NamedTuple):
     head: bool = True
     whole: str = ""
     more: bool = False
+    stream: str = ""
 
 
 Events = list[Event]
@@ -290,19 +296,34 @@ def _one(lines: Events) -> Event:
 
 
 def unsplit(batches: Iterator[Events]) -> Iterator[Events]:
-    """Put together messages that a container runtime has cut; what follows a part comes, however late."""
-    parts: Events = []
+    """Put together messages that a container runtime has cut, each within its own stream.
+
+    Messages come in the order in which they began: those of the other stream wait for the end of one, which
+    comes however late, but `WAITING` of them end it.
+    """
+    messages: deque[Events] = deque()  # the parts of each, from the first one that has not ended
+    under_way: dict[str, Events] = {}  # stream to the parts that have come
     for batch in batches:
         found: Events = []
         for event in batch:
+            if not (event.more or messages):  # nearly always
+                found.append(event)
+                continue
+            parts = under_way.pop(event.stream, None)
+            if parts is None:
+                messages.append(parts := [])
             parts.append(event)
-            if not event.more:
-                found.append(_unsplit(parts))
-                parts = []
+            if event.more:
+                under_way[event.stream] = parts
+            while messages and (len(messages) > WAITING or not messages[0][-1].more):
+                ended = messages.popleft()
+                if ended[-1].more:
+                    del under_way[ended[-1].stream]
+                found.append(_unsplit(ended))
         if found or not batch:
             yield found
-    if parts:
-        yield [_unsplit(parts)]
+    if messages:
+        yield list(map(_unsplit, messages))
 
 
 def _unsplit(parts: Events) -> Event:

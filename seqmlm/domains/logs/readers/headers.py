@@ -20,7 +20,7 @@ _ZONE = r" ?(Z|UTC|[+-]\d\d:?\d\d|)"
 _TAG = r"(?P<service>[^\s:\[]*)(?:\[[^\]\s]*\])?: ?"
 _QUOTED = r'"(?:[^"\\\n]|\\.)*"'
 _DATA = rf'(?:-|(?:\[(?:{_QUOTED}|[^\]"\n])*\])+)'
-_PART = re.compile(r"\S+ std(?:out|err) P ")
+_STREAM = re.compile(r"\S+ (std(?:out|err)) ([FP])")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ HEADERS: Mapping[str, Header] = {
         message=rf"({_QUOTED} \d{{3}} \S+|.*)",  # without referrer and browser
     ),
     # What a container runtime writes (CRI): time, stream, F for a full line or P for a part of one.
-    "cri": Header(rf"({_DAY}T{_HMS}){_FRACTION}{_ZONE} std(?:out|err) [FP] "),
+    "cri": Header(rf"({_DAY}T{_HMS}){_FRACTION}{_ZONE} std(?:out|err) [FP](?: |$)"),
     "zookeeper": Header(rf"({_DAY} {_HMS}){_FRACTION}() - (?P<severity>{_LEVEL}) +\[.*?\] - "),
     "openstack": Header(
         rf"(?:\S+ )?({_DAY} {_HMS}){_FRACTION}() \d+ (?P<severity>{_LEVEL}) "
@@ -155,7 +155,9 @@ def parsed(name: str | None, batches: Iterator[Lines], clock: Clock, keep_header
 
 def of_runtime(event: Event) -> Event:
     """A line of a container runtime (CRI), which has the runtime's header and perhaps one of a program."""
-    return event._replace(head=False, more=_PART.match(event.whole) is not None)
+    found = _STREAM.match(event.whole)
+    stream, more = ("", False) if found is None else (found[1], found[2] == "P")
+    return event._replace(head=False, more=more, stream=stream)
 
 
 def _times(

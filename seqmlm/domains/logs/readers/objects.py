@@ -131,14 +131,17 @@ def is_container(row: dict[str, Any]) -> bool:
 def docker(
     batches: Iterator[list[ObjectRow]], clock: Clock, source: str, problems: Problems
 ) -> Iterator[Events]:
-    """What a container wrote, line by line; one without a line end goes on. Objects without a message go to
-    `problems`."""
+    """What a container wrote, line by line; one without a line end goes on in its stream.
+
+    Objects without a message go to `problems`.
+    """
     for rows in batches:
         events: Events = []
         for (number, row), text in _with_message(rows, "log", source, problems):
             message, time = text.rstrip("\r\n"), read_time(row.get("time"), clock)
             more = bool(text) and not text.endswith("\n")
-            events.append(Event(number, message, time, head=False, whole=message, more=more))
+            stream = str(row.get("stream"))
+            events.append(Event(number, message, time, head=False, whole=message, more=more, stream=stream))
         if events or not rows:
             yield events
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.logs.readers import READERS
+from seqmlm.domains.logs.readers import READERS, events
 from seqmlm.domains.logs.readers.objects import Fields
 from seqmlm.domains.logs.readers.origins import NOTHING
 from seqmlm.domains.logs.readers.reading import kind_of
@@ -199,6 +203,47 @@ def test_containers(tmp_path: Path):
     trace = [f"2023-11-14T22:13:20.5Z stderr F {text}" for text in ("Error", "\tat a.b", "on")]
     [record] = read(tmp_path, "\n".join(trace))
     assert record.raw.lines == ("Error\n\tat a.b", "on")
+
+
+PARTS = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.booleans()), min_size=1, max_size=30)
+
+
+@given(PARTS, st.integers(1, 6), st.integers(1, 40), st.sampled_from(["cri", "docker"]))
+def test_parts_of_messages_within_their_own_stream(
+    parts: list[tuple[str, bool]], batch: int, waiting: int, kind: str
+):
+    wanted: list[list[Any]] = []  # line, text, whether it goes on
+    under_way: dict[str, list[Any]] = {}
+    lines = []
+    for number, (stream, more) in enumerate(parts, 1):
+        time, text = f"2024-03-05T10:00:{number:02}.5Z", f"{stream} {number};"
+        flagged = f"{time} {stream} {'P' if more else 'F'} {text}"
+        row = json.dumps({"log": text + "\n" * (not more), "stream": stream, "time": time})
+        lines.append(flagged if kind == "cri" else row)
+        one = under_way.pop(stream, None)
+        if one is None:
+            wanted.append(one := [number, "", True])
+        one[1] += text
+        if more:
+            under_way[stream] = one
+        begun = [other for other in wanted if other[2]]
+        one[2] = more
+        while begun and (not begun[0][2] or len(wanted) - wanted.index(begun[0]) > waiting):
+            under_way = {key: other for key, other in under_way.items() if other is not begun[0]}
+            begun.pop(0)[2] = False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(events, "BATCH", batch)
+        patch.setattr(events, "WAITING", waiting)
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
+        [record] = READERS[kind]("-", Problems(), session="none")
+    assert record.raw.lines == tuple(text for _, text, _ in wanted)
+    assert record.meta["lines"] == tuple(number for number, _, _ in wanted)
+
+
+def test_a_line_of_a_container_without_anything_in_it(tmp_path: Path):
+    head = "2023-11-14T22:13:20.5Z stdout F"
+    [record] = read(tmp_path, "\n".join([f"{head} one", head, f"{head} ", f"{head} two"]))
+    assert record.raw.lines == ("one", "two")
 
 
 def test_tables(tmp_path: Path):
