@@ -19,7 +19,9 @@ _FRACTION = r"(?:[.,](\d+))?"
 _ZONE = r" ?(Z|UTC|[+-]\d\d:?\d\d|)"
 _TAG = r"(?P<service>[^\s:\[]*)(?:\[[^\]\s]*\])?: ?"
 _QUOTED = r'"(?:[^"\\\n]|\\.)*"'
-_DATA = rf'(?:-|(?:\[(?:{_QUOTED}|[^\]"\n])*\])+)'
+_FRAME = r"(?:\d+ )?<(?P<priority>\d{1,3})>\d{1,2} "
+_ELEMENT = rf'\[[^\s=\]"]+(?: +[^\s=\]"]+={_QUOTED})*'
+_OPENED = re.compile(rf'{_FRAME}(?:\S+ ){{5}}(?:{_ELEMENT} *\])*{_ELEMENT} +[^\s=\]"]+="(?:[^"\\]|\\.)*')
 _STREAM = re.compile(r"\S+ (std(?:out|err)) ([FP])")
 
 
@@ -66,10 +68,11 @@ HEADERS: Mapping[str, Header] = {
         r"(?P<service>\S+) (?P<severity>[A-Z]+) ?",
         label=r"(\S+)",
     ),
-    # RFC 5424: priority, version, time, host, application, process, message id, structured data.
+    # RFC 5424: priority, version, time, host, application, process, message id, structured data, which some
+    # leave out; before them its length where it came in frames of octets.
     "syslog5424": Header(
-        rf"<(?P<priority>\d{{1,3}})>\d{{1,2}} ({_DAY}T{_HMS}){_FRACTION}{_ZONE} (?P<host>\S+) "
-        rf"(?P<service>\S+) \S+ \S+ {_DATA} ?(?:\ufeff)?"
+        rf"{_FRAME}({_DAY}T{_HMS}|-){_FRACTION}{_ZONE} (?P<host>\S+) (?P<service>\S+) \S+ \S+"
+        rf"(?: -(?: |$)| (?:{_ELEMENT} *\])+ ?| |$)(?:\ufeff)?"
     ),
     # RFC 3164, and the form with an ISO time that newer daemons and journalctl write: time, host (not a
     # level), tag with process. As other programs may begin so, a tag must be sure where there is no fraction.
@@ -129,7 +132,7 @@ def parsed(name: str | None, batches: Iterator[Lines], clock: Clock, keep_header
             yield [Event(n, text, head=False, whole=text) for n, text in zip(numbers, texts, strict=True)]
         return
     header, nothing = HEADERS[name], repeat(None)
-    for numbers, texts in batches:
+    for numbers, texts in _closed(batches) if name == "syslog5424" else batches:
         if not texts:
             yield []
             continue
@@ -151,6 +154,36 @@ def parsed(name: str | None, batches: Iterator[Lines], clock: Clock, keep_header
                 texts,
             )
         )
+
+
+_LONGEST = 20  # lines of a header
+
+
+def _closed(batches: Iterator[Lines]) -> Iterator[Lines]:
+    """Lines of RFC 5424; one that ends within quotation marks of its header is one with the next ones."""
+    held: list[tuple[int, str]] = []
+    for batch in batches:
+        if not (held or any((t.count('"') - t.count('\\"')) % 2 for t in batch.texts)):  # nearly always
+            yield batch
+            continue
+        found: list[tuple[int, str]] = []
+        for line in zip(*batch, strict=True):
+            if held and HEADERS["syslog5424"].only.match(line[1]):  # the one before was torn
+                found, held = found + held, []
+            held.append(line)
+            text = " ".join(text for _, text in held)
+            if not _OPENED.fullmatch(text):
+                found, held = [*found, (held[0][0], text)], []
+            elif len(held) == _LONGEST:
+                found, held = found + held, []
+        if held and not batch.texts:
+            found, held = held, []
+        if found:
+            yield Lines(*map(list, zip(*found, strict=True)))
+        if not batch.texts:
+            yield batch
+    if held:
+        yield Lines(*map(list, zip(*held, strict=True)))
 
 
 def of_runtime(event: Event) -> Event:

@@ -138,6 +138,48 @@ def test_an_iso_time_before_a_host_and_a_tag(line: str, kind: str, message: str,
     assert record.raw.lines == (message, message)
 
 
+HEAD = "<29>1 2024-03-05T10:01:03Z host app 1 -"
+OF_5424 = {
+    "<29>1 - host app 12 - - no time": "no time",
+    "<29>1 2024-03-05T10:01:02Z - - - - - nothing known": "nothing known",
+    f"{HEAD} [none] said": "said",
+    f"{HEAD} [a@1][b@2 c=\"d]\" e='f'] [x] said": "[b@2 c=\"d]\" e='f'] [x] said",
+    f'{HEAD} [a@1][b@2 c="d\\]" e="\\"" ][f] [x] said': "[x] said",
+    f'{HEAD} [a@1 b="c\\/d"]said': "said",
+    f"{HEAD} - \ufeffsaid": "said",
+    f"{HEAD} - [x] said": "[x] said",
+    f"{HEAD} no data": "no data",
+    f"{HEAD} [error: no data] said": "[error: no data] said",
+    f"{HEAD} --verbose": "--verbose",
+    f'{HEAD} - says "': 'says "',
+    f"83 {HEAD} - in a frame": "in a frame",
+    f"{HEAD.replace('03Z', '03.5+02:00')} - earlier": "earlier",
+    f'{HEAD} [a b="c\nd" e="\n"] over three lines': "over three lines",
+    f'{HEAD} [a b="c\\"\nd"] over two lines': "over two lines",
+}
+
+
+@pytest.mark.parametrize("line", OF_5424)
+@pytest.mark.parametrize("batch", [1, 2, 4096])
+def test_what_stands_in_rfc_5424(line: str, batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(events, "BATCH", batch)
+    [record] = read(tmp_path, "\n".join([f"{HEAD} - before", line, f"{HEAD} - after"]), session="none")
+    assert record.raw.lines == ("before", OF_5424[line], "after")
+    assert record.raw.times is not None
+    within = 36061.0 if "10:01:02" in line else 36063.0
+    within -= 7199.5 if "+02:00" in line else 0
+    assert record.raw.times[1] % 86400 in (within, within + 1)
+
+
+@pytest.mark.parametrize("torn", [f'{HEAD} [a b="c', f'{HEAD} [a b="c\nd'])
+def test_a_torn_header_of_rfc_5424_costs_no_other_line(torn: str, tmp_path: Path):
+    whole = f"{HEAD} - whole"
+    lines = "\n".join([whole, torn, whole, *["more"] * 30, torn])
+    [record] = read(tmp_path, lines, "syslog5424", session="none", multiline="off")
+    assert record.meta["lines"] == tuple(range(1, lines.count("\n") + 2))
+    assert record.raw.lines.count("whole") == 2
+
+
 def test_labels_of_bgl(tmp_path: Path):
     normal = LINES["bgl"][0]
     [record] = read(tmp_path, f"{normal}\nKERNDTLB{normal[1:]}\n")
