@@ -7,8 +7,10 @@ system has its own; options name others.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from seqmlm.data.problems import Problems
@@ -43,19 +45,30 @@ class Fields:
     session: str | None = None
     label: str | None = None
 
-    def among(self, names: Sequence[str]) -> Found:
-        """Choose among the names that are there."""
-        lower = {name.lower(): name for name in reversed(names)}
+    def among(self, rows: Sequence[Collection[str]]) -> Found:
+        """Choose among the names that are there; of several usual ones that which most lines have.
+
+        Args:
+            rows: the names of each line's fields. A line that has several counts for the most usual one.
+        """
+        lower = [{name.lower(): name for name in reversed([*names])} for names in rows]
 
         def usual(wanted: str | None, known: Iterable[str]) -> str | None:
-            return wanted if wanted is not None else next((lower[k] for k in known if k in lower), None)
+            if wanted is not None:
+                return wanted
+            order = list(known)
+            own = (next((names[one] for one in order if one in names), None) for names in lower)
+            counts = Counter(name for name in own if name is not None)
+            return max(counts, key=lambda name: (counts[name], -order.index(name.lower())), default=None)
 
         if self.time is not None:
             times = tuple(self.time.split(","))
         elif (one := usual(None, TIME)) is not None:
             times = (one,)
         else:
-            times = tuple(n for n in names if n.lower() in TIME_PARTS) if "time" in lower else ()
+            names = dict.fromkeys(chain.from_iterable(rows))
+            parts = tuple(name for name in names if name.lower() in TIME_PARTS)
+            times = parts if any(name.lower() == "time" for name in parts) else ()
         return Found(
             message=usual(self.message, (*MESSAGE, *LISTS)),
             times=times,
@@ -100,6 +113,8 @@ def read_time(value: Any, clock: Clock) -> float:
 # JSON lines: an application's own, `journalctl -o json`, a container's; or a session an object
 
 ObjectRow = tuple[int, dict[str, Any]]
+
+_ELSEWHERE = "a message in another field than most lines have it in"
 
 DOCKER = frozenset({"log", "stream", "time"})
 
@@ -147,12 +162,18 @@ def docker(
 
 
 def events_of(
-    batches: Iterator[list[ObjectRow]], found: Found, clock: Clock, source: str, problems: Problems
+    batches: Iterator[list[ObjectRow]],
+    found: Found,
+    asked: Fields,
+    clock: Clock,
+    source: str,
+    problems: Problems,
 ) -> Iterator[Events]:
     """Objects as events, a message each; objects without a message go to `problems`."""
     assert found.message is not None
+    others = () if asked.message is not None else MESSAGE
     for rows in batches:
-        kept = list(_with_message(rows, found.message, source, problems))
+        kept = list(_with_message(rows, found.message, source, problems, others))
         origin = reading(name for (_, row), _ in kept for name in row)
         if kept or not rows:
             yield [
@@ -175,11 +196,20 @@ def _event(numbered: ObjectRow, text: str, found: Found, clock: Clock, origin: O
 
 
 def _with_message(
-    rows: list[ObjectRow], name: str, source: str, problems: Problems
+    rows: list[ObjectRow], name: str, source: str, problems: Problems, others: Sequence[str] = ()
 ) -> Iterator[tuple[ObjectRow, str]]:
-    """The objects that have a message, each with it; the others go to `problems`."""
+    """The objects that have a message, each with it; the others go to `problems`.
+
+    Args:
+        rows, source, problems: of the file.
+        name: of the field.
+        others: usual names of it, for objects without a message there, as other programs write them.
+    """
     for number, row in rows:
         text = message_of(row.get(name))
+        if text is None:
+            text = next(filter(None, (message_of(row.get(other)) for other in others)), None)
+            problems.note(_ELSEWHERE, text is not None, source=source, line=number)
         if text is None:
             problems.bad(no_message(name, source, number), json.dumps(row, ensure_ascii=False))
         else:
@@ -208,8 +238,8 @@ def no_message(name: str, source: str, line: int) -> DataError:
 
 def fields_of(rows: list[ObjectRow], wanted: Fields, source: str, problems: Problems) -> Found | None:
     """The fields of a file by its first objects; None where one is missing, which `problems` then has."""
-    names = list(dict.fromkeys(name for _, row in rows for name in row))
-    found = wanted.among(names)
+    names = _names(rows)
+    found = wanted.among(_given(rows))
     absent = found.missing(wanted, names)
     if absent is None:
         return found
@@ -219,14 +249,26 @@ def fields_of(rows: list[ObjectRow], wanted: Fields, source: str, problems: Prob
 
 def without_message(rows: list[ObjectRow], wanted: Fields) -> bool:
     """Whether the objects are fields alone, as a web server's are: several, none of them a message."""
-    names = list(dict.fromkeys(name for _, row in rows for name in row))
-    return wanted.message is None and wanted.among(names).message is None and len(names) > 2
+    return wanted.message is None and wanted.among(_given(rows)).message is None and len(_names(rows)) > 2
+
+
+def _names(rows: list[ObjectRow]) -> list[str]:
+    """The names of all fields."""
+    return list(dict.fromkeys(name for _, row in rows for name in row))
+
+
+def _given(rows: list[ObjectRow]) -> list[list[str]]:
+    """The names of each object's fields that say something themselves."""
+    return [
+        [name for name, value in row.items() if value is not None and not isinstance(value, dict)]
+        for _, row in rows
+    ]
 
 
 def whole_events(batches: Iterator[list[ObjectRow]], wanted: Fields, clock: Clock) -> Iterator[Events]:
     """Objects as events whose message is the object itself, as JSON."""
     for rows in batches:
-        times = wanted.among(list(dict.fromkeys(name for _, row in rows for name in row))).times
+        times = wanted.among([_names(rows)]).times
         found = Found(message=None, times=times or ("time",), session=wanted.session, label=wanted.label)
         yield [_event(one, json.dumps(one[1], ensure_ascii=False), found, clock, None) for one in rows]
 
@@ -256,7 +298,7 @@ def delimiter_of(header: str, wanted: Fields) -> str | None:
     """What separates the columns of a table's first line; None where it is no table of ours."""
     for delimiter in ("\t", ",", ";"):
         names = [name.strip('"') for name in header.split(delimiter)]
-        if len(names) > 1 and (wanted.among(names).missing(wanted, names) is None or _beside(names)):
+        if len(names) > 1 and (wanted.among([names]).missing(wanted, names) is None or _beside(names)):
             return delimiter
     return None
 
@@ -304,7 +346,7 @@ class Table:
         empty: TableRow = (1, [])
         first = next((pair for pair in self._each if pair is not None), empty)
         self.names = first[1]
-        self.found = self._wanted.among(self.names)
+        self.found = self._wanted.among([self.names])
         absent = self.found.missing(self._wanted, self.names)
         if absent is None:
             return True

@@ -318,7 +318,8 @@ class Reading:
         if objects.is_session(first[0][1], found.message):
             yield from self._session_objects(rows, found)
         else:
-            events = objects.events_of(rows, found, self._clock, self._source, self._problems)
+            asked = self._asked.fields
+            events = objects.events_of(rows, found, asked, self._clock, self._source, self._problems)
             yield from self._events(events)
 
     def _session_objects(self, batches: Iterator[list[objects.ObjectRow]], found: Found) -> Iterator[Record]:

@@ -211,6 +211,38 @@ def test_json_lines_by_named_fields(tmp_path: Path):
         read(tmp_path, json.dumps({"a": 1}))
 
 
+@pytest.mark.parametrize(
+    ("rows", "messages"),
+    [
+        ([{"msg": "a"}, {"msg": "b"}, {"message": "c"}], ("a", "b", "c")),
+        ([{"message": "a"}, {"msg": "b"}, {"msg": "c"}], ("a", "b", "c")),
+        ([{"message": None, "text": "a"}, {"message": None, "text": "b"}], ("a", "b")),
+        ([{"message": {"id": 1}, "msg": "a"}, {"msg": "b"}], ("a", "b")),
+        (
+            [{"event": "in", "message": "a"}, {"event": "in", "message": "b"}, {"event": "out"}],
+            ("a", "b", "out"),
+        ),
+        ([{"Msg": "a"}, {"Msg": "b"}, {"msg": "c"}], ("a", "b", "c")),
+        ([{"log": "a"}, {"log": "b"}, {"lines": "c", "body": "d"}], ("a", "b", "d")),
+    ],
+)
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_message_is_the_field_that_most_lines_have(
+    rows: list[dict[str, Any]], messages: tuple[str, ...], times: int, tmp_path: Path
+):
+    text = "\n".join(json.dumps({"ts": 1709632800 + i, **row}) for i, row in enumerate(rows * times))
+    [record] = read(tmp_path, text)
+    assert record.raw.lines == messages * times
+    with pytest.raises(DataError, match="no message in the field"):
+        read(tmp_path, text + '\n{"other": "a"}', message_field="other")
+
+
+def test_the_time_is_the_field_that_most_lines_have(tmp_path: Path):
+    rows = [{"timestamp": "soon", "msg": "a"}, *[{"ts": 1709632800, "msg": "b"}] * 2]
+    [record] = read(tmp_path, "\n".join(map(json.dumps, rows)))
+    assert record.raw.times == (1709632800.0,) * 3
+
+
 def test_the_journal(tmp_path: Path):
     rows = [
         {"__REALTIME_TIMESTAMP": "1700000000500000", "MESSAGE": "started", "PRIORITY": "6"},
