@@ -254,11 +254,13 @@ class Chronological:
             ) from None
 
     def parts(self, marks: Marks) -> Parts:
-        groups, member, records = np.unique(marks[:, 0], return_inverse=True, return_counts=True)
+        groups, came, member, records = np.unique(
+            marks[:, 0], return_index=True, return_inverse=True, return_counts=True
+        )
         begins = np.full(len(groups), np.iinfo(np.int64).max)
         np.minimum.at(begins, member, marks[:, 1])
         parts = np.full(len(groups), TRAIN, dtype=np.int8)
-        left = np.lexsort((groups, begins))  # groups in no part yet, the earliest first
+        left = np.lexsort((came, begins))  # groups in no part yet, the earliest first
         spread = self.calibrate_on == "spread"
         order = (VALIDATION, CALIBRATION) if spread else (CALIBRATION, VALIDATION)
         calibration = _calibrating(self, len(marks))

@@ -353,7 +353,7 @@ class Domain:
                 yield path, False
                 continue
             found = False
-            for file in expand([path], problems):
+            for file in self.in_order(expand([path], problems)):
                 found = found or not folder or chosen is not None or self.in_folders(self.format_of(file))
                 yield file, folder
             if not found:
@@ -364,6 +364,10 @@ class Domain:
                     source=str(path),
                     remedy=f"known endings are {endings}, also with .gz or .zst; name other files one by one",
                 )
+
+    def in_order(self, files: Sequence[str]) -> Sequence[str]:
+        """The files of a folder, which are in the order of their names, in that of reading."""
+        return files
 
     def in_folders(self, format: Format | None) -> bool:
         """Whether a file of this format is one of records wherever it lies, not only where it is named."""

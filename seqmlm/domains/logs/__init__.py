@@ -6,14 +6,17 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
+from seqmlm.data.files import stem_suffix
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
 from seqmlm.domains.holes import Hole, Prompt, escaped, frame
 from seqmlm.domains.logs.readers import READERS
 from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.domains.logs.readers.rotations import rotation_of, service_of
 from seqmlm.domains.samples import whole
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
@@ -77,6 +80,16 @@ class LogsDomain(Domain):
 
         return Coloured(), Timeline()
 
+    def format_of(self, path: Path | str) -> Format | None:
+        """As `Domain.format_of`; a file that was rotated is of the format of the one it was."""
+        found = super().format_of(path)
+        rotated = found is None and stem_suffix(path) not in (".bz2", ".xz") and not Path(path).is_dir()
+        return super().format_of(service_of(str(path))) if rotated else found
+
+    def in_order(self, files: Sequence[str]) -> Sequence[str]:
+        """Files by service, and those that one service wrote in turn from the oldest to the newest."""
+        return sorted(files, key=rotation_of)
+
     def shows(self, row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
         """A line of the file is one of the fault's."""
         return whole(row.get("line")) in anomaly["lines"]
@@ -106,10 +119,10 @@ class LogsDomain(Domain):
         return record.document or record.id
 
     def order_key(self, record: Record) -> Any:
-        """Time of the first line; where times are unknown, the place in the file."""
+        """Time of the first line; where times are unknown, the place among the records that are read."""
         raw = record.raw
         known = isinstance(raw, LogLines) and raw.times
-        return raw.times[0] if known else record.line
+        return raw.times[0] if known else 0.0
 
     def row(self, record: Record) -> dict[str, Any]:
         """The lines of the session or window, and the time of each where times are known."""

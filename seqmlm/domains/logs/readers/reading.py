@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from seqmlm.data.files import COMPRESSED, memory_of
+from seqmlm.data.files import memory_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.objects import json_object
 from seqmlm.data.record import Record
@@ -31,6 +31,7 @@ from seqmlm.domains.logs.readers.events import (
 )
 from seqmlm.domains.logs.readers.headers import fitting
 from seqmlm.domains.logs.readers.objects import LISTS, Fields, Found, Table, delimiter_of, read_time
+from seqmlm.domains.logs.readers.rotations import service_of
 from seqmlm.domains.logs.readers.sessions import (
     Ids,
     Piece,
@@ -52,25 +53,6 @@ LOOKED_AT = 500
 
 KEYS = re.compile(r"\s*(?:([^,\s]+)[,\t]\s*)?(\d+(?:\s+\d+)*)\s*", re.ASCII)
 """A line of a session file: event ids, before them perhaps the session's id and a comma."""
-
-
-_ROTATED = re.compile(
-    r"(?:[._-](?:\d{1,3}|\d{4}-?\d\d-?\d\d(?:[T._-]?\d\d:?\d\d(?::?\d\d)?)?|old|prev|previous))+"
-    r"(?=\.(?:log|txt|out|err|jsonl?|ndjson|csv|tsv)$|$)",
-    re.IGNORECASE,
-)
-
-
-def service_of(source: str) -> str:
-    """A log file's path without what a rotation adds: equal for the files that one service wrote in turn.
-
-    >>> [service_of(name) for name in ("a/x.log", "a/x.log.2.gz", "a/x-2024-03-05.log", "a/x.log-20240305")]
-    ['a/x.log', 'a/x.log', 'a/x.log', 'a/x.log']
-    """
-    path = Path(source)
-    while path.suffix.lower() in (*COMPRESSED, ".bz2", ".xz"):
-        path = path.with_suffix("")
-    return str(path.with_name(_ROTATED.sub("", path.name) or path.name)) if path.name else source
 
 
 def kind_of(texts: Sequence[str], wanted: Fields) -> str:

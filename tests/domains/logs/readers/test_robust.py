@@ -19,7 +19,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.logs import LOGS
 from seqmlm.domains.logs.readers import READERS, events
-from seqmlm.domains.logs.readers.reading import service_of
+from seqmlm.domains.logs.readers.rotations import service_of
 from seqmlm.errors import DataError
 
 TRACE = [
@@ -190,7 +190,7 @@ def test_rotated_files(undecodable: str, tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "app.log.3.zst").write_bytes(zstandard.compress(text))
     (tmp_path / "truth.json").write_text("{}")
     records = list(LOGS.read([tmp_path], Problems(), undecodable=undecodable))
-    assert [Path(r.source).name for r in records] == ["app.log", "app.log.1", "app.log.2.gz", "app.log.3.zst"]
+    assert [Path(r.source).name for r in records] == ["app.log.3.zst", "app.log.2.gz", "app.log.1", "app.log"]
     assert {r.raw for r in records} == {records[0].raw}
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(text))))
     [record] = LOGS.read(["-"], Problems(), undecodable=undecodable)
