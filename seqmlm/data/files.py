@@ -7,6 +7,7 @@ content, is saved to a file first.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 import stat
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import BufferedReader
+from itertools import chain
 from pathlib import Path
 from typing import Protocol, Self, cast
 
@@ -48,31 +50,32 @@ _FOREIGN = {
         "a pointer of git-lfs, and not what it points at",
         "fetch that with git lfs pull",
     ),
-    b"\xff\xfe\0\0": ("UTF-32 text", RESAVE),
-    b"\0\0\xfe\xff": ("UTF-32 text", RESAVE),
-    b"\xff\xfe": ("UTF-16 text", RESAVE),
-    b"\xfe\xff": ("UTF-16 text", RESAVE),
+}
+_MARKS = {  # the longer ones first
+    b"\xff\xfe\0\0": "utf-32",
+    b"\0\0\xfe\xff": "utf-32",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
 }
 
 
 def may_begin(head: bytes) -> bool:
-    """Whether these few bytes could be the beginning of a compressed or foreign file."""
-    return any(len(head) < len(magic) and magic.startswith(head) for magic in (*MAGIC, *_FOREIGN))
+    """Whether these few bytes could be the beginning of a compressed, foreign or marked file."""
+    return any(len(head) < len(magic) and magic.startswith(head) for magic in (*MAGIC, *_FOREIGN, *_MARKS))
 
 
-def refuse_foreign(head: bytes, source: str, *, encoded: bool = False) -> None:
+def refuse_foreign(head: bytes, source: str) -> None:
     """Refuse a file that is neither text nor compressed in a known way.
 
     Args:
         head: its first bytes.
         source: the file.
-        encoded: its encoding was named, so that it may be UTF-16 or UTF-32.
 
     Raises:
         DataError: says what the file is.
     """
     for magic, (what, remedy) in _FOREIGN.items():
-        if head.startswith(magic) and not (encoded and remedy == RESAVE):
+        if head.startswith(magic):
             raise DataError(f"the file is {what}", source=source, remedy=remedy)
 
 
@@ -256,19 +259,25 @@ def stem_suffix(source: str | Path) -> str:
 def blocks(source: str | Path, *, pauses: bool = False, encoded: bool = False) -> Iterator[bytes]:
     """Yield a file's bytes, decompressed, in blocks of about 1 MiB; "-" is standard input.
 
-    gzip (also of several members, as bgzip writes it) and Zstandard are recognised by their first bytes.
+    gzip (also of several members, as bgzip writes it) and Zstandard are recognised by their first bytes, and
+    text in UTF-16 or UTF-32 by its byte order mark: it comes in UTF-8.
 
     Args:
         source: the file, or a `Source`.
         pauses: yield b"" at each pause of a live source.
-        encoded: see `refuse_foreign`.
+        encoded: leave UTF-16 and UTF-32 as they are.
 
     Raises:
         DataError: the file is missing, unreadable or empty, or its compressed data is broken; whatever could
             be decompressed before the fault has been yielded by then.
     """
+    parts = _unpacked(source, pauses)
+    return parts if encoded else _by_mark(parts, source)
+
+
+def _unpacked(source: str | Path, pauses: bool) -> Iterator[bytes]:
     if (live := live_of(source)) is not None:
-        yield from (block for block in _live_blocks(live, str(source), encoded) if block or pauses)
+        yield from (block for block in _live_blocks(live, str(source)) if block or pauses)
         return
     with _opened(source) as handle:
         head = part = _read(handle, 1 << 13, str(source))
@@ -276,13 +285,56 @@ def blocks(source: str | Path, *, pauses: bool = False, encoded: bool = False) -
             head += (part := _read(handle, 1 << 13, str(source)))
         if not head:
             raise _empty(str(source))
-        refuse_foreign(head, str(source), encoded=encoded)
+        refuse_foreign(head, str(source))
         if (kind := compression(head)) is not None:
             yield from decompress(lambda size: _read(handle, size, str(source)), head, str(source), kind)
             return
         while head:
             yield head
             head = _read(handle, _BLOCK, str(source))
+
+
+def _by_mark(parts: Iterator[bytes], source: str | Path) -> Iterator[bytes]:
+    """The same in UTF-8, where a byte order mark says that they are not.
+
+    Raises:
+        DataError: they are not, and another reader may have to go on in their middle.
+    """
+    head = b""
+    for head in parts:
+        if head:
+            break
+        yield head  # a pause
+    codec = next((codec for mark, codec in _MARKS.items() if head.startswith(mark)), None)
+    parts = chain([head] if head else [], parts)
+    if codec is not None and memory_of(source) is not None:
+        raise DataError(f"the file is {codec.upper()} text", source=str(source), remedy=RESAVE)
+    yield from parts if codec is None else transcoded(parts, codec, str(source))
+
+
+_NOT_OF_IT = "seqmlm.not_of_the_encoding"
+codecs.register_error(_NOT_OF_IT, lambda error: ("\udcff", getattr(error, "end", 0)))
+
+
+def transcoded(parts: Iterable[bytes], codec: str, source: str) -> Iterator[bytes]:
+    """Blocks of this encoding in UTF-8; bytes that are not of it become one that UTF-8 never has.
+
+    Raises:
+        DataError: a codec cannot go on after such bytes.
+    """
+    decoder = codecs.getincrementaldecoder(codec)(_NOT_OF_IT)
+    try:
+        for block in parts:
+            text = decoder.decode(block)
+            if text or not block:
+                yield text.encode("utf-8", "surrogateescape")
+        yield decoder.decode(b"", final=True).encode("utf-8", "surrogateescape")
+    except UnicodeError:  # codecs that heed no handler, or make half a character of an escape
+        raise DataError(
+            f"the file is not in the encoding {codec}",
+            source=source,
+            remedy="name another with --option encoding=NAME, or convert it to UTF-8",
+        ) from None
 
 
 def whole(source: str, max_bytes: int, what: str) -> bytes:
@@ -305,7 +357,7 @@ def whole(source: str, max_bytes: int, what: str) -> bytes:
     return b"".join(parts)
 
 
-def _live_blocks(live: Live, source: str, encoded: bool) -> Iterator[bytes]:
+def _live_blocks(live: Live, source: str) -> Iterator[bytes]:
     """The bytes of a live input as they come; b"" is a pause."""
     head: bytes | None = b""  # until it is known what comes
     while (part := live.read(_BLOCK)) != b"":
@@ -315,7 +367,7 @@ def _live_blocks(live: Live, source: str, encoded: bool) -> Iterator[bytes]:
         head += part
         if may_begin(head):
             continue  # too little has come to tell
-        refuse_foreign(head, source, encoded=encoded)
+        refuse_foreign(head, source)
         if compression(head) is not None:
             raise DataError(
                 "compressed data cannot be read as it comes",

@@ -1,6 +1,7 @@
 """Blocks of bytes to lines of text: encodings, byte order marks, line ends, and faults with their line.
 
-UTF-8 unless another encoding is named. A fault costs the line it is in, and never the lines before it.
+UTF-8 unless a byte order mark or the user names another encoding. A fault costs the line it is in, and never
+the lines before it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from seqmlm.data.files import (
     refuse_foreign,
     source_of,
     too_long,
+    transcoded,
 )
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError, UsageError
@@ -99,8 +101,8 @@ class TextBlocks:
         problems: receives the fault.
         line: called when a fault is met after the first block; gives the line reached.
         pauses: see `blocks`.
-        encoding: of the file, see `lines`; its blocks are UTF-8 all the same, but for bytes that are not of
-            the encoding, which become one that UTF-8 never has.
+        encoding: of the file, see `lines`; its blocks are UTF-8 all the same (`transcoded`).
+        binary: take a file that its first bytes show to be binary, too.
 
     Raises:
         UsageError: an encoding that Python does not know.
@@ -116,9 +118,10 @@ class TextBlocks:
         *,
         pauses: bool = False,
         encoding: str | None = None,
+        binary: bool = False,
     ) -> None:
         self._source, self._problems, self._line = source, problems, line
-        self._pauses = pauses
+        self._pauses, self._binary = pauses, binary
         self._codec = None if encoding is None else _codec(encoding)
         self.broken = False
 
@@ -141,7 +144,7 @@ class TextBlocks:
         for block in self._in_utf8():
             if first and block:
                 first = False
-                _refuse_other_text(block, self._source)
+                _refuse_other_text(block, self._source, self._binary)
                 if old := b"\n" not in block and b"\r" in block[:-1]:
                     self._problems.note("lines that end in CR alone (old Macs)", source=self._source)
             if block or self._pauses:
@@ -150,25 +153,9 @@ class TextBlocks:
     def _in_utf8(self) -> Iterator[bytes]:
         """The file's blocks in UTF-8; b"" is a pause."""
         if self._codec is None:
-            yield from blocks(self._source, pauses=True) if self._pauses else blocks(self._source)
-            return
-        decoder = codecs.getincrementaldecoder(self._codec)(_NOT_OF_IT)
-        try:
-            for block in blocks(self._source, pauses=self._pauses, encoded=True):
-                text = decoder.decode(block)
-                if text or not block:
-                    yield text.encode("utf-8", "surrogateescape")
-            yield decoder.decode(b"", final=True).encode("utf-8", "surrogateescape")
-        except UnicodeError:  # codecs that heed no handler, or make half a character of an escape
-            raise DataError(
-                f"the file is not in the encoding {self._codec}",
-                source=self._source,
-                remedy="name another with --option encoding=NAME, or convert it to UTF-8",
-            ) from None
-
-
-_NOT_OF_IT = "seqmlm.not_of_the_encoding"
-codecs.register_error(_NOT_OF_IT, lambda error: ("\udcff", getattr(error, "end", 0)))
+            return blocks(self._source, pauses=True) if self._pauses else blocks(self._source)
+        parts = blocks(self._source, pauses=self._pauses, encoded=True)
+        return transcoded(parts, self._codec, self._source)
 
 
 def _codec(encoding: str) -> str | None:
@@ -225,7 +212,7 @@ _TOLD_BY = 256  # bytes from which on a file can be told to be binary as a whole
 _CONTROLS = bytes(sorted({*range(32), 127} - set(b"\t\n\r\f\x1b")))
 
 
-def _refuse_other_text(block: bytes, source: str) -> None:
+def _refuse_other_text(block: bytes, source: str, binary: bool) -> None:
     """Refuse a file that its first bytes show to be binary, packed twice, or in another encoding.
 
     A NUL alone does not: it costs the line it is in, since logs have stretches of them after a crash.
@@ -242,7 +229,15 @@ def _refuse_other_text(block: bytes, source: str) -> None:
     half = len(head) // 2
     even, odd = head[: 2 * half : 2].count(0), head[1 : 2 * half : 2].count(0)
     if max(even, odd) > 0.8 * half and min(even, odd) < 0.2 * half:
-        raise DataError("the file is UTF-16 text", source=source, remedy=RESAVE)
+        codec = "UTF-16BE" if even > odd else "UTF-16LE"
+        raise DataError(
+            "the file is UTF-16 text without a byte order mark",
+            source=source,
+            remedy=f"convert it: iconv -f {codec} -t UTF-8 FILE > NEW, or name it where the format has an "
+            f"option for that: --option encoding={codec.lower()}",
+        )
+    if binary:
+        return
     head = head.lstrip(b"\0")
     whole = head.split(b"\n")[:-1] or [head]
     controls = len(head) - len(head.translate(None, _CONTROLS))

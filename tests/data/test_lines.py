@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -88,12 +89,29 @@ def test_bytes_that_are_not_of_the_named_encoding_cost_their_line(encoding: str,
     refused(lines, path, f"bytes that are not {encoding}", kept, line=2, encoding=encoding)
 
 
-def test_utf_16_with_its_mark_is_read_where_it_is_named_and_refused_where_not(tmp_path: Path) -> None:
-    path = write(tmp_path, gzip.compress("one\ntwö\n".encode("utf-16")))
-    assert list(lines(path, Problems(), encoding="utf-16")) == [(1, "one"), (2, "twö")]
-    for encoding in (None, "utf-8"):
-        with pytest.raises(DataError, match="UTF-16"):
-            list(lines(path, Problems(), encoding=encoding))
+MARKED = ("utf-16", "utf-32", "utf-16-be", "utf-32-be")
+
+
+@given(st.sampled_from(MARKED), st.lists(st.text("abc é ß ソ 👍\u0a0a", max_size=9)), st.booleans())
+def test_text_that_a_mark_says_is_in_utf_16_or_32_is_read(
+    encoding: str, parts: list[str], packed: bool
+) -> None:
+    text = "\r\n".join(parts) + "end"
+    data = ("\ufeff" * encoding.endswith("be") + text).encode(encoding)
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), gzip.compress(data) if packed else data)
+        for named in (None, "utf-8", encoding.removesuffix("-be")):
+            found = list(lines(path, Problems(), encoding=named))
+            assert found == [(n, one.removesuffix("\r")) for n, one in enumerate(text.split("\n"), 1)]
+
+
+def test_what_is_not_of_utf_16_costs_its_line(tmp_path: Path) -> None:
+    data = "one\n".encode("utf-16") + b"\0\xd8" + "two\nthree\n".encode("utf-16-le") + b"f"
+    path = write(tmp_path, data)
+    refused(lines, path, "bytes that are not UTF-8", [(1, "one"), (3, "three")], line=2)
+
+
+def test_a_file_of_another_kind_is_refused_whatever_encoding_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="spreadsheet as CSV"):
         list(lines(write(tmp_path, b"PK\x03\x04rest"), Problems(), encoding="latin-1"))
 
@@ -112,10 +130,10 @@ def test_an_encoding_that_nobody_knows_is_a_usage_error(encoding: str, tmp_path:
         (b"BZh91AY", "bzip2"),
         (b"\xfd7zXZ\x00rest", "compressed with xz"),
         (b"PAR1rest", "a parquet file"),
-        ("hello".encode("utf-16"), "UTF-16"),
         (b"\x89PNG\r\n\x1a\n\0\0\0", "a picture"),
         (bytes(range(256)) * 4, "binary data"),
-        ("a line\nanother\n".encode("utf-16-le"), "UTF-16 text"),
+        ("a line\nanother\n".encode("utf-16-le"), "UTF-16 text without .*iconv -f UTF-16LE"),
+        ("a line\nanother\n".encode("utf-16-be"), "UTF-16 text without .*iconv -f UTF-16BE"),
         (gzip.compress(gzip.compress(b"a\n", mtime=0), mtime=0), "compressed twice"),
     ],
 )

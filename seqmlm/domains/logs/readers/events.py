@@ -15,13 +15,12 @@ from itertools import chain, islice
 from math import isnan
 from typing import NamedTuple, TypeVar
 
-from seqmlm.data.files import blocks, live_of, memory_of, too_long
-from seqmlm.data.lines import lines, lines_and_pauses
+from seqmlm.data.files import live_of, memory_of, too_long
+from seqmlm.data.lines import TextBlocks, lines, lines_and_pauses
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.timestamps import NAN
 from seqmlm.domains.logs.readers.origins import Origin
-from seqmlm.errors import DataError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,25 +171,20 @@ def _raw_lines(source: str, problems: Problems, max_bytes: int) -> Iterator[byte
     """Every line as bytes, its length alone where that is beyond the limit; None at a pause."""
     held: list[bytes] = []
     size = number = 0
-    try:
-        for block in blocks(source, pauses=True):
-            if not block:
-                yield None
-                continue
-            first, *rest = block.split(b"\n")
-            for part in rest:
-                number += 1
-                size += len(first)
-                yield size if size > max_bytes else b"".join([*held, first])
-                held, size, first = [], 0, part
+    blocks = TextBlocks(source, problems, lambda: number + 1, pauses=True, binary=True)
+    for block in blocks:
+        if not block:
+            yield None
+            continue
+        first, *rest = block.split(b"\n")
+        for part in rest:
+            number += 1
             size += len(first)
-            held = [*held, first] if size <= max_bytes else []
-    except DataError as error:
-        at = number + 1 if number else None
-        problems.bad(DataError(error.reason, source=source, line=at, remedy=error.remedy))
-        return
-    live = live_of(source)
-    if size and not (live is not None and live.stopped):  # a line whose end was not waited for is a torso
+            yield size if size > max_bytes else b"".join([*held, first])
+            held, size, first = [], 0, part
+        size += len(first)
+        held = [*held, first] if size <= max_bytes else []
+    if size and not blocks.broken:
         yield size if size > max_bytes else b"".join(held)
 
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written import written
 
+from seqmlm.data.files import Memory, Source
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.logs import LOGS
@@ -53,6 +54,54 @@ def test_a_trace_belongs_to_its_message(tmp_path: Path):
 def test_lines_that_begin_a_message_by_an_expression(tmp_path: Path):
     [record] = read(write(tmp_path, ["# a", "b", "# c", "d", "e"]), multiline="#")
     assert record.raw.lines == ("# a\nb", "# c\nd\ne")
+
+
+ERRORLOG = "".join(
+    f"2024-03-05 10:00:0{i}.12 spid{i}s     Starting up database '{i}é'.\r\n" for i in range(6)
+)
+
+
+@pytest.mark.parametrize("undecodable", ["refuse", "replace"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_an_encoding_that_a_mark_names(undecodable: str, encoding: str, pack: Any, tmp_path: Path):
+    path = written(tmp_path / "ERRORLOG", pack(ERRORLOG.encode(encoding)))
+    problems = Problems()
+    [record] = READERS["auto"](path, problems, undecodable=undecodable)
+    assert record.raw.lines == tuple(f"spid{i}s     Starting up database '{i}é'." for i in range(6))
+    assert record.raw.times is not None
+    assert [time % 60 for time in record.raw.times] == pytest.approx([i + 0.12 for i in range(6)])
+    assert not problems.counts
+
+
+@pytest.mark.parametrize("undecodable", ["refuse", "replace"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_an_encoding_that_nothing_names_is_said(undecodable: str, encoding: str, tmp_path: Path):
+    path = written(tmp_path / "ERRORLOG", ERRORLOG.encode(encoding))
+    command = f"iconv -f {encoding.upper().replace('-LE', 'LE').replace('-BE', 'BE')} -t UTF-8"
+    with pytest.raises(DataError, match=command):
+        list(READERS["auto"](path, Problems(), undecodable=undecodable))
+
+
+@pytest.mark.parametrize("undecodable", ["refuse", "replace"])
+def test_what_is_followed_has_to_be_utf_8(undecodable: str):
+    live = Pieces([ERRORLOG.encode("utf-16")])
+    live.memory = Memory()
+    with pytest.raises(DataError, match="UTF-16 text"):
+        list(READERS["auto"](Source("app.log", live), Problems(), undecodable=undecodable))
+    records = list(READERS["auto"](Source("-", Pieces([ERRORLOG.encode("utf-16")])), Problems()))
+    assert len(records[0].raw.lines) == 6
+
+
+class Pieces:
+    """A live input of these bytes."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces, self.stopped = pieces, False
+        self.memory: Memory | None = None
+
+    def read(self, size: int) -> bytes | None:
+        return self._pieces.pop(0) if self._pieces else b""
 
 
 TRACES = {
