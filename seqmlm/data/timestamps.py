@@ -12,6 +12,7 @@ from calendar import isleap
 from datetime import UTC, date, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
+from seqmlm.data.dates import Moment
 from seqmlm.errors import UsageError
 
 NAN = float("nan")
@@ -44,7 +45,7 @@ _SHAPES = tuple(
         r"(?P<y>\d{4})-(?P<mo>\d\d)-(?P<d>\d\d)",
     )
 )
-_NUMBER = re.compile(r"\d{9,19}(?:\.\d+)?", re.ASCII)
+_NUMBER = re.compile(r"\d{9,19}(?:[.,]\d+)?", re.ASCII)
 
 
 class Clock(dict[str, float]):
@@ -72,6 +73,7 @@ class Clock(dict[str, float]):
         self._zone = find_zone(zone)
         self._year, self._month = year, 0
         self._latest = latest
+        self._dates: Moment | None = None
         self._last = 0  # the format that matched last is tried first
         self._regular = False  # whether the last text ended in its clock, and all days have 24 hours
         self._days: dict[str, float] = {}  # text before the hour to midnight, where no zone moves the clock
@@ -89,13 +91,28 @@ class Clock(dict[str, float]):
         self[text] = value
         return value
 
+    def read_dates(self, dates: Moment) -> None:
+        """From now on read also dates that `dates` knows, before others."""
+        self._dates = dates
+        self.clear()
+
     def _parse(self, text: str) -> float:
         text, self._regular = text.strip(), False
+        if self._dates is not None and (moment := self._dates(text)) is not None:
+            return self._of_moment(moment, text)
         for at in (self._last, *range(len(_SHAPES))):
             if found := _SHAPES[at].fullmatch(text):
                 self._last = at
                 return self._value(found)
-        return epoch(float(text)) if _NUMBER.fullmatch(text) else NAN
+        return epoch(float(text.replace(",", "."))) if _NUMBER.fullmatch(text) else NAN
+
+    def _of_moment(self, moment: datetime, text: str) -> float:
+        if moment.tzinfo is not None:
+            return moment.timestamp()
+        since = moment - datetime(1970, 1, 1)
+        within = since.seconds + since.microseconds / 1e6
+        self._regular = isinstance(self._zone, float) and _within(text[-8:]) == within
+        return self._utc(since.days, within, None)
 
     def _value(self, found: re.Match[str]) -> float:
         part = found.groupdict()

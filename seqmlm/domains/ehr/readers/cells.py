@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from seqmlm.data.dates import common, is_date, is_form, moments, orders, read_as, unsettled
 from seqmlm.data.problems import Problems
 from seqmlm.data.timestamps import epoch
 from seqmlm.errors import DataError, UsageError
@@ -107,12 +108,6 @@ _REMEDY = (
 )
 _SINCE = {"seconds": 1.0, "minutes": 60.0, "hours": 3_600.0, "days": 86_400.0}
 _HEAD = 10_000  # rows whose dates say how they are written
-_ORDERS = tuple(
-    order.replace("/", sign) for sign in "/.-" for order in ("%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d/%b/%Y")
-)
-_CLOCKS = ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p")
-_DATE = re.compile(r"\d{1,4}([/.-])(\d{1,2}|[A-Za-z]{3})\1\d{1,4}")
-_CLOCK = re.compile(r"(?<=\d)T|\s+")
 
 When = Callable[[Any], float | None]
 
@@ -137,49 +132,21 @@ def written(date_format: str) -> When:
             return found * unit if found is not None and _FIRST <= found * unit < _LAST else None
 
         return after
-    try:
-        sound = datetime.strptime(datetime(2001, 2, 3).strftime(date_format), date_format).year == 2001
-    except ValueError:
-        sound = False
-    if not sound:
+    if not is_form(date_format):
         raise UsageError(
             f"date_format takes how a date is written, such as %m/%d/%Y, or one of {', '.join(_SINCE)}; "
             f"{date_format!r} is neither"
         )
-
-    words_of_date = 1 + date_format.count(" ")
+    moment_of = moments(date_format)
 
     @lru_cache(maxsize=1 << 16)
     def of(text: str) -> float | None:
         if (text[4:5] == "-" and text[7:8] == "-") or _PARTIAL.fullmatch(text):
             return when(text)
-        parts = _CLOCK.split(text)
-        clock = " ".join(parts[words_of_date:])
-        try:
-            return _counted(datetime.strptime(text, date_format))
-        except ValueError:
-            pass
-        try:
-            day, moment = datetime.strptime(" ".join(parts[:words_of_date]), date_format), _clock(clock)
-        except ValueError:
-            return None
-        return None if moment is None else _counted(datetime.combine(day, moment))
+        moment = moment_of(text)
+        return None if moment is None else _counted(moment)
 
     return lambda cell: of(cell.strip()) if isinstance(cell, str) else when(cell)
-
-
-def _clock(text: str) -> time | None:
-    """A time of day; None where it is none."""
-    try:
-        return time.fromisoformat(text)
-    except ValueError:
-        pass
-    for form in _CLOCKS:
-        try:
-            return datetime.strptime(text, form).time()
-        except ValueError:
-            continue
-    return None
 
 
 Rows = Iterator[tuple[int, tuple[Any, ...]]]
@@ -231,39 +198,24 @@ def _deciding(rows: Rows, found: _Found, problems: Problems, source: str, column
             continue
         head = [(line, cells), *islice(rows, _HEAD)]
         given = [cell for _, row in head for at in columns if (cell := row[at])]
-        odd = [orders for cell in given if (orders := _orders(cell))]
-        fitting = [order for order in _FORMS if all(order in orders for orders in odd)]
+        odd = [fits for cell in given if (fits := _orders(cell))]
+        fitting = common(odd)
         if len(fitting) == 1:
-            note = f"a table whose dates were read as {fitting[0]}, which all of its first ones fit"
-            problems.note(note, source=source, line=line)
-            found.read = _FORMS[fitting[0]]
+            problems.note(read_as(fitting[0]), source=source, line=line)
+            found.read = written(fitting[0])
         elif 2 * len(odd) > before + len(given):  # else some are odd, each a problem of its row
-            problems.bad(_unsettled(fitting, source, line, columns[at]))
+            problems.bad(unsettled(fitting, source, line, columns[at]))
             return
         yield from head
         yield from rows
 
 
-def _orders(cell: Any) -> list[str]:
+def _orders(cell: Any) -> tuple[str, ...]:
     """The orders of day, month and year that a date fits which is not ISO 8601."""
     if not isinstance(cell, str) or (cell[4:5] == "-" and cell[7:8] == "-"):
-        return []  # nearly always, and decided at once
-    if not _DATE.match(cell := cell.strip()) or when(cell) is not None:
-        return []
-    return [order for order, read in _FORMS.items() if order[2] in cell and read(cell) is not None]
-
-
-def _unsettled(fitting: list[str], source: str, line: int, field: str) -> DataError:
-    # Without its line, since it is about the whole table: no row of it can be read.
-    if not fitting:
-        reason, orders = (
-            f"the dates, from line {line} on, are in several orders of day and month",
-            _ORDERS[:2],
-        )
-    else:
-        reason, orders = f"the dates, from line {line} on, fit several orders of day and month", (*fitting,)
-    remedy = " or ".join(f"--option date_format={order}" for order in orders)
-    return DataError(reason, source=source, field=field, remedy=f"say which one it is: {remedy}")
+        return ()  # nearly always, and decided at once
+    text = cell.strip()
+    return orders(text) if is_date(text) and when(text) is None else ()
 
 
 def until_seconds(until: str | None) -> float | None:
@@ -349,6 +301,3 @@ def no_code(source: str, line: int, field: str) -> DataError:
 def no_time(source: str, line: int, field: str) -> DataError:
     """The error for a row whose time is missing or cannot be read."""
     return bad_cell("the time cannot be read", source, line, field, _REMEDY)
-
-
-_FORMS = {order: written(order) for order in _ORDERS}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from seqmlm.data.dates import is_form
 from seqmlm.data.files import live_of, source_of
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
@@ -46,6 +47,7 @@ def read_logs(
     multiline: str = "auto",
     zone: str = "UTC",
     year: int | None = None,
+    date_format: str | None = None,
     keep_header: bool = False,
     undecodable: str = "refuse",
     text: str | None = None,
@@ -86,6 +88,8 @@ def read_logs(
             a trace) to the message before; "off"; or an expression for the lines that begin a message.
         zone: of times that name none: UTC, an offset (+02:00), or a name (Europe/Berlin).
         year: of the first line, where times have none (syslog); None: the latest the file's age allows.
+        date_format: how JSON lines and tables write their dates, such as %m/%d/%Y, where these are no usual
+            times of logs; None: in the one order of day and month that all of the first ones fit.
         keep_header: messages are whole lines.
         undecodable: "refuse" lines that are no UTF-8 or hold NUL bytes, or "replace" those bytes.
         text: the same as message_field, as data sets of all fields have it.
@@ -126,7 +130,10 @@ def read_logs(
         ),
         max_bytes=max_bytes,
         whole=fields == "auto",
+        date_format=date_format,
     )
+    if date_format is not None and not is_form(date_format):
+        raise UsageError(f"date_format takes how a date is written, such as %m/%d/%Y; got {date_format!r}")
     if undecodable not in ("refuse", "replace"):
         raise UsageError(f"undecodable is refuse or replace; got {undecodable!r}")
     clock = Clock(zone, year, _last_written(path))

@@ -352,7 +352,9 @@ def filled(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
             for row in unread:
                 before = events[row - 1].time if row else last
                 events[row] = events[row]._replace(time=before)
-            problems.note("an event without a time that can be read has that of its neighbour", len(unread))
+            alone = isnan(last) and len(unread) == len(events)
+            said = "is without one: no other has one" if alone else "has that of its neighbour"
+            problems.note(f"an event without a time that can be read {said}", len(unread))
         if events:
             last = NAN if events[-1].time is None else events[-1].time
             yield events

@@ -11,8 +11,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import isnan
 from typing import Any
 
+from seqmlm.data.dates import Moment, common, is_date, moments, orders, read_as, unsettled
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.objects import json_object, no_object
 from seqmlm.data.readers.tables import Feed, missing, rows_and_pauses, too_few_fields
@@ -110,6 +112,49 @@ def read_time(value: Any, clock: Clock) -> float:
         return NAN
 
 
+class Dates:
+    """How a file writes its dates: as told, or in the order that all of the first ones fit.
+
+    Args:
+        clock: is taught to read those that it cannot.
+        source, problems: of the file; problems are told the order, or receive one error for the file where
+            the first dates leave it open.
+        told: somebody has said how dates are written.
+    """
+
+    def __init__(self, clock: Clock, source: str, problems: Problems, told: bool) -> None:
+        self.clock, self._source, self._problems, self._settled = clock, source, problems, told
+
+    def settled(self, times: Iterable[tuple[int, Any]], field: str) -> bool:
+        """Whether the file can be read on, decided by its first times, each with its line."""
+        if self._settled:
+            return True
+        given = [(line, _spaced(time)) for line, time in times if isinstance(time, str) and time]
+        self._settled = bool(given)
+        unread = [(line, text) for line, text in given if is_date(text) and isnan(self.clock[text])]
+        odd = [(line, fits) for line, text in unread if (fits := orders(text))]
+        if not odd:
+            return True
+        fitting = common(fits for _, fits in odd)
+        if len(fitting) == 1:
+            self._problems.note(read_as(fitting[0]), source=self._source, line=odd[0][0])
+            self.clock.read_dates(moments_of(fitting[0]))
+        elif 2 * len(odd) > len(given):
+            self._problems.bad(unsettled(fitting, self._source, odd[0][0], field))
+            return False
+        return True
+
+
+def moments_of(date_format: str) -> Moment:
+    """As `moments`, also with a comma before the time of day, as browsers write it."""
+    of = moments(date_format)
+    return lambda text: of(_spaced(text))
+
+
+def _spaced(text: str) -> str:
+    return text.strip().replace(", ", " ")
+
+
 # JSON lines: an application's own, `journalctl -o json`, a container's; or a session an object
 
 ObjectRow = tuple[int, dict[str, Any]]
@@ -165,7 +210,7 @@ def events_of(
     batches: Iterator[list[ObjectRow]],
     found: Found,
     asked: Fields,
-    clock: Clock,
+    dates: Dates,
     source: str,
     problems: Problems,
 ) -> Iterator[Events]:
@@ -175,9 +220,11 @@ def events_of(
     for rows in batches:
         kept = list(_with_message(rows, found.message, source, problems, others))
         origin = reading(name for (_, row), _ in kept for name in row)
+        if not _settled(rows, found.times, dates):
+            return
         if kept or not rows:
             yield [
-                _event(one, text, found, clock, NOTHING if origin is None else origin(one[1]))
+                _event(one, text, found, dates.clock, NOTHING if origin is None else origin(one[1]))
                 for one, text in kept
             ]
 
@@ -265,12 +312,18 @@ def _given(rows: list[ObjectRow]) -> list[list[str]]:
     ]
 
 
-def whole_events(batches: Iterator[list[ObjectRow]], wanted: Fields, clock: Clock) -> Iterator[Events]:
+def whole_events(batches: Iterator[list[ObjectRow]], wanted: Fields, dates: Dates) -> Iterator[Events]:
     """Objects as events whose message is the object itself, as JSON."""
     for rows in batches:
         times = wanted.among([_names(rows)]).times
         found = Found(message=None, times=times or ("time",), session=wanted.session, label=wanted.label)
-        yield [_event(one, json.dumps(one[1], ensure_ascii=False), found, clock, None) for one in rows]
+        if not _settled(rows, found.times, dates):
+            return
+        yield [_event(one, json.dumps(one[1], ensure_ascii=False), found, dates.clock, None) for one in rows]
+
+
+def _settled(rows: list[ObjectRow], names: tuple[str, ...], dates: Dates) -> bool:
+    return dates.settled(((line, _named_time(row, names)) for line, row in rows), ",".join(names))
 
 
 def is_session(row: dict[str, Any], name: str) -> bool:
@@ -279,10 +332,15 @@ def is_session(row: dict[str, Any], name: str) -> bool:
 
 
 def _time(row: dict[str, Any], names: tuple[str, ...], clock: Clock) -> float:
-    if len(names) == 1:
-        return read_time(row.get(names[0]), clock)
+    return read_time(_named_time(row, names), clock)
+
+
+def _named_time(row: dict[str, Any], names: tuple[str, ...]) -> Any:
+    """What stands in the field of the time, or in all of several."""
     parts = [row.get(name) for name in names]
-    return NAN if None in parts else clock[" ".join(map(str, parts))]
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return None if None in parts else " ".join(map(str, parts))
 
 
 def _ids(value: Any) -> tuple[str, ...]:
@@ -366,7 +424,7 @@ class Table:
             if whole := [pair for pair in rows if len(pair[1]) >= width]:
                 yield whole
 
-    def events(self, clock: Clock) -> Iterator[Events]:
+    def events(self, dates: Dates) -> Iterator[Events]:
         """The rows as events."""
         at = {name: i for i, name in enumerate(self.names)}
         assert self.found.message is not None
@@ -374,8 +432,11 @@ class Table:
         session = None if self.found.session is None else at[self.found.session]
         label = None if self.found.label is None else at[self.found.label]
         times = [at[name] for name in self.found.times]
-        origin = reading(self.names)
+        origin, clock = reading(self.names), dates.clock
         for rows in self.batches():
+            written = ((line, " ".join(row[i] for i in times)) for line, row in rows)
+            if times and not dates.settled(written, ",".join(self.found.times)):
+                return
             yield [
                 Event(
                     line,

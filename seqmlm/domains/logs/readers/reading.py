@@ -114,6 +114,7 @@ class Asked:
     fields: Fields
     max_bytes: int
     whole: bool = False
+    date_format: str | None = None
 
 
 class Reading:
@@ -126,6 +127,9 @@ class Reading:
         self._labels, self._problems = labels, problems
         self._name, self._service = Path(source).name, service_of(source)
         self._memory = memory_of(source)
+        self._dates = objects.Dates(clock, source, problems, asked.date_format is not None)
+        if asked.date_format is not None:
+            clock.read_dates(objects.moments_of(asked.date_format))
 
     def records(self, batches: Iterator[Lines]) -> Iterator[Record]:
         """The file's lines as records, without those that an earlier reader of a live input has handed on."""
@@ -263,7 +267,7 @@ class Reading:
         if found.message.lower() in LISTS and asked.fields.message is None:
             yield from self._session_rows(table, found)
         else:
-            yield from self._events(table.events(self._clock))
+            yield from self._events(table.events(self._dates))
 
     def _session_rows(self, table: Table, found: Found) -> Iterator[Record]:
         """A table with a session a row: its event ids in one column."""
@@ -291,7 +295,7 @@ class Reading:
             yield from self._events(joined(events, *self._continues("docker"), self._problems))
             return
         if self._asked.whole and objects.without_message(first, self._asked.fields):
-            yield from self._events(objects.whole_events(rows, self._asked.fields, self._clock))
+            yield from self._events(objects.whole_events(rows, self._asked.fields, self._dates))
             return
         found = objects.fields_of(first, self._asked.fields, self._source, self._problems)
         if found is None:
@@ -301,7 +305,7 @@ class Reading:
             yield from self._session_objects(rows, found)
         else:
             asked = self._asked.fields
-            events = objects.events_of(rows, found, asked, self._clock, self._source, self._problems)
+            events = objects.events_of(rows, found, asked, self._dates, self._source, self._problems)
             yield from self._events(events)
 
     def _session_objects(self, batches: Iterator[list[objects.ObjectRow]], found: Found) -> Iterator[Record]:
@@ -315,6 +319,8 @@ class Reading:
             session = None if found.session is None else row.get(found.session)
             times = row.get(found.times[0]) if len(found.times) == 1 else None
             known = isinstance(times, list) and len(times) == len(texts)
+            if known and not self._dates.settled(((line, one) for one in times or ()), found.times[0]):
+                return
             raw = LogLines(
                 lines=tuple(map(str, texts)),
                 times=tuple(read_time(one, self._clock) for one in times or ()) if known else None,
