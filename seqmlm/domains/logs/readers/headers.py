@@ -21,6 +21,7 @@ _TAG = r"(?P<service>[^\s:\[]*)(?:\[[^\]\s]*\])?: ?"
 _QUOTED = r'"(?:[^"\\\n]|\\.)*"'
 _FRAME = r"(?:\d+ )?<(?P<priority>\d{1,3})>\d{1,2} "
 _ELEMENT = rf'\[[^\s=\]"]+(?: +[^\s=\]"]+={_QUOTED})*'
+_CUT = re.compile(r'="[^"\\\n]*(?:\\.[^"\\\n]*)*$', re.MULTILINE)
 _OPENED = re.compile(rf'{_FRAME}(?:\S+ ){{5}}(?:{_ELEMENT} *\])*{_ELEMENT} +[^\s=\]"]+="(?:[^"\\]|\\.)*')
 _STREAM = re.compile(r"\S+ (std(?:out|err)) ([FP])")
 
@@ -163,7 +164,7 @@ def _closed(batches: Iterator[Lines]) -> Iterator[Lines]:
     """Lines of RFC 5424; one that ends within quotation marks of its header is one with the next ones."""
     held: list[tuple[int, str]] = []
     for batch in batches:
-        if not (held or any((t.count('"') - t.count('\\"')) % 2 for t in batch.texts)):  # nearly always
+        if not (held or _CUT.search("\n".join(batch.texts))):  # nearly always
             yield batch
             continue
         found: list[tuple[int, str]] = []

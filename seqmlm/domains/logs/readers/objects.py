@@ -332,7 +332,7 @@ def is_session(row: dict[str, Any], name: str) -> bool:
 
 
 def _time(row: dict[str, Any], names: tuple[str, ...], clock: Clock) -> float:
-    return read_time(_named_time(row, names), clock)
+    return read_time(row.get(names[0]) if len(names) == 1 else _named_time(row, names), clock)
 
 
 def _named_time(row: dict[str, Any], names: tuple[str, ...]) -> Any:
