@@ -24,7 +24,8 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 # Kills are tested, power cuts are not: what was written outlives the process that wrote it.
 os.fsync = lambda descriptor: None
 
-gc.set_threshold(20_000)
+# What libraries make when they are imported stays: garbage is looked for again when all tests are there.
+gc.disable()
 
 # No test is about time: a busy machine must not fail one.
 settings.register_profile("seqmlm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -35,6 +36,7 @@ def pytest_collection_finish() -> None:
     """Tests and libraries stay to the end: garbage is not looked for among them."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
