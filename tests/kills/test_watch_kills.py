@@ -179,7 +179,8 @@ def test_no_row_is_lost_on_standard_output(workspace: Path) -> None:
     given = "".join(one.read_text().rpartition("\n")[0] + "\n" for one in shown if one.exists())
     rows = [tuple(json.loads(line)["row"]) for line in given.splitlines() if line]
     assert sorted(set(rows)) == once(world, *writer.contents)  # some come again
-    assert len(rows) - len(set(rows)) < len(rows) / 2
+    # Those behind the last commit, however long ago it was on a busy machine.
+    assert shown[-1].read_text().count("\n") < len(set(rows)) / 2
 
 
 @FORK
