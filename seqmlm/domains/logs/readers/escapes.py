@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from seqmlm.data.problems import Problems
 from seqmlm.domains.logs.readers.events import Lines
 
-LEFT_OUT = "a line with colours or other escape sequences of a terminal, which were left out"
+LEFT_OUT = "a line with colours or other escape sequences of a terminal, read without them"
 
 # ECMA-48: CSI ends in a letter or sign, OSC in BEL or ST; others are of two or three characters. JSON writes
 # ESC as \u001b (within a string within a string with more backslashes), rsyslog as #033.

@@ -161,6 +161,8 @@ ObjectRow = tuple[int, dict[str, Any]]
 
 _ELSEWHERE = "a message in another field than most lines have it in"
 
+_DECIDE = 500  # objects that tell which of several fields is the message
+
 DOCKER = frozenset({"log", "stream", "time"})
 
 
@@ -305,10 +307,10 @@ def _names(rows: list[ObjectRow]) -> list[str]:
 
 
 def _given(rows: list[ObjectRow]) -> list[list[str]]:
-    """The names of each object's fields that say something themselves."""
+    """The names of those fields of the first objects that say something themselves."""
     return [
         [name for name, value in row.items() if value is not None and not isinstance(value, dict)]
-        for _, row in rows
+        for _, row in rows[:_DECIDE]
     ]
 
 
