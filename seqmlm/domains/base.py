@@ -320,7 +320,7 @@ class Domain:
                 if Path(path).name not in _BESIDE:
                     problems.note("a file of another kind in the folder, left out", source=str(path))
                 continue
-            chosen = chosen or next(iter(self.formats.values()))
+            chosen = chosen or self.usual_format(path)
             known = chosen.known(options)
             if scoring and not from_folder:
                 known = {**chosen.scoring, **known}
@@ -364,6 +364,10 @@ class Domain:
                     source=str(path),
                     remedy=f"known endings are {endings}, also with .gz or .zst; name other files one by one",
                 )
+
+    def usual_format(self, path: Path | str) -> Format:
+        """The format of a file that the user named, where its name says none."""
+        return next(iter(self.formats.values()))
 
     def in_order(self, files: Sequence[str]) -> Sequence[str]:
         """The files of a folder, which are in the order of their names, in that of reading."""

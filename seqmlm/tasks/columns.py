@@ -114,9 +114,9 @@ def _table(domain: Domain, path: str, format: str | None) -> tuple[str, Format] 
     whole = named or domain.format_of(path)
     files = expand([path]) if folder and (whole is None or whole.folder is None) else [path]
     for file in files:
-        chosen = named or domain.format_of(file) or next(iter(formats.values()))
-        inside = file != path and named is None
-        if "keep" in chosen.options() and (not inside or domain.in_folders(chosen)):
+        known, inside = named or domain.format_of(file), file != path and named is None
+        chosen = known or domain.usual_format(file)
+        if "keep" in chosen.options() and (not inside or domain.in_folders(known)):
             return file, chosen
     return None
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from seqmlm.anomaly.levels import Level
+from seqmlm.data.files import stem_suffix
 from seqmlm.data.readers.huggingface import read_parquet
 from seqmlm.data.readers.tables import read_csv, read_jsonl, read_tsv
 from seqmlm.data.readers.text import read_txt
@@ -31,7 +33,7 @@ class TextDomain(Domain):
     structure: ClassVar[str] = "TreeDecoder"
     formats: ClassVar[Mapping[str, Format]] = {
         "txt": Format(read=read_txt, suffixes=(".txt", ".text")),
-        "jsonl": Format(read=read_jsonl, suffixes=(".jsonl", ".ndjson", ".json")),
+        "jsonl": Format(read=read_jsonl, suffixes=(".jsonl", ".ndjson")),
         "csv": Format(read=read_csv, suffixes=(".csv",)),
         "tsv": Format(read=read_tsv, suffixes=(".tsv",)),
         "parquet": Format(read=read_parquet, suffixes=(".parquet",)),
@@ -45,6 +47,10 @@ class TextDomain(Domain):
         max_length=256,
         model={"layers": "nearby.v1", "initialization": "unigram.v1"},
     )
+
+    def usual_format(self, path: Path | str) -> Format:
+        """Plain text; of a file called .json, JSON: in a folder such a file mostly describes others."""
+        return self.formats["jsonl"] if stem_suffix(path) == ".json" else super().usual_format(path)
 
     @property
     def levels(self) -> tuple[Level, ...]:
