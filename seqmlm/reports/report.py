@@ -146,7 +146,8 @@ class ScoreReport:
             self._add_reading(page, worst, found.rows)
 
     def _add_table(self, page: Page, worst: Sequence[Mapping[str, Any]]) -> None:
-        rows = [self._cells(one) for one in worst]
+        lists = dict.fromkeys(name for row in worst for name, value in row.items() if _are_names(value))
+        rows = [self._cells(row) | {name: ", ".join(row.get(name, ())) for name in lists} for row in worst]
         named = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
         page.table("Most unusual", named, [[row[name] for name in named] for row in rows])
 
@@ -156,7 +157,6 @@ class ScoreReport:
             "id": row["id"],
             "where": f"{row['source']}:{row['line']}",
             "place": place,
-            "genes": ", ".join(row.get("genes", ())),
             "units": row["units"],
             "score": row["score"],
             "p value": row.get("p_value"),
@@ -310,6 +310,11 @@ def visible(text: str) -> str:
     ('a', '↵␣␣␣␣')
     """
     return text.strip() or text.translate(_SEEN)
+
+
+def _are_names(value: Any) -> bool:
+    """Whether a field of a row is a list of texts, such as what else lies at its place."""
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
 
 
 def firing(p_values: Mapping[str, float]) -> str:

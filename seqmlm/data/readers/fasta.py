@@ -51,7 +51,7 @@ def read_fasta(
         max_bytes: longest record.
     """
     delete = _SPACE + (b"-." if gaps == "drop" else b"")
-    yield from _read(path, problems, _KEEP if keep_case else _UPPER, delete, max_bytes)
+    yield from _read(path, problems, _KEEP if keep_case else _UPPER, delete, max_bytes, dots=gaps == "drop")
 
 
 def read_a3m(
@@ -78,14 +78,15 @@ def read_a3m(
 
 
 def _read(
-    path: str | Path, problems: Problems, table: bytes, delete: bytes, max_bytes: int
+    path: str | Path, problems: Problems, table: bytes, delete: bytes, max_bytes: int, *, dots: bool = False
 ) -> Iterator[Record]:
+    """The records, their letters translated; `dots`: of a lone `.`, which may be a stop, it is told."""
     source, name = source_of(path), Path(path).name
     remembered = [""] * _REMEMBERED  # flat memory; a repeat far behind may go unseen
     for line, part, _, _ in parts(source, problems, max_bytes):
         header, _, body = part.partition(b"\n")
         raw = body.translate(table, delete).removesuffix(b"*")
-        if b"." in body and b"." in delete and b"-" not in body and raw.isupper() and body.isupper():
+        if dots and b"." in body and b"-" not in body and body.isupper():
             problems.note(STOPS, source=source, line=line)
         if not raw or not raw.isascii() or b"\0" in part:
             _unusable(raw, part, source, line, problems)

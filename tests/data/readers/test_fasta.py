@@ -133,3 +133,7 @@ def test_a_dot_is_not_left_out_without_a_word(tmp_path: Path) -> None:
     assert [record.raw for record in read_fasta(path, problems)] == ["MKVL"] * 4
     assert [(reason[:22], n) for reason, n in problems.counts.items()] == [("a sequence with '.' an", 1)]
     assert [*problems.places.values()] == [f"{path}:1"]
+    path.write_text(">query\nMK.VL\n>hit\nMKaVL\n")  # of A2M, whose dots are of insertions
+    for gaps in ("drop", "keep"):
+        assert list(read_a3m(path, problems := Problems(), gaps=gaps))
+        assert not problems.counts
