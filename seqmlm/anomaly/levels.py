@@ -199,6 +199,7 @@ class Level(ABC):
         name: what `--level` takes.
         statistics: what rows have, name to meaning in a few words; the first is their `score`.
         descriptive: those of them that do not judge.
+        counted: those that judge and need no model, but the background alone.
         fusion: how the p-values of the others become one. Which these are, and how they are fused, was chosen
             by `benchmarks/level_statistics.py`.
         want: what it reads of every unit beside the surprisal (`Scored.values`).
@@ -214,6 +215,7 @@ class Level(ABC):
     name: str
     statistics: ClassVar[Mapping[str, str]]
     descriptive: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
     fusion: Fusion = "fisher"
     want: tuple[Reduction, ...] = ()
     view: View = WHOLE
@@ -255,6 +257,13 @@ class Level(ABC):
     @abstractmethod
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         """What of the record is judged; statistics that are not known of it are left out."""
+
+    def counting(
+        self, encoded: Sequence[tuple[Record, Encoding]], background: Background
+    ) -> tuple[dict[str, Doubles], Longs]:
+        """The statistics of `counted`, by name (R,), and the lengths (R,) of the rows of R records, each of
+        which is one row: as in `rows`, but the model is not asked."""
+        raise NotImplementedError(f"level {self.name} counts nothing")
 
     def judged(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         """`rows`, with the share of unknown units where that is a statistic and `rows` leaves it out."""

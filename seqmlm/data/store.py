@@ -369,6 +369,16 @@ class Origin(NamedTuple):
     window: int
 
 
+class Place(NamedTuple):
+    """Where a record was read: its number in the entry, its id, file and line, and the number of the file."""
+
+    number: int
+    id: str
+    source: str
+    line: int
+    file: int
+
+
 class _Columns(NamedTuple):
     """The columns of one batch, end to end, and those of them that are channels."""
 
@@ -532,14 +542,14 @@ class Prepared:
             ) from error
         return cls(folder, train, validation, calibration, statistics, counts)
 
-    def calibrating(self, limit: int) -> list[tuple[str, str, int, int]]:
-        """Id, file, line and number of the file of the calibration records, at most `limit`, spread evenly.
+    def places(self, part: Part, limit: int) -> list[Place]:
+        """Where records of a part are, at most `limit`, spread evenly.
 
         Raises:
             StateError: a part of the entry is missing.
         """
         try:
-            numbers = np.load(self.folder / CALIBRATES)
+            numbers = np.load(self.folder / CALIBRATES) if part == "calibration" else self._numbers(part)
         except (OSError, ValueError) as error:
             raise StateError(f"{self.folder} is incomplete ({error}); delete it and run again") from error
         if len(numbers) > limit:
@@ -547,8 +557,13 @@ class Prepared:
         records = ArrowRows(self.folder / RECORDS)
         rows = records.table.select(["id", "source", "line"]).take(numbers)
         files = {name: number for number, name in enumerate(records.table["source"].unique().to_pylist())}
-        places = zip(*(column.to_pylist() for column in rows.columns), strict=True)
-        return [(name, source, line, files[source]) for name, source, line in places]
+        places = zip(numbers.tolist(), *(column.to_pylist() for column in rows.columns), strict=True)
+        return [Place(number, name, source, line, files[source]) for number, name, source, line in places]
+
+    def _numbers(self, part: Part) -> NDArray[np.int64]:
+        """Of the records of a part, ascending."""
+        windows: EncodedDataset = getattr(self, part)
+        return np.unique(windows.records(range(len(windows))))
 
 
 def _mapped(path: Path) -> NDArray[Any]:

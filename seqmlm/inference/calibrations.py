@@ -37,7 +37,7 @@ _HEADER = "seqmlm"
 _CALIBRATE = "calibrate the model again ('seqmlm calibrate')"
 # What arrays and settings that do not fit together raise: a file that is whole may still say anything.
 _UNFIT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-_FORMAT = 4
+_FORMAT = 5
 FEW_RECORDS = 30
 """Records of a calibration below which their number is said, for rows of one record are alike."""
 
@@ -81,6 +81,7 @@ class Stored:
         fitted = self.fitted
         found: dict[str, Any] = {
             "rows": fitted.rows,
+            "counted_rows": None if fitted.counted is None else fitted.counted.rows,
             "records": redact_small_counts({"n": self.records}, model.card.sensitive)["n"],
             "smallest_rate": fitted.smallest_rate,
             "tail": fitted.has_tail,
@@ -110,7 +111,8 @@ def told(made: Mapping[tuple[str, str], Stored]) -> str:
     parts = [
         f"level {level}: "
         + ", ".join(
-            f"{mode} {one.rows:,} rows{_few_records(one)} (rates from {rate_above(one.fitted.smallest_rate)})"
+            f"{mode} {one.rows:,} rows{_few_records(one)}{_counted(one)} "
+            f"(rates from {rate_above(one.fitted.smallest_rate)})"
             for (own, mode), one in made.items()
             if own == level
         )
@@ -124,6 +126,11 @@ def _few_records(one: Stored) -> str:
     return (
         f" of {one.records} records only" if 0 < one.records < FEW_RECORDS and one.rows > one.records else ""
     )
+
+
+def _counted(one: Stored) -> str:
+    """What is to be said of rows that only statistics without the model are known of."""
+    return "" if one.fitted.counted is None else f", {one.fitted.counted.rows:,} of what is counted"
 
 
 def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:

@@ -17,6 +17,10 @@ row, is P(p <= alpha) <= 2 alpha + 2 (1 - 1/K) / (n/K + 1) with K folds (the CV+
 Tibshirani 2021). A single statistic needs no fusion and no division: it is ranked among all rows of its
 length bin.
 
+Statistics that no model is asked for (`Normal.counted`) can be known of far more rows, those of the training
+data, and are judged among these. Of two such p-values, each valid whatever the other is, twice the smaller
+one is a p-value (Bonferroni). That of fewer rows is then not extrapolated: the other one guarantees less.
+
 Beyond the largest normal value a p-value is extrapolated by peaks over threshold (Pickands 1975; Davison &
 Smith 1990) and marked as such: excesses over a high quantile are fitted by a generalized Pareto distribution,
 whose survival function says how much rarer a value is. A weak prior on the shape (in the manner of Martins &
@@ -32,7 +36,7 @@ from several.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -306,12 +310,14 @@ class Normal:
         rows: that it was made of.
         fusion: how the statistics' p-values become the fused statistic.
         tail: (4,) of the fused statistic, where the least of a row's values in the folds lies.
+        counted: judges further statistics, which no model is asked for; of other normal rows, or of more.
     """
 
     folds: tuple[Fold, ...]
     rows: int
     fusion: Fusion
     tail: Doubles
+    counted: Normal | None = None
 
     @classmethod
     def fit(
@@ -361,20 +367,26 @@ class Normal:
         return cls(folds, n, fusion, fitted_tail(np.sort(np.concatenate([one.fused for one in folds]))))
 
     @property
+    def _own(self) -> tuple[str, ...]:
+        """Names of the statistics that `counted` does not judge."""
+        return tuple(self.folds[0].ranks)
+
+    @property
     def statistics(self) -> tuple[str, ...]:
         """Names of the statistics."""
-        return tuple(self.folds[0].ranks)
+        return self._own if self.counted is None else (*self._own, *self.counted.statistics)
 
     @property
     def applying(self) -> tuple[str, ...]:
         """Those of the statistics that some normal row has."""
         ranks = self.folds[0].ranks
-        return tuple(name for name in ranks if any((own > -np.inf).any() for own in ranks[name].bins))
+        own = tuple(name for name in ranks if any((own > -np.inf).any() for own in ranks[name].bins))
+        return own if self.counted is None else (*own, *self.counted.applying)
 
     @property
     def _alone(self) -> Ranks | None:
         """The ranks of the only statistic, which are the result."""
-        return next(iter(self.folds[0].ranks.values())) if len(self.statistics) == 1 else None
+        return next(iter(self.folds[0].ranks.values())) if len(self._own) == 1 else None
 
     @property
     def ranked(self) -> int:
@@ -384,13 +396,30 @@ class Normal:
         return sum(len(one.fused) for one in self.folds)
 
     @property
-    def smallest_rate(self) -> float:
-        """The smallest false positive rate it guarantees, 1 / (n + 1); below, a tail is extrapolated."""
+    def _guaranteed(self) -> float:
+        """The smallest p-value that ranks alone give its own statistics."""
         return 1.0 / (self.ranked + 1.0)
+
+    @property
+    def smallest_rate(self) -> float:
+        """The smallest false positive rate it guarantees, 1 / (n + 1); below, a tail is extrapolated.
+
+        With `counted` it is twice that of the larger n.
+        """
+        own = self._guaranteed
+        return own if self.counted is None else 2.0 * min(own, self.counted._guaranteed)
+
+    @property
+    def silent_below(self) -> float:
+        """The rate below which some of its statistics raise no alarm, for too few rows are known of them."""
+        own = self._guaranteed
+        return 0.0 if self.counted is None else 2.0 * max(own, self.counted._guaranteed)
 
     @property
     def has_tail(self) -> bool:
         """Whether rates below `smallest_rate` are possible."""
+        if self.counted is not None and self.counted._guaranteed < self._guaranteed:
+            return self.counted.has_tail
         tails = self.tail if (alone := self._alone) is None else alone.tails
         return not np.isnan(tails).any()
 
@@ -406,15 +435,42 @@ class Normal:
                 f"calibrated for the statistics {', '.join(self.statistics)}, not {', '.join(values)}; "
                 "calibrate the model again"
             )
+        own = self._judged({name: values[name] for name in self._own}, sizes)
+        if self.counted is None:
+            return own
+        counted = self.counted.judge({name: values[name] for name in self.counted.statistics}, sizes)
+        return self._either(own, counted)
+
+    def _either(self, own: Judgement, counted: Judgement) -> Judgement:
+        """Twice the smaller p-value of each row, by the bound of Bonferroni."""
+        assert self.counted is not None
+        least = self._guaranteed, self.counted._guaranteed
+        more = least.index(min(least))
+        p_values, beyond = [own.p_value, counted.p_value], [own.extrapolated, counted.extrapolated]
+        p_values[1 - more] = np.maximum(p_values[1 - more], least[1 - more])
+        beyond[1 - more] = np.zeros_like(beyond[1 - more])
+        smaller = np.minimum(2.0 * np.minimum(*p_values), 1.0)
+        extrapolated = np.where(p_values[0] <= p_values[1], *beyond)
+        return Judgement(smaller, {**own.p_values, **counted.p_values}, extrapolated)
+
+    def _judged(self, values: dict[str, Doubles], sizes: Longs) -> Judgement:
+        """`judge` of the statistics that `counted` does not judge."""
         if (alone := self._alone) is not None:
-            p_value, beyond = alone.p_values(values[self.statistics[0]], sizes)
-            return Judgement(p_value, {self.statistics[0]: p_value}, beyond)
+            p_value, beyond = alone.p_values(values[self._own[0]], sizes)
+            return Judgement(p_value, {self._own[0]: p_value}, beyond)
         each = [one.scores(values, sizes, self.fusion) for one in self.folds]
         counts = sum(_at_least(one.fused, own) for one, (own, _) in zip(self.folds, each, strict=True))
         least = np.min(np.stack([own for own, _ in each]), axis=0)
         p_value, beyond = _p_values(np.asarray(counts), self.ranked, self.tail, least)
-        p_values = {name: np.mean([found[name] for _, found in each], axis=0) for name in self.statistics}
+        p_values = {name: np.mean([found[name] for _, found in each], axis=0) for name in self._own}
         return Judgement(p_value, p_values, beyond)
+
+    def refitted(self, statistics: Statistics, lengths: NDArray[Any], *, seed: int) -> Normal:
+        """What judges the same statistics, in the same way, by other normal rows; as `fit`."""
+        own = {name: statistics[name] for name in self._own}
+        made = Normal.fit(own, lengths, seed=seed, fusion=self.fusion)
+        counted = None if self.counted is None else self.counted.refitted(statistics, lengths, seed=seed)
+        return replace(made, counted=counted)
 
     def to_state(self) -> tuple[dict[str, Any], Arrays]:
         """JSON values and arrays; `from_state` restores the same, bit for bit."""
@@ -424,8 +480,12 @@ class Normal:
             arrays |= {} if one.level is None else one.level.arrays(f"{number}/level")
             for name, ranks in one.ranks.items():
                 arrays |= ranks.arrays(f"{number}/of/{name}")
-        facts = {"rows": self.rows, "fusion": self.fusion, "statistics": self.statistics}
-        return {**facts, "folds": len(self.folds)}, arrays
+        facts = {"rows": self.rows, "fusion": self.fusion, "statistics": self._own}
+        state: dict[str, Any] = {**facts, "folds": len(self.folds)}
+        if self.counted is not None:
+            state["counted"], further = self.counted.to_state()
+            arrays |= {f"counted/{name}": own for name, own in further.items()}
+        return state, arrays
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Normal:
@@ -446,7 +506,13 @@ class Normal:
             if not folds or not folds[0].ranks or arrays["tail"].shape != (4,):
                 raise ValueError("it has no statistic")
             tail = arrays["tail"] if arrays["tail"][1] > 0 else NO_TAIL
-            return cls(tuple(folds), int(state["rows"]), state["fusion"], tail)
+            counted = None
+            if "counted" in state:
+                further = {
+                    n.removeprefix("counted/"): own for n, own in arrays.items() if n.startswith("counted/")
+                }
+                counted = cls.from_state(state["counted"], further)
+            return cls(tuple(folds), int(state["rows"]), state["fusion"], tail, counted)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the calibration is incomplete ({error}); calibrate the model again") from None
 

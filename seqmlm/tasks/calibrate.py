@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -49,6 +50,7 @@ from seqmlm.inference.session import Session
 from seqmlm.registry import Registry
 from seqmlm.rows.judge import Normal
 from seqmlm.tasks.corpus import Corpus
+from seqmlm.tasks.counted import CountedRows, counted_rows
 from seqmlm.tasks.models import register_calibrations
 from seqmlm.tasks.task import CommandConfig
 from seqmlm.workspace import Workspace
@@ -243,7 +245,9 @@ def calibrate_trained(model: LoadedModel, corpus: Corpus, budget: int, console: 
             store_backgrounds(folder, {level.name: background}, private=private)
         if not rest.records:
             raise DataError("too few records were set aside")
-        made = calibrator.calibrate(level, default_modes(calibrator.session), rest, background)
+        counted = counted_rows(level, calibrator.session, corpus, calibrator.seed)
+        modes = default_modes(calibrator.session)
+        made = calibrator.calibrate(level, modes, rest, background, counted)
     except DataError as error:
         notify(f"not calibrated: {error.reason}; calibrate with normal data by 'seqmlm calibrate'")
         return {}
@@ -257,14 +261,20 @@ def calibrate_trained(model: LoadedModel, corpus: Corpus, budget: int, console: 
     }
 
 
-def few_held_out(records: int, name: str, *, sensitive: bool) -> str:
-    """What is to be said before a training of which too few records are held out for a rate of .01."""
+def few_held_out(records: int, name: str, *, sensitive: bool, counted: bool) -> str:
+    """What is to be said before a training of which too few records are held out for a rate of .01.
+
+    Args:
+        counted: the training records judge, too, by what needs no model.
+    """
     if records >= LEAST_ROWS - 1:
         return ""
     rate = f"rates of {rate_above(1 / (records + 1))} and above" if records else "no rate"
     some = "few" if sensitive else f"{records}"
+    allowed = "let the model's surprisals raise alarms" if counted else "allow alarms"
+    rest = ", while all training records judge what is counted" if counted else ""
     return (
-        f"{some} records are held out for calibration, which allow alarms at {rate}; --fpr 0.01 needs "
+        f"{some} records are held out for calibration, which {allowed} at {rate}{rest}; --fpr 0.01 needs "
         f"{LEAST_ROWS - 1}: give more data, or after the training seqmlm calibrate {name} NORMAL with "
         "as many other records"
     )
@@ -421,9 +431,17 @@ class Calibrator:
         return fitted, rest if apart else normal
 
     def calibrate(
-        self, level: Level, modes: Sequence[str], normal: Records, background: Background | None
+        self,
+        level: Level,
+        modes: Sequence[str],
+        normal: Records,
+        background: Background | None,
+        counted: CountedRows | None = None,
     ) -> dict[tuple[str, str], Stored]:
         """Calibrate a level in some modes, the cheapest first.
+
+        Args:
+            counted: further rows, of the training data.
 
         Returns:
             By level and mode; nothing for a mode in which fewer than eleven sensitive records have rows.
@@ -441,7 +459,7 @@ class Calibrator:
             if left is not None:
                 few = SMALLEST if number == 0 or self.session.card.sensitive else 0
                 limit = Limit(left / (len(modes) - number), LEAST_ROWS if number == 0 else 0, few)
-            made, spent = self._calibrated(level, mode, normal, background, limit)
+            made, spent = self._calibrated(level, mode, normal, background, limit, counted)
             left = None if left is None else max(0, left - int(spent))
             if made is None:
                 needed = f"sensitive data need {SMALLEST}; give more normal data to 'seqmlm calibrate'"
@@ -457,6 +475,7 @@ class Calibrator:
         normal: Records,
         background: Background | None,
         limit: Limit | None,
+        counted: CountedRows | None,
     ) -> tuple[Stored | None, float]:
         """The calibration of a level in a mode, None where rows are of too few people, and what it cost."""
         detector = Detector(self._scorer(), level, mode=Mode.parse(name), background=background)
@@ -464,11 +483,24 @@ class Calibrator:
         judged = [one for one in everything if one.row.score is not None]
         if self._too_few(judged):
             return None, spent
-        statistics, lengths = table([one.row for one in judged], level.judges)
-        fitted = Normal.fit(
-            statistics, lengths, seed=self.seed, fusion=level.fusion, records=self._owners(judged)
-        )
+        fitted = self._fitted(level, judged, counted)
         return Stored(fitted=fitted, **self._facts(judged, taken, normal)), spent
+
+    def _fitted(self, level: Level, judged: Sequence[JudgedRow], counted: CountedRows | None) -> Normal:
+        """What judges the statistics of rows, and of further ones those that no model is asked for."""
+        statistics, lengths = table([one.row for one in judged], level.judges)
+        owners = self._owners(judged)
+        fit = partial(Normal.fit, seed=self.seed, fusion=level.fusion)
+        of_model = {name: own for name, own in statistics.items() if name not in level.counted}
+        fitted = fit(of_model, lengths, records=owners)
+        if not level.counted:
+            return fitted
+        of_counts = {name: statistics[name] for name in level.counted}
+        if counted is not None:
+            of_counts = {n: np.concatenate([own, counted.statistics[n]]) for n, own in of_counts.items()}
+            lengths = np.concatenate([lengths, counted.lengths])
+            owners = np.concatenate([owners, counted.records])
+        return replace(fitted, counted=fit(of_counts, lengths, records=owners))
 
     def _judged(
         self, detector: Detector, normal: Records, limit: Limit | None, name: str

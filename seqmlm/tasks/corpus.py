@@ -7,8 +7,7 @@ files, the domain's built-in sample is drawn and cached.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -29,7 +28,7 @@ from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
 from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours, no_label
-from seqmlm.data.store import Prepared
+from seqmlm.data.store import Place, Prepared
 from seqmlm.domains.base import Domain, plural
 from seqmlm.domains.samples import Sample
 from seqmlm.engine.durable import FileLock, irregular
@@ -89,6 +88,8 @@ class Corpus:
         statistics: counts by corpus name.
         calibrating: given a limit, streams at most so many records held out for calibration, with raw and
             meta, spread evenly over all of them.
+        training: given a limit, the same of the training split, each with the number that `train.records`
+            has for it; nothing of several corpora.
         trained_on: whether a record is in the training split.
         unit: what the domain calls one.
         fingerprint: of files, options and tokenizer together.
@@ -107,6 +108,7 @@ class Corpus:
     shown: dict[str, str]
     quarantined: list[Path]
     calibrating: Callable[[int], Iterator[Record]]
+    training: Callable[[int], Iterator[tuple[int, Record]]]
     trained_on: TrainedOn
     unit: str
 
@@ -187,6 +189,7 @@ class CorpusReader:
             },
             quarantined=self.quarantined,
             calibrating=partial(self._calibrating, prepared),
+            training=partial(self._training, prepared),
             trained_on=TrainedOn.of_prepared(part.folder for part in parts),
             unit=self.domain.unit,
         )
@@ -196,7 +199,15 @@ class CorpusReader:
         counts = {name: int(part.statistics["calibration"]["records"]) for name, part in prepared.items()}
         share = min(1.0, limit / max(1, sum(counts.values())))
         for name, count in counts.items():
-            yield from self.calibrating(name, prepared[name], int(np.ceil(share * count)))
+            places = prepared[name].places("calibration", int(np.ceil(share * count)))
+            yield from (record for _, record in self.reread(name, places))
+
+    def _training(self, prepared: Mapping[str, Prepared], limit: int) -> Iterator[tuple[int, Record]]:
+        """At most `limit` training records with their numbers in the training split; of several corpora
+        none, for numbers of a mixture say nothing of one."""
+        if len(prepared) == 1:
+            ((name, one),) = prepared.items()
+            yield from self.reread(name, one.places("train", limit))
 
     def _tokenizer(self, say: Callable[[str], None]) -> Tokenizer:
         """The saved tokenizer, or that of the initial model, or one trained on the data (and cached)."""
@@ -296,23 +307,22 @@ class CorpusReader:
         """The training records of a corpus, by the same rule that divides the prepared ones."""
         return (record for record, part in self.divided(name) if part == TRAIN)
 
-    def calibrating(self, name: str, prepared: Prepared, limit: int) -> Iterator[Record]:
-        """Read again at most `limit` of the records of a corpus that are held out for calibration.
+    def reread(self, name: str, places: Sequence[Place]) -> Iterator[tuple[int, Record]]:
+        """Read some records of a corpus again, with their numbers.
 
         Data of the same content are prepared once, so their files may have had other names then: where none
         of the records is found by name, they are by the number of their file, and their line.
         """
-        places = prepared.calibrating(limit)
         found = False
-        wanted = Counter[Hashable]((name, source, line) for name, source, line, _ in places)
-        for record in self._these(name, wanted, lambda one: (one.id, one.source, one.line)):
+        named = [((one.id, one.source, one.line), one.number) for one in places]
+        for pair in self._these(name, named, lambda one: (one.id, one.source, one.line)):
             found = True
-            yield record
+            yield pair
         if not found:
             files: dict[str, int] = {}
             yield from self._these(
                 name,
-                Counter((_unnamed(id, source), file, line) for id, source, line, file in places),
+                [((_unnamed(one.id, one.source), one.file, one.line), one.number) for one in places],
                 lambda one: (
                     _unnamed(one.id, one.source),
                     files.setdefault(one.source, len(files)),
@@ -321,15 +331,17 @@ class CorpusReader:
             )
 
     def _these(
-        self, name: str, wanted: Counter[Hashable], place: Callable[[Record], Hashable]
-    ) -> Iterator[Record]:
-        """The records of a corpus at some places, of which one may be wanted several times."""
+        self, name: str, places: Sequence[tuple[Hashable, int]], place: Callable[[Record], Hashable]
+    ) -> Iterator[tuple[int, Record]]:
+        """The records of a corpus at some places, which have numbers; several may be at one place."""
+        wanted: dict[Hashable, list[int]] = {}
+        for key, number in reversed(places):
+            wanted.setdefault(key, []).append(number)
         for record in self._quietly(name) if wanted else ():
-            key = place(record)
-            if wanted[key] > 0:
-                wanted[key] -= 1
-                yield record
-                wanted = +wanted
+            if numbers := wanted.get(key := place(record)):
+                yield numbers.pop(), record
+                if not numbers:
+                    del wanted[key]
                 if not wanted:
                     return
 

@@ -111,8 +111,10 @@ class Pretraining:
         self.domain, data = plugins.domain(agreed.config.domain), agreed.config.data
         reader = CorpusReader(agreed.config, self.domain, workspace)
         self.corpus = corpus = reader.corpus(self.say)
-        if data.calibration and self.domain.level(None).whole:
-            self.say(few_held_out(corpus.held_out, agreed.name, sensitive=data.sensitive))
+        level = self.domain.level(None)
+        if data.calibration and level.whole:
+            counted = bool(level.counted)
+            self.say(few_held_out(corpus.held_out, agreed.name, sensitive=data.sensitive, counted=counted))
         spent = float(processes.text_from_main(repr(time.monotonic() - self.began)))
         plan = sized(agreed, corpus, processes, self.say, spent=spent)
         self.training = Training(plan.config, corpus, spent)

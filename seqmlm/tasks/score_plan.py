@@ -133,13 +133,15 @@ def choose(config: ScoringRequest, session: Session) -> ScoringPlan:
             f"normal data {_calibrating(config, level, name)} does that"
         )
     notes += _other_precision(stored, session.precision)
+    alpha = _alpha(config, level, name, stored)
+    notes += _silent(config, level, name, stored, alpha)
     return ScoringPlan(
         session=session,
         level=level,
         mode=mode,
         stored=stored,
         background=stored_background(model, level),
-        alpha=_alpha(config, level, name, stored),
+        alpha=alpha,
         per_unit=config.per_unit,
         notes=tuple(notes),
         characters=characters,
@@ -319,6 +321,19 @@ def _too_rare(config: ScoringRequest, level: Level, mode: str, stored: Stored) -
         f"{level.name} is calibrated with in mode {mode} guarantee rates of {least} and above: ask "
         f"for that, or give more normal data with {_calibrating(config, level, mode)}{further}"
     )
+
+
+def _silent(
+    config: ScoringRequest, level: Level, mode: str, stored: Stored | None, alpha: float | None
+) -> list[str]:
+    """That some statistics raise no alarm at a rate, for they rest on too few rows."""
+    if stored is None or alpha is None or alpha >= stored.fitted.silent_below:
+        return []
+    return [
+        f"the model's surprisals raise no alarm below a rate of {rate_above(stored.fitted.silent_below)}, "
+        f"for {stored.rows:,} normal rows were held out to judge them; what is counted does: give more "
+        f"normal data with {_calibrating(config, level, mode)}"
+    ]
 
 
 def _uncalibrated(config: ScoringRequest, level: Level, mode: str, option: str) -> StateError:

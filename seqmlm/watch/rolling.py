@@ -55,7 +55,8 @@ def size_of(own: Normal, rate: float | None) -> int:
     Half of them are ranked. Fewer than `FEW` are not taken: they would be cross-fitted by records, and a
     stream's rows of one record come one after another.
     """
-    needed = 0 if rate is None or rate < own.smallest_rate else 2 * math.ceil(1 / rate - 1)
+    panels = 1 if own.counted is None else 2
+    needed = 0 if rate is None or rate < own.smallest_rate else 2 * math.ceil(panels / rate - 1)
     return max(own.rows, needed, FEW)
 
 
@@ -67,8 +68,7 @@ def refitted(own: Normal, table: Doubles, *, seed: int) -> Normal:
         table: (N, 1 + S) a row's length and its statistics, as `Rolling` keeps them.
         seed: of the half that is ranked.
     """
-    statistics = dict(zip(own.statistics, table.T[1:], strict=True))
-    return Normal.fit(statistics, table[:, 0].astype(np.int64), seed=seed, fusion=own.fusion)
+    return own.refitted(dict(zip(own.statistics, table.T[1:], strict=True)), table[:, 0], seed=seed)
 
 
 def judged_by(session: Session, fitted: Normal, level: str, mode: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -459,3 +460,54 @@ def test_rarer_and_rarer_beyond_the_largest() -> None:
 )
 def test_no_tail_where_there_is_none(values: list[float]) -> None:
     assert np.isnan(fitted_tail(np.array(values))).all()
+
+
+def test_statistics_that_are_counted_are_judged_by_rows_of_their_own() -> None:
+    """Twice the smaller p-value; of fewer rows nothing is extrapolated; the same after it was stored."""
+    rng = np.random.default_rng(0)
+    statistics, lengths = rows(rng, 300)
+    further, sizes = rows(rng, 4000)
+    model = Normal.fit(some(statistics, ["heavy", "sometimes"]), lengths, seed=0, fusion="harmonic")
+    counts = Normal.fit(some(further, ["ties", "unseen"]), sizes, seed=0, fusion="harmonic")
+    both = replace(model, counted=counts)
+    new, of = rows(rng, 2000)
+    new["heavy"][:3] = 1e9
+    one, other = (
+        model.judge(some(new, ["heavy", "sometimes"]), of),
+        counts.judge(some(new, ["ties", "unseen"]), of),
+    )
+    found = both.judge(new, of)
+    bounded = np.maximum(one.p_value, 1 / 151)
+    assert found.p_value.tolist() == np.minimum(1, 2 * np.minimum(bounded, other.p_value)).tolist()
+    assert found.p_values.keys() == {"heavy", "sometimes", "ties", "unseen"}
+    assert found.extrapolated.tolist() == (other.extrapolated & (other.p_value < bounded)).tolist()
+    assert (found.p_value[:3] >= 2 / 151).any()
+    assert (both.smallest_rate, both.silent_below) == (2 / 2001, 2 / 151)
+    assert (model.silent_below, both.has_tail) == (0.0, counts.has_tail)
+    assert both.statistics == both.applying == ("heavy", "sometimes", "ties", "unseen")
+
+    state, arrays = both.to_state()
+    back = Normal.from_state(json.loads(json.dumps(state)), arrays)
+    assert back.judge(new, of).p_value.tolist() == found.p_value.tolist()
+    again = both.refitted(statistics, lengths, seed=0)
+    assert again.judge(new, of).p_values["heavy"].tolist() == one.p_values["heavy"].tolist()
+    assert again.counted is not None
+    assert again.counted.rows == again.rows == 300
+    with pytest.raises(StateError, match="incomplete"):
+        Normal.from_state(state, {name: own for name, own in arrays.items() if "counted" not in name})
+
+
+def test_twice_the_smaller_p_value_keeps_to_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "fitted_tail", lambda values: NO_TAIL)
+    alphas, below = np.array([0.01, 0.05, 0.1, 0.3]), np.zeros((200, 4))
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        statistics, lengths = rows(rng, 401)
+        further, sizes = rows(rng, 800)
+        counts = Normal.fit(some(further, ["ties", "unseen"]), sizes, seed=seed, fusion="harmonic")
+        model = Normal.fit(some(statistics, ["heavy", "sometimes"]), lengths, seed=seed, fusion="harmonic")
+        new, of = rows(rng, 50)
+        below[seed] = (replace(model, counted=counts).judge(new, of).p_value[:, None] <= alphas).mean(axis=0)
+    error = below.std(axis=0) / np.sqrt(len(below))
+    assert (below.mean(axis=0) <= alphas + 4.5 * error).all()
+    assert (below.mean(axis=0) >= alphas / 3).all(), "it is not idle"

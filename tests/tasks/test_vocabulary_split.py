@@ -78,7 +78,8 @@ def test_what_calibrates_is_the_latest_or_spread(tmp_path: Path, on: str) -> Non
     )
     tokenizer = BpeTokenizer.train(list(corpus.texts()))
     prepared = corpus.prepared("data", tokenizer, lambda records, tokens: None)
-    times = [corpus.domain.order_key(one) for one in corpus.calibrating("data", prepared, 1000)]
+    places = prepared.places("calibration", 1000)
+    times = [corpus.domain.order_key(one) for _, one in corpus.reread("data", places)]
     held = [prepared.validation.origin(n).line for n in range(len(prepared.validation))]
     assert len(times) >= 20
     assert held

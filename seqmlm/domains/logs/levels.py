@@ -368,6 +368,7 @@ class SessionLevel(_LinesLevel):
     """
 
     statistics: ClassVar[Mapping[str, str]] = {**ASKED, **COUNTED, **TIMED}
+    counted = (*COUNTED, *TIMED)
     fusion = HARMONIC
     whole: ClassVar[bool] = True
 
@@ -383,13 +384,22 @@ class SessionLevel(_LinesLevel):
         statistics = {
             name: float(value[0]) for name, value in asked(bits, ends, np.array([len(scored)])).items()
         }
-        statistics |= counted.statistics
-        windowed = scored.record.raw.windowed
-        if windowed:
-            statistics |= timed(scored.record.raw.times, counted.most)
+        statistics |= {**counted.statistics, **_timed(scored.record, counted.most)}
         extra = {**_from(scored, range(count)), **_told(scored, counted, known, bits)}
-        row = record_row(scored, statistics)
-        return [replace(row, length=count if windowed else 1, time=_time(scored, 0), extra=extra)]
+        row, length = record_row(scored, statistics), _compared_by(scored.record, count)
+        return [replace(row, length=length, time=_time(scored, 0), extra=extra)]
+
+    def counting(
+        self, encoded: Sequence[tuple[Record, Encoding]], background: Background
+    ) -> tuple[dict[str, Doubles], Longs]:
+        known = _known(background, self.name)
+        lines, counts = lines_of([encoding for _, encoding in encoded], known.tokenizer), known.counts
+        most = counts.surplus(lines, counts.events(lines.keys))[1].tolist()
+        times = [_timed(record, own) for (record, _), own in zip(encoded, most, strict=True)]
+        of_times = {name: np.array([one.get(name, np.nan) for one in times]) for name in TIMED}
+        sizes = zip(encoded, lines.counts.tolist(), strict=True)
+        lengths = np.array([_compared_by(record, size) for (record, _), size in sizes], dtype=np.int64)
+        return {**counted(lines, counts), **of_times}, lengths
 
     def meaning(self, name: str, row: Row) -> str:
         often = row.extra.get("surplus")
@@ -442,6 +452,16 @@ class LineLevel(_LinesLevel):
             extra = {**row.extra, **_from(scored, range(at, at + 1))}
             rows.append(replace(row, line=place, time=_time(scored, at), extra=extra))
         return rows
+
+
+def _timed(record: Record, most: float) -> dict[str, float]:
+    """`timed`, of windows alone."""
+    return timed(record.raw.times, most) if record.raw.windowed else {}
+
+
+def _compared_by(record: Record, lines: int) -> int:
+    """The length of a row of so many lines."""
+    return lines if record.raw.windowed else 1
 
 
 def _known(background: Background | None, level: str) -> LogBackground:

@@ -170,6 +170,22 @@ def test_a_window_is_compared_with_windows_of_its_length(model: LoadedModel, kno
     assert not {"missing", "unlike"} & set(cut.extra)
 
 
+@pytest.mark.parametrize("windowed", [False, True])
+def test_what_is_counted_is_the_same_where_no_model_is_asked(
+    model: LoadedModel, known: LogBackground, windowed: bool
+) -> None:
+    level = SessionLevel("session")
+    records = [session(lines) for lines in (NORMAL, NORMAL[:2], (*NORMAL, "never seen before"), NORMAL[::-1])]
+    records = [replace(one, raw=replace(one.raw, windowed=windowed)) for one in records]
+    rows = [row for one in records for row in level.rows(scored(model, one), known)]
+    encoded = [(one, model.tokenizer.encode(one.raw)) for one in records]
+    statistics, lengths = level.counting(encoded, known)
+    assert tuple(statistics) == level.counted
+    assert lengths.tolist() == [row.length for row in rows]
+    for name, own in statistics.items():
+        np.testing.assert_array_equal(own, [row.statistics.get(name, math.nan) for row in rows])
+
+
 def test_times_of_lines() -> None:
     told = {"hurried": -1.0, "paused": pytest.approx(math.log2(5)), "surge": pytest.approx(math.log2(3) - 1)}
     assert timed((5.0, 6.0, 8.0, 12.0), 3.0) == told

@@ -1,0 +1,102 @@
+"""Training data as normal rows of statistics that no model is asked for: each part is judged by the others.
+
+What a model was trained on cannot say how high its scores of new records are, and few records are held out.
+What is counted can be counted without the part that is judged, so all training data are normal rows of it:
+thousands, where a model has dozens. A part is a stretch of the data, for neighbours in time are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from seqmlm.anomaly.levels import Level
+from seqmlm.anomaly.values import Doubles, Longs
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.engine.types import Encoding, Sequences
+from seqmlm.inference.batches import batches, encoded
+from seqmlm.inference.session import Session
+from seqmlm.tasks.corpus import Corpus
+
+PARTS, _TOKENS_COUNTED = 20, 40_000_000
+"""Parts of the training data, and tokens that are counted for all of them: of more there are fewer parts."""
+MOST_RECORDS = 10_000
+"""Training records that are judged, at most, spread evenly."""
+
+
+class CountedRows(NamedTuple):
+    """Rows of normal records, of which the model was not asked.
+
+    statistics: name -> (N,) those of `Level.counted`.
+    lengths: (N,) units that rows are compared by.
+    records: (N,) what each row is of, as numbers.
+    """
+
+    statistics: dict[str, Doubles]
+    lengths: Longs
+    records: Longs
+
+
+class _Chosen:
+    """Some of the sequences, as `Sequences`."""
+
+    def __init__(self, sequences: Sequences, chosen: Longs) -> None:
+        self._sequences, self._chosen = sequences, chosen.tolist()
+        self.lengths = sequences.lengths[chosen]
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, index: int) -> Encoding:
+        return self._sequences[self._chosen[index]]
+
+
+def counted_rows(level: Level, session: Session, corpus: Corpus, seed: int) -> CountedRows | None:
+    """Rows of training records, or None where a level counts nothing, or there are too few to be divided.
+
+    Args:
+        level: judges.
+        corpus: of the training.
+        seed: of the backgrounds, and of what records may come as (`Level.as_judged`).
+    """
+    pairs = list(corpus.training(MOST_RECORDS)) if level.background and level.counted else []
+    if not pairs:
+        return None
+    owners = corpus.train.records(range(len(corpus.train)))
+    parts = int(np.clip(_TOKENS_COUNTED // max(1, int(corpus.train.lengths.sum())), 2, PARTS))
+    edges = np.quantile(owners, np.arange(1, parts) / parts, method="higher")
+    part = np.searchsorted(edges, owners, side="right")
+    found = list[CountedRows]()
+    for number in range(parts):
+        mine = [pair for pair in pairs if np.searchsorted(edges, pair[0], side="right") == number]
+        others = np.flatnonzero(part != number)
+        if mine and len(others):
+            found += _judged(level, session, mine, _Chosen(corpus.train, others), seed)
+    if not found:
+        return None
+    statistics = {name: np.concatenate([one.statistics[name] for one in found]) for name in level.counted}
+    return CountedRows(statistics, *(np.concatenate([one[at] for one in found]) for at in (1, 2)))
+
+
+def _judged(
+    level: Level, session: Session, pairs: Iterable[tuple[int, Record]], others: Sequences, seed: int
+) -> Iterator[CountedRows]:
+    """Rows of numbered records by what is counted in other sequences."""
+    assert level.background is not None
+    background = level.background.fit(others, session.tokenizer, seed=seed)
+    random, numbers = np.random.default_rng(seed), list[int]()
+
+    def parts() -> Iterator[Record]:
+        for number, record in pairs:
+            cut = level.as_judged(record, random)
+            numbers.extend([number] * len(cut))
+            yield from cut
+
+    done = 0
+    for batch in batches(parts()):
+        some = encoded(session.domain, session.tokenizer, batch, Problems())
+        own, done = numbers[done : done + len(batch)], done + len(batch)
+        yield CountedRows(*level.counting(some, background), np.array(own, dtype=np.int64))

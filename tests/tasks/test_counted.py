@@ -1,0 +1,81 @@
+"""Training data that judge themselves: each record by what is counted in the other parts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from log_models import NORMAL, log_model
+
+from seqmlm import plugins
+from seqmlm.domains.logs.levels import LogBackground, SessionLevel
+from seqmlm.engine.types import InMemory
+from seqmlm.inference.session import Session
+from seqmlm.tasks import counted
+from seqmlm.tasks.config import resolve_config
+from seqmlm.tasks.corpus import Corpus, CorpusReader
+from seqmlm.tasks.counted import counted_rows
+from seqmlm.workspace import Workspace
+
+
+@pytest.fixture
+def logs(workspace: Path) -> list[Path]:
+    """Two files of windows of four lines; a kind of line that only the first part of each has."""
+    files = []
+    for day, (name, first) in enumerate({"a": "power supply replaced", "b": "disk fine again"}.items(), 1):
+        lines = [NORMAL[n % 4] if n > 20 or n % 7 else first for n in range(240)]
+        times = [f"2024-01-0{day} 00:{n // 60:02}:{n % 60:02}" for n in range(240)]
+        files.append(workspace / f"{name}.log")
+        files[-1].write_text("".join(f"{time} {line}\n" for time, line in zip(times, lines, strict=True)))
+    return files
+
+
+def corpus_of(paths: list[str]) -> Corpus:
+    domain = plugins.domain("logs")
+    data = {"paths": paths, "options": {"session": "none", "window": 4}}
+    config = resolve_config(domain, {"data": data})
+    return CorpusReader(config, domain, Workspace.locate()).corpus(str)
+
+
+def test_each_part_is_judged_by_the_others(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counted, "PARTS", 3)
+    monkeypatch.setattr(SessionLevel, "as_judged", lambda self, record, random: (record,))
+    corpus = corpus_of([str(path) for path in logs])
+    level, session = SessionLevel("session"), Session(log_model(corpus.tokenizer))
+    found = counted_rows(level, session, corpus, 0)
+    assert found is not None
+    numbers = corpus.train.records(range(len(corpus.train)))
+    assert found.records.tolist() == numbers.tolist()
+    encodings = [corpus.train[n] for n in range(len(numbers))]
+    raws = dict(corpus.training(1000))
+    assert [line for n in numbers.tolist() for line in raws[n].raw.lines]
+    edges = np.quantile(numbers, [1 / 3, 2 / 3], method="higher")
+    part = np.searchsorted(edges, numbers, side="right")
+    assert np.unique(part).tolist() == [0, 1, 2]
+    for at, number in enumerate(numbers.tolist()):
+        others = [one for one, own in zip(encodings, part, strict=True) if own != part[at]]
+        background = LogBackground.fit(InMemory(others), corpus.tokenizer, seed=0)
+        statistics, lengths = level.counting([(raws[number], encodings[at])], background)
+        assert lengths.tolist() == [found.lengths[at]]
+        for name, own in statistics.items():
+            np.testing.assert_array_equal(own, found.statistics[name][[at]], err_msg=name)
+    assert np.isinf(found.statistics["unseen"]).any(), "what one part alone has was never seen"
+    assert not np.isinf(found.statistics["unseen"]).all()
+
+
+def test_a_few_records_are_spread_and_of_several_corpora_there_are_none(
+    logs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counted, "MOST_RECORDS", 12)
+    corpus = corpus_of([str(path) for path in logs])
+    session = Session(log_model(corpus.tokenizer))
+    found = counted_rows(SessionLevel("session"), session, corpus, 0)
+    assert found is not None
+    assert len(set(found.records.tolist())) == 12
+    assert len({math.floor(n / 40) for n in found.records.tolist()}) >= 3
+    mixed = corpus_of([f"one={logs[0]}", f"two={logs[1]}"])
+    assert counted_rows(SessionLevel("session"), session, mixed, 0) is None
+    monkeypatch.setattr(SessionLevel, "counted", ())
+    assert counted_rows(SessionLevel("session"), session, corpus, 0) is None
