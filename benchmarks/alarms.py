@@ -1,20 +1,23 @@
-"""Would one keep these alarms on? Rates on later normal lines, and which planted faults are found, beside rules.
+"""Would one keep these alarms on? Rates on later normal lines, and planted faults that are found.
 
-Each log is trained on its first three fifths, without labels; the rest is judged in windows of 64 lines as it is, and
-once more with a fault in each of some windows:
+Each log is trained on its first three fifths, without labels. The rest is judged in windows of 64 lines as it
+is, and once more with a fault in every fifth window:
 
     unseen     five lines of a kind that never was
     silence    a pause of 15 minutes, or of four times the longest of training
     missing    a kind of line that nearly all windows have is not there
-    repeated   one common line 40 times within some seconds
-    reversed   the window's lines in another order
-    foreign    half of the lines are of a kind that is rare in training
+    repeated   the most common kind of line 40 times within some seconds
+    reversed   the window's lines in reverse
+    foreign    half of the lines are of kinds that are rare in training
 
-Rules stand beside it, each with the threshold that at most the asked share of the latest tenth of the training
-windows exceeds: a template never seen (digits left out), the distance of counts to the nearest training window,
-the rarest pair of lines, the longest pause, lines a second, and how many kinds are missing that nearly all have.
+"sessions" are those of HDFS with labels: normal ones of the first three fifths train, later ones are judged.
 
-    python benchmarks/alarms.py --data ../shared/data            # 3 seeds, some ten minutes
+Beside it stand rules, with the threshold that at most the asked share of the latest tenth of training has:
+a kind of line never seen (whatever has a digit is left out), a multiset of kinds never seen, the distance of
+counts to the nearest of training, the rarest pair of lines, the longest pause, lines a second, and kinds that
+nearly all of training have and that are missing.
+
+    python benchmarks/alarms.py --data ../shared/data            # 3 seeds, some minutes each
     python benchmarks/alarms.py --data ../shared/data --quick    # one seed
 
 Models and rows are kept under --out, so an interrupted benchmark goes on where it was.
@@ -31,6 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +133,7 @@ def faults(train: Sequence[list[Line]]) -> dict[str, Callable[[list[Line], np.ra
     rare = [line for window in train for line in window if 2 <= kinds[line.kind] <= 10][:200]
     common = max(kinds, key=lambda kind: kinds[kind])
     usual = {kind for kind, n in in_windows.items() if n >= 0.95 * len(train)}
-    longest = max(
-        (b.time - a.time for own in train for a, b in zip(own, own[1:], strict=False)), default=timedelta()
-    )
+    longest = max(b.time - a.time for own in train for a, b in pairwise(own))
     pause = max(timedelta(minutes=15), 4 * longest)
 
     def unseen(window: list[Line], random: np.random.Generator) -> list[Line]:
@@ -211,10 +213,7 @@ def rules(train: Sequence[list[Line]]) -> dict[str, Callable[[Sequence[list[Line
         return np.array(
             [
                 max(
-                    (
-                        -np.log2((pairs[a.kind, b.kind] + 0.01) / (first[a.kind] + 1))
-                        for a, b in zip(w, w[1:], strict=False)
-                    ),
+                    (-np.log2((pairs[a.kind, b.kind] + 0.01) / (first[a.kind] + 1)) for a, b in pairwise(w)),
                     default=0.0,
                 )
                 for w in some
@@ -224,7 +223,7 @@ def rules(train: Sequence[list[Line]]) -> dict[str, Callable[[Sequence[list[Line
     multisets = {tuple(sorted(one.kind for one in w)) for w in train}
 
     def pause(some: Sequence[list[Line]]) -> Doubles:
-        apart = [[(b.time - a.time).total_seconds() for a, b in zip(w, w[1:], strict=False)] for w in some]
+        apart = [[(b.time - a.time).total_seconds() for a, b in pairwise(w)] for w in some]
         return np.array([max(own, default=0.0) for own in apart])
 
     def rate(some: Sequence[list[Line]]) -> Doubles:
@@ -319,10 +318,10 @@ def of_sessions(data: Path) -> Case:
     )
 
 
-def rows_of(model: str, file: Path, out: Path, options: dict[str, str]) -> list[dict[str, Any]]:
+def rows_of(model: str, file: Path, out: Path) -> list[dict[str, Any]]:
     if not out.exists():
         part = out.with_suffix(".part.jsonl")
-        config = ScoreConfig(model=model, paths=(str(file),), out=part, per_unit=False, options=options)
+        config = ScoreConfig(model=model, paths=(str(file),), out=part, per_unit=False)
         Score.launch("score", config, stdout=None, progress=NoProgress(), as_json=True)
         part.rename(out)
     return [json.loads(line) for line in out.read_text().splitlines()]
@@ -347,7 +346,7 @@ def measured(name: str, data: Path, out: Path, seed: int, minutes: float) -> lis
     rows = list(of_rules(case.train, case.sets))
     for kind, own in case.sets.items():
         rows_file = folder / f"rows-{kind}-{seed}.jsonl"
-        found = rows_of(model.path, file(kind, own), rows_file, case.options)
+        found = rows_of(model.path, file(kind, own), rows_file)
         if len(found) != len(own):
             raise SystemExit(f"{name}: {len(found)} rows for {len(own)} windows")
         columns = {"seqmlm": [row["p_value"] for row in found]}

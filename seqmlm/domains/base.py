@@ -201,6 +201,8 @@ class Domain:
         mode: how records are scored where nobody says, and what a training calibrates: by
             docs/BENCHMARKS.md the cheapest that ranks as `exact` does, or `exact` where that costs little.
         sensitive: records concern people: no values in errors, samples or artifacts.
+        cuts: options of its readers that say what is a record. A model keeps them: its p-values are those of
+            such records.
         followed: its readers keep a `data.files.Memory`, so that files can be scored while they are written.
         hidden: how a masked place is shown to a person.
         gaps: how people write a gap in a sequence (`seqmlm.domains.holes`), beside the model's mask token.
@@ -219,6 +221,7 @@ class Domain:
     defaults: ClassVar[DomainDefaults]
     mode: ClassVar[Mode] = EXACT
     sensitive: ClassVar[bool] = False
+    cuts: ClassVar[tuple[str, ...]] = ()
     followed: ClassVar[bool] = False
     hidden: ClassVar[str] = MASK
     gaps: ClassVar[tuple[str, ...]] = (MASK,)

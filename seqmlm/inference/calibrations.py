@@ -81,7 +81,6 @@ class Stored:
         fitted = self.fitted
         found: dict[str, Any] = {
             "rows": fitted.rows,
-            "counted_rows": None if fitted.counted is None else fitted.counted.rows,
             "records": redact_small_counts({"n": self.records}, model.card.sensitive)["n"],
             "smallest_rate": fitted.smallest_rate,
             "tail": fitted.has_tail,
@@ -89,6 +88,8 @@ class Stored:
             "precision": self.precision,
             "judged_by": ", ".join(fitted.applying),
         }
+        if fitted.counted is not None:
+            found["counted_rows"] = fitted.counted.rows
         if alpha is not None:
             rests = "ranks" if alpha >= fitted.smallest_rate else "tail" if fitted.has_tail else "nothing"
             found["alpha"] = {"rate": alpha, "rests_on": rests}

@@ -92,8 +92,8 @@ class Card:
     """Further inputs it reads, by name, as `seqmlm.engine.channels.channels_of` takes them."""
     masking: Mapping[str, Any] = field(default_factory=dict)
     reading: Mapping[str, Any] = field(default_factory=dict)
-    """Options that its data were read with and all others are too: which columns a linear model reads, and in
-    which one a fine-tuned model found its sequences."""
+    """Options that its data were read with and all others are too: what is a record (`Domain.cuts`), which
+    columns a linear model reads, and in which one a fine-tuned model found its sequences."""
     head: Mapping[str, Any] = field(default_factory=dict)
     """Of a fine-tuned model what it predicts (`seqmlm.inference.labeller.HeadCard`); of others nothing."""
     seed: int = 0

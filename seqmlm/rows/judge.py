@@ -112,6 +112,7 @@ QUANTILE, FEWEST = 0.98, 25
 
 _LARGEST_SHARE = 0.25  # of the values that may count as tail
 _SHAPES, _PRIOR_MEAN, _PRIOR_DEVIATION = (0.0, 1.0), 0.1, 0.25
+_STRAIGHT = 1e-12  # a smaller shape is that of an exponential distribution
 NO_TAIL = np.full(4, np.nan)
 
 
@@ -130,11 +131,10 @@ def fitted_tail(values: Doubles) -> Doubles:
 
 def beyond_largest(tail: Doubles, values: Doubles) -> Doubles:
     """(M,) values at or above the largest of a tail to the ratio of their survival to its own, in [0, 1]."""
-    from scipy.stats import genpareto
-
     threshold, scale, shape, largest = tail.tolist()
-    # Logarithms: both survivals may be too small for a number.
-    log = genpareto.logsf([*values, largest], shape, loc=threshold, scale=scale)
+    # Logarithms: both survivals may be too small for a number. (scipy.stats takes a second to load.)
+    excess = (np.append(values, largest) - threshold) / scale
+    log = -np.log1p(shape * excess) / shape if shape > _STRAIGHT else -excess
     return np.asarray(np.exp(np.minimum(log[:-1] - log[-1], 0.0)), dtype=np.float64)
 
 

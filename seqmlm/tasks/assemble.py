@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import nn
 
+from seqmlm import plugins
 from seqmlm.config import to_dict
 from seqmlm.data.splits import evenly
 from seqmlm.engine import checkpoint
@@ -179,7 +180,7 @@ class Training:
     def card(self, name: str, run_id: str | None, steps: int) -> model_folder.Card:
         """What the model's folder says of it, without its metrics."""
         config, corpus, rows = self.config, self.corpus, self.rows
-        linear = self._linear is not None
+        linear, cuts = self._linear is not None, plugins.domain(config.domain).cuts
         return model_folder.Card(
             domain=config.domain,
             unit=corpus.unit,
@@ -189,7 +190,7 @@ class Training:
             sensitive=config.data.sensitive,
             channels=rows.channels.described() if rows.channels is not None else {},
             masking={} if linear else to_dict(config.masking),
-            reading=dict(config.data.options) if linear else {},
+            reading={name: own for name, own in config.data.options.items() if linear or name in cuts},
             seed=config.seed,
             parent=config.model.init,
             dataset=corpus.fingerprint,

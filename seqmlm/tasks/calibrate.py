@@ -50,7 +50,7 @@ from seqmlm.inference.session import Session
 from seqmlm.registry import Registry
 from seqmlm.rows.judge import Normal
 from seqmlm.tasks.corpus import Corpus
-from seqmlm.tasks.counted import CountedRows, counted_rows
+from seqmlm.tasks.finalize_normal import CountedRows, counted_rows
 from seqmlm.tasks.models import register_calibrations
 from seqmlm.tasks.task import CommandConfig
 from seqmlm.workspace import Workspace

@@ -72,11 +72,11 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
 
     # A file of another version is refused, and calibrating takes its place.
     written = (folder / CALIBRATION).read_bytes()
-    older = written.replace(b'\\"format\\": 4', b'\\"format\\": 1')
+    older = written.replace(b'\\"format\\": 5', b'\\"format\\": 1')
     assert older != written
     model_folder.put_file(folder / CALIBRATION, older, private=False)
     seqmlm("score", "mine", normal, "--fpr", "0.2").refused(
-        4, f"{CALIBRATION} cannot be read (format 1; this version of seqmlm reads 4)", "seqmlm calibrate"
+        4, f"{CALIBRATION} cannot be read (format 1; this version of seqmlm reads 5)", "seqmlm calibrate"
     )
     mended = seqmlm("calibrate", "mine", normal, "--json").ok()
     assert "are dropped" in mended.err

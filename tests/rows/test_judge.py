@@ -462,6 +462,14 @@ def test_no_tail_where_there_is_none(values: list[float]) -> None:
     assert np.isnan(fitted_tail(np.array(values))).all()
 
 
+@pytest.mark.parametrize("shape", [0.0, 1e-13, 1e-6, 0.1, 0.5, 1.0])
+def test_survival_beyond_the_largest_is_that_of_scipy(shape: float) -> None:
+    values = np.array([5.0, 5.1, 7.0, 1e3, 1e9, np.inf])
+    log = genpareto.logsf(values, shape, loc=2.0, scale=1.5)
+    found = beyond_largest(np.array([2.0, 1.5, shape, 5.0]), values)
+    assert found == pytest.approx(np.exp(log - log[0]), rel=1e-9)
+
+
 def test_statistics_that_are_counted_are_judged_by_rows_of_their_own() -> None:
     """Twice the smaller p-value; of fewer rows nothing is extrapolated; the same after it was stored."""
     rng = np.random.default_rng(0)

@@ -81,8 +81,13 @@ def _one_shot(config: WatchConfig, rows: Iterable[int]) -> Normal:
     records = list(plan.session.domain.read(again.sources, Problems(), format="iso", scoring=True, **OPTIONS))
     judged = list(plan.detector().judged(records, Problems()))
     chosen = [judged[number - 1].row for number in rows]
-    own = plan.stored.fitted
-    return Normal.fit(*table(chosen, plan.level.judges), seed=0, fusion=own.fusion)
+    statistics, lengths = table(chosen, plan.level.judges)
+    asked, counted = (
+        {name: one for name, one in statistics.items() if (name in plan.level.counted) is own}
+        for own in (False, True)
+    )
+    made = Normal.fit(asked, lengths, seed=0, fusion=plan.level.fusion)
+    return replace(made, counted=Normal.fit(counted, lengths, seed=0, fusion=plan.level.fusion))
 
 
 def _same(one: Normal, other: Normal) -> None:

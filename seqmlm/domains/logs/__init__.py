@@ -43,6 +43,7 @@ class LogsDomain(Domain):
     title: ClassVar[str] = "Logs: sessions and windows of machines' messages"
     unit: ClassVar[str] = "line"
     structure: ClassVar[str] = "EventsDecoder"
+    cuts: ClassVar[tuple[str, ...]] = ("session", "window", "session_gap", "max_session", "multiline")
     followed: ClassVar[bool] = True
     empty: ClassVar[LogLines] = LogLines(lines=())
     formats: ClassVar[Mapping[str, Format]] = {

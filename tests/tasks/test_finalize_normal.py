@@ -10,13 +10,18 @@ import pytest
 from log_models import NORMAL, log_model
 
 from seqmlm import plugins
+from seqmlm.data.problems import Problems
 from seqmlm.domains.logs.levels import LogBackground, SessionLevel
 from seqmlm.engine.types import InMemory
+from seqmlm.inference.calibrations import stored_calibration
 from seqmlm.inference.session import Session
-from seqmlm.tasks import counted
+from seqmlm.tasks import finalize_normal
 from seqmlm.tasks.config import resolve_config
 from seqmlm.tasks.corpus import Corpus, CorpusReader
-from seqmlm.tasks.counted import counted_rows
+from seqmlm.tasks.finalize_normal import counted_rows
+from seqmlm.tasks.launch import TrainRequest
+from seqmlm.tasks.observers import SilentConsole
+from seqmlm.tasks.pretrain import pretrain
 from seqmlm.workspace import Workspace
 
 
@@ -40,7 +45,7 @@ def corpus_of(paths: list[str]) -> Corpus:
 
 
 def test_each_part_is_judged_by_the_others(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counted, "PARTS", 3)
+    monkeypatch.setattr(finalize_normal, "PARTS", 3)
     monkeypatch.setattr(SessionLevel, "as_judged", lambda self, record, random: (record,))
     corpus = corpus_of([str(path) for path in logs])
     level, session = SessionLevel("session"), Session(log_model(corpus.tokenizer))
@@ -68,7 +73,7 @@ def test_each_part_is_judged_by_the_others(logs: list[Path], monkeypatch: pytest
 def test_a_few_records_are_spread_and_of_several_corpora_there_are_none(
     logs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counted, "MOST_RECORDS", 12)
+    monkeypatch.setattr(finalize_normal, "MOST_RECORDS", 12)
     corpus = corpus_of([str(path) for path in logs])
     session = Session(log_model(corpus.tokenizer))
     found = counted_rows(SessionLevel("session"), session, corpus, 0)
@@ -79,3 +84,20 @@ def test_a_few_records_are_spread_and_of_several_corpora_there_are_none(
     assert counted_rows(SessionLevel("session"), session, mixed, 0) is None
     monkeypatch.setattr(SessionLevel, "counted", ())
     assert counted_rows(SessionLevel("session"), session, corpus, 0) is None
+
+
+def test_a_model_cuts_what_it_scores_as_its_training_data_were_cut(logs: list[Path]) -> None:
+    data = {"paths": [str(logs[0])], "options": {"session": "none", "window": 4, "step": 2}}
+    flags = {"data": data, "model": {"size": "tiny"}, "train": {"max_steps": 1}}
+    pretrain(TrainRequest(domain="logs", name="cut", flags=flags), SilentConsole())
+    session = Session.open("cut")
+    assert session.card.reading == {"session": "none", "window": 4}
+    own = list(session.reader([str(logs[1])])(Problems()))
+    assert [len(one.raw.lines) for one in own] == [4] * 60
+    others = list(session.reader([str(logs[1])], options={"window": 8})(Problems()))
+    assert [len(one.raw.lines) for one in others] == [8] * 30
+    stored = stored_calibration(session.model, SessionLevel("session"), "one-pass")
+    assert stored is not None
+    assert stored.fitted.counted is not None
+    assert stored.fitted.counted.rows > 2 * stored.rows, "all training windows judge what is counted"
+    assert stored.fitted.counted.statistics == SessionLevel.counted
