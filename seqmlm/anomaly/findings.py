@@ -93,6 +93,7 @@ def told(
     fired: tuple[str, float] | None = None,
     *,
     beyond: bool = False,
+    unit: bool = True,
 ) -> str:
     """Why a row is unusual: how unusual it is, what says so, and its most surprising unit.
 
@@ -101,6 +102,7 @@ def told(
         p_value: share of normal rows that are at least as unusual; None where that is not known.
         fired: what the most telling statistic means, and its p-value; None where none says so by itself.
         beyond: the row is beyond all normal rows, and its p-value extrapolated: no count to be told.
+        unit: name the most surprising unit, too: not where the statistic is not of surprisals.
     """
     rate = "" if p_value is None else f": about 1 in {1 / p_value:,.0f} normal ones is as unusual"
     rate = ": no normal one it was calibrated with is as unusual" if beyond else rate
@@ -109,10 +111,10 @@ def told(
     bits = scored.surprisal[row.units]
     if row.score is None:
         return f"An unfamiliar {rule}: the model knows nothing of what it holds."
-    if not len(bits) or bits.max() < _EXPECTED:
+    if not unit or not len(bits) or bits.max() < _EXPECTED:
         return f"An unusual {rule}{rate}.{why}"
-    unit = scored.text(int(row.units[bits.argmax()])).strip() or "the line break"
-    return f"An unusual {rule}{rate}.{why} Least expected: {unit!r} ({bits.max():.1f} bits)."
+    text = scored.text(int(row.units[bits.argmax()])).strip() or "the line break"
+    return f"An unusual {rule}{rate}.{why} Least expected: {text!r} ({bits.max():.1f} bits)."
 
 
 def small(p_value: float) -> str:

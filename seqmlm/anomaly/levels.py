@@ -304,8 +304,12 @@ class Level(ABC):
         order = np.argsort(starts, kind="stable")
         return starts[order], np.append(unknown, np.ones(len(outside), dtype=np.bool_))[order]
 
-    def meaning(self, name: str, row: Row) -> str:
-        """What a statistic says of a row, in a few words."""
+    def meaning(self, name: str, row: Row, usual: float | None = None) -> str:
+        """What a statistic says of a row, in a few words.
+
+        Args:
+            usual: what one in a hundred normal rows exceeds in it, where that is known.
+        """
         value = row.statistics.get(name, math.nan)
         if name not in self.shares or math.isnan(value):
             return self.statistics[name]

@@ -35,6 +35,7 @@ class JudgedRow:
         p_values: of each statistic alone.
         fired: the statistic with the smallest of these among those that judge, an infinite one before others;
             None where none is unusual by itself: neither small nor below the asked rate.
+        usual: what one in a hundred normal rows exceeds in that statistic; of alarms alone.
         unfamiliar: nothing of it could be scored, and some of it is outside the model's vocabulary: it has no
             p-value, and is an alarm of its own kind where alarms are asked for.
     """
@@ -46,6 +47,7 @@ class JudgedRow:
     alarm: bool | None = None
     p_values: Mapping[str, float] = field(default_factory=dict)
     fired: str | None = None
+    usual: float | None = None
     unfamiliar: bool = False
 
 
@@ -136,6 +138,7 @@ class Detector:
         self, rows: Sequence[Row], owners: Sequence[Scored], judgement: Judgement
     ) -> list[JudgedRow]:
         names = list(judgement.p_values)
+        calibration = self.calibration
         columns = np.array([judgement.p_values[name] for name in names]).reshape(len(names), len(rows))
         alpha = self.alpha
 
@@ -149,14 +152,17 @@ class Detector:
                 row.statistics.get(name) == np.inf and own[at] <= SMALL for at, name in enumerate(names)
             ]
             least = min(range(len(names)), key=lambda at: (not endless[at], own[at]))
+            fired = names[least] if own[least] <= max(SMALL, p, alpha or 0.0) else None
+            alarm = None if alpha is None else p <= alpha
             return JudgedRow(
                 row=row,
                 scored=one,
                 p_value=p,
                 extrapolated=beyond,
-                alarm=None if alpha is None else p <= alpha,
+                alarm=alarm,
                 p_values=dict(zip(names, own, strict=True)),
-                fired=names[least] if own[least] <= max(SMALL, p, alpha or 0.0) else None,
+                fired=fired,
+                usual=calibration.usual(fired, row.length) if calibration and alarm and fired else None,
             )
 
         return [

@@ -57,6 +57,7 @@ LEAST_P = 1e-12
 FEW, _FOLDS = 200, 5
 """Rows below which they are cross-fitted, and in how many folds."""
 MOST_BINS = 10
+_USUAL = 0.99
 # Fewest rows of a length bin. Without fusion its ranks are the result and must resolve small rates.
 _FEWEST_ALONE, _FEWEST_FUSED = 200, 50
 
@@ -234,6 +235,12 @@ class Ranks:
         """(M,) True where no normal row of about this length has an infinite value."""
         ends = np.array([not np.isposinf(own[-1:]).any() for own in self.bins])
         return np.asarray(ends[self._owners(lengths)[0]])
+
+    def usual(self, length: int) -> float:
+        """What at most one in a hundred normal rows of about this length exceeds; minus infinity where the
+        statistic applies to none."""
+        own = self.bins[int(np.searchsorted(self.edges, length, side="right"))]
+        return float(own[min(int(_USUAL * len(own)), len(own) - 1)]) if len(own) else -np.inf
 
     def arrays(self, name: str) -> Arrays:
         """What `restored` reads, under names that begin with this one."""
@@ -464,6 +471,12 @@ class Normal:
         p_value, beyond = _p_values(np.asarray(counts), self.ranked, self.tail, least)
         p_values = {name: np.mean([found[name] for _, found in each], axis=0) for name in self._own}
         return Judgement(p_value, p_values, beyond)
+
+    def usual(self, name: str, length: int) -> float:
+        """What at most one in a hundred normal rows of about a length has more of, of one statistic."""
+        if self.counted is not None and name in self.counted.statistics:
+            return self.counted.usual(name, length)
+        return self.folds[0].ranks[name].usual(length)
 
     def refitted(self, statistics: Statistics, lengths: NDArray[Any], *, seed: int) -> Normal:
         """What judges the same statistics, in the same way, by other normal rows; as `fit`."""

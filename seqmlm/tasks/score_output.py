@@ -101,8 +101,16 @@ def planned_line(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
 def reason(rule: str, level: Level, judged: JudgedRow) -> str:
     """Why a row raised an alarm, in some sentences; `rule` is what it is called."""
     name = judged.fired
-    fired = None if name is None else (level.meaning(name, judged.row), judged.p_values[name])
-    text = told(rule, judged.row, judged.scored, judged.p_value, fired, beyond=judged.extrapolated)
+    fired = None if name is None else (level.meaning(name, judged.row, judged.usual), judged.p_values[name])
+    text = told(
+        rule,
+        judged.row,
+        judged.scored,
+        judged.p_value,
+        fired,
+        beyond=judged.extrapolated,
+        unit=name not in level.counted,
+    )
     strange = name != UNKNOWN and UNKNOWN in level.shares and judged.p_values.get(UNKNOWN, 1.0) <= SMALL
     return f"{text} {level.meaning(UNKNOWN, judged.row)}." if strange else text
 

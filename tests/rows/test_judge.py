@@ -494,6 +494,10 @@ def test_statistics_that_are_counted_are_judged_by_rows_of_their_own() -> None:
     assert (model.silent_below, both.has_tail) == (0.0, counts.has_tail)
     assert both.statistics == both.applying == ("heavy", "sometimes", "ties", "unseen")
 
+    usual = np.array([both.usual("ties", int(size)) for size in sizes])
+    assert (further["ties"] > usual).mean() < 0.03, "one in a hundred normal rows exceeds it"
+    assert (further["ties"] >= usual).mean() > 0.005
+    assert 0 < both.usual("heavy", 1) == model.usual("heavy", 1) < model.usual("heavy", 99)
     state, arrays = both.to_state()
     back = Normal.from_state(json.loads(json.dumps(state)), arrays)
     assert back.judge(new, of).p_value.tolist() == found.p_value.tolist()

@@ -9,7 +9,8 @@ those of neighbouring lines: that an early end is rare, what is missing says alr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -252,7 +253,7 @@ class LogBackground(Background):
     def named(self, event: int) -> str:
         """The template or event id; a line of a log without templates has no name but a number."""
         if event >= self.counts.size:
-            return "a line never seen"
+            return _NEVER
         key = int(self.counts.keys[event])
         return self.tokenizer.surface(key) if self.tokenizer.unit == "line" else f"line {key:016x}"
 
@@ -261,6 +262,8 @@ class LogBackground(Background):
 
 ODD = 5
 """Lines that a row names."""
+
+_NEVER = "a line never seen"
 
 _SURPRISING = 10.0  # bits of a surplus that is told: one in a thousand
 
@@ -401,12 +404,45 @@ class SessionLevel(_LinesLevel):
         lengths = np.array([_compared_by(record, size) for (record, _), size in sizes], dtype=np.int64)
         return {**counted(lines, counts), **of_times}, lengths
 
-    def meaning(self, name: str, row: Row) -> str:
-        often = row.extra.get("surplus")
-        if often is None or name != "surge":
-            return super().meaning(name, row)
-        here, usual = f"{often['lines']} of {often['of']} lines", f"{100 * often['share']:.2g} % in training"
-        return f"{super().meaning(name, row)}: {often['unit']!r}, {here}, {usual}"
+    def meaning(self, name: str, row: Row, usual: float | None = None) -> str:
+        value, extra = row.statistics.get(name, math.nan), row.extra
+        if name == "paused":
+            return f"no line for {_lasting(2**value - 1)}{_at_most(usual, lambda own: _lasting(2**own - 1))}"
+        if name == "hurried":
+            return f"{2**value:.3g} lines a second{_at_most(usual, lambda own: f'{2**own:.3g}')}"
+        if name == "surge" and "surplus" in extra:
+            often = extra["surplus"]
+            here = f"{_quoted(often['unit'])}, {often['lines']} of {often['of']} lines"
+            return f"{super().meaning(name, row)}: {here}, {100 * often['share']:.2g} % in training"
+        if name == "missing" and "missing" in extra:
+            first = extra["missing"][0]
+            return f"{_quoted(first['unit'])} is missing, which {first['share']:.0%} of normal ones have"
+        if name == "neighbour" and "unlike" in extra:
+            first = extra["unlike"][0]
+            if first["unit"] == _NEVER:
+                return f"{first['more']} lines never seen{_places(extra.get('unseen_lines'))}"
+            kind = f"{abs(first['more'])} {'more' if first['more'] > 0 else 'fewer'}"
+            return f"{kind} {_quoted(first['unit'])} than the most similar normal one"
+        if name == "unseen" and "never_seen" in extra:
+            return f"never seen: {', '.join(extra['never_seen'])}"
+        if name == "unseen":
+            return f"{super().meaning(name, row)}{_places(extra.get('unseen_lines'))}"
+        return super().meaning(name, row)
+
+
+def _places(lines: Sequence[int] | None) -> str:
+    return f" (in the file's line {lines[0]:,} first)" if lines else ""
+
+
+def _at_most(usual: float | None, text: Callable[[float], str]) -> str:
+    return "" if usual is None or not math.isfinite(usual) else f", normally at most {text(usual)}"
+
+
+def _lasting(seconds: float) -> str:
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
 
 
 class LineLevel(_LinesLevel):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from log_models import NORMAL, log_model, session
 
-from seqmlm.anomaly.values import Scored
+from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.levels import TIMED, LineLevel, LogBackground, SessionLevel, timed
 from seqmlm.engine.types import InMemory
@@ -203,6 +203,44 @@ def test_a_kind_of_line_that_is_there_too_often_is_named(model: LoadedModel, kno
     assert told["share"] < 0.5
     assert f"{told['unit']!r}, 21 of {told['of']} lines" in level.meaning("surge", often)
     assert level.meaning("surge", usual) == level.statistics["surge"]
+
+
+def test_a_reason_has_what_was_seen_and_what_is_usual() -> None:
+    level, [row] = SessionLevel("session"), [_row_of({"paused": math.log2(901), "hurried": 5.0})]
+    assert level.meaning("paused", row, math.log2(12)) == "no line for 15 min, normally at most 11 s"
+    assert level.meaning("hurried", row, 1.0) == "32 lines a second, normally at most 2"
+    assert level.meaning("paused", row, -math.inf) == level.meaning("paused", row) == "no line for 15 min"
+    told = {
+        "missing": [{"unit": "probe", "share": 1.0}],
+        "unlike": [{"unit": "GET <PATH>", "more": -12}],
+        "never_seen": ["status=502", "method=PUT"],
+        "surplus": {"unit": "login failed", "lines": 40, "of": 64, "share": 0.01},
+    }
+    row = replace(row, extra=told)
+    assert level.meaning("missing", row) == "'probe' is missing, which 100% of normal ones have"
+    assert level.meaning("neighbour", row) == "12 fewer 'GET <PATH>' than the most similar normal one"
+    assert level.meaning("unseen", row) == "never seen: status=502, method=PUT"
+    assert level.meaning("surge", row).endswith(": 'login failed', 40 of 64 lines, 1 % in training")
+    row = replace(
+        row, extra={"unlike": [{"unit": "a line never seen", "more": 3}], "unseen_lines": [1200, 1201]}
+    )
+    assert level.meaning("neighbour", row) == "3 lines never seen (in the file's line 1,200 first)"
+    assert level.meaning("unseen", row).endswith(" (in the file's line 1,200 first)")
+    assert level.meaning("pll_max", row) == "largest surprisal of a line"
+
+
+def _row_of(statistics: dict[str, float]) -> Row:
+    return Row(
+        id="a",
+        source="a.log",
+        line=1,
+        start=0,
+        end=1,
+        units=np.arange(1),
+        length=1,
+        statistics=statistics,
+        score=1.0,
+    )
 
 
 def _brief(
