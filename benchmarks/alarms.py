@@ -10,6 +10,7 @@ is, and once more with a fault in every fifth window:
     reversed   the window's lines in reverse
     foreign    half of the lines are of kinds that are rare in training
 
+Its first 8,000 normal lines are judged once more in windows of 1 to 64 lines, as a log that pauses is cut.
 "sessions" are those of HDFS with labels: normal ones of the first three fifths train, later ones are judged.
 
 Beside it stand rules, with the threshold that at most the asked share of the latest tenth of training has:
@@ -48,6 +49,7 @@ from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.task import NoProgress
 
 RATES, WINDOW, EVERY = (0.01, 0.05), 64, 5
+BURSTS, LINES = (1, 2, 4, 8, 16, 32, 64), 8000
 Doubles = NDArray[np.float64]
 
 
@@ -318,10 +320,10 @@ def of_sessions(data: Path) -> Case:
     )
 
 
-def rows_of(model: str, file: Path, out: Path) -> list[dict[str, Any]]:
+def rows_of(model: str, file: Path, out: Path, **options: str) -> list[dict[str, Any]]:
     if not out.exists():
         part = out.with_suffix(".part.jsonl")
-        config = ScoreConfig(model=model, paths=(str(file),), out=part, per_unit=False)
+        config = ScoreConfig(model=model, paths=(str(file),), out=part, per_unit=False, options=options)
         Score.launch("score", config, stdout=None, progress=NoProgress(), as_json=True)
         part.rename(out)
     return [json.loads(line) for line in out.read_text().splitlines()]
@@ -355,6 +357,14 @@ def measured(name: str, data: Path, out: Path, seed: int, minutes: float) -> lis
         for detector, p in columns.items():
             shares = [float((np.array(p) <= rate).mean()) for rate in RATES]
             rows.append({"detector": detector, "set": kind, "windows": len(own), "shares": shares})
+    if name in LOGS:
+        short = file("short", [[line for window in case.sets["normal"] for line in window][:LINES]])
+        for size in BURSTS:
+            cut = {"session": "none", "window": str(size)}
+            found = rows_of(model.path, short, folder / f"rows-{size}-{seed}.jsonl", **cut)
+            shares = [float(np.mean([row["p_value"] <= rate for row in found])) for rate in RATES]
+            row = {"detector": "seqmlm", "set": f"{size} lines", "windows": len(found)}
+            rows.append({**row, "shares": shares})
     rows = [{"log": name, "seed": seed, **row} for row in rows]
     kept.write_text(json.dumps(rows, indent=1))
     return rows
@@ -374,7 +384,8 @@ def f1(normal: list[dict[str, Any]], anomalous: list[dict[str, Any]]) -> list[li
 def show(rows: list[dict[str, Any]]) -> None:
     for log in dict.fromkeys(row["log"] for row in rows):
         own = [row for row in rows if row["log"] == log]
-        kinds = list(dict.fromkeys(row["set"] for row in own))
+        bursts = [f"{size} lines" for size in BURSTS]
+        kinds = [kind for kind in dict.fromkeys(row["set"] for row in own) if kind not in bursts]
         print(
             f"\n{log}: share alarmed where .01 and .05 are asked, {len({row['seed'] for row in own})} seeds"
         )
@@ -393,6 +404,9 @@ def show(rows: list[dict[str, Any]]) -> None:
                     "  ".join(f"{one:.3f}" for one in np.mean(f1(mine["normal"], mine["anomalous"]), 0))
                 )
             print(f"  {detector:<23}" + "".join(f"{cell:>15}" for cell in cells))
+        for kind in bursts:
+            if mine := [row["shares"] for row in own if row["set"] == kind]:
+                print(f"  normal, {kind:<15}" + "".join(f"{share:>8.3f}" for share in np.mean(mine, 0)))
 
 
 def main() -> None:
