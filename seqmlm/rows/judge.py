@@ -35,6 +35,7 @@ from several.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -415,6 +416,11 @@ class Normal:
         """
         own = self._guaranteed
         return own if self.counted is None else 2.0 * min(own, self.counted._guaranteed)
+
+    def rows_for(self, rate: float) -> int:
+        """Normal rows that guarantee a rate, where half of them are ranked."""
+        panels = 1 if self.counted is None else 2
+        return (1 if self._alone else 2) * math.ceil(panels / rate - 1)
 
     @property
     def silent_below(self) -> float:

@@ -316,10 +316,12 @@ def _too_rare(config: ScoringRequest, level: Level, mode: str, stored: Stored) -
     least = rate_above(fitted.smallest_rate)
     tail = ", or continue below it by the fit of a tail with --set extrapolate=true"
     further = tail if fitted.has_tail else ""
+    rows = fitted.rows if fitted.counted is None else max(fitted.rows, fitted.counted.rows)
     return (
-        f"{config.rate_option} asks for a rate of {alpha:.3g}; the {fitted.rows:,} normal rows that level "
-        f"{level.name} is calibrated with in mode {mode} guarantee rates of {least} and above: ask "
-        f"for that, or give more normal data with {_calibrating(config, level, mode)}{further}"
+        f"{config.rate_option} asks for a rate of {alpha:.3g}; the {rows:,} normal rows that level "
+        f"{level.name} is calibrated with in mode {mode} guarantee rates of {least} and above: ask for "
+        f"that, or give more normal data, about {fitted.rows_for(alpha):,} rows, with "
+        f"{_calibrating(config, level, mode)}{further}"
     )
 
 

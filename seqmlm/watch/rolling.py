@@ -21,7 +21,6 @@ were batched, and where a scorer was killed, changes no p-value.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -55,8 +54,7 @@ def size_of(own: Normal, rate: float | None) -> int:
     Half of them are ranked. Fewer than `FEW` are not taken: they would be cross-fitted by records, and a
     stream's rows of one record come one after another.
     """
-    panels = 1 if own.counted is None else 2
-    needed = 0 if rate is None or rate < own.smallest_rate else 2 * math.ceil(panels / rate - 1)
+    needed = 0 if rate is None or rate < own.smallest_rate else own.rows_for(rate)
     return max(own.rows, needed, FEW)
 
 

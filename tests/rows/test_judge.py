@@ -491,6 +491,10 @@ def test_statistics_that_are_counted_are_judged_by_rows_of_their_own() -> None:
     assert found.extrapolated.tolist() == (other.extrapolated & (other.p_value < bounded)).tolist()
     assert (found.p_value[:3] >= 2 / 151).any()
     assert (both.smallest_rate, both.silent_below) == (2 / 2001, 2 / 151)
+    for rate in (0.01, 0.003):
+        few, sizes_of = rows(rng, both.rows_for(rate))
+        again = both.refitted(few, sizes_of, seed=0)
+        assert again.smallest_rate <= rate < 1.1 * again.smallest_rate + 1 / len(sizes_of)
     assert (model.silent_below, both.has_tail) == (0.0, counts.has_tail)
     assert both.statistics == both.applying == ("heavy", "sometimes", "ties", "unseen")
 
