@@ -304,6 +304,10 @@ class Level(ABC):
         order = np.argsort(starts, kind="stable")
         return starts[order], np.append(unknown, np.ones(len(outside), dtype=np.bool_))[order]
 
+    def silence(self, seconds: float) -> dict[str, float]:
+        """The statistic of a pause of so many seconds, by name; nothing of levels that know no times."""
+        return {}
+
     def meaning(self, name: str, row: Row, usual: float | None = None) -> str:
         """What a statistic says of a row, in a few words.
 

@@ -114,6 +114,12 @@ class Follower:
         """Generations that are being read."""
         return len(self._files)
 
+    @property
+    def place(self) -> tuple[str, int] | None:
+        """The newest file that is read, and how many of its lines were; None of none."""
+        newest = max((one.state for one in self._files), key=lambda one: one.number, default=None)
+        return None if newest is None else (newest.path, newest.line)
+
     def turn(self) -> list[Record]:
         """Read a little of every file that has grown; the records that are whole now.
 

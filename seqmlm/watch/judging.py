@@ -15,6 +15,7 @@ from typing import Any
 from seqmlm.errors import StateError
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import Detector, JudgedRow
+from seqmlm.rows.judge import Normal
 from seqmlm.tasks.score_output import Familiar, Tally, planned_line, tells_shares, unit_fields
 from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.tasks.score_shift import Shift, shifted
@@ -175,6 +176,12 @@ class Judging:
             self.rolling.tie(((one.row.score is not None, bool(one.alarm)) for one in judged), alarms)
         self.tell_shift()
         return made
+
+    def judges(self) -> tuple[ScoringPlan, Normal] | None:
+        """The plan, and the normal rows that judge now; None without calibration."""
+        if self.plan.stored is None:
+            return None
+        return self.plan, self.plan.stored.fitted if self.rolling is None else self.rolling.fitted
 
     @property
     def shift(self) -> tuple[Shift, str] | None:

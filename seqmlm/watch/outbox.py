@@ -193,6 +193,11 @@ class Outbox:
         now = self._clock()
         return any(self._grouping.over(one, now) for one in self._open.values())
 
+    @property
+    def pending(self) -> bool:
+        """Whether rows wait for a commit."""
+        return bool(self._waiting)
+
     def incidents(self) -> int:
         """How many there were, in the whole stream."""
         found = self._registry.stream(self._name)
@@ -285,7 +290,7 @@ def turns(outbox: Outbox, *, stopping: Callable[[], bool]) -> Iterator[list[Reco
             outbox.tell_gap(gap)
         waited = time.monotonic() - committed
         late = waited >= (COMMIT_SECONDS if follower.changed else ALIVE.total_seconds()) or outbox.due
-        if records or follower.gaps or late:
+        if records or outbox.pending or late:
             yield records
             committed = time.monotonic()
         if follower.idle:

@@ -38,6 +38,7 @@ from seqmlm.watch.journal import JournalFollower
 from seqmlm.watch.judging import Judging, WatchCounts
 from seqmlm.watch.metrics import Lag, MetricsServer, counters
 from seqmlm.watch.outbox import Outbox, turns
+from seqmlm.watch.silence import Silence
 from seqmlm.watch.store import Change, NoticeQueue, Streams
 from seqmlm.watch.versions import Shadow, Successor, alias_of, plan_of, reference, version_plan
 from seqmlm.watch.webhooks import TOKEN, Courier, Origin, Webhook, notices, webhooks
@@ -162,6 +163,8 @@ class Watching:
         self._heed_versions()
         self.counts.restore(self.outbox.begin(self.problems))
         self.outbox.take_up(self.judging.rolling, reference(config, plan))
+        silence = Silence(self.outbox.follower, self.judging.judges, self._alarm, config.quiet_seconds)
+        self._looks.append(silence.look)
         for note in self.outbox.notes:
             self.progress.message(note)
 
@@ -207,6 +210,11 @@ class Watching:
         if config.shadow is not None:
             judging.shadow = Shadow(config, lambda: judging.plan, self.registry, progress)
             self._looks.append(judging.shadow.look)
+
+    def _alarm(self, row: dict[str, Any]) -> None:
+        """Take an alarm that is not of a record."""
+        self.counts.add(row)
+        self.outbox.write([row])
 
     def _stopping(self) -> bool:
         """Asked before each turn: when the model is done, all is committed, and files may be waiting."""

@@ -404,6 +404,9 @@ class SessionLevel(_LinesLevel):
         lengths = np.array([_compared_by(record, size) for (record, _), size in sizes], dtype=np.int64)
         return {**counted(lines, counts), **of_times}, lengths
 
+    def silence(self, seconds: float) -> dict[str, float]:
+        return {"paused": float(np.log2(seconds + 1.0))}
+
     def meaning(self, name: str, row: Row, usual: float | None = None) -> str:
         value, extra = row.statistics.get(name, math.nan), row.extra
         if name == "paused":

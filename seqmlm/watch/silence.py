@@ -1,0 +1,99 @@
+"""An alarm while a log has stopped: lines that do not come make no window that could be judged.
+
+How long no line has come, by the clock, is judged as the longest pause of a window that is usual otherwise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm.anomaly.findings import small
+from seqmlm.anomaly.values import Row
+from seqmlm.rows.judge import Normal
+from seqmlm.tasks.score_plan import ScoringPlan
+from seqmlm.watch.follower import Follower
+
+FEWEST = 60.0
+"""Seconds without a line of which nothing is said, however dense a log is."""
+
+_LONG = 1 << 40  # units: a window that was full
+
+
+class Silence:
+    """Looks, between two turns, how long no line has come.
+
+    Args:
+        follower: counts lines.
+        judged: what judges now, and the normal rows it judges by; None where no alarms are asked for.
+        take: takes the row of an alarm.
+        quiet: seconds after which an incident without a further alarm is over: sooner there is another one.
+    """
+
+    def __init__(
+        self,
+        follower: Follower,
+        judged: Callable[[], tuple[ScoringPlan, Normal] | None],
+        take: Callable[[dict[str, Any]], None],
+        quiet: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._follower, self._judged, self._take, self._quiet = follower, judged, take, quiet
+        self._clock, self._lines, self._since, self._next = clock, -1, 0.0, FEWEST
+
+    def look(self) -> None:
+        """Take an alarm where the pause is as long as the asked rate wants; again while it lasts."""
+        now, place, judged = self._clock(), self._follower.place, self._judged()
+        if self._follower.lines != self._lines or place is None or judged is None:
+            self._lines, self._since, self._next = self._follower.lines, now, FEWEST
+            return
+        waited = now - self._since
+        if waited < self._next:
+            return
+        self._next = 1.1 * waited
+        row = stopped(*judged, *place, seconds=waited, now=now)
+        if row is not None:
+            self._take(row)
+            self._next = waited + max(FEWEST, self._quiet / 2)
+
+
+def stopped(
+    plan: ScoringPlan, normal: Normal, path: str, line: int, *, seconds: float, now: float
+) -> dict[str, Any] | None:
+    """The row of a log without a line for some seconds; None where that is not unusual, or not known."""
+    asked = plan.level.silence(seconds)
+    if plan.alpha is None or not asked.keys() <= set(normal.applying) or not asked:
+        return None
+    values = {name: np.array([asked.get(name, np.nan)]) for name in normal.statistics}
+    p_value = float(normal.judge(values, np.array([_LONG])).p_value[0])
+    if p_value > plan.alpha:
+        return None
+    [(name, value)] = asked.items()
+    row = Row(
+        id=f"{Path(path).name}:{line}",
+        source=path,
+        line=line,
+        start=0,
+        end=0,
+        units=np.zeros(0, dtype=np.int64),
+        length=_LONG,
+        statistics=asked,
+        score=value,
+    )
+    text = plan.level.meaning(name, row, normal.usual(name, _LONG))
+    times = (datetime.fromtimestamp(one, UTC).isoformat() for one in (now - seconds, now))
+    return {
+        **{name: getattr(row, name) for name in ("id", "source", "line", "score")},
+        "units": 0,
+        "silence": seconds,
+        **dict(zip(("time", "last_time"), times, strict=True)),
+        "p_value": p_value,
+        "alarm": True,
+        "what": "the log has stopped",
+        "reason": f"The log has stopped: {text} (p {small(p_value)}).",
+    }
