@@ -200,6 +200,7 @@ class Level(ABC):
         statistics: what rows have, name to meaning in a few words; the first is their `score`.
         descriptive: those of them that do not judge.
         counted: those that judge and need no model, but the background alone.
+        of_whole: statistics of a row as a whole: an alarm by one of them names no unit.
         fusion: how the p-values of the others become one. Which these are, and how they are fused, was chosen
             by `benchmarks/level_statistics.py`.
         want: what it reads of every unit beside the surprisal (`Scored.values`).
@@ -216,6 +217,7 @@ class Level(ABC):
     statistics: ClassVar[Mapping[str, str]]
     descriptive: tuple[str, ...] = ()
     counted: tuple[str, ...] = ()
+    of_whole: tuple[str, ...] = ()
     fusion: Fusion = "fisher"
     want: tuple[Reduction, ...] = ()
     view: View = WHOLE

@@ -109,7 +109,7 @@ def reason(rule: str, level: Level, judged: JudgedRow) -> str:
         judged.p_value,
         fired,
         beyond=judged.extrapolated,
-        unit=name not in level.counted,
+        unit=name not in level.of_whole,
     )
     strange = name != UNKNOWN and UNKNOWN in level.shares and judged.p_values.get(UNKNOWN, 1.0) <= SMALL
     return f"{text} {level.meaning(UNKNOWN, judged.row)}." if strange else text

@@ -371,7 +371,7 @@ class SessionLevel(_LinesLevel):
     """
 
     statistics: ClassVar[Mapping[str, str]] = {**ASKED, **COUNTED, **TIMED}
-    counted = (*COUNTED, *TIMED)
+    counted, of_whole = (*COUNTED, *TIMED), ("missing", "neighbour", *TIMED)
     fusion = HARMONIC
     whole: ClassVar[bool] = True
 
