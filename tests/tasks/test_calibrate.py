@@ -271,6 +271,6 @@ def test_every_alarm_of_every_field_and_level_has_a_reason(field: str, tmp_path:
                 alarms += 1
                 small = max(0.05, detector.alpha or 0.0)
                 assert (one.fired is None) is (min(one.p_values.values(), default=1.0) > small)
-                why = "unfamiliar" if one.unfamiliar else level.statistics.get(one.fired or "", "by itself")
-                assert why in told["reason"]
+                why = "by itself" if one.fired is None else level.meaning(one.fired, one.row, one.usual)
+                assert ("unfamiliar" if one.unfamiliar else why) in told["reason"]
     assert alarms

@@ -27,7 +27,7 @@ from seqmlm.domains.logs.counts import Lines, LogCounts, counts_of, line_at, lin
 from seqmlm.domains.logs.readers import origins
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.types import Encoding, Sequences
-from seqmlm.errors import StateError
+from seqmlm.errors import StateError, number_of
 from seqmlm.rows.judge import HARMONIC
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
@@ -423,7 +423,7 @@ class SessionLevel(_LinesLevel):
         if name == "neighbour" and "unlike" in extra:
             first = extra["unlike"][0]
             if first["unit"] == _NEVER:
-                return f"{first['more']} lines never seen{_places(extra.get('unseen_lines'))}"
+                return f"{number_of(first['more'], 'line')} never seen{_places(extra.get('unseen_lines'))}"
             kind = f"{abs(first['more'])} {'more' if first['more'] > 0 else 'fewer'}"
             return f"{kind} {_quoted(first['unit'])} than the most similar normal one"
         if name == "unseen" and "never_seen" in extra:
