@@ -267,15 +267,17 @@ def few_held_out(records: int, name: str, *, sensitive: bool, counted: bool) -> 
     Args:
         counted: the training records judge, too, by what needs no model.
     """
-    if records >= LEAST_ROWS - 1:
+    needed = (2 if counted else 1) * LEAST_ROWS - 1  # of two p-values the smaller one counts twice
+    if records >= needed:
         return ""
-    rate = f"rates of {rate_above(1 / (records + 1))} and above" if records else "no rate"
+    least = min(1.0, (needed + 1) / LEAST_ROWS / (records + 1))
+    rate = f"rates of {rate_above(least)} and above" if records else "no rate"
     some = "few" if sensitive else f"{records}"
     allowed = "let the model's surprisals raise alarms" if counted else "allow alarms"
     rest = ", while all training records judge what is counted" if counted else ""
     return (
         f"{some} records are held out for calibration, which {allowed} at {rate}{rest}; --fpr 0.01 needs "
-        f"{LEAST_ROWS - 1}: give more data, or after the training seqmlm calibrate {name} NORMAL with "
+        f"{needed}: give more data, or after the training seqmlm calibrate {name} NORMAL with "
         "as many other records"
     )
 

@@ -113,7 +113,7 @@ class Pretraining:
         self.corpus = corpus = reader.corpus(self.say)
         level = self.domain.level(None)
         if data.calibration and level.whole:
-            counted = bool(level.counted)
+            counted = bool(level.counted) and len(corpus.sources) == 1  # as `Corpus.training`
             self.say(few_held_out(corpus.held_out, agreed.name, sensitive=data.sensitive, counted=counted))
         spent = float(processes.text_from_main(repr(time.monotonic() - self.began)))
         plan = sized(agreed, corpus, processes, self.say, spent=spent)
