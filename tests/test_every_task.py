@@ -10,7 +10,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +220,29 @@ def test_json_is_all_that_stdout_has(asked: Asked) -> None:
     else:
         assert found[0]["task"] == asked.task
         assert found[0]["items"] == asked.case.items
+
+
+def test_python_gives_the_rows_of_the_command(asked: Asked, tmp_path: Path) -> None:
+    import pandas as pd
+
+    import seqmlm
+    from seqmlm.config import parse_assignments
+
+    asked("--out", tmp_path / "rows.jsonl").ok()
+    expected, words = pd.DataFrame(rows_of(tmp_path / "rows.jsonl")), asked.case.arguments
+    settings: dict[str, Any] = {}
+    for option, value in zip(words[::2], words[1::2], strict=True):
+        if option == "--set":
+            settings |= parse_assignments([value])
+            continue
+        name = option.removeprefix("--")
+        repeated = name not in {one.name for one in fields(TASKS[asked.task].Config)}
+        settings[f"{name}s" if repeated else name] = (
+            [*settings.get(f"{name}s", []), value] if repeated else value
+        )
+    found = seqmlm.load(asked.model).run(asked.task, asked.input, **settings)
+    pd.testing.assert_frame_equal(pd.DataFrame(found), expected, check_exact=True)
+    assert found.attrs["task"] == asked.task
 
 
 @pytest.mark.usefixtures("small_batches")

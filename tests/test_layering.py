@@ -51,6 +51,20 @@ MAY_IMPORT = {
     | {"inference", "streams", "registry", "tasks", "workspace", "__version__"},  # and nothing imports it
     "cli": {"errors", "config", "tasks", "watch", "plugins", "__version__"},
     "__main__": {"cli"},
+    "frames": {"errors", "engine.durable", "reports"},
+    "api": {
+        "errors",
+        "config",
+        "data",
+        "engine",
+        "inference",
+        "workspace",
+        "tasks",
+        "cli",
+        "frames",
+        "estimators",
+    },
+    "estimators": {"errors", "frames"},
     "__init__": set(),
 }
 STDLIB = set(sys.stdlib_module_names)

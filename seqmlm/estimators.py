@@ -1,0 +1,93 @@
+"""Models on scikit-learn's contract: in a `Pipeline`, in `cross_val_score`, in a search of parameters."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from seqmlm.errors import UsageError
+from seqmlm.frames import Data, RowFrame
+
+
+class Scores(Protocol):
+    """What a detector asks: a `seqmlm.Model`."""
+
+    def score(self, data: Data, **settings: Any) -> RowFrame:
+        """A row, or several, for each sequence."""
+
+
+class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
+    """Outliers among sequences: `fit` on normal ones sets the threshold, `predict` gives 1 or -1.
+
+    The threshold is the score that a share `fpr` of new normal sequences exceeds at most, in the mean over
+    draws of the normal ones: split conformal prediction (Vovk et al. 2005). The model itself is not trained.
+
+    Args:
+        model: a `seqmlm.Model`.
+        fpr: share of normal sequences that may be called outliers.
+        level: what is judged, such as "protein"; the highest score of a sequence counts. None for the field's
+            default.
+        mode: how log-probabilities are computed. None for the field's default.
+
+    Attributes:
+        offset_: minus the threshold, in the unit of `score_samples`.
+        normal_: (N,) scores of the normal sequences, ascending.
+    """
+
+    def __init__(
+        self, model: Scores, *, fpr: float = 0.05, level: str | None = None, mode: str | None = None
+    ) -> None:
+        self.model, self.fpr, self.level, self.mode = model, fpr, level, mode
+
+    def fit(self, X: Data, y: object = None) -> Self:
+        """Set the threshold by normal sequences.
+
+        Raises:
+            UsageError: they are too few for the rate: 1 / `fpr` - 1 are needed.
+        """
+        self.normal_ = np.sort(self._scores(X))
+        rank = int(np.ceil((1 - self.fpr) * (len(self.normal_) + 1) - 1e-9))
+        if not 0 < self.fpr < 1 or rank > len(self.normal_):
+            need = (
+                "fpr lies between 0 and 1" if not 0 < self.fpr < 1 else f"{1 / self.fpr - 1:.0f} are needed"
+            )
+            raise UsageError(
+                f"no threshold for fpr={self.fpr:g} of {len(self.normal_)} normal sequences: {need}"
+            )
+        self.offset_ = -float(self.normal_[rank - 1])
+        return self
+
+    def score_samples(self, X: Data) -> NDArray[np.float64]:
+        """(N,) minus the score of each sequence: lower = more unusual, as scikit-learn has it."""
+        check_is_fitted(self)
+        return -self._scores(X)
+
+    def decision_function(self, X: Data) -> NDArray[np.float64]:
+        """(N,) below 0 for outliers."""
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: Data) -> NDArray[np.int64]:
+        """(N,) 1 for normal sequences, -1 for outliers."""
+        return np.where(self.decision_function(X) < 0, -1, 1)
+
+    def _scores(self, X: Data) -> NDArray[np.float64]:
+        """(N,) the highest score of each sequence; one of which nothing can be scored counts as the least."""
+        rows = self.model.score(X, level=self.level, mode=self.mode)
+        # Sequences that are no file stand one a line.
+        highest = rows.groupby("line", sort=True)["score"].max()
+        if not isinstance(X, str) and hasattr(X, "__len__") and len(highest) != len(X):
+            raise UsageError(
+                f"{len(X)} strings became {len(highest)} records: in this field a string is no sequence of "
+                "its own; use Model.score on files"
+            )
+        found: NDArray[np.float64] = highest.to_numpy(dtype=float)
+        return np.nan_to_num(found, nan=float(np.nanmin(found, initial=0.0)))  # type: ignore[no-any-return]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array, tags.input_tags.one_d_array = True, False, True
+        return tags

@@ -1,0 +1,295 @@
+"""Python gives what the command line gives, to the last digit; its surface is listed and stays light.
+
+python tests/test_api.py --update    rewrite docs/API.md from the docstrings
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pickle
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from fork_server import Run
+from text_models import text_model
+from tiny_models import random_model, residues, saved
+
+import seqmlm as package
+from seqmlm import plugins
+from seqmlm.tokenizers.residue import ResidueTokenizer
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "API.md"
+
+SURFACE = [
+    *("DataError", "Detector", "Model", "NotFiniteError", "RowFrame", "SeqmlmError", "StateError"),
+    *("TrainingError", "UsageError", "load", "train"),
+]
+METHODS = [
+    *("detector", "fill", "generate", "predict", "run", "score", "structure", "variants", "zeroshot"),
+]
+
+FILES = {
+    "text": "text.txt",
+    "protein": "protein.fasta",
+    "dna": "dna.fasta",
+    "code": "code",
+    "ehr": "meds",
+    "logs": "service.log",
+}
+"""Of each field, the data inside its sample's folder."""
+
+
+def rows(path: Path) -> pd.DataFrame:
+    return pd.DataFrame([json.loads(line) for line in path.read_text().splitlines()])
+
+
+def equal(frame: pd.DataFrame, expected: pd.DataFrame) -> None:
+    """Fail where two frames differ in a digit."""
+    pd.testing.assert_frame_equal(pd.DataFrame(frame), expected, check_exact=True)
+
+
+@pytest.fixture
+def protein(workspace: Path) -> Path:
+    return saved(random_model("protein", ResidueTokenizer(), spread=1), workspace / "protein")
+
+
+@pytest.fixture
+def sequences() -> list[str]:
+    return [residues(length) for length in range(12, 40)]
+
+
+# The surface
+
+
+def test_public_names_are_these() -> None:
+    assert package.__all__ == sorted(SURFACE)
+    assert {*SURFACE, "__version__"} <= {*dir(package)}
+    methods = [name for name, _ in inspect.getmembers(package.Model, callable) if not name.startswith("_")]
+    assert methods == METHODS
+    with pytest.raises(AttributeError, match="no attribute 'sampel'"):
+        _ = package.sampel
+
+
+def test_types_are_declared_for_every_public_name() -> None:
+    stub = Path(package.__file__).with_suffix(".pyi").read_text()
+    assert sorted(re.findall(r" as (\w+)$", stub, re.MULTILINE)) == sorted(SURFACE)
+
+
+def test_an_import_is_light() -> None:
+    code = "import sys, seqmlm; dir(seqmlm); print({'torch', 'pandas', 'numpy', 'sklearn'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
+# The same numbers
+
+
+@pytest.mark.parametrize("field", FILES)
+def test_a_field_trained_and_scored_as_the_command_does(
+    field: str, seqmlm: Run, tracked_workspace: Path
+) -> None:
+    for seed, name in enumerate(("known", "new")):
+        plugins.domain(field).sample(tracked_workspace / name, n=300 if field == "ehr" else 60, seed=seed)
+    known, data = (tracked_workspace / name / FILES[field] for name in ("known", "new"))
+    settings = {"train.evaluation_records": 8, "train.learning_rate": 5e-3}
+    model = package.train(known, domain=field, name="own", size="tiny", max_steps=2, settings=settings)
+    assert model.domain == field
+    out = tracked_workspace / "rows.jsonl"
+    seqmlm("score", "own", data, "--mode", "one-pass", "--out", out).ok()
+    found = model.score(data, mode="one-pass")
+    equal(found, rows(out))
+    assert len(found)
+    assert found.attrs["sensitive"] == (field == "ehr")
+    assert ("not shown" in found._repr_html_()) == (field == "ehr")
+
+
+@pytest.mark.parametrize("kind", [list, np.array, pd.Series, lambda x: pd.DataFrame({"text": x, "n": 1})])
+def test_strings_are_scored_as_those_of_a_file(
+    kind: Any, protein: Path, sequences: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "p.fasta"
+    file.write_text("".join(f">{n}\n{one}\n" for n, one in enumerate(sequences)))
+    model = package.load(protein)
+    found = model.score(kind(sequences), mode="exact", per_unit=True)
+    assert found["line"].tolist() == [*range(1, len(sequences) + 1)]
+    assert set(found["source"]) == {"data"}
+    left_out = ["id", "source", "line"]
+    expected = model.score([file], mode="exact", per_unit=True)
+    equal(found.drop(columns=left_out), pd.DataFrame(expected.drop(columns=left_out)))
+
+
+def test_a_column_of_a_table_is_named(protein: Path, sequences: list[str]) -> None:
+    model = package.load(protein)
+    table = pd.DataFrame({"name": [*map(str, range(28))], "sequence": sequences})
+    found = model.score(table, options={"text": "sequence", "id_column": "name"})
+    equal(found[["score"]], pd.DataFrame(model.score(sequences)[["score"]]))
+
+
+def test_settings_are_lists_and_mappings(workspace: Path, seqmlm: Run, tmp_path: Path) -> None:
+    text, file, out = text_model(workspace), tmp_path / "t.csv", tmp_path / "rows.jsonl"
+    file.write_text("text\na dog\na cat\n")
+    seqmlm(
+        *("zeroshot", text, file, "--out", out, "--template", "{text} it was [MASK]."),
+        *("--label", "good=great,cat", "--label", "bad=terrible"),
+    ).ok()
+    asked = {"templates": "{text} it was [MASK].", "labels": {"good": ["great", "cat"], "bad": "terrible"}}
+    equal(package.load(text).zeroshot(file, **asked), rows(out))
+
+
+def test_a_gap_is_filled_in_a_string_and_in_strings(protein: Path) -> None:
+    model = package.load(protein)
+    (alone,) = model.fill("MKT_YIA", top=2)["masks"]
+    (listed,) = model.fill(["MKT_YIA"], top=2)["masks"]
+    assert alone == listed
+    assert len(alone[0]["candidates"]) == 2
+
+
+def test_a_map_is_an_array_and_a_picture(protein: Path) -> None:
+    found = package.load(protein).structure(["MKTAYIAKQRQISFV"], estimator="exact", min_separation=1)
+    made = found.matrix()
+    assert made.shape == (15, 15)
+    for row in found.to_dict("records"):
+        assert made[row["i"], row["j"]] == made[row["j"], row["i"]] == row["value"]
+    assert "0 M, 1 K" in found._repr_html_()
+    with pytest.raises(package.UsageError, match="no rows of 'x'"):
+        found.matrix("x")
+    with pytest.raises(package.UsageError, match="no pairs of units"):
+        package.load(protein).score(["MKTAYIA"]).matrix()
+
+
+def test_a_notebook_shows_sequences_in_colour(protein: Path) -> None:
+    model = package.load(protein)
+    shown = model.score(["MKTAYIA", "QRQISF"], per_unit=True)._repr_html_()
+    assert shown.count("tabindex") >= 13
+    assert "iframe" in shown
+    assert "iframe" not in model.score(["MKTAYIA"])._repr_html_()
+    assert "residue.v1" in model._repr_html_()
+    assert repr(model) == f"<Model {protein}: protein, residue.v1>"
+
+
+# What is refused
+
+
+def test_errors_are_those_of_the_command(protein: Path, tmp_path: Path) -> None:
+    with pytest.raises(package.StateError):
+        package.load("no-such-model")
+    model = package.load(protein)
+    with pytest.raises(package.UsageError, match="did you mean 'level'"):
+        model.score(["MK"], levl="residue")
+    with pytest.raises(package.DataError, match="data: no sequence is there"):
+        model.score([])
+    with pytest.raises(package.DataError, match=r"\Adata:2: .* is not in the protein alphabet"):
+        model.score(["MK", "M1K"])
+    with pytest.raises(package.UsageError, match="no task 'train'"):
+        model.run("train")
+    with pytest.raises(package.UsageError, match="rows are returned here"):
+        model.score(["MK"], out=tmp_path / "x.jsonl")
+    assert len(model.score(["MK", "M1K"], on_error="skip")) == 1
+
+
+def test_a_message_is_told_once(protein: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = package.load(protein)
+    for _ in range(2):
+        model.score(["MKTAYIA"], mode="partition:4")
+        model.score(["MKTAYIA"])
+    told = capsys.readouterr().err.splitlines()
+    assert told
+    assert len(told) == len({*told})
+
+
+# scikit-learn
+
+
+def test_a_detector_keeps_its_rate_and_the_contract(protein: Path, sequences: list[str]) -> None:
+    from sklearn.base import clone
+    from sklearn.exceptions import NotFittedError
+    from sklearn.model_selection import GridSearchCV, cross_val_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
+    model = package.load(protein)
+    own = model.detector(fpr=0.1)
+    with pytest.raises(NotFittedError):
+        own.predict(sequences)
+    again = clone(own).set_params(fpr=0.2)
+    assert (own.get_params()["fpr"], again.get_params()["fpr"]) == (0.1, 0.2)
+    assert own.fit(sequences) is own
+    scores = -model.score(sequences)["score"].to_numpy()
+    np.testing.assert_array_equal(own.score_samples(sequences), scores)
+    threshold = np.sort(-scores)[int(np.ceil(0.9 * 29)) - 1]
+    np.testing.assert_array_equal(own.predict(sequences), np.where(-scores > threshold, -1, 1))
+    assert (own.fit_predict(sequences) == own.predict(sequences)).all()
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(own)).predict(sequences), own.predict(sequences))
+    upper = make_pipeline(FunctionTransformer(lambda some: [one.upper() for one in some]), clone(own))
+    assert (upper.fit([one.lower() for one in sequences]).predict(sequences) == own.predict(sequences)).all()
+    odd = np.array([1, 0] * 14)
+    found = cross_val_score(own, np.array(sequences), odd, cv=2, scoring="roc_auc")
+    assert ((found >= 0) & (found <= 1)).all()
+    search = GridSearchCV(own, {"fpr": [0.1, 0.2]}, cv=2, scoring="accuracy")
+    search.fit(np.array(sequences), np.ones(28))
+    assert search.best_params_ == {"fpr": 0.1}
+
+
+def test_a_detector_needs_enough_normal_sequences(protein: Path, sequences: list[str]) -> None:
+    with pytest.raises(package.UsageError, match="19 are needed"):
+        package.load(protein).detector(fpr=0.05).fit(sequences[:18])
+    package.load(protein).detector(fpr=0.05).fit(sequences[:19])
+    package.Detector(package.load(protein), fpr=0.05).fit(pd.Series(sequences[:19]))
+
+
+# The page of the documents
+
+
+def _described(name: str, one: Any, level: int) -> Iterator[str]:
+    """The lines of a function or a class."""
+    text = inspect.getdoc(one) or ""
+    signature = "" if inspect.isclass(one) and issubclass(one, Exception) else str(inspect.signature(one))
+    signature = re.sub(r" -> .*$|self, |: [^,=)]*(?:\[[^=]*?\])?(?=[,)])|: [^=,]*(?= = )", "", signature)
+    yield f"{'#' * level} `{name}{signature.replace('(self)', '()').replace(' = ', '=')}`\n"
+    for line in text.splitlines():
+        part = re.fullmatch(r"(Args|Raises|Attributes):", line)
+        item = re.fullmatch(r" {4}(\*{0,2}[\w, ]+): (.*)", line)
+        yield (
+            f"**{part[1]}**\n"
+            if part
+            else f"* `{item[1]}`: {item[2]}"
+            if item
+            else line.replace("    " * 2, "  ")
+        )
+    yield ""
+
+
+def page() -> str:
+    """docs/API.md."""
+    lines = [
+        "# Python",
+        "",
+        "Made from the docstrings by `python tests/test_api.py --update`.",
+        "",
+        *(inspect.getdoc(sys.modules["seqmlm"]) or "").splitlines(),
+        "",
+    ]
+    for name in SURFACE:
+        one = getattr(package, name)
+        lines += _described(f"seqmlm.{name}", one, 2)
+        inner = vars(one).items() if inspect.isclass(one) and not issubclass(one, Exception) else ()
+        for method, function in inner:
+            if isinstance(function, types.FunctionType) and not method.startswith("_"):
+                lines += _described(f"{name}.{method}", function, 3)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "python tests/test_api.py --update"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
