@@ -82,6 +82,7 @@ CLASSES = ("--template", "{text} it was [MASK].", "--label", "good=great,cat", "
 CASES = {
     "assays": Case("protein", "reference.csv", ASSAYS, (), None, 7, beside=("measured.csv", ASSAY)),
     "variants": Case("protein", "v.csv", ("mutant,wt_seq", *MUTANTS), (), "Y4W,MKTAYIAKQR", len(MUTANTS)),
+    "embed": Case("protein", "p.fasta", TRIPLES, (), ">bad\nMK1", 7),
     "fill": Case("protein", "gaps.fasta", PROTEINS, ("--top", "2"), ">bad\nMK1_A", 7),
     "generate": Case("protein", "gaps.fasta", PROTEINS, ("--seed", "3"), ">bad\nMK1_A", 7),
     "rescore": Case("text", "lists.jsonl", LISTS, ("--dev", "0.4"), '{"id": "bad"}', 7),

@@ -12,7 +12,7 @@ repeats what an undisturbed one computes.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
@@ -21,15 +21,18 @@ from typing import Any, Literal
 import numpy as np
 
 from seqmlm.anomaly.values import Scored
+from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.device import Precision, best_device, resolved
 from seqmlm.engine.expert import CountExpert
-from seqmlm.engine.types import Encoding
+from seqmlm.engine.types import Encoding, Floats
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
+from seqmlm.inference.batches import batches, encoded
+from seqmlm.inference.embedder import Embedder, Layers, Of, Pool
 from seqmlm.inference.expert import Use, counts_identity, stored_expert
 from seqmlm.inference.model_folder import Card, LoadedModel
 from seqmlm.registry import ModelEntry, Registry, resolve
@@ -190,6 +193,41 @@ class Session:
             )
             self._budget = self._conditionals.tokens_per_batch
         return self._conditionals
+
+    def embedder(self, *, layers: str = "last", of: Of = "record", pool: Pool = "mean") -> Embedder:
+        """What makes vectors of records.
+
+        Args:
+            layers: last, a number, or -4:mean or -4:sum of the last four.
+            of: what has a vector. pool: see `seqmlm.inference.embedder.Embedder`.
+
+        Raises:
+            UsageError: a layer that is not there.
+        """
+        how: dict[str, Any] = {"layers": Layers(layers), "of": of, "pool": pool}
+        return Embedder(self.conditionals(), self.tokenizer, self.card.max_length, **how)
+
+    def embed(self, records: Iterable[Record], **how: Any) -> Iterator[tuple[Record, Floats]]:
+        """Vectors of records, lazily and in order.
+
+        Args:
+            how: layers, of (not "span"), pool: as of `embedder`.
+
+        Yields:
+            A record, and (T, H) float32 vectors of it: one, or one for each unit or window; none of a record
+            without a unit.
+
+        Raises:
+            DataError: a record that cannot be spelled in the model's units.
+        """
+        embedder = self.embedder(**how)
+        for some in batches(records):
+            read = encoded(self.domain, self.tokenizer, some, Problems())
+            items = [[*embedder.items(one)] for one in read]
+            found = embedder.vectors([item for own in items for item in own])
+            none = np.zeros((0, embedder.width), dtype=np.float32)
+            for one, own in zip(read, items, strict=True):
+                yield one.record, np.concatenate([none, *(next(found) for _ in own)])
 
     @property
     def forward_tokens(self) -> int:

@@ -14,9 +14,10 @@ import math
 import os
 import re
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -31,15 +32,16 @@ Fields = Mapping[str, Any]
 Mark = Mapping[str, int]
 """Where a sink stands; given back to continue from there."""
 
-Kind = Literal["text", "integer", "number", "flag", "p_values", "units", "json"]
+Kind = Literal["text", "integer", "number", "flag", "p_values", "units", "vector", "json"]
 """Of a column. "p_values" maps statistics to their p-values, "units" is a list of units with their spans and
-surprisals, "json" anything else."""
+surprisals, "vector" numbers of equal count (see `packed`), "json" anything else."""
 
 EXTRA = "extra"
 """The column of a table that holds, as JSON, every field of a row that the schema does not name."""
 
 _JSON = (".jsonl", ".ndjson", ".json")
-FORMATS = {"jsonl": _JSON, "csv": (".csv",), "tsv": (".tsv",), "parquet": (".parquet", ".pq")}
+_PARQUET = (".parquet", ".pq")
+FORMATS = {"jsonl": _JSON, "csv": (".csv",), "tsv": (".tsv",), "parquet": _PARQUET, "npy": (".npy",)}
 """Format to the endings that mean it; the first format is that of any other name."""
 
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
@@ -59,6 +61,8 @@ class Schema:
         columns: name to kind, in order.
         statistics: their names; in a table the p-value of each has a column, `p_<name>`.
         closed: rows have no other fields, so that a table has no column for them.
+        width, half: numbers of a vector, and whether they are float16, else float32.
+        facts: what else is said of the rows, where a format has a place for it.
 
     Raises:
         UsageError: a column and a statistic whose names in a table are the same.
@@ -67,6 +71,9 @@ class Schema:
     columns: Mapping[str, Kind]
     statistics: tuple[str, ...] = ()
     closed: bool = False
+    width: int = 0
+    half: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         spread = {f"p_{name}" for name in self.statistics} | {EXTRA}
@@ -110,8 +117,8 @@ def format_of(path: Path | None, asked: str | None = None) -> str:
     if asked is None and suffix in SPREADSHEETS:
         raise UsageError(f"{path}: no spreadsheet is written; name a .csv file, which opens as one")
     chosen = asked or by_name
-    if chosen == "parquet" and path is None:
-        raise UsageError("a parquet file cannot go to standard output; name a file with --out")
+    if chosen in ("parquet", "npy") and path is None:
+        raise UsageError(f"a {chosen} file cannot go to standard output; name a file with --out")
     return chosen
 
 
@@ -294,7 +301,8 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
         lines: an object a line, as `json_lines` writes them.
         path: of the table; the old file is there until the new one is complete.
         schema: its columns. Lists of units are nested lists in Parquet and JSON text in CSV and TSV.
-        format: "csv", "tsv" or "parquet".
+        format: "csv", "tsv", "parquet" or "npy": an array of vectors, which can be mapped to memory, beside
+            the other columns as NAME.ids.tsv and the facts as NAME.json.
         private: only the owner may read the table.
 
     Raises:
@@ -303,8 +311,12 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
     """
     import pyarrow.parquet as pa_parquet
 
+    mode = 0o600 if private else 0o666
+
     def fill(file: IO[bytes]) -> None:
-        if format == "parquet":
+        if format == "npy":
+            _fill_array(lines, file, schema)
+        elif format == "parquet":
             table = _Table(schema, nested=True)
             with pa_parquet.ParquetWriter(file, table.schema) as out:
                 for rows in committed_rows(lines):
@@ -313,7 +325,45 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
             encode = table_lines(schema, format)
             file.writelines(encode(rows) for rows in chain([[]], committed_rows(lines)))
 
-    replace_file(path, fill, mode=0o600 if private else 0o666)
+    if format == "npy":
+        others = {name: kind for name, kind in schema.columns.items() if kind != "vector"}
+        ids, facts = beside(path)
+        convert(lines, ids, replace(schema, columns=others, closed=True), format="tsv", private=private)
+        replace_file(facts, json.dumps({**schema.facts}).encode(), mode=mode)
+    replace_file(path, fill, mode=mode)
+
+
+def beside(path: Path) -> tuple[Path, Path]:
+    """The files beside an array of vectors: the other columns, and the facts."""
+    return path.with_suffix(".ids.tsv"), path.with_suffix(".json")
+
+
+def _fill_array(lines: Path, file: IO[bytes], schema: Schema) -> None:
+    """Write the vectors of rows as numpy has arrays."""
+    import numpy as np
+
+    with lines.open("rb") as opened:
+        count = sum(1 for _ in opened)
+    kind = np.dtype("<f2" if schema.half else "<f4")
+    header = {"descr": kind.str, "fortran_order": False, "shape": (count, schema.width)}
+    np.lib.format.write_array_header_1_0(file, header)
+    name = next(name for name, kind in schema.columns.items() if kind == "vector")
+    for rows in committed_rows(lines):
+        file.writelines(unpacked(row[name]).astype(kind).tobytes() for row in rows)
+
+
+def packed(vector: Any) -> str:
+    """A vector of float32 as text of JSON lines that a table is made of: a fifth of its numbers' digits."""
+    return b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+def unpacked(value: Any) -> Any:
+    """The vector of a row, (H,) float32, whichever way it is written."""
+    import numpy as np
+
+    if isinstance(value, str):
+        return np.frombuffer(b64decode(value), dtype="<f4")
+    return np.array(value, dtype=np.float32)
 
 
 def committed_rows(lines: Path) -> Iterator[list[dict[str, Any]]]:
@@ -364,11 +414,11 @@ class _Table:
     def __init__(self, schema: Schema, *, nested: bool) -> None:
         import pyarrow as pa  # only where a table is asked for: it takes time to load
 
-        self._rows_of, self._arrow = schema, pa
+        self._rows_of, self._arrow, self._nested = schema, pa, nested
         kinds = schema.flat_columns
-        self._as_json = {
-            name for name, kind in kinds.items() if kind == "json" or (kind == "units" and not nested)
-        }
+        deep = ("json",) if nested else ("json", "units", "vector")
+        self._as_json = {name for name, kind in kinds.items() if kind in deep}
+        self._vectors = {name for name, kind in kinds.items() if kind == "vector"}
         alternative = pa.struct([("unit", pa.string()), ("p", pa.float64())])
         unit = [
             ("unit", pa.string()),
@@ -385,11 +435,15 @@ class _Table:
             "number": pa.float64(),
             "flag": pa.bool_(),
             "units": pa.list_(pa.struct(unit)) if nested else pa.string(),
+            "vector": pa.list_(pa.float16() if schema.half else pa.float32(), schema.width)
+            if nested
+            else pa.string(),
             "json": pa.string(),
         }
         texts = {name for name, kind in kinds.items() if types[kind] == pa.string()} - self._as_json
         self._texts = set() if nested else texts  # of CSV, which spreadsheets open
-        self.schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
+        facts = {"seqmlm": json.dumps({**schema.facts})} if schema.facts else None
+        self.schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()], metadata=facts)
 
     def batch(self, rows: Sequence[Fields]) -> Any:
         """The rows, whose numbers are finite, as a `pyarrow.RecordBatch`.
@@ -408,12 +462,12 @@ class _Table:
 
     def _unfit(self, flat: Sequence[Fields]) -> StateError:
         """The error for rows of which a value does not fit its column; the value is not told."""
-        for field in self.schema:
+        for column in self.schema:
             try:
-                self._arrow.array(encodable([row[field.name] for row in flat]), type=field.type)
+                self._arrow.array(encodable([row[column.name] for row in flat]), type=column.type)
             except (self._arrow.ArrowException, OverflowError, TypeError, ValueError):
                 return StateError(
-                    f"a value of the column {field.name!r} is no {field.type}, as the table has it: write "
+                    f"a value of the column {column.name!r} is no {column.type}, as the table has it: write "
                     "JSON lines (a name that ends in .jsonl), which take any value"
                 )
         return StateError("rows do not fit the table: write JSON lines (a name that ends in .jsonl)")
@@ -422,6 +476,9 @@ class _Table:
         return {name: self._cell(name, value) for name, value in self._rows_of.flat(row).items()}
 
     def _cell(self, name: str, value: Any) -> Any:
+        if name in self._vectors and value is not None:
+            found = unpacked(value)
+            value = found.astype("<f2" if self._rows_of.half else "<f4") if self._nested else found.tolist()
         if name in self._as_json and value is not None:
             return json.dumps(value)
         return harmless(value) if name in self._texts and isinstance(value, str) else value

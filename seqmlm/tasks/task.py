@@ -342,7 +342,7 @@ class Task(ABC, Generic[ConfigT, Item]):
         return chosen if chosen in self.formats else None
 
 
-def open_model(config: Any, labels: Literal["none", "learnt"] = "none") -> Session:
+def open_model(config: Any, labels: Literal["none", "learnt", "any"] = "none") -> Session:
     """The model of a config.
 
     Raises:
@@ -516,6 +516,10 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
     config, session = task.config, task.session
     asked = "own" if task.further_format else format_of(task.out, config.format_out)
     lines = as_json or (task.out is not None and task.out.suffix.lower() == ".jsonl")
+    if asked == "npy" and not (isinstance(task.columns, Schema) and task.columns.width):
+        raise UsageError(
+            f"{task.out}: an array of numpy holds vectors (seqmlm embed), and these are other rows"
+        )
     own = task.own_format and config.format_out is None and not lines
     left_out = _NO_REQUEST | {*config.later}
     request = {key: value for key, value in asdict(config).items() if key not in left_out}

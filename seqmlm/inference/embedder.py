@@ -1,0 +1,319 @@
+"""Vectors in context: hidden states of a model, pooled over records, units, windows or spans.
+
+A record longer than the model is read in overlapping windows, each unit where it is most central, as in
+scoring; where sequences have two strands, a vector is the mean of both. The trade-off: a window's units are
+in memory together, never a record's, so that any record fits; a maximum is then taken window by window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from seqmlm.data.record import Record
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.types import Bools, Encoding, Floats, Longs
+from seqmlm.engine.windows import central_windows
+from seqmlm.errors import UsageError
+from seqmlm.inference.batches import Encoded
+from seqmlm.tokenizers.base import Tokenizer
+
+Of = Literal["record", "unit", "window", "span"]
+Pool = Literal["mean", "start", "max", "tokens"]
+
+
+class Span(NamedTuple):
+    """A stretch of a record's text. fields: what else is known of it. line: of the file that names it."""
+
+    start: int
+    end: int
+    fields: Mapping[str, Any]
+    line: int = 0
+
+
+class Segment(NamedTuple):
+    """A window, and what is read in it.
+
+    window: what the model sees.
+    unit: (L,) number in the record of each token's unit, -1 outside. asked: (L,) True where states are read.
+    """
+
+    window: Encoding
+    unit: Longs
+    asked: Bools
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Item:
+    """What is embedded together.
+
+    Args:
+        record: that it is of.
+        segments: of each window one, or two where there is another strand.
+        bounds: (T, 2) first unit of each vector, and the one behind its last.
+        spans: (T, 2) the same in the record's text; None of a whole record.
+        fields: what else rows say of each vector; none, or T.
+    """
+
+    record: Record
+    segments: Sequence[Sequence[Segment]]
+    bounds: Longs
+    spans: Longs | None = None
+    fields: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def source(self) -> str:
+        return self.record.source
+
+    @property
+    def line(self) -> int:
+        return self.record.line
+
+    @property
+    def tokens(self) -> int:
+        """That the model reads for it."""
+        return sum(len(one.window) for strands in self.segments for one in strands)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Which hidden states a vector is made of.
+
+    Args:
+        text: "last", a number (0 for the embeddings, negative from the last on), "-4:mean" or "-4:sum" of
+            the last four.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+
+    text: str = "last"
+    numbers: tuple[int, ...] = field(init=False)
+    total: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        first, colon, how = self.text.partition(":")
+        number = -1 if first == "last" else int(first) if first.lstrip("-").isdecimal() else None
+        if number is None or how not in ("", "mean", "sum") or (colon and (number >= 0 or not how)):
+            raise UsageError(
+                f"layers are last, a number, or -4:mean or -4:sum of the last four, not {self.text!r}"
+            )
+        object.__setattr__(self, "numbers", tuple(range(number, 0)) if colon else (number,))
+        object.__setattr__(self, "total", how == "sum")
+
+    def check(self, depth: int) -> None:
+        """Refuse layers that a model of so many has not.
+
+        Raises:
+            UsageError: it has not.
+        """
+        if not -depth - 1 <= self.numbers[0] <= depth:
+            raise UsageError(f"no layer {self.numbers[0]} in a model of {depth} layers; 0 is the embeddings")
+
+    def combined(self, states: Floats) -> Floats:
+        """(A, H) of (A, K, H) states."""
+        if len(self.numbers) == 1:
+            return states[:, 0]
+        combined: Floats = states.sum(1) if self.total else states.mean(1)
+        return combined
+
+
+class Embedder:
+    """Embeds encoded records.
+
+    Args:
+        ask: the model.
+        tokenizer: its own.
+        max_length: tokens of a window.
+        layers: whose states.
+        of: what has a vector.
+        pool: mean or max over units, of which each is the mean of its tokens; start: of a record its start
+            token, of a part its first token; tokens: of a record the mean over all tokens, special ones too,
+            as sentence-transformers has it.
+
+    Raises:
+        UsageError: a layer that is not there, or tokens of parts.
+    """
+
+    def __init__(
+        self,
+        ask: Conditionals,
+        tokenizer: Tokenizer,
+        max_length: int,
+        *,
+        layers: Layers | None = None,
+        of: Of = "record",
+        pool: Pool = "mean",
+    ) -> None:
+        self.ask, self.tokenizer, self.max_length = ask, tokenizer, max_length
+        self.layers, self.of, self.pool = layers or Layers(), of, pool
+        space = tokenizer.space
+        self._edges = [token for token in (space.start, space.end) if token is not None]
+        self._by_token = of == "record" and pool in ("start", "tokens")
+        self.width = int(ask.rows.model.config.hidden_size)
+        self.layers.check(int(ask.rows.model.config.num_hidden_layers))
+        if pool == "tokens" and of != "record":
+            raise UsageError("pool=tokens is of records; of parts take mean, start or max")
+
+    def items(self, one: Encoded, spans: Sequence[Span] = ()) -> Iterator[Item]:
+        """What of a record is embedded; nothing of one without a unit.
+
+        Args:
+            spans: of the record, where `of` is "span"; those without a token are left out (see `covered`).
+        """
+        units = unit_numbers(one.encoding)
+        if (units < 0).all():
+            return
+        if self.of == "record":
+            numbers = np.arange(len(units)) if self._by_token else units
+            count = 1 if self.pool == "start" else int(numbers.max()) + 1
+            segments = [*self._segments(one.encoding, numbers)]
+            yield Item(record=one.record, segments=segments, bounds=np.array([[0, count]]))
+        elif self.of == "span":
+            bounds = covered(one.encoding, spans)
+            kept = [number for number, (low, high) in enumerate(bounds.tolist()) if high > low]
+            if kept:
+                yield self._of_spans(one, units, bounds[kept], [spans[number] for number in kept])
+        else:
+            yield from self._parts(one, units)
+
+    def _of_spans(self, one: Encoded, units: Longs, bounds: Longs, spans: Sequence[Span]) -> Item:
+        wanted = np.zeros(len(units), dtype=np.bool_)
+        for low, high in bounds.tolist():
+            wanted |= (units >= low) & (units < high)
+        segments = [*self._segments(one.encoding, units, wanted)]
+        places = np.array([(span.start, span.end) for span in spans])
+        fields = [span.fields for span in spans]
+        return Item(record=one.record, segments=segments, bounds=bounds, spans=places, fields=fields)
+
+    def _parts(self, one: Encoded, units: Longs) -> Iterator[Item]:
+        """An item for each window, with a vector or one for each of its units."""
+        text = unit_spans(one.encoding, units)
+        for own in self._segments(one.encoding, units):
+            read = own[0].unit[own[0].asked & (own[0].unit >= 0)]
+            if not len(read):
+                continue
+            bounds = np.array([[read.min(), read.max() + 1]])
+            if self.of == "unit":
+                bounds = np.unique(read)[:, None] + np.array([0, 1])
+            spans = np.column_stack([text[bounds[:, 0], 0], text[bounds[:, 1] - 1, 1]])
+            yield Item(record=one.record, segments=[own], bounds=bounds, spans=spans)
+
+    def _segments(
+        self, encoding: Encoding, units: Longs, wanted: Bools | None = None
+    ) -> Iterator[list[Segment]]:
+        """The windows of a record, each with that of its other strand."""
+        numbered = replace(
+            encoding, symbols=units.astype(np.int32), weights=None
+        )  # a column that travels with the tokens
+        space = self.tokenizer.space
+        if self.of == "window":
+            cut = self.tokenizer.windows(numbered, self.max_length)
+            parts = [(one, np.ones(len(one), dtype=np.bool_)) for one in cut]
+        else:
+            parts = central_windows(numbered, space, self.max_length, wanted)
+        for window, owned in parts:
+            assert window.symbols is not None
+            unit = np.asarray(window.symbols, dtype=np.int64)
+            if self._by_token:
+                asked = owned | np.isin(window.ids, self._edges)
+            else:
+                asked = owned & (unit >= 0)
+                if self.pool == "start":
+                    asked &= np.r_[True, unit[1:] != unit[:-1]]
+            segment = Segment(replace(window, symbols=None), unit, asked)
+            yield [segment, *self._other_strand(segment)]
+
+    def _other_strand(self, segment: Segment) -> list[Segment]:
+        """The same units of the other strand, which has them in the opposite order."""
+        window, unit, asked = segment
+        other = self.tokenizer.mirrored(window) if self.tokenizer.two_strands else None
+        if other is None:
+            return []
+        inner = np.flatnonzero(~np.isin(window.ids, self._edges))
+        unit, asked = unit.copy(), asked.copy()
+        unit[inner], asked[inner] = unit[inner[::-1]], asked[inner[::-1]]
+        return [Segment(other, unit, asked)]
+
+    def vectors(self, items: Sequence[Item]) -> Iterator[Floats]:
+        """(T, H) vectors of each item, in order; equal windows are computed once.
+
+        Raises:
+            TrainingError, NotFiniteError: as `Conditionals.hidden`.
+        """
+        parts = [part for item in items for strands in item.segments for part in strands]
+        states = self.ask.hidden(
+            (part.window for part in parts),
+            layers=self.layers.numbers,
+            at=(np.flatnonzero(part.asked) for part in parts),
+        )
+        for item in items:
+            yield self._pooled(item, states)
+
+    def _pooled(self, item: Item, states: Iterator[Floats]) -> Floats:
+        largest = self.pool == "max"
+        pooled = np.full((len(item.bounds), self.width), -np.inf if largest else 0.0, dtype=np.float32)
+        counts = np.zeros((len(item.bounds), 1), dtype=np.float32)
+        for units, vectors in self._units(item, states):
+            first, behind = (
+                np.searchsorted(units, item.bounds[:, 0]),
+                np.searchsorted(units, item.bounds[:, 1]),
+            )
+            for number in np.flatnonzero(behind > first).tolist():
+                own = vectors[first[number] : behind[number]]
+                if largest:
+                    np.maximum(pooled[number], own.max(0), out=pooled[number])
+                else:
+                    pooled[number] += own.sum(0)
+                    counts[number] += len(own)
+        return pooled if largest else pooled / counts
+
+    def _units(self, item: Item, states: Iterator[Floats]) -> Iterator[tuple[Longs, Floats]]:
+        """(N,) units of each window, ascending, and their (N, H) vectors, the mean of its strands."""
+        for strands in item.segments:
+            found = list[Floats]()
+            for segment in strands:
+                unit, own = segment.unit[segment.asked], self.layers.combined(next(states))
+                order = np.argsort(unit, kind="stable")
+                units, begins, counts = np.unique(unit[order], return_index=True, return_counts=True)
+                sums: Floats = np.add.reduceat(own[order], begins, axis=0)
+                found.append(np.divide(sums, counts[:, None], dtype=np.float32))
+            yield units, found[0] if len(found) == 1 else np.mean(found, axis=0, dtype=np.float32)
+
+
+def unit_numbers(encoding: Encoding) -> Longs:
+    """(L,) number of each token's unit; -1 of special tokens.
+
+    An unknown token is of no unit for those who score, but stands for a text: here it is a unit.
+    """
+    inside = encoding.groups >= 0
+    if encoding.spans is not None:
+        inside = inside | (encoding.spans[:, 1] > encoding.spans[:, 0])
+    changes = np.r_[True, encoding.groups[1:] != encoding.groups[:-1]] | (encoding.groups < 0)
+    return np.where(inside, np.cumsum(inside & changes) - 1, -1)
+
+
+def unit_spans(encoding: Encoding, units: Longs) -> Longs:
+    """(U, 2) where each unit stands in the text of its record; 0 where nothing is known."""
+    inside = np.flatnonzero(units >= 0)
+    found = np.zeros((int(units.max(initial=-1)) + 1, 2), dtype=np.int64)
+    if encoding.spans is not None:
+        found[:, 0] = np.iinfo(np.int64).max
+        np.minimum.at(found[:, 0], units[inside], encoding.spans[inside, 0])
+        np.maximum.at(found[:, 1], units[inside], encoding.spans[inside, 1])
+    return found
+
+
+def covered(encoding: Encoding, spans: Sequence[Span]) -> Longs:
+    """(S, 2) first unit that each of some spans shares a letter with, and the one behind its last.
+
+    One without a unit has the same number twice.
+    """
+    text = unit_spans(encoding, unit_numbers(encoding))
+    asked = np.array([(one.start, one.end) for one in spans], dtype=np.int64).reshape(-1, 2)
+    # Ends may go back where characters are several units: the largest so far finds the first that overlaps.
+    first = np.searchsorted(np.maximum.accumulate(text[:, 1]), asked[:, 0], side="right")
+    return np.column_stack([first, np.maximum(first, np.searchsorted(text[:, 0], asked[:, 1]))])

@@ -1,0 +1,231 @@
+"""Vectors against plain transformers, one record at a time: pooling, layers, windows, strands, files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from fork_server import Run
+from text_models import text_model
+from tiny_models import dna_model, residues, saved
+from transformers import AutoModel
+from written import rows as rows_of
+
+from seqmlm.data.record import Record
+from seqmlm.engine.conditionals import evaluating
+from seqmlm.engine.types import Encoding
+from seqmlm.engine.windows import central_windows
+from seqmlm.inference.session import Session
+from seqmlm.streams.sinks import packed, unpacked
+
+SENTENCES = ("the cat sees the dog", "a dog barks", "no cats sleep catsdogs here", "the dogs", "a dog barks")
+LONG = " ".join(SENTENCES[n % 3] for n in range(9))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return text_model(tmp_path_factory.mktemp("embed"), wordpiece=True)
+
+
+@pytest.fixture(scope="module")
+def body(model: Path) -> Any:
+    return AutoModel.from_pretrained(model).eval()
+
+
+@pytest.fixture
+def session(model: Path) -> Session:
+    return Session.open(str(model))
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    path = tmp_path / "t.jsonl"
+    lines = (json.dumps({"id": f"r{n}", "text": one}) for n, one in enumerate((*SENTENCES, LONG)))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def records(*texts: str) -> Iterator[Record]:
+    return (Record(id=f"r{n}", raw=text, source="x", line=n + 1) for n, text in enumerate(texts))
+
+
+def states(body: Any, ids: Any, layer: int = -1) -> np.ndarray:
+    """(L, H) what the model alone says of one sequence."""
+    with evaluating(body):
+        found = body(input_ids=torch.tensor(ids[None].astype(np.int64)), output_hidden_states=True)
+    every = [*found.hidden_states[:-1], found.last_hidden_state]
+    return np.asarray(every[layer][0])
+
+
+def by_unit(encoding: Encoding, hidden: np.ndarray) -> np.ndarray:
+    """(U, H) the mean of the tokens of each unit."""
+    groups = encoding.groups
+    return np.stack([hidden[groups == one].mean(0) for one in dict.fromkeys(groups[groups >= 0].tolist())])
+
+
+POOLS = {
+    "mean": lambda encoding, hidden: by_unit(encoding, hidden).mean(0),
+    "max": lambda encoding, hidden: by_unit(encoding, hidden).max(0),
+    "start": lambda encoding, hidden: hidden[0],
+    "tokens": lambda encoding, hidden: hidden.mean(0),
+}
+
+
+@pytest.mark.parametrize("pool", sorted(POOLS))
+def test_a_record_is_pooled_as_plain_transformers_has_its_states(
+    session: Session, body: Any, pool: str
+) -> None:
+    encodings = [session.tokenizer.encode(one) for one in SENTENCES]
+    assert any(len(set(one.groups.tolist())) < len(one) - 1 for one in encodings), "every unit is one token"
+    for (_, (found,)), encoding in zip(session.embed(records(*SENTENCES), pool=pool), encodings, strict=True):
+        np.testing.assert_allclose(found, POOLS[pool](encoding, states(body, encoding.ids)), atol=1e-5)
+
+
+@pytest.mark.parametrize(("layers", "numbers", "scale"), [("0", [0], 1), ("-2", [-2], 1), ("1", [1], 1)])
+def test_layers_are_those_of_transformers(
+    session: Session, body: Any, layers: str, numbers: list[int], scale: int
+) -> None:
+    encoding = session.tokenizer.encode(SENTENCES[0])
+    ((_, (found,)),) = session.embed(records(SENTENCES[0]), layers=layers)
+    mean = np.mean([states(body, encoding.ids, one) for one in numbers], 0) * scale
+    np.testing.assert_allclose(found, by_unit(encoding, mean).mean(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["mean", "sum"])
+def test_several_layers_are_added(session: Session, body: Any, how: str) -> None:
+    encoding = session.tokenizer.encode(SENTENCES[0])
+    ((_, (found,)),) = session.embed(records(SENTENCES[0]), layers=f"-2:{how}", pool="tokens")
+    both = np.stack([states(body, encoding.ids, layer) for layer in (-2, -1)])
+    wanted = (both.sum(0) if how == "sum" else both.mean(0)).mean(0)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_units_of_a_long_record_are_read_where_they_are_most_central(session: Session, body: Any) -> None:
+    encoding = session.tokenizer.encode(LONG)
+    assert len(encoding) > session.card.max_length
+    wanted = {}
+    for window, owned in central_windows(encoding, session.tokenizer.space, session.card.max_length):
+        hidden = states(body, window.ids)
+        for unit in dict.fromkeys(window.groups[owned].tolist()):
+            wanted[unit] = hidden[(window.groups == unit) & owned].mean(0)
+    every = np.stack([wanted[unit] for unit in sorted(wanted)])
+    ((_, units),) = session.embed(records(LONG), of="unit")
+    np.testing.assert_allclose(units, every, atol=1e-5)
+    ((_, (mean,)),) = session.embed(records(LONG))
+    np.testing.assert_allclose(mean, every.mean(0), atol=1e-5)
+    ((_, (largest,)),) = session.embed(records(LONG), pool="max")
+    np.testing.assert_allclose(largest, every.max(0), atol=1e-5)
+
+
+def test_windows_stand_alone_and_cover_the_record(session: Session, body: Any) -> None:
+    encoding = session.tokenizer.encode(LONG)
+    cut = session.tokenizer.windows(encoding, session.card.max_length)
+    ((_, found),) = session.embed(records(LONG), of="window")
+    wanted = [by_unit(one, states(body, one.ids)).mean(0) for one in cut]
+    np.testing.assert_allclose(found, np.stack(wanted), atol=1e-5)
+
+
+def test_packed_and_alone_are_equal(session: Session) -> None:
+    together = {record.id: own for record, own in session.embed(records(*SENTENCES), of="unit")}
+    for number, text in enumerate(SENTENCES):
+        ((_, alone),) = session.embed(records(text), of="unit")
+        np.testing.assert_allclose(together[f"r{number}"], alone, atol=1e-5)
+
+
+def test_a_vector_of_two_strands_is_their_mean(tmp_path: Path) -> None:
+    folder = saved(dna_model(), tmp_path / "dna")
+    session, body = Session.open(str(folder)), AutoModel.from_pretrained(folder).eval()
+    text, other = "ACGTTGCANCCA", "TGGNTGCAACGT"
+    there, back = (
+        by_unit(one, states(body, one.ids)) for one in map(session.tokenizer.encode, (text, other))
+    )
+    ((_, units),) = session.embed(records(text), of="unit")
+    known = [number for number, letter in enumerate(text) if letter != "N"]
+    np.testing.assert_allclose(
+        units[known] if len(units) == len(text) else units, (there + back[::-1]) / 2, atol=1e-5
+    )
+    ((_, one),), ((_, two),) = session.embed(records(text)), session.embed(records(other))
+    np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+def test_rows_of_spans_have_their_vectors_places_and_columns(
+    session: Session, model: Path, texts: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    spans = tmp_path / "spans.csv"
+    spans.write_text("id,start,end,sense\nr0,4,7,cat\nr0,4,16,more\nr1,2,5,dog\nr9,0,1,none\n")
+    out = tmp_path / "rows.jsonl"
+    done = seqmlm("embed", model, texts, "--of", "span", "--set", f"spans={spans}", "--out", out).ok()
+    assert "a span of a record that is not there: 1" in done.err
+    rows = rows_of(out)
+    assert [(one["id"], one["unit"], one["sense"]) for one in rows] == [
+        ("r0", "cat", "cat"),
+        ("r0", "cat sees the", "more"),
+        ("r1", "dog", "dog"),
+    ]
+    ((_, units),) = session.embed(records(SENTENCES[0]), of="unit")
+    np.testing.assert_allclose(rows[0]["vector"], units[1], atol=1e-5)
+    np.testing.assert_allclose(rows[1]["vector"], units[1:4].mean(0), atol=1e-5)
+
+
+def test_spans_that_are_none_are_bad(model: Path, texts: Path, tmp_path: Path, seqmlm: Run) -> None:
+    spans = tmp_path / "spans.csv"
+    spans.write_text("id,start,end\nr0,3,4\nr0,5,5\nr1,2,5\n")
+    asked = ("embed", model, texts, "--of", "span", "--set", f"spans={spans}")
+    seqmlm(*asked).refused(3, f"{spans}:3:", "does not end behind its start")
+    done = seqmlm(*asked, "--on-error", "skip").ok()
+    assert "a span without a token of its record" in done.err
+    assert [json.loads(one)["unit"] for one in done.out.splitlines()] == ["dog"]
+    seqmlm("embed", model, texts, "--of", "span").refused(2, "--set spans=FILE")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_tables_and_arrays_hold_the_same_vectors(
+    model: Path, texts: Path, tmp_path: Path, seqmlm: Run, dtype: str
+) -> None:
+    asked = ("embed", model, texts, "--of", "unit", "--set", f"dtype={dtype}", "--out")
+    for ending in ("jsonl", "parquet", "npy", "csv"):
+        seqmlm(*asked, tmp_path / f"v.{ending}").ok()
+    rows = rows_of(tmp_path / "v.jsonl")
+    vectors = np.array([one["vector"] for one in rows], dtype=np.float32)
+    array = np.load(tmp_path / "v.npy", mmap_mode="r")
+    assert array.dtype == dtype
+    np.testing.assert_array_equal(array, vectors.astype(dtype))
+    table = pq.read_table(tmp_path / "v.parquet")
+    assert table.schema.field("vector").type.list_size == vectors.shape[1]
+    np.testing.assert_array_equal(np.stack(table["vector"].to_numpy()), array)
+    facts = json.loads((tmp_path / "v.json").read_text())
+    assert facts == json.loads(table.schema.metadata[b"seqmlm"])
+    assert (facts["of"], facts["pool"], facts["layers"]) == ("unit", "mean", "last")
+    header, *ids = (tmp_path / "v.ids.tsv").read_text().splitlines()
+    assert header.split("\t") == [name for name in table.column_names if name != "vector"]
+    assert [one.split("\t")[5] for one in ids] == [one["unit"] for one in rows]
+    assert not [one for one in tmp_path.iterdir() if "partial" in one.name]
+
+
+def test_text_of_vectors_is_exact() -> None:
+    vector = np.array([0.1, -3e-8, 7.0], dtype=np.float32)
+    np.testing.assert_array_equal(unpacked(packed(vector)), vector)
+    np.testing.assert_array_equal(unpacked(json.loads(json.dumps(vector.tolist()))), vector)
+
+
+def test_what_makes_no_sense_is_refused(model: Path, texts: Path, tmp_path: Path, seqmlm: Run) -> None:
+    seqmlm("embed", model, texts, "--layers", "3").refused(2, "no layer 3", "2 layers")
+    seqmlm("embed", model, texts, "--layers", "-4:mean").refused(2, "no layer -4")
+    seqmlm("embed", model, texts, "--layers", "first").refused(2, "last, a number")
+    seqmlm("embed", model, texts, "--set", "format_out=parquet").refused(2, "cannot go to standard output")
+    seqmlm("embed", model, texts, "--of", "unit", "--pool", "tokens").refused(2, "of records")
+    seqmlm("score", model, texts, "--out", tmp_path / "s.npy").refused(2, "holds vectors")
+
+
+def test_a_linear_model_has_no_hidden_states(tmp_path: Path, seqmlm: Run) -> None:
+    rows = "\n".join(f">p{n}\n{residues(6)[n % 3 :]}{residues(6)[: n % 3]}" for n in range(60))
+    (tmp_path / "a.fasta").write_text(rows + "\n")
+    asked = ("--domain", "protein", "--size", "linear", "--name", "flat", tmp_path / "a.fasta")
+    seqmlm("train", *asked, "--set", "train.max_steps=2").ok()
+    seqmlm("embed", "flat", tmp_path / "a.fasta").refused(2, "linear model", "no hidden states")
