@@ -39,13 +39,18 @@ _TIMES = re.compile(r"(?:@?timestamp|ts|time|date|datetime|asctime|time_(?:local
 _FIRST = word_list("status status_code code method request_method level severity component service")
 _PATH = re.compile(r"(?:.*[._])?(?:path|uri|url|request_uri|route|endpoint)")
 _MEASURE = re.compile(
-    r"(?:.*[._])?(?:size|bytes|bytes_sent|body_bytes_sent|length|duration|latency|elapsed|took|rt|urt|\w+_time"
-    r"|\w+_(?:ms|us|ns|s|seconds|bytes)|duration\w*)",
+    r"(?:.*[._])?(?:size|bytes|bytes_sent|body_bytes_sent|length|(?:duration|latency|elapsed|took)\w*|rt|urt|ms"
+    r"|\w+time|\w+_(?:ms|us|ns|s|seconds|bytes))",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s?(ns|us|µs|ms|s|m|h|[kKMG]?i?B)?")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "m": 60.0, "h": 3600.0, "kB": 1e3, "KB": 1e3}
 _UNITS |= {"MB": 1e6, "GB": 1e9, "KiB": 1024.0, "MiB": 1024.0**2, "GiB": 1024.0**3}
+_SPELLED = {"msec": "ms", "millisecond": "ms", "sec": "s", "second": "s", "min": "m", "minute": "m"}
+_SPELLED |= {"hr": "h", "hour": "h"}
+_LASTED = re.compile(
+    rf"(?<![\w.:/-])([0-9]+(?:\.[0-9]+)?)\s?(ns|us|µs|ms|s|h|{'|'.join(_SPELLED)})s?(?![\w/])", re.ASCII
+)
 _ID = re.compile(r"(?=.*\d)[0-9A-Fa-f-]{6,}|[\d.,:_-]*\d[\d.,:_-]*|(?=(?:\D*\d){4})[\w~.%-]{12,}|.{48,}")
 
 
@@ -67,9 +72,9 @@ def fields_of(line: str) -> tuple[Pairs, str] | None:
         except (ValueError, RecursionError):
             return None
         return _divided(_flat(row)) if isinstance(row, dict) else None
-    if "=" not in line or _PAIRS.fullmatch(line) is None:
-        return None
-    return _divided((name, quoted or bare) for name, quoted, bare in _ONE.findall(line))
+    if "=" in line and _PAIRS.fullmatch(line) is not None:
+        return _divided((name, quoted or bare) for name, quoted, bare in _ONE.findall(line))
+    return None
 
 
 def _request(request: str, status: str, size: str) -> Pairs:
@@ -128,6 +133,42 @@ def shape_of(path: str) -> tuple[str, ...]:
 
 def _spelled(shape: Sequence[str], whole: bool) -> str:
     return "/" + "/".join(shape if whole else (*shape, ANY))
+
+
+def lasted(message: str) -> str | None:
+    """The power of ten of the seconds that a message says something took; None unless it names one time.
+
+    >>> lasted("Built the image in 19.5 seconds")
+    '10'
+    """
+    found = _LASTED.findall(message)
+    if len(found) != 1:
+        return None
+    number, unit = found[0]
+    return _decade("duration", number + _SPELLED.get(unit, unit))
+
+
+_FEW = 100  # messages of a template whose times are too few to say what is long
+
+
+def longest(counts: Tallies, templates: Templates, min_sources: int) -> dict[int, str]:
+    """Numbers of templates whose messages say how long something took to the longest power of ten, where
+    longer ones are hardly to be expected.
+
+    Args:
+        counts: of (message, power of ten).
+    """
+    told: dict[int, dict[str, TemplateCounts]] = {}
+    for (message, power), one in counts.items():
+        own = told.setdefault(templates.match(message), {})
+        own[power] = own[power].joined(one) if power in own else one
+    return {
+        number: max(own, key=float)
+        for number, own in told.items()
+        if number >= 0
+        and sum(one.lines for one in own.values()) >= _FEW
+        and hardly_new(own.values(), min_sources)
+    }
 
 
 class FieldCounts:
@@ -352,12 +393,12 @@ class Fields:
         """Message and kept values, and what templates of rare combinations do without."""
         start = [message] if message else []
         start += [f"{name}={values[name]}" for name in self.names if name in values]
-        ends = [f"{name}={self._shape(name, values.get(name))}" for name in self.paths]
-        ends += [f"{name}={self._size(name, values.get(name))}" for name in self.sizes]
+        ends = [f"{name}={self._shape(name, values[name])}" for name in self.paths if name in values]
+        ends += [f"{name}={self._size(name, values[name])}" for name in self.sizes if name in values]
         return start, ends
 
-    def _shape(self, name: str, path: str | None) -> str:
-        if path is None or path == ANY:
+    def _shape(self, name: str, path: str) -> str:
+        if path == ANY:
             return ANY
         shape = shape_of(path)
         for size in range(len(shape), 0, -1):
@@ -365,8 +406,8 @@ class Fields:
                 return _spelled(shape[:size], size == len(shape))
         return ANY
 
-    def _size(self, name: str, value: str | None) -> str:
-        size = None if value is None else _decade(name, value)
+    def _size(self, name: str, value: str) -> str:
+        size = _decade(name, value)
         known = self.sizes[name]
         if size is None or not known:
             return ANY

@@ -26,7 +26,7 @@ from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.parsing import read_json
 from seqmlm.tokenizers.base import Tokenizer, Unknown, kept_options, options_of, read_card
 from seqmlm.tokenizers.drain import Drain, DrainOptions, Tallies, Templates
-from seqmlm.tokenizers.log_fields import FieldCounts, Fields, Pairs, fields_of
+from seqmlm.tokenizers.log_fields import FieldCounts, Fields, Pairs, fields_of, lasted, longest
 from seqmlm.tokenizers.log_values import (
     LogValues,
     are_lines,
@@ -45,6 +45,7 @@ Counts = NDArray[np.int64]
 FILE = "log_templates.json"
 _FORMAT = 3
 _KEYS_FOLLOWED = 1 << 20
+_TIMES = 1 << 14  # messages and times that are counted
 _MANY = 1000  # lines from which few templates are worth a warning
 _PAD, _CLS, _SEP, _MASK, _NEW, _FIRST = range(len(SPECIAL) + 2)
 
@@ -109,6 +110,8 @@ class TemplateTokenizer(Tokenizer):
         keys: event ids, in id order.
         options: how they were made, and how lines are read.
         fields: templates of lines that are fields, whose ids come behind; None where there are none.
+        longest: number of a template to the power of ten of the longest time that its messages tell; a longer
+            one makes a line one without a template.
         later: knows lines that fit none of these, its ids behind all of them; None where it did not grow.
     """
 
@@ -124,6 +127,7 @@ class TemplateTokenizer(Tokenizer):
         keys: Sequence[str] = (),
         options: TemplateOptions | None = None,
         fields: Fields | None = None,
+        longest: Mapping[int, str] | None = None,
         later: Self | None = None,
     ) -> None:
         self._options = options or TemplateOptions()
@@ -132,7 +136,7 @@ class TemplateTokenizer(Tokenizer):
         self._values = LogValues(self._options.patterns, secrets=self._options.mask_secrets)
         self._templates, self._keys = templates, tuple(keys)
         known = (" ".join(templates[number]) for number in range(len(templates)))
-        self._fields = fields
+        self._fields, self._longest = fields, dict(longest or {})
         told = () if fields is None else fields.templates
         self.tokens = (*SPECIAL, NEW, *known, *self._keys, *told)
         first_key = _FIRST + len(templates)
@@ -183,6 +187,8 @@ class TemplateTokenizer(Tokenizer):
             return (find(line, _NEW) for line in lines)
         if self._fields is not None:
             return map(self._id, lines)
+        if self._longest:
+            return map(self._number_id, lines)
         words, match, first = self._values.words, self._templates.match, _FIRST
         found = (match(words(line)) for line in lines)
         return (first + number if number >= 0 else _NEW for number in found)
@@ -191,18 +197,32 @@ class TemplateTokenizer(Tokenizer):
         """The id of a line that may be fields."""
         told = fields_of(line)
         if told is None:
-            number = self._templates.match(self._values.words(line))
-            return _FIRST + number if number >= 0 else _NEW
+            return self._number_id(line)
         assert self._fields is not None
         pairs, message = told
         head = ""
         if message:
-            number = self._templates.match(self._values.words(message))
+            number = self._number(message)
             if number < 0:
                 return _NEW
             head = " ".join(self._templates[number])
         number = self._fields.find(_hidden(pairs, self._values), head)
         return self._first_told + number if number >= 0 else _NEW
+
+    def _number(self, message: str) -> int:
+        """The template of a message; -1 for none, and where it tells a longer time than the template knows."""
+        number = self._templates.match(self._values.words(message))
+        return -1 if number in self._longest and self._longer(number, message) is not None else number
+
+    def _number_id(self, message: str) -> int:
+        number = self._number(message)
+        return _FIRST + number if number >= 0 else _NEW
+
+    def _longer(self, number: int, message: str) -> str | None:
+        """The time that a message tells, where it is longer than those of its template."""
+        power = lasted(message)
+        longer = power is not None and float(power) > float(self._longest.get(number, "inf"))
+        return power if longer else None
 
     def _knowing(self, line: str) -> Self:
         """Whose templates are to be asked about a line."""
@@ -238,9 +258,14 @@ class TemplateTokenizer(Tokenizer):
         if (other := self._knowing(line)) is not self:
             return other.never_seen(line)
         told = fields_of(line) if self._fields is not None else None
-        if told is None or self._fields is None:
-            return list(self._templates.unseen(self._values.words(line)))
-        return self._fields.unseen(_hidden(told[0], self._values))
+        message = line if told is None else told[1]
+        words = self._values.words(message)
+        if told is not None and self._fields is not None:
+            found = self._fields.unseen(_hidden(told[0], self._values))
+        else:
+            found = list(self._templates.unseen(words))
+        longer = self._longer(self._templates.match(words), message) if words else None
+        return found if longer is None else [*found, f"duration={longer}s"]
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -315,7 +340,7 @@ class TemplateTokenizer(Tokenizer):
 
     def _followed_by(self, later: Self) -> Self:
         last = later if self._later is None else self._later._followed_by(later)
-        return type(self)(self._templates, self._keys, self._options, self._fields, last)
+        return type(self)(self._templates, self._keys, self._options, self._fields, self._longest, last)
 
     @classmethod
     def _learnt(
@@ -331,6 +356,7 @@ class TemplateTokenizer(Tokenizer):
         drain = Drain(chosen.drain, most, least, most_values=chosen.values)
         keys = Tallies(least, max(2 * most, _KEYS_FOLLOWED))
         counts = FieldCounts(least, chosen.keep, chosen.mask) if chosen.fields == "auto" else None
+        times = Tallies(least, _TIMES)
         for number, (raw, lines) in enumerate(fresh_lines(texts)):
             subject = subject_of(raw, number)
             if known is not None:
@@ -342,12 +368,13 @@ class TemplateTokenizer(Tokenizer):
                 continue
             for line in lines:
                 told = fields_of(line) if counts is not None else None
-                if counts is None or told is None:
-                    drain.add(values.words(line), subject)
-                    continue
-                words = values.words(told[1])
+                message = line if told is None else told[1]
+                words = values.words(message)
                 form = drain.form(drain.add(words, subject), words) if words else ()
-                counts.add(_hidden(told[0], values), form, subject)
+                if chosen.values and (power := lasted(message)) is not None:
+                    times[form, power].add(subject)
+                if told is not None and counts is not None:
+                    counts.add(_hidden(told[0], values), form, subject)
         templates = drain.freeze(min_lines=chosen.min_lines)
         kept = keys.commonest(most, chosen.min_lines, least)
         fields = None
@@ -360,7 +387,7 @@ class TemplateTokenizer(Tokenizer):
                 )
         if not len(templates) and not kept and not (fields and fields.templates):
             raise too_few("templates", least, bool(len(drain) or len(keys) or (counts and counts.lines)))
-        return cls(templates, kept, chosen, fields)
+        return cls(templates, kept, chosen, fields, longest(times, templates, least))
 
     def conceal(self, text: str) -> str:
         """The text with stars for what looks like a secret, where secrets are masked."""
@@ -386,6 +413,7 @@ class TemplateTokenizer(Tokenizer):
             "keys": list(self._keys),
             "closed": {str(number): list(places) for number, places in self._templates.closed.items()},
             "fields": None if self._fields is None else self._fields.content(),
+            "longest": {str(number): power for number, power in self._longest.items()},
             "later": None if self._later is None else self._later._content(),
         }
 
@@ -425,6 +453,7 @@ class TemplateTokenizer(Tokenizer):
             content["keys"],
             options,
             None if told is None else Fields.of(told),
+            {int(number): power for number, power in content.get("longest", {}).items()},
             None if later is None else cls._of(later, options),
         )
 

@@ -165,3 +165,15 @@ def test_few_templates_are_worth_a_warning(tokenizer):
     assert "1 template covers 100% of 2,000 lines" in (plain.advice(counts) or "")
     assert plain.advice([one // 10 for one in counts]) is None
     assert tokenizer.advice([100] * tokenizer.space.size) is None
+
+
+def test_a_message_that_tells_a_longer_time_than_its_template_knows_has_none():
+    lines = tuple(f"Built image {i} in {100 + i * 7 % 800} ms" for i in range(200))
+    lines += tuple(f'{{"message": "Sent {i} in {1 + i % 8} s", "level": "info"}}' for i in range(200))
+    lines += tuple(f"Slept {i + 1} minutes" for i in range(99))
+    made = TemplateTokenizer.train([LogLines(lines=lines)], fields="auto", values=64)
+    usual = "Built image 7 in 350 ms", '{"message": "Sent 7 in 9 s", "level": "info"}', "Slept 7 minutes"
+    slow = "Built image 7 in 1.5 seconds", '{"message": "Sent 7 in 31 s", "level": "info"}'
+    assert NEW not in named(made, *usual, "Slept 9000 minutes", "Built image 7 in 5 ms")
+    assert named(made, *slow) == [NEW, NEW]
+    assert [made.never_seen(line) for line in (*slow, usual[0])] == [["duration=1s"], ["duration=10s"], []]

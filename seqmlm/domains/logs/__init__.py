@@ -43,7 +43,10 @@ class LogsDomain(Domain):
     title: ClassVar[str] = "Logs: sessions and windows of machines' messages"
     unit: ClassVar[str] = "line"
     structure: ClassVar[str] = "EventsDecoder"
-    cuts: ClassVar[tuple[str, ...]] = ("session", "window", "session_gap", "max_session", "multiline")
+    cuts: ClassVar[tuple[str, ...]] = (
+        *("session", "window", "session_gap", "max_session", "multiline"),
+        *("fields", "message_field"),  # and what of each line is read
+    )
     followed: ClassVar[bool] = True
     empty: ClassVar[LogLines] = LogLines(lines=())
     formats: ClassVar[Mapping[str, Format]] = {

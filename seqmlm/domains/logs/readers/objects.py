@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import isnan
@@ -22,6 +22,7 @@ from seqmlm.data.timestamps import NAN, Clock, epoch
 from seqmlm.domains.logs.readers.events import Event, Events, Lines, batched
 from seqmlm.domains.logs.readers.origins import NOTHING, Origin, reading
 from seqmlm.errors import DataError
+from seqmlm.parsing import word_list
 
 MESSAGE = ("message", "content", "msg", "log", "text", "@message", "body", "event")
 LISTS = ("templates", "sequence", "lines", "messages", "events", "eventsequence")
@@ -165,6 +166,17 @@ _DECIDE = 500  # objects that tell which of several fields is the message
 
 DOCKER = frozenset({"log", "stream", "time"})
 
+_PLACES = frozenset(
+    word_list(
+        """host hostname node pid ppid tid process process_id process.pid processname thread thread_name
+        threadname thread_id pod pod_name namespace kubernetes docker container container_id agent cloud ecs
+        instance caller file filename pathname line lineno func function source version v @version"""
+    )
+)
+"""Names, in small letters, of where a line was written: other ones after each deployment."""
+
+_SHORT = 64  # characters of a value that may be one of few; a longer one is a text, such as a trace
+
 
 def objects(batches: Iterator[Lines], source: str, problems: Problems) -> Iterator[list[ObjectRow]]:
     """(line, object) of every line that is a JSON object; others go to `problems`, blank ones nowhere.
@@ -215,12 +227,19 @@ def events_of(
     dates: Dates,
     source: str,
     problems: Problems,
+    spoken: Callable[[dict[str, Any], str], str] | None = None,
 ) -> Iterator[Events]:
-    """Objects as events, a message each; objects without a message go to `problems`."""
+    """Objects as events, a message each; objects without a message go to `problems`.
+
+    Args:
+        spoken: what of an object and its message is read; None for the message alone.
+    """
     assert found.message is not None
-    others = () if asked.message is not None else MESSAGE
+    others = () if asked.message is not None else (*MESSAGE, *LISTS)
     for rows in batches:
         kept = list(_with_message(rows, found.message, source, problems, others))
+        if spoken is not None:
+            kept = [((number, row), spoken(row, text)) for (number, row), text in kept]
         origin = reading(name for (_, row), _ in kept for name in row)
         if not _settled(rows, found.times, dates):
             return
@@ -229,6 +248,40 @@ def events_of(
                 _event(one, text, found, dates.clock, NOTHING if origin is None else origin(one[1]))
                 for one, text in kept
             ]
+
+
+class Spoken:
+    """What an object says: its message, and the fields beside it that say neither when nor where.
+
+    Args:
+        found: fields of the file, which are read apart from what is said.
+    """
+
+    def __init__(self, found: Found) -> None:
+        apart = (found.message, "message", *found.times, found.session, found.label)
+        self._message = found.message or ""
+        self._apart = {name.lower() for name in (*apart, *TIME, *TIME_PARTS, *SESSION) if name is not None}
+
+    def fields(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Those fields, long texts left out."""
+        elsewhere = () if message_of(row.get(self._message)) is not None else (*MESSAGE, *LISTS)
+        return {
+            name: value
+            for name, value in row.items()
+            if not any(name.lower() in some for some in (self._apart, _PLACES, elsewhere))
+            and _is_short(value)
+        }
+
+    def __call__(self, row: dict[str, Any], text: str) -> str:
+        """As JSON, the message first; the message alone where no field is left."""
+        fields = self.fields(row)
+        return json.dumps({"message": text, **fields}, ensure_ascii=False) if fields else text
+
+
+def _is_short(value: Any) -> bool:
+    if isinstance(value, str):
+        return 0 < len(value) <= _SHORT and "\n" not in value
+    return isinstance(value, dict) or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
 def _event(numbered: ObjectRow, text: str, found: Found, clock: Clock, origin: Origin | None) -> Event:

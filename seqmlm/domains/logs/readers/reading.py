@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from seqmlm.data.files import memory_of
 from seqmlm.data.problems import Problems
@@ -47,6 +48,8 @@ from seqmlm.domains.logs.readers.sessions import (
     windows,
 )
 from seqmlm.errors import DataError, UsageError
+
+_JOURNAL = "__REALTIME_TIMESTAMP"
 
 LOOKED_AT = 500
 """Lines that decide."""
@@ -305,8 +308,14 @@ class Reading:
             yield from self._session_objects(rows, found)
         else:
             asked = self._asked.fields
-            events = objects.events_of(rows, found, asked, self._dates, self._source, self._problems)
+            spoken = objects.Spoken(found) if self._reads_fields(first[0][1]) else None
+            events = objects.events_of(rows, found, asked, self._dates, self._source, self._problems, spoken)
             yield from self._events(events)
+
+    def _reads_fields(self, row: Mapping[str, Any]) -> bool:
+        """Whether what stands beside a message is read: not where one field was named, nor of the journal,
+        whose other fields are about the process."""
+        return self._asked.whole and self._asked.fields.message is None and _JOURNAL not in row
 
     def _session_objects(self, batches: Iterator[list[objects.ObjectRow]], found: Found) -> Iterator[Record]:
         """An object a session: its messages in one field."""

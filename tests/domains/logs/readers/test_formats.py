@@ -193,8 +193,24 @@ def test_json_lines_by_their_usual_fields(tmp_path: Path):
         {"ts": None, "msg": "c"},
     ]
     [record] = read(tmp_path, "\n".join(map(json.dumps, rows)))
-    assert record.raw.lines == ("a", "b", "c")
+    assert [json.loads(line) for line in record.raw.lines[:2]] == [
+        {"message": "a", "level": "info"},
+        {"message": "b", "level": "info"},
+    ]
+    assert record.raw.lines[2] == "c"
     assert record.raw.times == (1700000000.5, 1700000001.0, 1700000001.0)
+
+
+def test_what_stands_beside_a_message_is_read_but_when_and_where(tmp_path: Path):
+    row = {"level": 50, "time": 1700000000500, "pid": 7, "hostname": "web-1", "reqId": "a1", "msg": "done"}
+    row |= {"req": {"method": "GET", "url": "/a"}, "stack": "x\ny", "why": "z" * 99, "ok": True, "ms": 12}
+    text = json.dumps(row)
+    [record] = read(tmp_path, text)
+    kept = {name: row[name] for name in ("level", "reqId", "req", "ms")}
+    assert [json.loads(line) for line in record.raw.lines] == [{"message": "done", **kept}]
+    for alone in ({"message_field": "msg"}, {"fields": "none"}):
+        [record] = read(tmp_path, text, **alone)
+        assert record.raw.lines == ("done",)
 
 
 def test_json_lines_by_named_fields(tmp_path: Path):
@@ -220,7 +236,7 @@ def test_json_lines_by_named_fields(tmp_path: Path):
         ([{"message": {"id": 1}, "msg": "a"}, {"msg": "b"}], ("a", "b")),
         (
             [{"event": "in", "message": "a"}, {"event": "in", "message": "b"}, {"event": "out"}],
-            ("a", "b", "out"),
+            ('{"message": "a", "event": "in"}', '{"message": "b", "event": "in"}', "out"),
         ),
         ([{"Msg": "a"}, {"Msg": "b"}, {"msg": "c"}], ("a", "b", "c")),
         ([{"log": "a"}, {"log": "b"}, {"lines": "c", "body": "d"}], ("a", "b", "d")),
