@@ -210,7 +210,7 @@ class TemplateTokenizer(Tokenizer):
         return self._first_told + number if number >= 0 else _NEW
 
     def _number(self, message: str) -> int:
-        """The template of a message; -1 for none, and where it tells a longer time than the template knows."""
+        """The template of a message; -1 for none, and of a longer time than its others tell."""
         number = self._templates.match(self._values.words(message))
         return -1 if number in self._longest and self._longer(number, message) is not None else number
 
