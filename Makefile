@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)  ## install, train a small protein model on the built-in sample, score with it (under 3 minutes)
-	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
+	@$(BIN)/seqmlm demo --out $(or $(SEQMLM_DEMO),demo)
 
 test: $(READY)  ## the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
@@ -44,4 +44,4 @@ kills: $(READY)  ## the long version of the kill tests
 	SEQMLM_KILLS=200 $(BIN)/python -m pytest -m kills
 
 clean:  ## remove what the targets above made
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo seqmlm-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,10 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fork_server import ForkServer
+from fork_server import ForkServer, Run
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-FIELDS = {path.stem: path for path in EXAMPLES.glob("*.sh") if path.stem != "demo"}
+FIELDS = {path.stem: path for path in EXAMPLES.glob("*.sh")}
 
 # What `seqmlm` is to a script: its words go to the test, whose answer is the exit code.
 COMMAND = """#!/bin/bash
@@ -59,3 +59,17 @@ def test_an_example_trains_fine_tunes_and_predicts(
     rows = [json.loads(row) for row in (folder / f"{name}.jsonl").read_text().splitlines()]
     assert len(rows) == 20
     assert all(0 <= row["probability"] <= 1 for row in rows)
+
+
+def test_a_demo_ends_with_alarms_and_a_report(seqmlm: Run, workspace: Path) -> None:
+    home = workspace / "demo"
+    done = seqmlm("demo", "--out", home, "--max-time", "1s").ok()
+    for words in ("$ seqmlm train --domain protein", "$ seqmlm models list", "$ seqmlm score demo"):
+        assert words in done.err
+    assert "bits per residue\tp-value" in done.out
+    assert "... and 15 more usual ones" in done.out
+    rows = [json.loads(line) for line in (home / "scores.jsonl").read_text().splitlines()]
+    assert len(rows) == 25
+    assert (home / "report.html").exists()
+    (home / "seqmlm.db").unlink()
+    seqmlm("demo", "--out", home).refused(4, "is no demo of ours")

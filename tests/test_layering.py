@@ -227,7 +227,7 @@ WORDS = {
 SWITCHES = {"text", "code", "logs", "log", "source", "session", "history"}
 
 MAY_SAY = {
-    "cli/__init__.py": "the shortest start is an example: seqmlm train --domain protein",
+    "cli/demo.py": "the demo is one of proteins",
     "cli/models.py": "the same example, where there is no model yet",
     "cli/runs.py": "the same example, where there is no run yet",
     "cli/options.py": "the help of --domain lists the built-in ones, that of --level has examples",

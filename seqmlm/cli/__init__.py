@@ -24,6 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 from seqmlm import __version__, plugins
 from seqmlm.cli import (
     data,
+    demo,
     incidents,
     models,
     report,
@@ -123,9 +124,10 @@ app = typer.Typer(
     name="seqmlm",
     cls=_Commands,
     no_args_is_help=True,
-    help="Masked language models for any kind of sequence. To begin: seqmlm train --domain protein",
+    help="Masked language models for any kind of sequence. To begin: seqmlm demo",
 )
 app.command("train")(train.train)
+app.command("demo")(demo.demo)
 app.command("sample")(data.sample)
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
