@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 _PLACES = {
     **dict.fromkeys(("Model", "load", "train"), "seqmlm.api"),
     "RowFrame": "seqmlm.frames",
-    "Detector": "seqmlm.estimators",
+    **dict.fromkeys(("Detector", "Embedder"), "seqmlm.estimators"),
     **dict.fromkeys(
         ("SeqmlmError", "UsageError", "DataError", "StateError", "NotFiniteError", "TrainingError"),
         "seqmlm.errors",

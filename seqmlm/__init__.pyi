@@ -8,6 +8,7 @@ from seqmlm.errors import StateError as StateError
 from seqmlm.errors import TrainingError as TrainingError
 from seqmlm.errors import UsageError as UsageError
 from seqmlm.estimators import Detector as Detector
+from seqmlm.estimators import Embedder as Embedder
 from seqmlm.frames import RowFrame as RowFrame
 
 __version__: str

@@ -24,7 +24,7 @@ from seqmlm.inference.session import Session
 from seqmlm.workspace import Workspace
 
 if TYPE_CHECKING:
-    from seqmlm.estimators import Detector
+    from seqmlm.estimators import Detector, Embedder
 
 COLUMNS = {"variants": "mutant"}
 """What a column of strings is called for a task whose tables have no column `text`."""
@@ -169,6 +169,10 @@ class Model:
         """
         return self.run("structure", data, **settings)
 
+    def embed(self, data: Data, **settings: Any) -> RowFrame:
+        """Vectors in context of records, units, windows or spans (`seqmlm embed`); `.vectors()`: an array."""
+        return self.run("embed", data, **settings)
+
     def predict(self, data: Data, **settings: Any) -> RowFrame:
         """What a fine-tuned model predicts, with calibrated probabilities (`seqmlm predict`)."""
         return self.run("predict", data, **settings)
@@ -214,6 +218,12 @@ class Model:
         from seqmlm.estimators import Detector
 
         return Detector(self, **settings)
+
+    def embedder(self, **settings: Any) -> Embedder:
+        """A transformer of scikit-learn's contract: strings to vectors; `settings` as for `Embedder`."""
+        from seqmlm.estimators import Embedder
+
+        return Embedder(self, **settings)
 
 
 class _Console(ScoringConsole):

@@ -6,18 +6,21 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.base import BaseEstimator, OutlierMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from seqmlm.errors import UsageError
 from seqmlm.frames import Data, RowFrame
 
 
-class Scores(Protocol):
-    """What a detector asks: a `seqmlm.Model`."""
+class Asked(Protocol):
+    """What estimators ask: a `seqmlm.Model`."""
 
     def score(self, data: Data, **settings: Any) -> RowFrame:
         """A row, or several, for each sequence."""
+
+    def embed(self, data: Data, **settings: Any) -> RowFrame:
+        """A row with a vector for each sequence."""
 
 
 class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
@@ -39,7 +42,7 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     def __init__(
-        self, model: Scores, *, fpr: float = 0.05, level: str | None = None, mode: str | None = None
+        self, model: Asked, *, fpr: float = 0.05, level: str | None = None, mode: str | None = None
     ) -> None:
         self.model, self.fpr, self.level, self.mode = model, fpr, level, mode
 
@@ -79,15 +82,55 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         rows = self.model.score(X, level=self.level, mode=self.mode)
         # Sequences that are no file stand one a line.
         highest = rows.groupby("line", sort=True)["score"].max()
-        if not isinstance(X, str) and hasattr(X, "__len__") and len(highest) != len(X):
-            raise UsageError(
-                f"{len(X)} strings became {len(highest)} records: in this field a string is no sequence of "
-                "its own; use Model.score on files"
-            )
+        _check(X, len(highest))
         found: NDArray[np.float64] = highest.to_numpy(dtype=float)
         return np.nan_to_num(found, nan=float(np.nanmin(found, initial=0.0)))  # type: ignore[no-any-return]
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string, tags.input_tags.two_d_array, tags.input_tags.one_d_array = True, False, True
+        return _of_strings(super().__sklearn_tags__())
+
+
+class Embedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Sequences to vectors in context, for a classifier behind it in a `Pipeline`; nothing is fitted.
+
+    Args:
+        model: a `seqmlm.Model`.
+        layers: last, a number, or -4:mean or -4:sum of the last four.
+        pool: over the units of a sequence: mean, start, max or tokens.
+    """
+
+    def __init__(self, model: Asked, *, layers: str = "last", pool: str = "mean") -> None:
+        self.model, self.layers, self.pool = model, layers, pool
+
+    def fit(self, X: Data, y: object = None) -> Self:
+        """Nothing: the model has learnt."""
+        return self
+
+    def transform(self, X: Data) -> NDArray[np.float32]:
+        """(N, D) a vector for each sequence."""
+        rows = self.model.embed(X, layers=self.layers, pool=self.pool)
+        _check(X, len(rows))
+        return rows.vectors()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = _of_strings(super().__sklearn_tags__())
+        tags.requires_fit = False
         return tags
+
+
+def _check(X: Data, records: int) -> None:
+    """Refuse strings that are no sequences of their own.
+
+    Raises:
+        UsageError: they became another number of records.
+    """
+    if not isinstance(X, str) and hasattr(X, "__len__") and records != len(X):
+        raise UsageError(
+            f"{len(X)} strings became {records} records: here a string is no sequence of its own; use "
+            "Model.score or Model.embed on files"
+        )
+
+
+def _of_strings(tags: Any) -> Any:
+    tags.input_tags.string, tags.input_tags.two_d_array, tags.input_tags.one_d_array = True, False, True
+    return tags

@@ -57,6 +57,16 @@ class RowFrame(pd.DataFrame):  # type: ignore[misc]
         found[at] = found[at[::-1]] = own["value"].to_numpy(float)
         return found
 
+    def vectors(self) -> NDArray[np.float32]:
+        """(N, D) the vectors of the rows.
+
+        Raises:
+            UsageError: the rows have none.
+        """
+        if "vector" not in self.columns:
+            raise UsageError("these rows have no vectors: Model.embed gives them")
+        return np.array(self["vector"].tolist(), dtype=np.float32)
+
     def _repr_html_(self) -> str | None:
         if self.attrs.get("sensitive"):
             return f"<p>{len(self):,} rows of sensitive data: not shown, for a notebook is a file.</p>"

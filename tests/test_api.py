@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from fork_server import Run
+from log_models import NORMAL, write_log_model
 from text_models import text_model
 from tiny_models import random_model, residues, saved
 
@@ -30,11 +31,32 @@ from seqmlm.tokenizers.residue import ResidueTokenizer
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "API.md"
 
 SURFACE = [
-    *("DataError", "Detector", "Model", "NotFiniteError", "RowFrame", "SeqmlmError", "StateError"),
+    *(
+        "DataError",
+        "Detector",
+        "Embedder",
+        "Model",
+        "NotFiniteError",
+        "RowFrame",
+        "SeqmlmError",
+        "StateError",
+    ),
     *("TrainingError", "UsageError", "load", "train"),
 ]
 METHODS = [
-    *("detector", "fill", "generate", "predict", "run", "score", "structure", "variants", "zeroshot"),
+    *(
+        "detector",
+        "embed",
+        "embedder",
+        "fill",
+        "generate",
+        "predict",
+        "run",
+        "score",
+        "structure",
+        "variants",
+        "zeroshot",
+    ),
 ]
 
 FILES = {
@@ -243,6 +265,30 @@ def test_a_detector_needs_enough_normal_sequences(protein: Path, sequences: list
         package.load(protein).detector(fpr=0.05).fit(sequences[:18])
     package.load(protein).detector(fpr=0.05).fit(sequences[:19])
     package.Detector(package.load(protein), fpr=0.05).fit(pd.Series(sequences[:19]))
+
+
+def test_vectors_go_into_a_classifier(protein: Path, sequences: list[str]) -> None:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_score
+    from sklearn.pipeline import make_pipeline
+
+    model = package.load(protein)
+    own = model.embedder(pool="max")
+    vectors = own.fit(sequences).transform(sequences)
+    expected = model.embed(sequences, pool="max")["vector"]
+    np.testing.assert_array_equal(vectors, np.array(expected.tolist(), dtype=np.float32))
+    pipeline = make_pipeline(own, LogisticRegression())
+    classes = ["short" if len(one) < 26 else "long" for one in sequences]
+    assert pipeline.fit(sequences, classes).predict(sequences[:1]).tolist() == ["short"]
+    assert len(cross_val_score(pipeline, np.array(sequences), classes, cv=2)) == 2
+    with pytest.raises(package.UsageError, match="no vectors"):
+        model.score(sequences).vectors()
+
+
+def test_lines_of_a_log_are_no_sequences_of_their_own(workspace: Path) -> None:
+    write_log_model(workspace / "log")
+    with pytest.raises(package.UsageError, match="4 strings became 1 records"):
+        package.load(workspace / "log").embedder().transform(list(NORMAL))
 
 
 # The page of the documents
