@@ -78,6 +78,17 @@ class Item:
         return sum(len(one.window) for strands in self.segments for one in strands)
 
 
+def joined(first: Item, second: Item) -> Item:
+    """Two records as one item, whose vectors are those of the first, then of the second."""
+    offset = 1 + max(int(one.unit.max()) for strands in first.segments for one in strands)
+    moved = [
+        [one._replace(unit=np.where(one.unit < 0, -1, one.unit + offset)) for one in strands]
+        for strands in second.segments
+    ]
+    bounds = np.concatenate([first.bounds, second.bounds + offset])
+    return replace(first, segments=[*first.segments, *moved], bounds=bounds)
+
+
 @dataclass(frozen=True)
 class Layers:
     """Which hidden states a vector is made of.
@@ -101,6 +112,7 @@ class Layers:
             raise UsageError(
                 f"layers are last, a number, or -4:mean or -4:sum of the last four, not {self.text!r}"
             )
+        object.__setattr__(self, "text", "last" if self.text == "-1" else self.text)
         object.__setattr__(self, "numbers", tuple(range(number, 0)) if colon else (number,))
         object.__setattr__(self, "total", how == "sum")
 

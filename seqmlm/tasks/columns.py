@@ -34,7 +34,8 @@ OF_TEXT = (
 LOOKED_AT = 100
 """JSON lines that say which fields there are."""
 _BESIDE = ("set", "split", "validation", "spans", "tags")
-_HOLDERS = ("column", "field")  # of the sequence, in tables and in JSON lines
+HOLDERS = ("column", "field")
+"""Options that name the column of the sequence, in tables and in JSON lines."""
 _USUAL = ("text", "sequence")
 _JSON = (".jsonl", ".ndjson", ".json")
 
@@ -146,7 +147,7 @@ def _row(path: str, chosen: Format, options: Mapping[str, Any]) -> Mapping[str, 
 
 def _holder(chosen: Format, row: Mapping[str, Any], keep: Sequence[str]) -> dict[str, str]:
     """Which column holds the sequence, where it is not called as usual and only one can be it."""
-    option = next((one for one in _HOLDERS if one in chosen.options()), None)
+    option = next((one for one in HOLDERS if one in chosen.options()), None)
     if option is None:
         return {}
     usual = inspect.signature(chosen.read).parameters[option].default or "text"
@@ -159,5 +160,5 @@ def _holder(chosen: Format, row: Mapping[str, Any], keep: Sequence[str]) -> dict
 def of_text(options: Mapping[str, Any]) -> dict[str, Any]:
     """What of a training's options its model is asked with, too, in whatever format."""
     found = {name: value for name, value in options.items() if name in OF_TEXT}
-    holder = next((found[one] for one in _HOLDERS if one in found), None)
-    return found if holder is None else {**dict.fromkeys(_HOLDERS, holder), **found}
+    holder = next((found[one] for one in HOLDERS if one in found), None)
+    return found if holder is None else {**dict.fromkeys(HOLDERS, holder), **found}

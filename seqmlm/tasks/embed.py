@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.rows import read_rows, required
+from seqmlm.data.rows import number, read_rows, required
 from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.types import Floats
 from seqmlm.engine.units import ONE_PASS
-from seqmlm.errors import DataError, UsageError, number_of
+from seqmlm.errors import DataError, StateError, UsageError, number_of
+from seqmlm.evaluation.predictions import measures
 from seqmlm.inference.batches import (
     BATCH_CHARACTERS,
     BATCH_RECORDS,
@@ -25,11 +29,13 @@ from seqmlm.inference.batches import (
     characters,
     tokenized,
 )
-from seqmlm.inference.embedder import Item, Of, Pool, Span, covered, unit_numbers
+from seqmlm.inference.embedder import Item, Of, Pool, Span, covered, joined, unit_numbers
+from seqmlm.inference.normalization import Normal, Normalization
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.streams.cursor import file_facts
-from seqmlm.streams.sinks import Kind, Schema, packed
+from seqmlm.streams.sinks import Kind, Schema, packed, unpacked
+from seqmlm.tasks.columns import HOLDERS, Labelling, reading
 from seqmlm.tasks.task import Figures, Task, TaskConfig, open_model, place
 
 
@@ -43,17 +49,25 @@ class EmbedConfig(TaskConfig):
         of: what has a vector: record, unit, window (as long as the model reads) or span (of --set spans).
         pool: over units: mean, start (of a record its start token, of a part its first token) or max; tokens
             is the mean over all tokens of a record, special ones too.
+        normal: what is taken off: raw (nothing), centred, z or whitened, as fitted and kept with the model.
+        fit: fit what --normal takes off on these records, and keep it with the model.
+        pair: A,B: two columns whose sequences are compared; rows have their cosine.
+        truth: COLUMN: of a value that the cosines of pairs are compared with.
         spans: a table with the columns id, start and end (letters of a record, from 0); others stay in rows.
         out: write the rows to this file: .jsonl, .csv, .tsv, .parquet or .npy (an array, with .ids.tsv).
         dtype: of vectors in .parquet and .npy.
     """
 
-    shown = ("layers", "of", "pool", "out", "resume", "report", "on_error")
+    shown = ("layers", "of", "normal", "out", "resume", "report", "on_error")
     inputs = ("spans",)
 
     layers: str = "last"
     of: Of = "record"
     pool: Pool = "mean"
+    normal: Normal = "raw"
+    fit: bool = False
+    pair: str | None = None
+    truth: str | None = None
     spans: Path | None = None
     dtype: Literal["float32", "float16"] = "float32"
 
@@ -61,6 +75,17 @@ class EmbedConfig(TaskConfig):
         super().check()
         if (self.of == "span") != (self.spans is not None):
             raise UsageError("vectors of spans need both --of span and --set spans=FILE (id, start, end)")
+        if self.fit and (self.normal != "raw" or self.pair):
+            raise UsageError("what is fitted are raw vectors: leave --normal and pair out")
+        if self.truth and not self.pair:
+            raise UsageError("truth is of pairs: name their columns with --set pair=A,B")
+        if self.pair and (len(self.columns) != 2 or self.of != "record"):
+            raise UsageError("--set pair=A,B names two columns, and compares whole records")
+
+    @property
+    def columns(self) -> list[str]:
+        """Those of a pair."""
+        return [] if self.pair is None else [one.strip() for one in self.pair.split(",") if one.strip()]
 
 
 class Embed(Task[EmbedConfig, Item]):
@@ -84,11 +109,17 @@ class Embed(Task[EmbedConfig, Item]):
                 "trained with --size tiny, small or base"
             )
         self.embedder = session.embedder(layers=config.layers, of=config.of, pool=config.pool)
+        self.normalization: Normalization | None = None
+        if config.normal != "raw":
+            self.normalization = Normalization.stored(Path(session.model.path), self._of())
+        elif config.fit and not Path(session.model.path).is_dir():
+            raise StateError(f"{config.model} is on the Hugging Face hub: download it to a folder first")
+        self.streams = not (config.fit or config.pair)
         self._budget = Budget.of(session.model, ONE_PASS)
         self.columns = Schema(
             columns=self._kinds(),
             closed=config.of != "span",
-            width=self.embedder.width,
+            width=self.width if config.pair is None else 0,
             half=config.dtype == "float16",
             facts={**self.decided(), "model": identity(session)},
         )
@@ -97,28 +128,84 @@ class Embed(Task[EmbedConfig, Item]):
     def opened(cls, config: EmbedConfig) -> Session:
         return open_model(config, labels="any")
 
+    @property
+    def width(self) -> int:
+        """Numbers of a vector."""
+        known = self.normalization
+        return self.embedder.width if known is None else known.width(self.config.normal)
+
+    def _of(self) -> dict[str, str]:
+        """What a normalization must be of: spans are of units, and take theirs."""
+        of = "unit" if self.config.of == "span" else self.config.of
+        return {"layers": self.embedder.layers.text, "of": of, "pool": self.config.pool}
+
     def _kinds(self) -> dict[str, Kind]:
         kinds: dict[str, Kind] = {"id": "text", "source": "text", "line": "integer"}
+        if self.config.pair:
+            return {**kinds, "cosine": "number", **({"truth": "number"} if self.config.truth else {})}
         if self.config.of != "record":
             kinds |= {"start": "integer", "end": "integer", "unit": "text"}
         return {**kinds, "vector": "vector"}
 
     def decided(self) -> Mapping[str, Any]:
         config = self.config
-        return {"layers": config.layers, "of": config.of, "pool": config.pool}
+        normal = config.normal + (f" {self.normalization.digest}" if self.normalization else "")
+        return {"layers": self.embedder.layers.text, "of": config.of, "pool": config.pool, "normal": normal}
+
+    def records(self, problems: Problems) -> Iterable[Record]:
+        """What is read; of pairs the first column, with the others beside it."""
+        config = self.config
+        if config.pair is None:
+            return super().records(problems)
+        holders = {one: config.columns[0] for one in HOLDERS if one in self._options()}
+        options = {**holders, **config.options}
+        labels = () if config.truth is None else (config.truth,)
+        asked = Labelling(labels=labels, pair=config.columns[1], format=config.format, options=options)
+        paths = ((path, reading(self.session, asked, path)) for path in config.paths)
+        return (one for path, own in paths for one in self._read(path, own, problems))
+
+    def _options(self) -> set[str]:
+        """Of the readers of the field."""
+        formats = self.session.domain.all_formats
+        chosen = [formats[self.config.format]] if self.config.format in formats else formats.values()
+        return {name for one in chosen for name in one.options()}
+
+    def _read(self, path: str, options: Mapping[str, Any], problems: Problems) -> Iterator[Record]:
+        yield from self.session.reader([path], format=self.config.format, options=options)(problems)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Item]:
         """What is embedded of the records; those without a unit, and spans without one, are bad."""
         spans = None if self.config.spans is None else read_spans(self.config.spans, problems)
+        if self.config.pair is not None:
+            yield from self._pairs(records, problems)
+            return
         for some in batches(records):
             for one in tokenized(self.session.domain, self.session.tokenizer, some, problems):
                 own = () if spans is None else self._spans(one, spans.pop(one.record.id, ()), problems)
                 if (unit_numbers(one.encoding) < 0).all():
-                    problems.bad(_empty(one.record), str(one.record.raw))
+                    problems.bad(_bad(one.record, _EMPTY), str(one.record.raw))
                 else:
                     yield from self.embedder.items(one, own)
         if spans:
             problems.note("a span of a record that is not there", sum(map(len, spans.values())))
+
+    def _pairs(self, records: Iterable[Record], problems: Problems) -> Iterator[Item]:
+        """Two records each: the sequence that was read, and that of the other column."""
+        other, truth = self.config.columns[1], self.config.truth
+        for record in records:
+            missing = next((name for name in (other, truth) if name and name not in record.meta), None)
+            if missing is not None or (truth and not math.isfinite(number(record.meta[truth]))):
+                reason = f"no column {missing!r}" if missing else f"no number in the column {truth!r}"
+                problems.bad(_bad(record, reason), str(record.raw))
+                continue
+            raw = self.session.domain.of_text(str(record.meta[other]), record.meta)
+            both = [record, replace(record, raw=raw)]
+            found = tokenized(self.session.domain, self.session.tokenizer, both, problems)
+            own = [item for one in found for item in self.embedder.items(one)]
+            if len(own) == 2:
+                yield joined(*own)
+            else:
+                problems.bad(_bad(record, _EMPTY), str(record.raw))
 
     def _spans(self, one: Encoded, spans: Sequence[Span], problems: Problems) -> list[Span]:
         """Those with a token."""
@@ -140,11 +227,19 @@ class Embed(Task[EmbedConfig, Item]):
 
     def rows(self, items: Sequence[Item]) -> Iterator[list[Row]]:
         """A row for each vector."""
-        for item, vectors in zip(items, self.embedder.vectors(items), strict=True):
+        for item, raw in zip(items, self.embedder.vectors(items), strict=True):
+            known = self.normalization
+            vectors = raw if known is None else known.applied(self.config.normal, raw)
+            if self.config.pair is not None:
+                yield [{**place(item.record), "cosine": cosine(*vectors), **self._truth(item.record)}]
+                continue
             yield [
                 {**where, "vector": self.written_vector(vector)}
                 for where, vector in zip(self._places(item), vectors, strict=True)
             ]
+
+    def _truth(self, record: Record) -> Row:
+        return {} if self.config.truth is None else {"truth": number(record.meta[self.config.truth])}
 
     def written_vector(self, vector: Floats) -> Any:
         """The vector as JSON lines have it: numbers, or text where a table is made of them."""
@@ -163,11 +258,56 @@ class Embed(Task[EmbedConfig, Item]):
         return found
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        count = sum(1 for _ in rows)
-        return {"rows": count, "width": self.embedder.width, **self.decided()}
+        asked = {"width": self.width, **self.decided()}
+        if self.config.pair is not None:
+            return {**agreement(list(rows)), **asked}
+        if self.config.fit:
+            corpus = {"corpus": [Path(one).name for one in self.config.paths], **self._of()}
+            self.fitted = Normalization.fit((unpacked(one["vector"]) for one in rows), corpus)
+            asked |= {"dropped": self.fitted.dropped, "components": len(self.fitted.components)}
+            return {**asked, "fitted": self.fitted.digest}
+        return {"rows": sum(1 for _ in rows), **asked}
+
+    def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
+        if self.config.fit:
+            self.fitted.keep(Path(self.session.model.path), private=self.session.card.sensitive)
+        return ()
 
     def sentence(self, figures: Figures, items: int) -> str:
+        if self.config.pair is not None:
+            return f"{number_of(items, 'pair')}" + "".join(
+                f", {name} {figures[name]:.4f}" for name in ("spearman", "pearson") if name in figures
+            )
+        if self.config.fit:
+            none = f"; {number_of(figures['dropped'], 'dimension')} without variance, which z leaves out"
+            return f"fitted on {number_of(items, 'item')}" + (none if figures["dropped"] else "")
         return f"{number_of(figures['rows'], 'vector')} of {figures['width']} numbers"
+
+
+def cosine(one: Floats, other: Floats) -> float:
+    """Of two vectors; 0 where one has no length."""
+    lengths = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
+    return float(one @ other) / lengths if lengths else 0.0
+
+
+def agreement(rows: Sequence[Row]) -> dict[str, float]:
+    """How the cosines of pairs go with what is known of them: Spearman with its interval, and Pearson."""
+    cosines = np.array([row["cosine"] for row in rows])
+    found: dict[str, float] = {"pairs": len(rows), "mean_cosine": float(cosines.mean())}
+    if "truth" not in rows[0]:
+        return found
+    truth = np.array([row["truth"] for row in rows])
+    told = measures("value", truth, cosines, groups=np.arange(len(rows)), names=["cosine"])
+    if "spearman" not in told:
+        return found
+    rho = told["spearman"]
+    return {
+        **found,
+        "spearman": rho.value,
+        "low": rho.low,
+        "high": rho.high,
+        "pearson": told["pearson"].value,
+    }
 
 
 def identity(session: Session) -> str:
@@ -200,10 +340,8 @@ def read_spans(path: Path, problems: Problems) -> dict[str, list[Span]]:
     return found
 
 
-def _empty(record: Record) -> DataError:
-    return DataError(
-        "a record without a unit has no vector",
-        source=record.source,
-        line=record.line,
-        remedy="leave it out",
-    )
+_EMPTY = "a record without a unit has no vector"
+
+
+def _bad(record: Record, reason: str) -> DataError:
+    return DataError(reason, source=record.source, line=record.line, remedy="correct it, or leave it out")

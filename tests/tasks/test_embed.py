@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from fork_server import Run
+from scipy.stats import spearmanr
 from text_models import text_model
 from tiny_models import dna_model, residues, saved
 from transformers import AutoModel
@@ -21,6 +23,7 @@ from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import evaluating
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import central_windows
+from seqmlm.inference import model_folder
 from seqmlm.inference.session import Session
 from seqmlm.streams.sinks import packed, unpacked
 
@@ -219,7 +222,7 @@ def test_what_makes_no_sense_is_refused(model: Path, texts: Path, tmp_path: Path
     seqmlm("embed", model, texts, "--layers", "-4:mean").refused(2, "no layer -4")
     seqmlm("embed", model, texts, "--layers", "first").refused(2, "last, a number")
     seqmlm("embed", model, texts, "--set", "format_out=parquet").refused(2, "cannot go to standard output")
-    seqmlm("embed", model, texts, "--of", "unit", "--pool", "tokens").refused(2, "of records")
+    seqmlm("embed", model, texts, "--of", "unit", "--set", "pool=tokens").refused(2, "of records")
     seqmlm("score", model, texts, "--out", tmp_path / "s.npy").refused(2, "holds vectors")
 
 
@@ -229,3 +232,57 @@ def test_a_linear_model_has_no_hidden_states(tmp_path: Path, seqmlm: Run) -> Non
     asked = ("--domain", "protein", "--size", "linear", "--name", "flat", tmp_path / "a.fasta")
     seqmlm("train", *asked, "--set", "train.max_steps=2").ok()
     seqmlm("embed", "flat", tmp_path / "a.fasta").refused(2, "linear model", "no hidden states")
+
+
+def test_a_normalization_is_of_its_corpus_and_belongs_to_the_model(tmp_path: Path, seqmlm: Run) -> None:
+    model = text_model(tmp_path / "own")
+    corpus, few = tmp_path / "corpus.txt", tmp_path / "few.txt"
+    corpus.write_text(
+        "".join(f"the {'cat' if n % 2 else 'dog'} sees {'a ' * (n % 7)}dog\n" for n in range(30))
+    )
+    few.write_text("a dog barks\nno cats sleep\n")
+    seqmlm("embed", model, few, "--normal", "z").refused(2, "--set fit=true")
+    seqmlm("embed", model, few, "--set", "fit=true").refused(3, "11 vectors")
+    told = seqmlm("embed", model, corpus, "--set", "fit=true", "--json").ok().json
+    card = model_folder.read_card(model)
+    assert card is not None
+    assert "embedding.safetensors" in card.files
+    raw = np.array(
+        [vectors[0] for _, vectors in Session.open(str(model)).embed(records(*few.read_text().splitlines()))]
+    )
+    over = np.array(
+        [v[0] for _, v in Session.open(str(model)).embed(records(*corpus.read_text().splitlines()))]
+    )
+    for normal, wanted in (("centred", raw - over.mean(0)), ("z", (raw - over.mean(0)) / over.std(0))):
+        out = tmp_path / f"{normal}.npy"
+        seqmlm("embed", model, few, "--normal", normal, "--out", out).ok()
+        np.testing.assert_allclose(np.load(out), wanted, atol=1e-4)
+        facts = json.loads(out.with_suffix(".json").read_text())
+        assert facts["normal"] == f"{normal} {told['fitted']}"
+    seqmlm("embed", model, few, "--normal", "z", "--layers", "1").refused(2, "with layers last", "have 1")
+
+
+def test_pairs_have_cosines_that_go_with_a_truth(
+    session: Session, model: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    pairs = tmp_path / "pairs.csv"
+    lines = [
+        ("one", "two", "score"),
+        *((a, b, str(n)) for n, (a, b) in enumerate(itertools.pairwise(SENTENCES))),
+    ]
+    pairs.write_text("\n".join(map(",".join, lines)) + "\n")
+    asked = ("embed", model, pairs, "--set", "pair=one,two", "--set", "truth=score")
+    told = seqmlm(*asked, "--out", tmp_path / "p.jsonl", "--json").ok().json
+    vectors = [own[0].astype(float) for _, own in session.embed(records(*SENTENCES))]
+    wanted = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in itertools.pairwise(vectors)]
+    found = [one["cosine"] for one in rows_of(tmp_path / "p.jsonl")]
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert told["spearman"] == pytest.approx(spearmanr(wanted, range(4)).statistic)
+    assert told["pearson"] == pytest.approx(np.corrcoef(wanted, range(4))[0, 1], abs=1e-5)
+    assert told["low"] <= told["spearman"] <= told["high"]
+    seqmlm("embed", model, pairs, "--set", "pair=one,three").refused(3, "no column 'three'")
+    seqmlm("embed", model, pairs, "--set", "pair=none,two").refused(3, "none")
+    seqmlm("embed", model, pairs, "--set", "pair=one").refused(2, "two columns")
+    seqmlm("embed", model, pairs, "--set", "truth=score").refused(2, "pair=A,B")
+    pairs.write_text(pairs.read_text().replace(",2", ",high"))
+    seqmlm(*asked).refused(3, f"{pairs}:4:", "no number in the column 'score'")

@@ -1,0 +1,67 @@
+"""Normalizations against a naive computation over all vectors at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.inference import normalization
+from seqmlm.inference.normalization import Normalization
+
+FACTS = {"layers": "last", "of": "record", "pool": "mean"}
+
+
+@pytest.fixture
+def vectors() -> np.ndarray:
+    """(100, 6) with a mean, dimensions that go together, and one without variance."""
+    rng = np.random.default_rng(0)
+    drawn = rng.normal(size=(100, 6)) @ rng.normal(size=(6, 6)) + np.arange(6)
+    drawn[:, 4] = 3.0
+    return drawn.astype(np.float32)
+
+
+@pytest.fixture(params=[8, 4096])
+def fitted(
+    vectors: np.ndarray, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Normalization:
+    monkeypatch.setattr(normalization, "_BLOCK", request.param)
+    return Normalization.fit(iter(vectors), FACTS)
+
+
+def test_centred_and_z_are_those_of_the_corpus(vectors: np.ndarray, fitted: Normalization) -> None:
+    exact = vectors.astype(np.float64)
+    np.testing.assert_allclose(fitted.applied("centred", vectors), exact - exact.mean(0), atol=1e-5)
+    kept = [0, 1, 2, 3, 5]
+    z = (exact - exact.mean(0))[:, kept] / exact.std(0)[kept]
+    np.testing.assert_allclose(fitted.applied("z", vectors), z, atol=1e-4)
+    assert (fitted.dropped, fitted.width("z"), fitted.width("centred")) == (1, 5, 6)
+
+
+def test_whitened_has_no_covariance_left(vectors: np.ndarray, fitted: Normalization) -> None:
+    white = fitted.applied("whitened", vectors).astype(np.float64)
+    assert white.shape == (100, fitted.width("whitened")) == (100, 5)
+    np.testing.assert_allclose(np.cov(white.T), np.eye(5), atol=1e-3)
+
+
+def test_what_is_kept_comes_back_and_is_of_one_kind_of_vectors(fitted: Normalization, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no normalization yet"):
+        Normalization.stored(tmp_path, FACTS)
+    fitted.keep(tmp_path, private=True)
+    (file,) = [one for one in tmp_path.iterdir() if one.suffix == ".safetensors"]
+    assert file.stat().st_mode & 0o777 == 0o600
+    again = Normalization.stored(tmp_path, FACTS)
+    assert again.digest == fitted.digest
+    np.testing.assert_array_equal(again.components, fitted.components)
+    with pytest.raises(UsageError, match="layers last, and these have -2"):
+        Normalization.stored(tmp_path, {**FACTS, "layers": "-2"})
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(StateError, match="fit it again"):
+        Normalization.stored(tmp_path, FACTS)
+
+
+def test_a_mean_of_few_vectors_would_tell_what_they_are(vectors: np.ndarray) -> None:
+    with pytest.raises(DataError, match="11 vectors or more, and there are 10"):
+        Normalization.fit(iter(vectors[:10]), FACTS)
