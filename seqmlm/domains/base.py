@@ -176,6 +176,8 @@ class Changed:
     Args:
         source: the file.
         before, after: None where there was nothing, or where nothing is left to score.
+        gone, came: half-open offsets, in the text before and after, of what the change touches: rows
+            are needed of these alone.
         rows: given the rows of both versions, those that changed, scored by their change, each with its index
             among the rows after.
     """
@@ -183,6 +185,8 @@ class Changed:
     source: str
     before: Record | None
     after: Record | None
+    gone: Sequence[tuple[int, int]]
+    came: Sequence[tuple[int, int]]
     rows: Callable[[Sequence[Row], Sequence[Row]], list[tuple[int, Row]]]
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from seqmlm.anomaly.levels import Background, Level
-from seqmlm.anomaly.values import Doubles, Longs, Row, Scored
+from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.reductions import Reduction, union
@@ -92,9 +92,15 @@ class Detector:
         """Judge some records together that are tokenized already."""
         return [row for own in self.each(encoded) for row in own]
 
-    def each(self, encoded: Sequence[Encoded]) -> list[list[JudgedRow]]:
-        """`encoded`, by record."""
-        found = self.scored(encoded)
+    def each(
+        self, encoded: Sequence[Encoded], wanted: Sequence[Bools] | None = None
+    ) -> list[list[JudgedRow]]:
+        """`encoded`, by record.
+
+        Args:
+            wanted: for each (L,) True at the tokens of units to score; None for all.
+        """
+        found = self.scored(encoded, wanted)
         rows = self.rows(found)
         judged = iter(self.judge(found, rows))
         return [[*islice(judged, len(own))] for own in rows]
@@ -115,9 +121,11 @@ class Detector:
         """What the calibration says of rows; None without one."""
         return None if self.calibration is None else self.calibration.judge(*table(rows, self.level.judges))
 
-    def scored(self, batch: Sequence[Encoded]) -> list[Scored]:
-        """Score a batch; both ways where the level has a second reading."""
-        found = self.scorer.scored(batch, self.mode, want=self._want, view=self.level.view)
+    def scored(self, batch: Sequence[Encoded], wanted: Sequence[Bools] | None = None) -> list[Scored]:
+        """Score a batch, or the units of it that are wanted; both ways where the level has a second
+        reading."""
+        view = self.level.view
+        found = self.scorer.scored(batch, self.mode, want=self._want, view=view, wanted=wanted)
         return self._both_ways(batch, found)
 
     def rows(self, found: Sequence[Scored]) -> list[list[Row]]:

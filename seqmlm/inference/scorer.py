@@ -58,6 +58,7 @@ class RecordScorer:
         *,
         want: Collection[Reduction] = (),
         view: View = WHOLE,
+        wanted: Sequence[Bools] | None = None,
     ) -> list[Scored]:
         """Score every unit of a batch; long records window by window, each unit where it is most central.
 
@@ -66,6 +67,7 @@ class RecordScorer:
             mode: how units are hidden.
             want: what is read of every unit beside its surprisal (`seqmlm.engine.reductions`).
             view: what of a record the model is shown.
+            wanted: for each (L,) True at the tokens of units to score; None for all, which are remembered.
 
         Sequences that the model cannot tell apart are scored once. Where the model has counts that help, and
         is shown the whole record, surprisals are those of the mixture of both; where the
@@ -79,11 +81,12 @@ class RecordScorer:
 
         def score(chosen: list[int]) -> list[Scored]:
             own = [batch[number] for number in chosen]
+            asked = None if wanted is None else [wanted[number] for number in chosen]
             rule = self._scorer(request).rule
             try:
-                parts = self._windows(request, [one.encoding for one in own])
+                parts = self._windows(request, [one.encoding for one in own], asked)
             except NotFiniteError as error:
-                number = self._culprit(request, [one.encoding for one in own])
+                number = self._culprit(request, [one.encoding for one in own], asked)
                 record, model = own[number].record, self.session.model.path
                 name = "" if self.session.card.sensitive else f" ({record.id})"
                 raise NotFiniteError(
@@ -96,7 +99,10 @@ class RecordScorer:
             return found if expert is None else mixed(expert, found, seen=self._sees(mode))
 
         conceal = self.session.tokenizer.conceal
-        known = self.session.cache.scores([one.encoding for one in batch], request, score)
+        if wanted is None:
+            known = self.session.cache.scores([one.encoding for one in batch], request, score)
+        else:
+            known = score([*range(len(batch))])
         return [
             replace(scores, record=one.record, encoding=one.encoding, conceal=conceal)
             for scores, one in zip(known, batch, strict=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from seqmlm import __version__
 from seqmlm.anomaly.findings import Finding, finding, uri_of
 from seqmlm.anomaly.levels import Level
@@ -161,9 +163,22 @@ class Review(Score):
         return list(map(self._changed, items)) if self.config.changes else super().judged(items)
 
     def _changed(self, versions: _Versions) -> list[JudgedRow]:
-        before, after = self.detector.encoded(versions.before), self.detector.encoded(versions.after)
+        before = self._touched(versions.before, versions.change.gone)
+        after = self._touched(versions.after, versions.change.came)
         changed = versions.change.rows([one.row for one in before], [one.row for one in after])
         return [_became(after[index], replace(after[index], row=row)) for index, row in changed]
+
+    def _touched(self, version: list[Encoded], stretches: Sequence[tuple[int, int]]) -> list[JudgedRow]:
+        """The rows of what begins in some stretches of a version: the rest of the file is context."""
+        rule = self.plan.level.view.units(self.session.tokenizer)
+        wanted = []
+        for one in version:
+            begins = rule.spans(one.encoding)[:, 0]
+            inside = np.zeros(len(begins), dtype=np.bool_)
+            for start, end in stretches:
+                inside |= (begins >= start) & (begins < end)
+            wanted.append(np.isin(one.encoding.groups, rule.numbers(one.encoding)[inside]))
+        return [row for own in self.detector.each(version, wanted) for row in own]
 
     def row(self, judged: JudgedRow) -> Row:
         return {**super().row(judged), **({} if self._findings.is_new(judged) else {"known": True})}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import partial
 from io import StringIO
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -74,6 +75,8 @@ def read_changes(
             source=source,
             before=before,
             after=after if change.patch.hunks else None,
+            gone=stretches(change.before, _numbers(change, "-")),
+            came=stretches(change.after, _numbers(change, "+")),
             rows=partial(changed_rows, change),
         )
 
@@ -237,6 +240,33 @@ def changed_rows(change: Change, before: Sequence[Row], after: Sequence[Row]) ->
             "line_before": source,
         }
         found.append((index, replace(row, score=delta, extra=extra)))
+    return found
+
+
+def _numbers(change: Change, sign: str) -> list[int]:
+    """1-based numbers of the lines that a change took away ("-") or brought ("+"), ascending."""
+    lines = (line for hunk in change.patch.hunks for line in hunk)
+    found = (
+        one.source_line_no if sign == "-" else one.target_line_no for one in lines if one.line_type == sign
+    )
+    return [number or 0 for number in found]
+
+
+def stretches(text: str | None, numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Half-open offsets of lines of a text (1-based, ascending), ends of lines included, neighbours joined.
+
+    >>> stretches("a\\nbc\\nd\\n", [1, 2])
+    [(0, 5)]
+    """
+    if text is None or not numbers:
+        return []
+    starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        start, end = starts[number - 1], starts[number]
+        if found and found[-1][1] == start:
+            start = found.pop()[0]
+        found.append((start, end))
     return found
 
 
