@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from seqmlm.data.record import Record
+from seqmlm.data.spans import Span
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.types import Bools, Encoding, Floats, Longs
 from seqmlm.engine.windows import central_windows
@@ -23,15 +24,6 @@ from seqmlm.tokenizers.base import Tokenizer
 
 Of = Literal["record", "unit", "window", "span"]
 Pool = Literal["mean", "start", "max", "tokens"]
-
-
-class Span(NamedTuple):
-    """A stretch of a record's text. fields: what else is known of it. line: of the file that names it."""
-
-    start: int
-    end: int
-    fields: Mapping[str, Any]
-    line: int = 0
 
 
 class Segment(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -14,11 +13,13 @@ import numpy as np
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.rows import number, read_rows, required
+from seqmlm.data.rows import number
+from seqmlm.data.spans import Span, read_spans
 from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.types import Floats
 from seqmlm.engine.units import ONE_PASS
 from seqmlm.errors import DataError, StateError, UsageError, number_of
+from seqmlm.evaluation.neighbours import Index, Near
 from seqmlm.evaluation.predictions import measures
 from seqmlm.inference.batches import (
     BATCH_CHARACTERS,
@@ -29,12 +30,13 @@ from seqmlm.inference.batches import (
     characters,
     tokenized,
 )
-from seqmlm.inference.embedder import Item, Of, Pool, Span, covered, joined, unit_numbers
+from seqmlm.inference.embedder import Item, Of, Pool, covered, joined, unit_numbers
 from seqmlm.inference.normalization import Normal, Normalization
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
+from seqmlm.rows.vectors import Vectors, read_vectors
 from seqmlm.streams.cursor import file_facts
-from seqmlm.streams.sinks import Kind, Schema, packed, unpacked
+from seqmlm.streams.sinks import Kind, Schema, format_of, packed, unpacked
 from seqmlm.tasks.columns import HOLDERS, Labelling, reading
 from seqmlm.tasks.task import Figures, Task, TaskConfig, open_model, place
 
@@ -53,13 +55,17 @@ class EmbedConfig(TaskConfig):
         fit: fit what --normal takes off on these records, and keep it with the model.
         pair: A,B: two columns whose sequences are compared; rows have their cosine.
         truth: COLUMN: of a value that the cosines of pairs are compared with.
+        neighbours: K: rows are the K nearest of each vector, by cosine: of the others, or of an index.
+        index: vectors in which neighbours are searched: a .npy or .parquet file of --out.
+        knn: COLUMN: of a label; rows have the one that most neighbours have (5 where K is not given).
+        keep: columns of the input that stay in rows, with commas between.
         spans: a table with the columns id, start and end (letters of a record, from 0); others stay in rows.
         out: write the rows to this file: .jsonl, .csv, .tsv, .parquet or .npy (an array, with .ids.tsv).
         dtype: of vectors in .parquet and .npy.
     """
 
-    shown = ("layers", "of", "normal", "out", "resume", "report", "on_error")
-    inputs = ("spans",)
+    shown = ("layers", "of", "normal", "neighbours", "out", "resume", "report", "on_error")
+    inputs = ("spans", "index")
 
     layers: str = "last"
     of: Of = "record"
@@ -68,6 +74,10 @@ class EmbedConfig(TaskConfig):
     fit: bool = False
     pair: str | None = None
     truth: str | None = None
+    neighbours: int | None = None
+    index: Path | None = None
+    knn: str | None = None
+    keep: str = ""
     spans: Path | None = None
     dtype: Literal["float32", "float16"] = "float32"
 
@@ -81,11 +91,22 @@ class EmbedConfig(TaskConfig):
             raise UsageError("truth is of pairs: name their columns with --set pair=A,B")
         if self.pair and (len(self.columns) != 2 or self.of != "record"):
             raise UsageError("--set pair=A,B names two columns, and compares whole records")
+        if self.k is not None and (self.pair or self.fit):
+            raise UsageError("neighbours are of vectors: leave pair and fit out")
+        if self.k is None and self.index is not None:
+            raise UsageError("an index is for neighbours: say how many with --neighbours K")
+        if self.k is not None and self.k < 1:
+            raise UsageError("neighbours must be at least 1")
+
+    @property
+    def k(self) -> int | None:
+        """Neighbours of a vector, where any are asked for."""
+        return 5 if self.neighbours is None and self.knn else self.neighbours
 
     @property
     def columns(self) -> list[str]:
         """Those of a pair."""
-        return [] if self.pair is None else [one.strip() for one in self.pair.split(",") if one.strip()]
+        return listed(self.pair or "")
 
 
 class Embed(Task[EmbedConfig, Item]):
@@ -114,19 +135,47 @@ class Embed(Task[EmbedConfig, Item]):
             self.normalization = Normalization.stored(Path(session.model.path), self._of())
         elif config.fit and not Path(session.model.path).is_dir():
             raise StateError(f"{config.model} is on the Hugging Face hub: download it to a folder first")
-        self.streams = not (config.fit or config.pair)
+        self.streams = not (config.fit or config.pair or config.knn)
+        self.kept_columns = [*listed(config.keep), *([config.knn] if config.knn else [])]
+        self.whole = config.k is not None
         self._budget = Budget.of(session.model, ONE_PASS)
+        self.facts = {**self._of(), "normal": self.decided()["normal"], "model": identity(session)}
         self.columns = Schema(
             columns=self._kinds(),
             closed=config.of != "span",
-            width=self.width if config.pair is None else 0,
+            width=self.width if config.pair is None and not self.whole else 0,
             half=config.dtype == "float16",
-            facts={**self.decided(), "model": identity(session)},
+            facts=self.facts,
         )
+        self.index = None if config.index is None else self._checked(read_vectors(config.index))
 
     @classmethod
     def opened(cls, config: EmbedConfig) -> Session:
         return open_model(config, labels="any")
+
+    def _checked(self, index: Vectors) -> Index:
+        """An index that the vectors may be compared with.
+
+        Raises:
+            UsageError: it is of another model or other vectors, too small, or has no such labels.
+        """
+        name, k = self.config.index, self.config.k
+        for fact, value in self.facts.items():
+            if index.facts.get(fact) != value:
+                raise UsageError(
+                    f"{name} has vectors of {fact} {index.facts.get(fact)}, and these are of {value}: write "
+                    "it again with the same model and settings"
+                )
+        if k is not None and k > len(index.array):
+            raise UsageError(
+                f"{k} neighbours of an index of {number_of(len(index.array), 'vector')}: ask fewer"
+            )
+        if self.config.knn is not None and self.config.knn not in index.columns:
+            raise UsageError(
+                f"{name} has no column {self.config.knn!r}: write it with --set keep={self.config.knn}"
+            )
+        labels = index.columns.get(self.config.knn or "")
+        return Index(index.array, index.columns["id"], labels)
 
     @property
     def width(self) -> int:
@@ -145,7 +194,12 @@ class Embed(Task[EmbedConfig, Item]):
             return {**kinds, "cosine": "number", **({"truth": "number"} if self.config.truth else {})}
         if self.config.of != "record":
             kinds |= {"start": "integer", "end": "integer", "unit": "text"}
-        return {**kinds, "vector": "vector"}
+        kept: dict[str, Kind] = dict.fromkeys(self.kept_columns, "text")
+        if self.config.knn:
+            return {**kinds, **kept, "label": "text", "share": "number"}
+        if self.whole:
+            return {**kinds, **kept, "neighbour": "text", "cosine": "number", "rank": "integer"}
+        return {**kinds, **kept, "vector": "vector"}
 
     def decided(self) -> Mapping[str, Any]:
         config = self.config
@@ -153,14 +207,15 @@ class Embed(Task[EmbedConfig, Item]):
         return {"layers": self.embedder.layers.text, "of": config.of, "pool": config.pool, "normal": normal}
 
     def records(self, problems: Problems) -> Iterable[Record]:
-        """What is read; of pairs the first column, with the others beside it."""
+        """What is read, with the columns that rows keep; of pairs the first, with the others beside it."""
         config = self.config
-        if config.pair is None:
+        further = [*config.columns[1:], *([config.truth] if config.truth else []), *self.kept_columns]
+        if not further or config.of == "span":
             return super().records(problems)
-        holders = {one: config.columns[0] for one in HOLDERS if one in self._options()}
+        chosen = HOLDERS if config.pair else ()
+        holders = {one: config.columns[0] for one in chosen if one in self._options()}
         options = {**holders, **config.options}
-        labels = () if config.truth is None else (config.truth,)
-        asked = Labelling(labels=labels, pair=config.columns[1], format=config.format, options=options)
+        asked = Labelling(labels=tuple(further), format=config.format, options=options)
         paths = ((path, reading(self.session, asked, path)) for path in config.paths)
         return (one for path, own in paths for one in self._read(path, own, problems))
 
@@ -243,30 +298,46 @@ class Embed(Task[EmbedConfig, Item]):
 
     def written_vector(self, vector: Floats) -> Any:
         """The vector as JSON lines have it: numbers, or text where a table is made of them."""
-        lines = self.out is None or self.out.suffix.lower() in (".jsonl", ".ndjson", ".json")
-        return vector.tolist() if lines and self.config.format_out in (None, "jsonl") else packed(vector)
+        table = format_of(self.out, self.config.format_out) != "jsonl"
+        return packed(vector) if table or self.whole or self.config.fit else vector.tolist()
 
     def _places(self, item: Item) -> list[Row]:
         """What a row says beside each vector of an item."""
         if item.spans is None:
-            return [place(item.record)]
+            return [{**place(item.record), **self._kept(item.record.meta)}]
         domain, conceal = self.session.domain, self.session.tokenizer.conceal
         text, found = conceal(domain.spelled(item.record.raw)), list[Row]()
         fields = item.fields or [{}] * len(item.spans)
         for (start, end), more in zip(item.spans.tolist(), fields, strict=True):
-            found.append({**place(item.record), "start": start, "end": end, "unit": text[start:end], **more})
+            own = {"start": start, "end": end, "unit": text[start:end]}
+            found.append({**place(item.record), **own, **self._kept(item.record.meta), **more})
         return found
+
+    def _kept(self, columns: Mapping[str, Any]) -> Row:
+        return {name: str(columns[name]) for name in self.kept_columns if name in columns}
 
     def figures(self, rows: Iterable[Row]) -> Figures:
         asked = {"width": self.width, **self.decided()}
         if self.config.pair is not None:
             return {**agreement(list(rows)), **asked}
+        if self.whole:
+            self.near = self._near(rows)
+            return self.near.figures() | asked
         if self.config.fit:
             corpus = {"corpus": [Path(one).name for one in self.config.paths], **self._of()}
             self.fitted = Normalization.fit((unpacked(one["vector"]) for one in rows), corpus)
             asked |= {"dropped": self.fitted.dropped, "components": len(self.fitted.components)}
             return {**asked, "fitted": self.fitted.digest}
         return {"rows": sum(1 for _ in rows), **asked}
+
+    def _near(self, rows: Iterable[Row]) -> Near:
+        vectors = ((_place(row), unpacked(row["vector"])) for row in rows)
+        assert self.config.k is not None
+        return Near.of(vectors, self.width, self.config.k, self.index, self.config.knn)
+
+    def finished(self, rows: Iterator[Row], figures: Figures) -> Iterator[Row]:
+        """A row for each neighbour, or for each label that neighbours agree on."""
+        return self.near.rows()
 
     def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
         if self.config.fit:
@@ -281,7 +352,17 @@ class Embed(Task[EmbedConfig, Item]):
         if self.config.fit:
             none = f"; {number_of(figures['dropped'], 'dimension')} without variance, which z leaves out"
             return f"fitted on {number_of(items, 'item')}" + (none if figures["dropped"] else "")
+        if self.whole:
+            told = "accuracy {accuracy:.4f}, of the majority {majority:.4f}" if "accuracy" in figures else ""
+            return f"{figures['neighbours']} neighbours of {number_of(figures['vectors'], 'vector')}" + (
+                f": {told.format(**figures)}" if told else ""
+            )
         return f"{number_of(figures['rows'], 'vector')} of {figures['width']} numbers"
+
+
+def listed(names: str) -> list[str]:
+    """Names with commas between."""
+    return [one.strip() for one in names.split(",") if one.strip()]
 
 
 def cosine(one: Floats, other: Floats) -> float:
@@ -321,27 +402,12 @@ def identity(session: Session) -> str:
     return state.hexdigest()[:16]
 
 
-def read_spans(path: Path, problems: Problems) -> dict[str, list[Span]]:
-    """The spans of each record in a table; `problems` receives those that are none.
-
-    Raises:
-        DataError: the table cannot be read, or lacks a column.
-    """
-    found: dict[str, list[Span]] = defaultdict(list)
-    for line, row in read_rows(str(path)):
-        name, start, end = (required(row, one, str(path), line) for one in ("id", "start", "end"))
-        bounds = [int(one) if str(one).strip().isdecimal() else -1 for one in (start, end)]
-        if not 0 <= bounds[0] < bounds[1]:
-            reason, remedy = "a span that does not end behind its start", "write whole numbers, start < end"
-            problems.bad(DataError(reason, source=str(path), line=line, remedy=remedy), reason)
-            continue
-        more = {key: value for key, value in row.items() if key not in ("id", "start", "end")}
-        found[str(name)].append(Span(bounds[0], bounds[1], more, line))
-    return found
-
-
 _EMPTY = "a record without a unit has no vector"
 
 
 def _bad(record: Record, reason: str) -> DataError:
     return DataError(reason, source=record.source, line=record.line, remedy="correct it, or leave it out")
+
+
+def _place(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name != "vector"}

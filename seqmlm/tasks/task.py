@@ -215,7 +215,7 @@ class Task(ABC, Generic[ConfigT, Item]):
     columns: Schema | Mapping[str, Kind] = MappingProxyType({})
     public: ClassVar[frozenset[str]] = frozenset()
     own_format: ClassVar[bool] = False
-    whole: ClassVar[bool] = False
+    whole: bool = False
     json_rows: ClassVar[bool] = False
     learnt: ClassVar[bool] = False
     trains: ClassVar[bool] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from seqmlm.inference.session import Session
 from seqmlm.streams.sinks import packed, unpacked
 
 SENTENCES = ("the cat sees the dog", "a dog barks", "no cats sleep catsdogs here", "the dogs", "a dog barks")
+PETS = tuple(f"the {'cat' if n % 3 else 'dog'} sees {'a ' * n}dog" for n in range(9))
 LONG = " ".join(SENTENCES[n % 3] for n in range(9))
 
 
@@ -286,3 +288,87 @@ def test_pairs_have_cosines_that_go_with_a_truth(
     seqmlm("embed", model, pairs, "--set", "truth=score").refused(2, "pair=A,B")
     pairs.write_text(pairs.read_text().replace(",2", ",high"))
     seqmlm(*asked).refused(3, f"{pairs}:4:", "no number in the column 'score'")
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    lines = (
+        f"the {'cat' if n % 3 else 'dog'} sees {'a ' * n}dog,{'cat' if n % 3 else 'dog'}" for n in range(9)
+    )
+    path = tmp_path / "pets.csv"
+    path.write_text("text,pet\n" + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("ending", ["npy", "parquet"])
+def test_neighbours_are_those_of_the_vectors(
+    model: Path, pets: Path, texts: Path, tmp_path: Path, seqmlm: Run, ending: str
+) -> None:
+    index, out = tmp_path / f"index.{ending}", tmp_path / "near.jsonl"
+    seqmlm("embed", model, pets, "--set", "keep=pet", "--out", index).ok()
+    session = Session.open(str(model))
+    among = np.array(
+        [
+            one[0]
+            for _, one in session.embed(
+                records(*(f"the {'cat' if n % 3 else 'dog'} sees {'a ' * n}dog" for n in range(9)))
+            )
+        ]
+    )
+    own = np.array([one[0] for _, one in session.embed(records(*SENTENCES, LONG))])
+    unit = [one / np.linalg.norm(one, axis=1, keepdims=True) for one in (own, among)]
+    every = unit[0] @ unit[1].T
+    told = seqmlm(
+        "embed", model, texts, "--neighbours", 3, "--set", f"index={index}", "--out", out, "--json"
+    ).ok()
+    rows = rows_of(out)
+    assert told.json["neighbours"] == 3
+    assert [one["neighbour"] for one in rows[:3]] == [f"pets.csv:{n + 2}" for n in np.argsort(-every[0])[:3]]
+    np.testing.assert_allclose([one["cosine"] for one in rows], -np.sort(-every)[:, :3].ravel(), atol=1e-5)
+    assert [one["rank"] for one in rows[:4]] == [1, 2, 3, 1]
+    alone = tmp_path / "alone.csv"
+    seqmlm("embed", model, pets, "--neighbours", 8, "--out", alone).ok()
+    with alone.open(newline="") as file:
+        near = [(one["id"], one["neighbour"]) for one in csv.DictReader(file)]
+    assert len({*near}) == 72
+    assert not [one for one, other in near if one == other]
+
+
+def test_labels_are_those_of_most_neighbours(model: Path, pets: Path, tmp_path: Path, seqmlm: Run) -> None:
+    out = tmp_path / "near.jsonl"
+    asked = ("embed", model, pets, "--set", "knn=pet")
+    told = seqmlm(*asked, "--neighbours", 3, "--out", out, "--json").ok().json
+    rows = rows_of(out)
+    assert [one["pet"] for one in rows] == ["dog", "cat", "cat"] * 3
+    assert told["accuracy"] == pytest.approx(np.mean([one["label"] == one["pet"] for one in rows]))
+    assert told["majority"] == pytest.approx(6 / 9)
+    assert told["low"] < told["accuracy"] <= told["high"]
+    seqmlm("embed", model, pets, "--set", "keep=pet", "--out", tmp_path / "i.parquet").ok()
+    same = seqmlm(*asked, "--neighbours", 1, "--set", f"index={tmp_path / 'i.parquet'}", "--json").ok().json
+    assert same["accuracy"] == 1.0  # each is in the index itself
+    seqmlm("embed", model, pets, "--set", "knn=colour").refused(3, "no column 'colour'")
+
+
+def test_what_cannot_be_compared_is_refused(
+    model: Path, pets: Path, texts: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    index = tmp_path / "index.npy"
+    seqmlm("embed", model, pets, "--out", index).ok()
+    asked = ("embed", model, texts, "--set", f"index={index}")
+    seqmlm(*asked).refused(2, "--neighbours K")
+    seqmlm(*asked, "--neighbours", 10).refused(2, "10 neighbours", "index of 9")
+    seqmlm(*asked, "--neighbours", 2, "--layers", 1).refused(2, "layers last", "are of 1")
+    seqmlm(*asked, "--set", "knn=pet").refused(2, "no column 'pet'")
+    other = text_model(tmp_path / "other")
+    seqmlm("embed", other, texts, "--set", f"index={index}", "--neighbours", 2).refused(2, "vectors of model")
+    seqmlm("embed", model, texts, "--neighbours", 6).refused(3, "6 neighbours in a set of 5")
+    seqmlm("embed", model, texts, "--neighbours", 1, "--set", f"index={texts}").refused(
+        3, str(texts), "--out NAME"
+    )
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("".join(f"a {'cat ' * n}barks\n" for n in range(12)))
+    seqmlm("embed", other, corpus, "--set", "fit=true").ok()
+    seqmlm("embed", other, pets, "--out", index).ok()
+    asked = ("embed", other, texts, "--set", f"index={index}", "--neighbours", 2)
+    seqmlm(*asked, "--normal", "z").refused(2, "vectors of normal raw")
+    assert "2 neighbours" in seqmlm(*asked, "--out", tmp_path / "n.jsonl").ok().err

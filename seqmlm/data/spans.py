@@ -1,0 +1,53 @@
+"""Stretches of records, as a table names them: `id`, `start`, `end`, and whatever else is known of each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.rows import read_rows, required
+from seqmlm.errors import DataError
+
+
+class Span(NamedTuple):
+    """start, end: letters of a record's text. fields: what else is known of it. line: of the table."""
+
+    start: int
+    end: int
+    fields: Mapping[str, Any]
+    line: int = 0
+
+
+def span_of(row: Mapping[str, Any], source: str, line: int) -> Span:
+    """The span that a row names.
+
+    Raises:
+        DataError: a column is missing, or it is none.
+    """
+    told = [str(required(row, name, source, line)).strip() for name in ("start", "end")]
+    start, end = (int(one) if one.isdecimal() else -1 for one in told)
+    if not 0 <= start < end:
+        remedy = "write whole numbers, the start below the end"
+        raise DataError("a span that does not end behind its start", source=source, line=line, remedy=remedy)
+    return Span(start, end, {key: own for key, own in row.items() if key not in ("id", "start", "end")}, line)
+
+
+def read_spans(path: Path, problems: Problems) -> dict[str, list[Span]]:
+    """The spans of each record in a table; `problems` receives those that are none.
+
+    Raises:
+        DataError: the table cannot be read, or lacks a column.
+    """
+    found: dict[str, list[Span]] = defaultdict(list)
+    for line, row in read_rows(str(path)):
+        name = str(required(row, "id", str(path), line))
+        try:
+            found[name].append(span_of(row, str(path), line))
+        except DataError as error:
+            if error.field is not None:
+                raise
+            problems.bad(error, error.reason)
+    return found

@@ -1,0 +1,55 @@
+"""Vectors that were written, as they are read again: mapped from an array, or out of a Parquet table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.errors import DataError
+from seqmlm.streams.sinks import beside
+
+
+class Vectors(NamedTuple):
+    """array: (N, H). columns: name to N values, the id among them. facts: what the vectors are of."""
+
+    array: NDArray[Any]
+    columns: dict[str, list[Any]]
+    facts: dict[str, Any]
+
+
+def read_vectors(path: Path) -> Vectors:
+    """A file that `seqmlm embed` has written.
+
+    Raises:
+        DataError: it is none, or cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+    import pyarrow.parquet as pa_parquet
+
+    try:
+        if path.suffix.lower() == ".npy":
+            ids, facts = beside(path)
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            style = pa_csv.ParseOptions(delimiter="\t", quote_char=False)
+            table = pa_csv.read_csv(ids, parse_options=style)
+            known = json.loads(facts.read_text(encoding="utf-8"))
+        else:
+            whole = pa_parquet.read_table(path)
+            array = np.stack(whole["vector"].to_numpy()) if len(whole) else np.zeros((0, 0))
+            table, known = whole.drop_columns("vector"), json.loads(whole.schema.metadata[b"seqmlm"])
+        columns = {name: [*map(str, table[name].to_pylist())] for name in table.column_names}
+        if array.ndim != 2 or len(array) != len(columns["id"]):
+            raise ValueError(f"{len(columns['id'])} ids beside an array of shape {array.shape}")
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"no vectors of seqmlm embed ({reason})",
+            source=str(path),
+            remedy="write them with --out NAME.npy or NAME.parquet",
+        ) from None
+    return Vectors(array, columns, known)
