@@ -306,6 +306,10 @@ class Level(ABC):
         order = np.argsort(starts, kind="stable")
         return starts[order], np.append(unknown, np.ones(len(outside), dtype=np.bool_))[order]
 
+    def noun(self, record: Record) -> str:
+        """What a row of a record is called in a sentence."""
+        return self.name
+
     def silence(self, seconds: float) -> dict[str, float]:
         """The statistic of a pause of so many seconds, by name; nothing of levels that know no times."""
         return {}
@@ -337,7 +341,7 @@ class Level(ABC):
             `times` of the first and last unit, in seconds; `lines` of the file, and their `last_line`;
             `new_lines`, how many of them training never had, and `never_seen`, what is new in them.
         """
-        return {"what": f"an unusual {self.name}" if fired is None else self.statistics[fired]}
+        return {"what": f"an unusual {self.noun(scored.record)}" if fired is None else self.statistics[fired]}
 
 
 # Statistics and rows that several fields share

@@ -75,7 +75,7 @@ def line(
     if judged.alarm is not None:
         fields["alarm"] = judged.alarm
     if judged.alarm and level is not None:
-        fields["reason"] = reason(level.name, level, judged)
+        fields["reason"] = reason(level.noun(judged.scored.record), level, judged)
     if calibrated:
         fields["channels"] = dict(judged.p_values)
     if top:

@@ -296,7 +296,7 @@ class _LinesLevel(Level):
             what = f"{_quoted(template)} was never seen" if template else "a line was never seen"
             told |= {"new_lines": len(new), **({"never_seen": never} if never else {})}
         else:
-            what, about = self._what(row, counted, template, fired)
+            what, about = self._what(row, scored.record, counted, template, fired)
             if about != template:  # of another line than the least expected one, which may not be there
                 events = [one for one in np.unique(counted.events[own]).tolist() if known.named(one) == about]
                 at = int(own[counted.events[own] == events[0]][0]) if events else -1
@@ -305,7 +305,9 @@ class _LinesLevel(Level):
         told |= {"what": what, **({"template": template} if template else {})}
         return {**told, "unit": int(units[scored.surprisal[units].argmax()])} if len(units) else told
 
-    def _what(self, row: Row, counted: Counted, template: str, fired: str | None) -> tuple[str, str]:
+    def _what(
+        self, row: Row, record: Record, counted: Counted, template: str, fired: str | None
+    ) -> tuple[str, str]:
         """What is wrong with a row of lines that training had, by the statistic that fired, and the template
         of the lines that it is about."""
         often = row.extra.get("surplus")
@@ -318,7 +320,9 @@ class _LinesLevel(Level):
             return f"{'more' if more > 0 else 'fewer'} {_quoted(unit)} than usual", unit
         if fired is not None and (fired in TIMED or not template):
             return self.statistics[fired], template
-        return (f"{_quoted(template)} is unexpected" if template else f"an unusual {self.name}"), template
+        return (
+            f"{_quoted(template)} is unexpected" if template else f"an unusual {self.noun(record)}"
+        ), template
 
     def as_judged(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
         """A session as it is. A window of a log whole, as those of files are, and every other one also cut in
@@ -403,6 +407,9 @@ class SessionLevel(_LinesLevel):
         sizes = zip(encoded, lines.counts.tolist(), strict=True)
         lengths = np.array([_compared_by(record, size) for (record, _), size in sizes], dtype=np.int64)
         return {**counted(lines, counts), **of_times}, lengths
+
+    def noun(self, record: Record) -> str:
+        return "window" if record.raw.windowed else self.name
 
     def silence(self, seconds: float) -> dict[str, float]:
         return {"paused": float(np.log2(seconds + 1.0))}
