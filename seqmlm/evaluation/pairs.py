@@ -12,8 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from seqmlm.engine.types import Floats
 from seqmlm.errors import DataError
 from seqmlm.evaluation.intervals import Doubles, exact_rate
+from seqmlm.evaluation.predictions import measures
 
 Metric = Literal["sum", "mean", "shared"]
 """What of two sequences is compared: sums of log-probabilities, means by unit, sums over what both have."""
@@ -106,3 +108,24 @@ def by_group(good: ArrayLike, bad: ArrayLike, groups: Sequence[str]) -> dict[str
 def macro(parts: Mapping[str, Mapping[str, Any]]) -> float:
     """Mean of the groups' accuracies: each group counts the same, however many pairs it has."""
     return float(np.mean([part["accuracy"] for part in parts.values()]))
+
+
+def cosine(one: Floats, other: Floats) -> float:
+    """Of two vectors; 0 where one has no length."""
+    lengths = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
+    return float(one @ other) / lengths if lengths else 0.0
+
+
+def agreement(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """How the cosines of pairs go with what is known of them: Spearman with its interval, and Pearson."""
+    cosines = np.array([row["cosine"] for row in rows])
+    found: dict[str, float] = {"pairs": len(rows), "mean_cosine": float(cosines.mean())}
+    if "truth" not in rows[0]:
+        return found
+    truth = np.array([row["truth"] for row in rows])
+    told = measures("value", truth, cosines, groups=np.arange(len(rows)), names=["cosine"])
+    if "spearman" not in told:
+        return found
+    rho = told["spearman"]
+    values = {"spearman": rho.value, "low": rho.low, "high": rho.high, "pearson": told["pearson"].value}
+    return found | values

@@ -5,7 +5,8 @@ The card names tokenizer, domain and masking; here these names become objects.
 config.json  model.safetensors  tokenizer.json  tokenizer_config.json   what transformers loads
 channels.safetensors                                                    further inputs, where it reads any
 head.safetensors                                                        the head of a fine-tuned model
-embedding.safetensors                                                   the normalization of its vectors
+embedding.safetensors  senses.safetensors                               the normalization of its vectors, and
+                                                                        centroids of senses
 seqmlm_tokenizer.json                                                   which of our tokenizers it is
 seqmlm.json                                                             the card: masking, data, origin,
                                                                         and SHA-256 of all other files
@@ -55,7 +56,7 @@ if TYPE_CHECKING:  # who reads a card, or makes a masker, loads no torch for tha
     from seqmlm.engine.model import MaskedRows
 
 CARD, CALIBRATION, COUNTS = "seqmlm.json", "calibration.safetensors", "counts.safetensors"
-HEAD, EMBEDDING = "head.safetensors", "embedding.safetensors"
+HEAD, EMBEDDING, SENSES = "head.safetensors", "embedding.safetensors", "senses.safetensors"
 LOCK = ".seqmlm.lock"
 """Held while files of a folder are replaced; a kill may leave it, without content."""
 
@@ -71,7 +72,7 @@ _PATIENCE = 60.0  # seconds to wait for another process that replaces files
 # must list these, and no link leads from them out of the folder.
 _READ_BY_NAME = (
     *("config.json", "generation_config.json", INDEX, ADAPTER, "model.safetensors", "channels.safetensors"),
-    *(*TOKENIZER_FILES, "log_templates.json", CALIBRATION, COUNTS, HEAD, EMBEDDING),
+    *(*TOKENIZER_FILES, "log_templates.json", CALIBRATION, COUNTS, HEAD, EMBEDDING, SENSES),
     *("background.safetensors", "trained_on.safetensors"),
 )
 

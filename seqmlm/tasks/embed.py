@@ -6,21 +6,21 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import number
-from seqmlm.data.spans import Span, read_spans
+from seqmlm.data.spans import Span, read_spans, span_of
 from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.types import Floats
 from seqmlm.engine.units import ONE_PASS
 from seqmlm.errors import DataError, StateError, UsageError, number_of
 from seqmlm.evaluation.neighbours import Index, Near
-from seqmlm.evaluation.predictions import measures
+from seqmlm.evaluation.pairs import agreement, cosine
+from seqmlm.evaluation.senses import one_sense, sense_figures, word_of
 from seqmlm.inference.batches import (
     BATCH_CHARACTERS,
     BATCH_RECORDS,
@@ -32,6 +32,7 @@ from seqmlm.inference.batches import (
 )
 from seqmlm.inference.embedder import Item, Of, Pool, covered, joined, unit_numbers
 from seqmlm.inference.normalization import Normal, Normalization
+from seqmlm.inference.senses import Senses
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.rows.vectors import Vectors, read_vectors
@@ -54,18 +55,22 @@ class EmbedConfig(TaskConfig):
         normal: what is taken off: raw (nothing), centred, z or whitened, as fitted and kept with the model.
         fit: fit what --normal takes off on these records, and keep it with the model.
         pair: A,B: two columns whose sequences are compared; rows have their cosine.
-        truth: COLUMN: of a value that the cosines of pairs are compared with.
+        truth: COLUMN: of a value that cosines of pairs are compared with, or of the true sense.
         neighbours: K: rows are the K nearest of each vector, by cosine: of the others, or of an index.
         index: vectors in which neighbours are searched: a .npy or .parquet file of --out.
         knn: COLUMN: of a label; rows have the one that most neighbours have (5 where K is not given).
+        senses: TRAIN: a table of spans in text with their `sense`, of which each has a centroid that is kept
+            with the model; or stored. Rows have the nearest sense of a span's word.
+        discourse: the spans of a word in a document have one sense, that of most.
         keep: columns of the input that stay in rows, with commas between.
         spans: a table with the columns id, start and end (letters of a record, from 0); others stay in rows.
+            Default: the columns start and end of the input.
         out: write the rows to this file: .jsonl, .csv, .tsv, .parquet or .npy (an array, with .ids.tsv).
         dtype: of vectors in .parquet and .npy.
     """
 
     shown = ("layers", "of", "normal", "neighbours", "out", "resume", "report", "on_error")
-    inputs = ("spans", "index")
+    inputs = ("spans", "index", "train")
 
     layers: str = "last"
     of: Of = "record"
@@ -77,26 +82,33 @@ class EmbedConfig(TaskConfig):
     neighbours: int | None = None
     index: Path | None = None
     knn: str | None = None
+    senses: str | None = None
+    discourse: bool = False
     keep: str = ""
     spans: Path | None = None
     dtype: Literal["float32", "float16"] = "float32"
 
     def check(self) -> None:
         super().check()
-        if (self.of == "span") != (self.spans is not None):
-            raise UsageError("vectors of spans need both --of span and --set spans=FILE (id, start, end)")
+        if self.of != "span" and (self.spans is not None or self.senses is not None):
+            raise UsageError("spans, and senses of theirs, are asked for with --of span")
         if self.fit and (self.normal != "raw" or self.pair):
             raise UsageError("what is fitted are raw vectors: leave --normal and pair out")
-        if self.truth and not self.pair:
-            raise UsageError("truth is of pairs: name their columns with --set pair=A,B")
+        if self.truth and not (self.pair or self.senses):
+            raise UsageError("truth is of pairs or senses: name --set pair=A,B or --set senses=TRAIN")
         if self.pair and (len(self.columns) != 2 or self.of != "record"):
             raise UsageError("--set pair=A,B names two columns, and compares whole records")
-        if self.k is not None and (self.pair or self.fit):
-            raise UsageError("neighbours are of vectors: leave pair and fit out")
+        if (self.k is not None) + bool(self.pair) + self.fit + (self.senses is not None) > 1:
+            raise UsageError("neighbours, pair, fit and senses are asked for one at a time")
         if self.k is None and self.index is not None:
             raise UsageError("an index is for neighbours: say how many with --neighbours K")
         if self.k is not None and self.k < 1:
             raise UsageError("neighbours must be at least 1")
+
+    @property
+    def train(self) -> Path | None:
+        """Labelled spans."""
+        return None if self.senses in (None, "stored") else Path(str(self.senses))
 
     @property
     def k(self) -> int | None:
@@ -137,16 +149,22 @@ class Embed(Task[EmbedConfig, Item]):
             raise StateError(f"{config.model} is on the Hugging Face hub: download it to a folder first")
         self.streams = not (config.fit or config.pair or config.knn)
         self.kept_columns = [*listed(config.keep), *([config.knn] if config.knn else [])]
-        self.whole = config.k is not None
+        self.whole = config.k is not None or config.discourse
+        self.senses: Senses | None = None
+        if config.senses is not None and session.card.sensitive:
+            raise UsageError("words of sensitive data are not kept with a model: senses are of other data")
         self._budget = Budget.of(session.model, ONE_PASS)
         self.facts = {**self._of(), "normal": self.decided()["normal"], "model": identity(session)}
+        kinds = self._kinds()
         self.columns = Schema(
-            columns=self._kinds(),
+            columns=kinds,
             closed=config.of != "span",
-            width=self.width if config.pair is None and not self.whole else 0,
+            width=self.width if "vector" in kinds else 0,
             half=config.dtype == "float16",
             facts=self.facts,
         )
+        if config.senses == "stored":
+            self.senses = Senses.stored(Path(session.model.path), self.facts)
         self.index = None if config.index is None else self._checked(read_vectors(config.index))
 
     @classmethod
@@ -195,6 +213,9 @@ class Embed(Task[EmbedConfig, Item]):
         if self.config.of != "record":
             kinds |= {"start": "integer", "end": "integer", "unit": "text"}
         kept: dict[str, Kind] = dict.fromkeys(self.kept_columns, "text")
+        if self.config.senses:
+            told: dict[str, Kind] = {"sense": "text", "cosine": "number", "frequent": "text", "truth": "text"}
+            return {**kinds, **kept, **told}
         if self.config.knn:
             return {**kinds, **kept, "label": "text", "share": "number"}
         if self.whole:
@@ -210,14 +231,23 @@ class Embed(Task[EmbedConfig, Item]):
         """What is read, with the columns that rows keep; of pairs the first, with the others beside it."""
         config = self.config
         further = [*config.columns[1:], *([config.truth] if config.truth else []), *self.kept_columns]
-        if not further or config.of == "span":
+        if config.of == "span" and config.spans is None:
+            further += ["start", "end"]
+        if not further:
             return super().records(problems)
         chosen = HOLDERS if config.pair else ()
         holders = {one: config.columns[0] for one in chosen if one in self._options()}
         options = {**holders, **config.options}
-        asked = Labelling(labels=tuple(further), format=config.format, options=options)
-        paths = ((path, reading(self.session, asked, path)) for path in config.paths)
-        return (one for path, own in paths for one in self._read(path, own, problems))
+        return self._tables(config.paths, further, options, problems)
+
+    def _tables(
+        self, paths: Sequence[str], columns: Sequence[str], options: Mapping[str, Any], problems: Problems
+    ) -> Iterator[Record]:
+        """Records with some columns beside them."""
+        asked = Labelling(labels=tuple(columns), format=self.config.format, options=options)
+        for path in paths:
+            own = reading(self.session, asked, path)
+            yield from self.session.reader([path], format=self.config.format, options=own)(problems)
 
     def _options(self) -> set[str]:
         """Of the readers of the field."""
@@ -225,18 +255,20 @@ class Embed(Task[EmbedConfig, Item]):
         chosen = [formats[self.config.format]] if self.config.format in formats else formats.values()
         return {name for one in chosen for name in one.options()}
 
-    def _read(self, path: str, options: Mapping[str, Any], problems: Problems) -> Iterator[Record]:
-        yield from self.session.reader([path], format=self.config.format, options=options)(problems)
-
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Item]:
         """What is embedded of the records; those without a unit, and spans without one, are bad."""
+        if self.config.train is not None:
+            self.senses = self._trained(problems)
         spans = None if self.config.spans is None else read_spans(self.config.spans, problems)
-        if self.config.pair is not None:
-            yield from self._pairs(records, problems)
-            return
+        paired = self.config.pair is not None
+        yield from self._pairs(records, problems) if paired else self._single(records, spans, problems)
+
+    def _single(
+        self, records: Iterable[Record], spans: dict[str, list[Span]] | None, problems: Problems
+    ) -> Iterator[Item]:
         for some in batches(records):
             for one in tokenized(self.session.domain, self.session.tokenizer, some, problems):
-                own = () if spans is None else self._spans(one, spans.pop(one.record.id, ()), problems)
+                own = self._spans(one, spans, problems) if self.config.of == "span" else ()
                 if (unit_numbers(one.encoding) < 0).all():
                     problems.bad(_bad(one.record, _EMPTY), str(one.record.raw))
                 else:
@@ -262,18 +294,42 @@ class Embed(Task[EmbedConfig, Item]):
             else:
                 problems.bad(_bad(record, _EMPTY), str(record.raw))
 
-    def _spans(self, one: Encoded, spans: Sequence[Span], problems: Problems) -> list[Span]:
+    def _trained(self, problems: Problems) -> Senses:
+        """The senses of labelled spans, which the model keeps from now on."""
+        labelled = list[tuple[str, str, Floats]]()
+        records = self._tables(
+            [str(self.config.train)], ("start", "end", "sense"), self.config.options, problems
+        )
+        items = self._single(records, None, problems)
+        for some in iter(lambda: [*islice(items, BATCH_RECORDS)], []):
+            for item, vectors in zip(some, self._vectors(some), strict=True):
+                for where, vector in zip(self._places(item), vectors, strict=True):
+                    labelled.append((word_of(where["unit"]), str(item.record.meta["sense"]), vector))
+        found = Senses.of(labelled, self.facts)
+        if Path(self.session.model.path).is_dir():
+            found.keep(Path(self.session.model.path))
+        return found
+
+    def _spans(self, one: Encoded, known: dict[str, list[Span]] | None, problems: Problems) -> list[Span]:
         """Those with a token."""
-        kept = []
+        kept, record = list[Span](), one.record
+        if known is None:
+            try:
+                own = {name: record.meta.get(name) for name in ("start", "end")}
+                spans = [span_of(own, record.source, record.line)]
+            except DataError as error:
+                problems.bad(error, error.reason)
+                return []
+        else:
+            spans = known.pop(record.id, [])
         for span, (low, high) in zip(spans, covered(one.encoding, spans).tolist(), strict=True):
             if high > low:
                 kept.append(span)
             else:
                 reason = "a span without a token of its record"
                 remedy = f"letters {span.start} to {span.end} are none of it, or blank: correct them"
-                problems.bad(
-                    DataError(reason, source=str(self.config.spans), line=span.line, remedy=remedy), reason
-                )
+                source = record.source if known is None else str(self.config.spans)
+                problems.bad(DataError(reason, source=source, line=span.line, remedy=remedy), reason)
         return kept
 
     def share(self, item: Item) -> float:
@@ -282,24 +338,40 @@ class Embed(Task[EmbedConfig, Item]):
 
     def rows(self, items: Sequence[Item]) -> Iterator[list[Row]]:
         """A row for each vector."""
-        for item, raw in zip(items, self.embedder.vectors(items), strict=True):
-            known = self.normalization
-            vectors = raw if known is None else known.applied(self.config.normal, raw)
+        for item, vectors in zip(items, self._vectors(items), strict=True):
             if self.config.pair is not None:
                 yield [{**place(item.record), "cosine": cosine(*vectors), **self._truth(item.record)}]
                 continue
+            told = self._sense if self.config.senses is not None else self._written
             yield [
-                {**where, "vector": self.written_vector(vector)}
+                {**where, **told(item, where, vector)}
                 for where, vector in zip(self._places(item), vectors, strict=True)
             ]
+
+    def _vectors(self, items: Sequence[Item]) -> Iterator[Floats]:
+        """(T, W) of each item, normalized."""
+        for raw in self.embedder.vectors(items):
+            known = self.normalization
+            yield raw if known is None else known.applied(self.config.normal, raw)
+
+    def _sense(self, item: Item, where: Row, vector: Floats) -> Row:
+        """What a row says of a span's sense."""
+        assert self.senses is not None
+        word, meta = word_of(where["unit"]), item.record.meta
+        sense, cosine = self.senses.sense(word, vector)
+        told = {"sense": sense, "cosine": cosine, "frequent": self.senses.frequent(word)}
+        name = self.config.truth
+        truth = {"truth": str(meta[name])} if name is not None and name in meta else {}
+        return {**told, **truth, **({"document": item.record.document} if self.config.discourse else {})}
 
     def _truth(self, record: Record) -> Row:
         return {} if self.config.truth is None else {"truth": number(record.meta[self.config.truth])}
 
-    def written_vector(self, vector: Floats) -> Any:
+    def _written(self, item: Item, where: Row, vector: Floats) -> Row:
         """The vector as JSON lines have it: numbers, or text where a table is made of them."""
         table = format_of(self.out, self.config.format_out) != "jsonl"
-        return packed(vector) if table or self.whole or self.config.fit else vector.tolist()
+        short = table or self.whole or self.config.fit
+        return {"vector": packed(vector) if short else vector.tolist()}
 
     def _places(self, item: Item) -> list[Row]:
         """What a row says beside each vector of an item."""
@@ -320,6 +392,8 @@ class Embed(Task[EmbedConfig, Item]):
         asked = {"width": self.width, **self.decided()}
         if self.config.pair is not None:
             return {**agreement(list(rows)), **asked}
+        if self.config.senses is not None:
+            return sense_figures(one_sense(rows) if self.config.discourse else rows) | asked
         if self.whole:
             self.near = self._near(rows)
             return self.near.figures() | asked
@@ -336,8 +410,8 @@ class Embed(Task[EmbedConfig, Item]):
         return Near.of(vectors, self.width, self.config.k, self.index, self.config.knn)
 
     def finished(self, rows: Iterator[Row], figures: Figures) -> Iterator[Row]:
-        """A row for each neighbour, or for each label that neighbours agree on."""
-        return self.near.rows()
+        """A row for each neighbour, or for each label that neighbours agree on; senses of documents."""
+        return one_sense(rows) if self.config.discourse else self.near.rows()
 
     def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
         if self.config.fit:
@@ -352,6 +426,12 @@ class Embed(Task[EmbedConfig, Item]):
         if self.config.fit:
             none = f"; {number_of(figures['dropped'], 'dimension')} without variance, which z leaves out"
             return f"fitted on {number_of(items, 'item')}" + (none if figures["dropped"] else "")
+        if self.config.senses is not None:
+            return number_of(figures["spans"], "span") + (
+                ": accuracy {accuracy:.4f}, of the most frequent sense {most_frequent:.4f}".format(**figures)
+                if "accuracy" in figures
+                else ""
+            )
         if self.whole:
             told = "accuracy {accuracy:.4f}, of the majority {majority:.4f}" if "accuracy" in figures else ""
             return f"{figures['neighbours']} neighbours of {number_of(figures['vectors'], 'vector')}" + (
@@ -363,32 +443,6 @@ class Embed(Task[EmbedConfig, Item]):
 def listed(names: str) -> list[str]:
     """Names with commas between."""
     return [one.strip() for one in names.split(",") if one.strip()]
-
-
-def cosine(one: Floats, other: Floats) -> float:
-    """Of two vectors; 0 where one has no length."""
-    lengths = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
-    return float(one @ other) / lengths if lengths else 0.0
-
-
-def agreement(rows: Sequence[Row]) -> dict[str, float]:
-    """How the cosines of pairs go with what is known of them: Spearman with its interval, and Pearson."""
-    cosines = np.array([row["cosine"] for row in rows])
-    found: dict[str, float] = {"pairs": len(rows), "mean_cosine": float(cosines.mean())}
-    if "truth" not in rows[0]:
-        return found
-    truth = np.array([row["truth"] for row in rows])
-    told = measures("value", truth, cosines, groups=np.arange(len(rows)), names=["cosine"])
-    if "spearman" not in told:
-        return found
-    rho = told["spearman"]
-    return {
-        **found,
-        "spearman": rho.value,
-        "low": rho.low,
-        "high": rho.high,
-        "pearson": told["pearson"].value,
-    }
 
 
 def identity(session: Session) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import evaluating
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import central_windows
+from seqmlm.evaluation.senses import one_sense
 from seqmlm.inference import model_folder
 from seqmlm.inference.session import Session
 from seqmlm.streams.sinks import packed, unpacked
@@ -186,7 +188,7 @@ def test_spans_that_are_none_are_bad(model: Path, texts: Path, tmp_path: Path, s
     done = seqmlm(*asked, "--on-error", "skip").ok()
     assert "a span without a token of its record" in done.err
     assert [json.loads(one)["unit"] for one in done.out.splitlines()] == ["dog"]
-    seqmlm("embed", model, texts, "--of", "span").refused(2, "--set spans=FILE")
+    seqmlm("embed", model, texts, "--of", "span").refused(3, "no column 'start'")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -372,3 +374,80 @@ def test_what_cannot_be_compared_is_refused(
     asked = ("embed", other, texts, "--set", f"index={index}", "--neighbours", 2)
     seqmlm(*asked, "--normal", "z").refused(2, "vectors of normal raw")
     assert "2 neighbours" in seqmlm(*asked, "--out", tmp_path / "n.jsonl").ok().err
+
+
+@pytest.fixture
+def roles(tmp_path: Path) -> tuple[Path, Path]:
+    """The word dog as what barks, what is seen, and (twice) as what is told of cats."""
+    told = [("a {dog} barks", "agent"), ("the {dog} barks", "agent"), ("the cat sees the {dog}", "patient")]
+    told += [("a cat sees a {dog}", "patient"), ("a {dog} sees", "agent"), ("a {cat} sleeps", "cat")]
+    new = [("no {dog} barks", "agent"), ("no cats see the {dog}", "patient"), ("a {Dog} barks", "agent")]
+    new += [("the {cat} barks", "agent"), ("the dog {barks}", "agent")]
+    paths = tmp_path / "train.csv", tmp_path / "new.csv"
+    for path, own in zip(paths, (told, new), strict=True):
+        rows = [(re.sub("[{}]", "", one), one.index("{"), one.index("}") - 1, name) for one, name in own]
+        path.write_text(
+            "sentence,start,end,sense\n" + "".join(f"{','.join(map(str, row))}\n" for row in rows)
+        )
+    return paths
+
+
+def test_a_word_has_the_sense_whose_centroid_is_nearest(
+    roles: tuple[Path, Path], tmp_path: Path, seqmlm: Run
+) -> None:
+    model, (train, new) = text_model(tmp_path / "own", wordpiece=True), roles
+    asked = ("embed", model, new, "--of", "span", "--set", "truth=sense")
+    seqmlm(*asked, "--set", "senses=stored").refused(2, "no senses yet")
+    told = seqmlm(*asked, "--set", f"senses={train}", "--out", tmp_path / "a.jsonl", "--json").ok().json
+    seqmlm(*asked, "--set", "senses=stored", "--out", tmp_path / "b.jsonl").ok()
+    rows = rows_of(tmp_path / "a.jsonl")
+    assert rows == rows_of(tmp_path / "b.jsonl")
+    vectors = {}
+    for path in (train, new):
+        plain = ("--of", "span", "--set", "keep=sense", "--out", tmp_path / "v.jsonl")
+        seqmlm("embed", model, path, *plain).ok()
+        found = rows_of(tmp_path / "v.jsonl")
+        vectors[path] = [np.array(one["vector"]) for one in found]
+    names = ["agent", "agent", "patient", "patient", "agent"]
+    sums = {
+        name: sum(v for v, own in zip(vectors[train], names, strict=False) if own == name)
+        for name in set(names)
+    }
+    for row, vector in zip(rows[:3], vectors[new], strict=False):
+        cosines = {
+            name: one @ vector / np.linalg.norm(one) / np.linalg.norm(vector) for name, one in sums.items()
+        }
+        assert row["sense"] == max(cosines, key=lambda name: cosines[name])
+        assert row["cosine"] == pytest.approx(max(cosines.values()), abs=1e-5)
+        assert (row["frequent"], row["truth"]) == ("agent", "patient" if row["line"] == 3 else "agent")
+    assert [(one["sense"], one["frequent"]) for one in rows[3:]] == [("cat", "cat"), ("unknown", "unknown")]
+    assert (told["spans"], told["unknown"]) == (5, 1)
+    assert told["accuracy"] == pytest.approx(np.mean([one["sense"] == one["truth"] for one in rows]))
+    assert told["most_frequent"] == pytest.approx(2 / 5)
+    seqmlm(*asked, "--set", "senses=stored", "--layers", "1").refused(2, "layers last", "have 1")
+    seqmlm("embed", model, new, "--set", "senses=stored").refused(2, "--of span")
+    seqmlm(*asked, "--set", f"senses={new}", "--neighbours", "1").refused(2, "one at a time")
+
+
+def test_a_word_has_one_sense_in_a_document() -> None:
+    senses = [("x", "Bank", "river"), ("x", "bank", "money"), ("x", "bank", "money"), ("y", "bank", "river")]
+    senses += [("x", "tree", "oak"), ("z", "bank", "river"), ("z", "bank", "money")]
+    rows = [{"document": one, "unit": unit, "sense": sense} for one, unit, sense in senses]
+    assert [one["sense"] for one in one_sense(rows)] == [
+        "money",
+        "money",
+        "money",
+        "river",
+        "oak",
+        "river",
+        "river",
+    ]
+
+
+def test_senses_of_documents_are_written(roles: tuple[Path, Path], tmp_path: Path, seqmlm: Run) -> None:
+    model, (train, new) = text_model(tmp_path / "own", wordpiece=True), roles
+    asked = ("embed", model, new, "--of", "span", "--set", f"senses={train}", "--set", "truth=sense")
+    seqmlm(*asked, "--set", "discourse=true", "--out", tmp_path / "a.csv").ok()
+    with (tmp_path / "a.csv").open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert len({one["sense"] for one in rows if one["unit"].lower() == "dog"}) == 1

@@ -1,0 +1,118 @@
+"""Senses of words, or labels of any spans: the one whose centroid is nearest among those that the word has.
+
+A sense is the mean of the vectors that its word has in labelled sentences, and a word in context has the
+sense that is nearest by cosine (Jurafsky and Martin, Speech and Language Processing).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm.engine.types import Floats
+from seqmlm.errors import StateError, UsageError
+from seqmlm.evaluation.senses import UNKNOWN
+from seqmlm.inference.calibrations import saved, tensors
+from seqmlm.inference.model_folder import SENSES, put_file
+
+_AGAIN = "build it again with --set senses=TRAIN"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Senses:
+    """A centroid for each sense of each word.
+
+    Args:
+        centroids: (S, H), of length 1.
+        words, names, counts: of each, its word, its name, and how often training has it.
+        facts: what vectors they are of.
+    """
+
+    centroids: Floats
+    words: Sequence[str]
+    names: Sequence[str]
+    counts: Sequence[int]
+    facts: Mapping[str, Any]
+
+    @cached_property
+    def of_word(self) -> Mapping[str, list[int]]:
+        """Word to the numbers of its senses."""
+        found = defaultdict[str, list[int]](list)
+        for number, word in enumerate(self.words):
+            found[word].append(number)
+        return found
+
+    @classmethod
+    def of(cls, labelled: Iterable[tuple[str, str, Floats]], facts: Mapping[str, Any]) -> Senses:
+        """From words, their senses and (H,) vectors.
+
+        Raises:
+            UsageError: there are none.
+        """
+        sums, counts = dict[tuple[str, str], Floats](), Counter[tuple[str, str]]()
+        for word, name, vector in labelled:
+            key = word, name
+            sums[key] = sums[key] + vector if key in sums else vector.astype(np.float64)
+            counts[key] += 1
+        if not sums:
+            raise UsageError("no labelled span to build senses from")
+        keys = sorted(sums)
+        centroids = np.stack([sums[key] / max(float(np.linalg.norm(sums[key])), 1e-30) for key in keys])
+        words, names = zip(*keys, strict=True)
+        told = [counts[key] for key in keys]
+        return cls(centroids=centroids.astype(np.float32), words=words, names=names, counts=told, facts=facts)
+
+    def sense(self, word: str, vector: Floats) -> tuple[str, float | None]:
+        """The nearest sense of a word, and its cosine; `UNKNOWN` where training has no such word."""
+        own = self.of_word.get(word)
+        if not own:
+            return UNKNOWN, None
+        length = max(float(np.linalg.norm(vector)), 1e-30)
+        cosines = self.centroids[own] @ vector / length
+        return self.names[own[int(cosines.argmax())]], float(cosines.max())
+
+    def frequent(self, word: str) -> str:
+        """The most frequent sense of a word in training."""
+        own = self.of_word.get(word)
+        return self.names[max(own, key=lambda one: self.counts[one])] if own else UNKNOWN
+
+    def keep(self, folder: Path) -> None:
+        """Keep them with a model.
+
+        Raises:
+            StateError: they cannot be written.
+        """
+        told = {"words": self.words, "names": self.names, "counts": self.counts, "facts": dict(self.facts)}
+        content = saved({"centroids": self.centroids}, {"senses": json.dumps(told)})
+        put_file(folder / SENSES, content, private=False)
+
+    @classmethod
+    def stored(cls, folder: Path, facts: Mapping[str, Any]) -> Senses:
+        """What a model keeps.
+
+        Raises:
+            UsageError: it keeps none, or those of other vectors.
+            StateError: they are damaged.
+        """
+        file = folder / SENSES
+        if not file.is_file():
+            raise UsageError(f"{folder} has no senses yet: build them with --set senses=TRAIN")
+        arrays, header = tensors(file, _AGAIN)
+        try:
+            found = cls(centroids=arrays["centroids"], **json.loads(header["senses"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(f"{file} cannot be read ({error}); {_AGAIN}") from None
+        for name, value in facts.items():
+            if found.facts.get(name) != value:
+                raise UsageError(
+                    f"the senses of {folder} are of vectors with {name} {found.facts.get(name)}, and these "
+                    f"have {value}: {_AGAIN}"
+                )
+        return found
