@@ -9,6 +9,7 @@ import csv
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from text_models import text_model
 from tiny_models import random_model
 from written import rows as rows_of
 
+from seqmlm.cli.output import tell
 from seqmlm.data.files import UNDER_WAY
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import FileLock
@@ -221,6 +223,20 @@ def test_json_is_all_that_stdout_has(asked: Asked) -> None:
     else:
         assert found[0]["task"] == asked.task
         assert found[0]["items"] == asked.case.items
+
+
+def test_a_terminal_has_lines_for_people(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.modules["seqmlm.cli.command"], "advise", tell)
+    done, task = asked().ok(), TASKS[asked.task]
+    lines = done.out.splitlines()
+    assert not [line for line in lines if line.startswith("{")] or task.whole
+    assert "next: " in done.err
+    if task.streams is True and not (task.own_format or task.whole or "figure" in done.out):
+        assert 0 < len(lines) <= asked.case.rows
+        assert all(20 < len(line) <= 70 for line in lines)
+        assert f"{asked.input}:"[-20:] in done.out or asked.task == "risk"  # rows of subjects, as of MEDS
 
 
 def test_python_gives_the_rows_of_the_command(asked: Asked, tmp_path: Path) -> None:

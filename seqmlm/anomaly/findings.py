@@ -15,6 +15,7 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from seqmlm.anomaly.values import Row, Scored
+from seqmlm.errors import number_of
 
 PLACE, CONTENT = "seqmlmPlace/v1", "seqmlmContent/v1"
 
@@ -92,7 +93,7 @@ def told(
     p_value: float | None,
     fired: tuple[str, float] | None = None,
     *,
-    beyond: bool = False,
+    beyond: int | None = None,
     unit: bool = True,
 ) -> str:
     """Why a row is unusual: how unusual it is, what says so, and its most surprising unit.
@@ -101,20 +102,23 @@ def told(
         rule: name of the level.
         p_value: share of normal rows that are at least as unusual; None where that is not known.
         fired: what the most telling statistic means, and its p-value; None where none says so by itself.
-        beyond: the row is beyond all normal rows, and its p-value extrapolated: no count to be told.
+        beyond: so many normal rows, all of which are less unusual: its p-value is extrapolated; else None.
         unit: name the most surprising unit, too: not where the statistic is not of surprisals.
     """
-    rate = "" if p_value is None else f": about 1 in {1 / p_value:,.0f} normal ones is as unusual"
-    rate = ": no normal one it was calibrated with is as unusual" if beyond else rate
+    begin = f"An unusual {rule}"
+    if p_value is not None:
+        begin += f": about 1 in {1 / p_value:,.0f} normal ones is as unusual"
+    if beyond is not None:
+        begin = f"More unusual than all {number_of(beyond, rule)} of the calibration"
     why = " No statistic is unusual by itself, all together are." if p_value is not None else ""
     why = why if fired is None else f" Most telling: {fired[0]} (p {small(fired[1])})."
     bits = scored.surprisal[row.units]
     if row.score is None:
         return f"An unfamiliar {rule}: the model knows nothing of what it holds."
     if not unit or not len(bits) or bits.max() < _EXPECTED:
-        return f"An unusual {rule}{rate}.{why}"
+        return f"{begin}.{why}"
     text = scored.text(int(row.units[bits.argmax()])).strip() or "the line break"
-    return f"An unusual {rule}{rate}.{why} Least expected: {text!r} ({bits.max():.1f} bits)."
+    return f"{begin}.{why} Least expected: {text!r} ({bits.max():.1f} bits)."
 
 
 def small(p_value: float) -> str:

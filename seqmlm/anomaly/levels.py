@@ -355,7 +355,7 @@ UNKNOWN = "unknown"
 BITS_PER_UNIT = {"bits_per_unit": "mean surprisal of all units"}
 SURPRISAL = {"surprisal": "surprisal of this unit"}
 LIFT = {"lift": "surprisal beyond what the frequency of the unit explains"}
-UNEXPECTED = {"unexpected": "surprisal above what its place is uncertain by (entropy)"}
+UNEXPECTED = {"unexpected": "less expected than its place explains"}
 
 
 class RecordLevel(Level):

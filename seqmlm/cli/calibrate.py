@@ -73,6 +73,7 @@ class Calibrate:
             figures=result,
             answer=f"calibrated level {result.level} with {of}",
             tables=[("", _COLUMNS, [_row(result.level, name, of) for name, of in result.modes.items()])],
+            hint=f"next: seqmlm score {config.model} NEW --fpr 0.05",
         )
 
 
@@ -125,7 +126,7 @@ _RESTS = {
 
 
 def _remarks(result: CalibrateResult, alpha: float | None) -> Iterator[str]:
-    yield from (f"{count} x {reason}" for reason, count in result.problems.items())
+    yield from (f"{reason}: {count}" for reason, count in result.problems.items())
     if result.left_out:
         yield f"left out: {result.left_out} records the model was trained on"
     for name, facts in result.modes.items():

@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 import typer
 
 from seqmlm.cli import options as opt
-from seqmlm.cli.output import end_as_asked, escape, number, print_json, print_table, say, tell
+from seqmlm.cli.output import advise, end_as_asked, escape, number, print_json, print_table, say, tell
 from seqmlm.errors import UsageError, nearest
 
 Parameters = dict[str, inspect.Parameter]
@@ -35,11 +35,13 @@ class Answer:
         figures: what machines read, a dataclass or a mapping.
         answer: all of that in a sentence.
         tables: title, columns and rows of each.
+        hint: what a person would do next.
     """
 
     figures: Any
     answer: str
     tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[Any]]]] = ()
+    hint: str = ""
 
     streamed: ClassVar[bool] = False
     stopped: ClassVar[int | None] = None
@@ -117,6 +119,7 @@ def _show(summary: Any, out: Path | None, as_json: bool) -> None:
         tell(f"bad records are in {summary.quarantine}")
     for title, columns, cells in summary.tables:
         print_table(columns, [[*map(_cell, row)] for row in cells], title=title or None, aside=rows)
+    advise(summary.hint)
 
 
 def described(kind: type[Any], values: Mapping[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import suppress
 from types import TracebackType
@@ -19,7 +20,7 @@ from rich.progress import (
 )
 
 from seqmlm.cli.output import tell
-from seqmlm.errors import printable
+from seqmlm.errors import number_of, printable
 
 if TYPE_CHECKING:
     from seqmlm.tasks.observers import StepReport
@@ -75,6 +76,7 @@ class TrainingConsole(_Console):
             TimeRemainingColumn(),
             console=self._rich,
             disable=not self._live,
+            redirect_stdout=sys.stdout.isatty(),  # else rows for a file would go to the terminal
         )
         self._tasks: dict[str, TaskID] = {}
 
@@ -132,6 +134,7 @@ class ScoringConsole(_Console):
             TimeRemainingColumn(),
             console=self._rich,
             disable=not self._live,
+            redirect_stdout=sys.stdout.isatty(),  # else rows for a file would go to the terminal
             auto_refresh=False,  # no thread: reading ahead forks
         )
         self._task = self._progress.add_task("scoring", total=None, records=0, rate=0.0, alarms="")
@@ -146,7 +149,7 @@ class ScoringConsole(_Console):
         if self._began is None:
             self._began = now, records
         seconds, done = now - self._began[0], records - self._began[1]
-        shown = f"{alarms:,} alarms" if alarms else ""
+        shown = number_of(alarms, "alarm") if alarms else ""
         rate = done / seconds if seconds else 0.0
         total = None if share is None else 1.0
         self._progress.update(

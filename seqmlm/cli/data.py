@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from seqmlm.cli import options as opt
-from seqmlm.cli.output import say, tell
+from seqmlm.cli.output import advise, say, tell
 
 _SHOWN = 12  # file name endings listed per format
 
@@ -96,7 +96,7 @@ def export(
         say(f"{name:<26} {count:,}")
     say(f"{'columns':<26} {', '.join(found.columns)}")
     for reason, count in found.problems.items():
-        tell(f"{count:,} x {reason}")
+        tell(f"{reason}: {count:,}")
 
 
 @app.command("inspect")
@@ -181,3 +181,4 @@ def sample(
     else:
         for path in (*drawn.files, *drawn.apart, drawn.truth):
             say(str(path))
+        advise(f"next: seqmlm train --domain {domain} {drawn.files[0]}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from seqmlm.cli import options as opt
-from seqmlm.cli.output import say, tell
+from seqmlm.cli.output import advise, say, tell
 from seqmlm.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="List, show, alias, export and find again registered models.")
@@ -51,6 +51,7 @@ def list_(json_output: opt.Json = False) -> None:
             for model in models
         ],
     )
+    advise(f"next: seqmlm models show {models[0].entry.name}")
 
 
 @app.command("show")

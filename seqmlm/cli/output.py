@@ -29,6 +29,12 @@ def tell(text: object) -> None:
         print(printable(text, lines=True), file=sys.stderr, flush=True)
 
 
+def advise(hint: str) -> None:
+    """Tell a person at a terminal what to do next; programs are told nothing."""
+    if hint and sys.stderr.isatty():
+        tell(hint)
+
+
 def print_json(value: Any) -> None:
     """Print one JSON value: indented on a terminal, one line elsewhere; NaN and infinity become null.
 

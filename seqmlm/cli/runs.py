@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from seqmlm.cli.options import Json
-from seqmlm.cli.output import say, tell
+from seqmlm.cli.output import advise, say, tell
 
 app = typer.Typer(no_args_is_help=True, help="List, show and compare runs; synchronise them with MLflow.")
 
@@ -45,6 +45,7 @@ def list_(json_output: Json = False) -> None:
             for run in runs
         ],
     )
+    advise("next: seqmlm ui shows their curves")
 
 
 @app.command("show")

@@ -9,7 +9,7 @@ import typer
 
 from seqmlm.cli import options as opt
 from seqmlm.cli.command import described
-from seqmlm.cli.output import say
+from seqmlm.cli.output import advise, say
 
 
 def train(
@@ -127,5 +127,7 @@ def train(
         return
     if json_output and result.is_main:
         print_json(result.to_dict())
+    elif result.is_main and result.model is not None:
+        advise(f"next: seqmlm score {result.model} NEW --fpr 0.05 --report new.html")
     if result.signal is not None:
         raise typer.Exit(128 + result.signal)

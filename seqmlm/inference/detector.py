@@ -36,6 +36,7 @@ class JudgedRow:
         fired: the statistic with the smallest of these among those that judge, an infinite one before others;
             None where none is unusual by itself: neither small nor below the asked rate.
         usual: what one in a hundred normal rows exceeds in that statistic; of alarms alone.
+        beyond: so many normal rows, all of which are less unusual, where `extrapolated`.
         unfamiliar: nothing of it could be scored, and some of it is outside the model's vocabulary: it has no
             p-value, and is an alarm of its own kind where alarms are asked for.
     """
@@ -48,6 +49,7 @@ class JudgedRow:
     p_values: Mapping[str, float] = field(default_factory=dict)
     fired: str | None = None
     usual: float | None = None
+    beyond: int | None = None
     unfamiliar: bool = False
 
 
@@ -170,6 +172,7 @@ class Detector:
                 alarm=alarm,
                 p_values=dict(zip(names, own, strict=True)),
                 fired=fired,
+                beyond=calibration.rows if calibration and beyond else None,
                 usual=calibration.usual(fired, row.length) if calibration and alarm and fired else None,
             )
 

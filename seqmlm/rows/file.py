@@ -63,6 +63,7 @@ class Rows:
         private: only the owner may read what is written.
         stdout: where rows go without a file; None keeps them for `read` alone.
         kept: rows without a file are kept for `read`; else they are only shown.
+        line: makes lines for people of each row that goes to `stdout`, in place of JSON.
 
     Attributes:
         done: items whose rows are committed; asked: of these, all but those that were left out.
@@ -87,12 +88,13 @@ class Rows:
         private: bool = False,
         stdout: TextIO | None = None,
         kept: bool = True,
+        line: Callable[[Row], str] | None = None,
     ) -> None:
         self.path, self.notes, self._problems = path, list[str](), problems
         self.done = self.asked = 0
         self._format, self._columns, self._own, self._wanted = format, columns or {}, own, wanted
         self._resume, self._private, self._kept = resume, private, kept
-        shown = _encoder(format, columns)
+        shown = _encoder(format, columns) if line is None or format != "jsonl" else _for_people(line)
         as_they_come = shown is not None if path is None else format == "jsonl" and wanted is None
         self._at_once = as_they_come and not whole
         self._stdout = None if stdout is None else StreamSink(stdout, shown or json_lines)
@@ -279,6 +281,10 @@ def _encoder(format: str, columns: Any) -> Callable[[Sequence[Row]], bytes] | No
     if format in ("csv", "tsv") and isinstance(columns, Schema):
         return table_lines(columns, format)
     return json_lines if format == "jsonl" else None
+
+
+def _for_people(line: Callable[[Row], str]) -> Callable[[Sequence[Row]], bytes]:
+    return lambda rows: "".join(map(line, rows)).encode()
 
 
 def columns_of(rows: Iterable[Row], known: Mapping[str, Kind]) -> dict[str, Kind]:

@@ -245,7 +245,7 @@ class CorpusReader:
         if aside := facts["calibration"]["records"]:
             say(f"{name}: records held out to calibrate scores: {_count(aside)}")
         for reason, count in facts["problems"].items():
-            say(f"{name}: {_count(count)} x {reason}")
+            say(f"{name}: {reason}: {_count(count)}")
 
     def fingerprint(self, name: str) -> str:
         """Hash of a corpus's files and of how they are read."""

@@ -75,13 +75,22 @@ class Fill(Task[FillConfig, Record]):
         self.streams = self._typed is None
 
     def _of_command_line(self) -> Record | None:
-        """The sequence that stands there in place of a file, where it is one with a gap."""
+        """The sequence that stands there in place of a file.
+
+        Raises:
+            UsageError: it has no gap, and is the name of no file.
+        """
         text, domain = self.config.sequence, self.session.domain
         if text is None or not self.session.tokenizer.reads("") or domain.format_of(text) is not None:
             return None
         raw = domain.of_text(text, self.config.options)
         prompt = domain.prompt(raw, self.cloze.forms)
-        return Record(id="", raw=raw, source="the command line", line=1) if prompt.holes else None
+        if not prompt.holes:
+            gap = " or ".join(self.cloze.forms)
+            raise UsageError(
+                f"no gap in {text!r}, nor a file of that name: write {gap} where a {domain.unit} is asked"
+            )
+        return Record(id="", raw=raw, source="the command line", line=1)
 
     def records(self, problems: Problems) -> Iterable[Record]:
         if self._typed is not None:

@@ -104,20 +104,22 @@ def _counts(
     bits = {name: float(expert.facts[f"{name}_bits"]) for name in ("mixture", "model", "counts")}
     verdict = counts_verdict(model.domain.levels, better=bool(expert.facts["better"]))
     say(
-        f"asked one {model.domain.unit} at a time: {bits['model']:.3f} bits by the model, "
-        f"{bits['counts']:.3f} by counts, {bits['mixture']:.3f} by both; {verdict} (expert)"
+        f"{verdict}: on held-out records {bits['model']:.3f} bits per {model.domain.unit} by the model, "
+        f"{bits['counts']:.3f} by counts, {bits['mixture']:.3f} by both"
     )
     if expert.facts["gain_over_counts"]["low"] <= 0:
-        say("the model adds nothing to counts so far: train longer, or on more data")
+        say("counting alone does as well as the model so far: train longer, or on more data")
     return {f"eval/exact_{name}_bits_per_unit": value for name, value in bits.items()}
 
 
 def counts_verdict(levels: Sequence[Level], *, better: bool) -> str:
     """Whether scores of some levels will mix counts in: those that show the model a part alone never do."""
     if not better:
-        return "scores use the model alone"
+        return "scores use the model alone, which counts of the training data do not better"
     alone = ", ".join(level.name for level in levels if level.view != WHOLE)
-    return "scores mix both" + (f", those of {alone} excepted: they use the model alone" if alone else "")
+    return "scores mix the model with counts of the training data" + (
+        f", those of {alone} excepted: they use the model alone" if alone else ""
+    )
 
 
 def _artifacts(

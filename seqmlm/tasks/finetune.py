@@ -212,7 +212,8 @@ class _Run:
                 track_model(tracked, entry, _flat(figures))
         figures = redact_small_counts(figures, self.private)
         answer = self._sentence(figures, f"{self.run.name}:{entry.version}")
-        return self._summary(figures=figures, tables=tables, answer=answer)
+        hint = f"next: seqmlm predict {self.run.name} NEW --out predictions.csv"
+        return self._summary(figures=figures, tables=tables, answer=answer, hint=hint)
 
     def _beginning(self) -> str:
         """What is learnt from how much, before it takes time."""

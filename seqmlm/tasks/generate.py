@@ -145,6 +145,10 @@ class Generate(Task[GenerateConfig, Draw]):
             found = with_gaps(self.cloze, records, problems)
             yield from ((record.raw, record.source, record.line) for record in found)
 
+    def hint(self) -> str:
+        file = self.config.out or "FILE"
+        return f"next: seqmlm score {self.config.model} {file} says how usual they are"
+
     def rows(self, items: Sequence[Draw]) -> Iterator[list[Row]]:
         """A row for each sequence; what is drawn depends on the seed and on its number alone."""
         draws, rounds, again = _Draws(self.config, items), self.config.rounds, None

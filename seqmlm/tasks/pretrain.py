@@ -37,6 +37,9 @@ from seqmlm.tasks.training_run import FINISHED, TrainingRun
 from seqmlm.tracking import TrackedRun
 from seqmlm.workspace import Workspace
 
+LITTLE = 0.02
+"""Share of the bits by frequencies alone; a model that saves no more has learnt little else."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainResult:
@@ -168,12 +171,16 @@ class Pretraining:
 
     def _conclude(self, model: LoadedModel, version: int, values: Mapping[str, float]) -> None:
         bits, floor = values["eval/bits_per_unit"], values["eval/unigram_bits_per_unit"]
+        unit, steps = self.domain.unit, model.card.steps
         self.say(
-            f"finished at step {model.card.steps}: {bits:.3f} bits per {self.domain.unit} (unigram "
-            f"{floor:.3f}); model {self.run.name}:{version}"
+            f"model {self.run.name}:{version}, {steps} steps: {bits:.3f} bits per {unit} held out, "
+            f"{floor:.3f} by frequencies alone"
         )
-        if bits >= floor:
-            self.say("no better than the unigram baseline: train longer or on more data")
+        if bits > (1 - LITTLE) * floor:
+            self.say(
+                f"it has learnt little beyond how often each {unit} comes: train longer (--max-time 1h), "
+                "give more data, or begin with a trained model (--init)"
+            )
 
     def _tracked(self) -> TrackedRun:
         """Make the run's folder, and open its MLflow run."""

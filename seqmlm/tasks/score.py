@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seqmlm.anomaly.findings import small
 from seqmlm.anomaly.levels import Track
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import Problems
@@ -18,7 +19,7 @@ from seqmlm.rows.file import Row
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_output import Familiar, Tally, extent, planned_line, schema, sentence
 from seqmlm.tasks.score_plan import check_rate, choose
-from seqmlm.tasks.task import Figures, Task
+from seqmlm.tasks.task import Figures, Task, where
 
 if TYPE_CHECKING:
     from seqmlm.reports.page import Page
@@ -125,6 +126,22 @@ class Score(Task[ScoreConfig, Encoded]):
             fields["place"] = extent(judged)
         return fields
 
+    def line(self, row: Row) -> str:
+        """Where it is, how unusual it is, and of an alarm why, in a line of its own."""
+        place, *id = where(row)
+        p_value, bits = row.get("p_value"), row["bits_per_unit"]
+        told = [place, *([] if p_value is None else [f"p {small(p_value)}"])]
+        told += [*(["ALARM"] if row.get("alarm") else []), *id]
+        told += [f"{row['start']}-{row['end']}"] if "start" in row else []
+        told += [] if bits is None else [f"{bits:.2f} bits per {self.session.tokenizer.unit}"]
+        first = "  ".join(told)
+        return f"{first}\n    {row['reason']}" if row.get("reason") else first
+
+    def hint(self) -> str:
+        if self.config.rate_option is not None or self.plan.stored is None:
+            return super().hint()
+        return "next: --fpr 0.05 marks the rows that fewer than one in twenty normal ones exceed"
+
     def _pass(self, judged: Sequence[JudgedRow], rows: Sequence[Row]) -> None:
         """What is shown of rows beside their lines, and what is counted of those that nobody keeps."""
         for one, row in zip(judged, rows, strict=True):
@@ -151,7 +168,10 @@ class Score(Task[ScoreConfig, Encoded]):
         facts = {name: figures[name] for name in ("incidents", "level", "mode") if name in figures}
         if self.plan.alpha is not None and self.plan.stored is not None:
             normal = redact_small_counts({"rows": self.plan.stored.rows}, self.plan.sensitive)["rows"]
-            facts |= {"alarm p at most": f"{self.plan.alpha:.3g}", "calibration rows": str(normal)}
+            facts |= {
+                "alarms at p <=": f"{self.plan.alpha:.3g} ({self.plan.alpha:.3g} of normal rows)",
+                "calibration rows": str(normal),
+            }
         if self._passed is not None:  # of a live input, only alarms may be there
             facts |= {name: figures[name] for name in ("rows", "alarms") if name in figures}
         self._report.draw(page, rows(), facts)

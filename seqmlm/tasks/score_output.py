@@ -108,7 +108,7 @@ def reason(rule: str, level: Level, judged: JudgedRow) -> str:
         judged.scored,
         judged.p_value,
         fired,
-        beyond=judged.extrapolated,
+        beyond=judged.beyond,
         unit=name not in level.of_whole,
     )
     strange = name != UNKNOWN and UNKNOWN in level.shares and judged.p_values.get(UNKNOWN, 1.0) <= SMALL
@@ -326,7 +326,7 @@ def warnings(figures: Mapping[str, Any]) -> list[str]:
     """What a person should know before believing the scores, a sentence each."""
     found = []
     if unscored := figures.get("unscored"):
-        found.append(f"{unscored} x {UNSCORED} (first: {figures['first_unscored']})")
+        found.append(f"{UNSCORED}: {unscored} (first: {figures['first_unscored']})")
     if unfamiliar := figures.get("unfamiliar"):
         found.append(f"unfamiliar rows, of which the model knows nothing: {unfamiliar}")
     if (shift := shifted(figures.get("low_p"), figures.get("lowest_p"))) is not None:

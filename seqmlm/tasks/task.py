@@ -13,6 +13,7 @@ syncs of the disk, so that a run can be stopped and gone on with anywhere, and g
 
 from __future__ import annotations
 
+import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.device import Precision
 from seqmlm.engine.signals import Stopped, StopSignals
-from seqmlm.errors import DataError, SeqmlmError, UsageError, number_of
+from seqmlm.errors import DataError, SeqmlmError, UsageError, number_of, printable
 from seqmlm.inference.batches import BATCH_CHARACTERS, BATCH_RECORDS, characters, is_pipe
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row, Rows
@@ -303,6 +304,21 @@ class Task(ABC, Generic[ConfigT, Item]):
         """The figures as tables."""
         return ()
 
+    def line(self, row: Row) -> str:
+        """A row as a person reads it on a terminal: where it is from, and its fields that are no lists."""
+        left_out = ("id", "source", "line", "item")
+        told = (
+            f"{key} {said(value)}" for key, value in row.items() if key not in left_out and _is_cell(value)
+        )
+        return "  ".join([*where(row), *told])
+
+    def hint(self) -> str:
+        """What a person would do next."""
+        if self.config.report is not None:
+            return f"next: open {self.config.report}"
+        option = "--report " if "report" in self.config.shown else "--set report="
+        return f"next: {option}FILE.html draws what was found"
+
     def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
         """Add to the report what is no table: warnings, cards, pictures."""
         cards = {name: value for name, value in figures.items() if _is_cell(value)}
@@ -366,6 +382,13 @@ def _is_cell(value: Any) -> bool:
     return isinstance(value, (int, float, str))
 
 
+def where(row: Row) -> list[str]:
+    """Where a row is from, as editors name a place, and its id where that says more."""
+    source, line, id = str(row.get("source") or ""), row.get("line"), str(row.get("id") or "")
+    place = source if line is None else f"{source}:{line}"
+    return [one for one in (place, "" if place.endswith(id) else id) if one]
+
+
 def said(value: Cell) -> str:
     """A figure as people read it."""
     if isinstance(value, float):
@@ -392,6 +415,7 @@ class Summary:
         stopped: the signal that ended it early, or None; then there are no figures.
         seconds: that it took.
         go_on: what the same command needs to go on with it, where it was stopped.
+        hint: what a person would do next.
     """
 
     task: str
@@ -407,6 +431,7 @@ class Summary:
     stopped: int | None = None
     seconds: float = 0.0
     go_on: str = RESUME
+    hint: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """What machines read: the figures, and what is known of every run."""
@@ -499,7 +524,8 @@ def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
     private = task.session.card.sensitive
     figures = redact_small_counts(found, private) | {name: found[name] for name in task.public}
     answer = task.sentence(figures, rows.asked)
-    summary = replace(summary, figures=figures, answer=answer, tables=list(task.tables(figures)))
+    tables = list(task.tables(figures))
+    summary = replace(summary, figures=figures, answer=answer, tables=tables, hint=task.hint())
     files = task.export(rows.read)
     if task.config.report is not None:
         _report(task, summary, rows, files)
@@ -521,6 +547,7 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
             f"{task.out}: an array of numpy holds vectors (seqmlm embed), and these are other rows"
         )
     own = task.own_format and config.format_out is None and not lines
+    people = stdout is not None and stdout.isatty() and config.format_out is None and not as_json
     left_out = _NO_REQUEST | {*config.later}
     request = {key: value for key, value in asdict(config).items() if key not in left_out}
     if task.out is not None:
@@ -540,7 +567,23 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
         resume=config.resume,
         private=session.card.sensitive,
         stdout=stdout if task.streams and (task.json_rows or not as_json) else None,
+        line=_fitted(task.line) if people else None,
     )
+
+
+def _fitted(line: Callable[[Row], str]) -> Callable[[Row], str]:
+    """Rows as lines of a terminal: the first one of each is cut to its width, a long name of a file first."""
+    width = shutil.get_terminal_size().columns
+
+    def fitted(row: Row) -> str:
+        first, _, rest = printable(line(row), lines=True).partition("\n")
+        place = first.partition("  ")[0]
+        if len(first) > width and len(place) > width // 2:
+            first = f"…{first[len(place) - width // 2 + 1 :]}"
+        first = first if len(first) <= width else f"{first[: width - 1]}…"
+        return f"{first}\n{rest}\n" if rest else f"{first}\n"
+
+    return fitted
 
 
 def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals, progress: Progress) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from seqmlm.cli.console import ScoringConsole, TrainingConsole
 from seqmlm.cli.output import duration, escape, number, print_facts, print_json, print_table
 
 
@@ -38,6 +41,18 @@ def test_tables_on_a_terminal_are_drawn(capsys: pytest.CaptureFixture[str], monk
     out = capsys.readouterr().out
     assert "\t" not in out
     assert out.splitlines()[0].count("things") == 1
+
+
+@pytest.mark.parametrize("console", [ScoringConsole, TrainingConsole])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_rows_for_a_file_pass_by_the_progress_on_a_terminal(
+    console: type[Any], terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # standard error is a terminal
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    before = sys.stdout
+    with console():
+        assert (sys.stdout is before) != terminal
 
 
 def test_facts_are_aligned_and_absent_ones_left_out(capsys: pytest.CaptureFixture[str]) -> None:

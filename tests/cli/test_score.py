@@ -21,6 +21,8 @@ from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Normal
+from seqmlm.tasks.score import Score
+from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tokenizers.bases import BaseTokenizer
 
 SECONDS = 240  # patience with a busy machine
@@ -67,6 +69,21 @@ def test_alarms_by_the_stored_calibration(run: Run, home: Path, tmp_path: Path) 
     [kept] = (home / "mlartifacts").rglob("r.html")
     assert kept.read_bytes() == report.read_bytes()
     assert "sensitive" not in found[0]
+
+
+def test_of_a_terminal_an_alarm_is_two_lines(home: Path, tmp_path: Path) -> None:
+    source = proteins(tmp_path / "n.fasta", 3, 6)
+    config = ScoreConfig(model=str(home / "mine"), paths=(str(source),), mode="exact", fpr=0.2)
+    task = Score(config, Score.opened(config))
+    row = {"id": "p6.0", "source": "n.fasta", "line": 1, "p_value": 0.0712, "bits_per_unit": 4.25}
+    assert task.line(row) == "n.fasta:1  p 0.071  p6.0  4.25 bits per residue"
+    alarm = {**row, "alarm": True, "reason": "An unusual protein.", "start": 2, "end": 5}
+    expected = "n.fasta:1  p 0.071  ALARM  p6.0  2-5  4.25 bits per residue\n    An unusual protein."
+    assert task.line(alarm) == expected
+    assert task.line({**row, "p_value": None, "bits_per_unit": None}) == "n.fasta:1  p6.0"
+    assert task.hint() == "next: --report FILE.html draws what was found"
+    silent = Score(replace(config, fpr=None), task.session)
+    assert silent.hint().startswith("next: --fpr 0.05 marks")
 
 
 def test_a_track_takes_the_place_of_rows_and_is_kept_with_a_report(

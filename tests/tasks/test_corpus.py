@@ -113,10 +113,10 @@ def test_the_console_tells_no_small_count_of_sensitive_data(workspace: Path) -> 
     assert found == [
         "data: 92 words in 20 training and <11 validation records",
         "data: records held out to calibrate scores: <11",
-        "data: <11 x a record of the test split, left out",
+        "data: a record of the test split, left out: <11",
         "data: 92 words in 20 training and 1 validation records",
         "data: records held out to calibrate scores: 2",
-        "data: 4 x a record of the test split, left out",
+        "data: a record of the test split, left out: 4",
     ]
 
 

@@ -105,7 +105,7 @@ def test_a_line_of_a_log_file(tmp_path: Path, seqmlm: Run):
     ("sequence", "code", "said"),
     [
         ("MKT1_", 3, "'1' is not in the alphabet"),
-        ("MKTA", 3, "no such file"),
+        ("MKTA", 2, "no gap in 'MKTA'"),
         ("missing_file.fasta", 3, "no such file"),
     ],
 )

@@ -204,7 +204,7 @@ def test_rows_without_a_score_are_counted_and_told(model: str, tmp_path: Path) -
     short.write_text(">a\nMKVLAA\n>b\nM\n>c\nXXXX\n")
     summary = _score(model, short, out=tmp_path / "scores.jsonl")
     assert (summary.items, summary.figures["rows"], summary.figures["units"]) == (3, 3, 7)
-    assert f"2 x {UNSCORED} (first: {short}:3)" in summary.answer
+    assert f"{UNSCORED}: 2 (first: {short}:3)" in summary.answer
     rows = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
     assert [row["id"] for row in rows if row["score"] is None] == ["b", "c"]
 

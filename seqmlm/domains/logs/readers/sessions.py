@@ -149,7 +149,7 @@ def windows(
             end = held.end(window)
     if held.lines:
         yield from held.cut(window, len(held.lines))
-    problems.note("a line earlier than the one before it", held.late)
+    problems.note("line older than the line before it", held.late)
 
 
 class _Held:
