@@ -8,7 +8,7 @@ in memory together, never a record's, so that any record fits; a maximum is then
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -81,48 +81,48 @@ def joined(first: Item, second: Item) -> Item:
     return replace(first, segments=[*first.segments, *moved], bounds=bounds)
 
 
-@dataclass(frozen=True)
-class Layers:
+class Layers(NamedTuple):
     """Which hidden states a vector is made of.
 
-    Args:
-        text: "last", a number (0 for the embeddings, negative from the last on), "-4:mean" or "-4:sum" of
-            the last four.
-
-    Raises:
-        UsageError: it is none of these.
+    text: as it was asked for. numbers: K, as `Conditionals.hidden` takes them.
+    how: one, their mean, their sum, or all, one behind the other.
     """
 
-    text: str = "last"
-    numbers: tuple[int, ...] = field(init=False)
-    total: bool = field(init=False)
+    text: str
+    numbers: tuple[int, ...]
+    how: Literal["one", "mean", "sum", "all"]
 
-    def __post_init__(self) -> None:
-        first, colon, how = self.text.partition(":")
-        number = -1 if first == "last" else int(first) if first.lstrip("-").isdecimal() else None
-        if number is None or how not in ("", "mean", "sum") or (colon and (number >= 0 or not how)):
-            raise UsageError(
-                f"layers are last, a number, or -4:mean or -4:sum of the last four, not {self.text!r}"
-            )
-        object.__setattr__(self, "text", "last" if self.text == "-1" else self.text)
-        object.__setattr__(self, "numbers", tuple(range(number, 0)) if colon else (number,))
-        object.__setattr__(self, "total", how == "sum")
+    @classmethod
+    def parse(cls, text: str, depth: int) -> Layers:
+        """Of a model of so many layers.
 
-    def check(self, depth: int) -> None:
-        """Refuse layers that a model of so many has not.
+        Args:
+            text: last, a number (0 for the embeddings, negative from the last on), -4:mean or -4:sum of the
+                last four, or all.
 
         Raises:
-            UsageError: it has not.
+            UsageError: it is none of these, or not there.
         """
-        if not -depth - 1 <= self.numbers[0] <= depth:
-            raise UsageError(f"no layer {self.numbers[0]} in a model of {depth} layers; 0 is the embeddings")
+        first, colon, how = text.partition(":")
+        if text == "all":
+            return cls("all", tuple(range(depth + 1)), "all")
+        number = -1 if first == "last" else int(first) if first.lstrip("-").isdecimal() else None
+        if number is None or (colon and (number >= 0 or how not in ("mean", "sum"))):
+            raise UsageError(
+                f"layers are last, a number, -4:mean or -4:sum of the last four, or all, not {text!r}"
+            )
+        if not -depth - 1 <= number <= depth:
+            raise UsageError(f"no layer {number} in a model of {depth} layers; 0 is the embeddings")
+        if colon:
+            return cls(text, tuple(range(number, 0)), "sum" if how == "sum" else "mean")
+        return cls("last" if number == -1 else text, (number,), "one")
 
     def combined(self, states: Floats) -> Floats:
-        """(A, H) of (A, K, H) states."""
-        if len(self.numbers) == 1:
-            return states[:, 0]
-        combined: Floats = states.sum(1) if self.total else states.mean(1)
-        return combined
+        """(A, W) of (A, K, H) states."""
+        reduced: Floats = states.reshape(len(states), -1)
+        if self.how in ("mean", "sum"):
+            reduced = states.mean(1) if self.how == "mean" else states.sum(1)
+        return reduced
 
 
 class Embedder:
@@ -132,7 +132,7 @@ class Embedder:
         ask: the model.
         tokenizer: its own.
         max_length: tokens of a window.
-        layers: whose states.
+        layers: whose states, as `Layers.parse` takes them.
         of: what has a vector.
         pool: mean or max over units, of which each is the mean of its tokens; start: of a record its start
             token, of a part its first token; tokens: of a record the mean over all tokens, special ones too,
@@ -148,17 +148,18 @@ class Embedder:
         tokenizer: Tokenizer,
         max_length: int,
         *,
-        layers: Layers | None = None,
+        layers: str = "last",
         of: Of = "record",
         pool: Pool = "mean",
     ) -> None:
         self.ask, self.tokenizer, self.max_length = ask, tokenizer, max_length
-        self.layers, self.of, self.pool = layers or Layers(), of, pool
+        config = ask.rows.model.config
+        depth, width = int(config.num_hidden_layers), int(config.hidden_size)
+        self.layers, self.of, self.pool = Layers.parse(layers, depth), of, pool
+        self.width = width * (depth + 1 if self.layers.how == "all" else 1)
         space = tokenizer.space
         self._edges = [token for token in (space.start, space.end) if token is not None]
         self._by_token = of == "record" and pool in ("start", "tokens")
-        self.width = int(ask.rows.model.config.hidden_size)
-        self.layers.check(int(ask.rows.model.config.num_hidden_layers))
         if pool == "tokens" and of != "record":
             raise UsageError("pool=tokens is of records; of parts take mean, start or max")
 

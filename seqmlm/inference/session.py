@@ -32,7 +32,7 @@ from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.batches import batches, encoded
-from seqmlm.inference.embedder import Embedder, Layers, Of, Pool
+from seqmlm.inference.embedder import Embedder, Of, Pool
 from seqmlm.inference.expert import Use, counts_identity, stored_expert
 from seqmlm.inference.model_folder import Card, LoadedModel
 from seqmlm.registry import ModelEntry, Registry, resolve
@@ -198,13 +198,13 @@ class Session:
         """What makes vectors of records.
 
         Args:
-            layers: last, a number, or -4:mean or -4:sum of the last four.
+            layers: last, a number, -4:mean or -4:sum of the last four, or all, one behind the other.
             of: what has a vector. pool: see `seqmlm.inference.embedder.Embedder`.
 
         Raises:
             UsageError: a layer that is not there.
         """
-        how: dict[str, Any] = {"layers": Layers(layers), "of": of, "pool": pool}
+        how: dict[str, Any] = {"layers": layers, "of": of, "pool": pool}
         return Embedder(self.conditionals(), self.tokenizer, self.card.max_length, **how)
 
     def embed(self, records: Iterable[Record], **how: Any) -> Iterator[tuple[Record, Floats]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,6 +93,8 @@ WIDTH, HEIGHT = 1000, 220  # of a picture, in points of its text
 LEFT, RIGHT, TOP, BOTTOM = 80, 12, 10, 38  # margins around its axes
 
 MARK, _ALARM, _BAND = "#2f5ea8", "#c62a1c", "#f6c4bd"  # in the dark the style sheet inverts a figure
+_KINDS = (MARK, "#c62a1c", "#2e8540", "#b8860b", "#7b3fa0", "#008b8b")
+_OTHERS, _TOLD = "#9aa0a8", 60  # points of a kind that can be pointed at
 _LEAST = 0.01  # share of the height that a bar has: one row among thousands is seen, too
 THRESHOLD: dict[str, Any] = {"color": _ALARM, "linestyle": (0, (4, 3)), "linewidth": 1}
 _NOTHING = Markup('<p class="note">nothing to draw</p>')
@@ -473,6 +476,37 @@ def _bands(starts: Longs, ends: Longs, least: float) -> list[list[int]]:
         else:
             merged.append([start, end])
     return merged
+
+
+def scatter(
+    places: Doubles, kinds: Sequence[str] = (), titles: Sequence[str] = (), *, label: str, note: str = ""
+) -> Markup:
+    """Points in a plane, coloured by what they are: the most frequent kinds each, all others alike.
+
+    Args:
+        places: (N, 2). kinds: N, or none. titles: N of what is told of a point that is pointed at, or none.
+        label: what the picture is. note: shown below.
+    """
+    if not len(places):
+        return captioned(_NOTHING, note)
+    own = np.array(kinds or [""] * len(places))
+    usual = [kind for kind, _ in Counter(own.tolist()).most_common(len(_KINDS))]
+    spread = np.ptp(places, axis=0) * 0.04
+    with styled():
+        limits = np.stack([places.min(0) - spread, places.max(0) + spread], axis=1)
+        axes = _axes(tuple(limits[0]), tuple(limits[1]), "1", "2", height=2 * HEIGHT)
+        others = places[~np.isin(own, usual)]
+        if len(others):
+            axes.plot(*others.T, "o", color=_OTHERS, markersize=4, label="others")
+        for colour, kind in zip(_KINDS, usual, strict=False):
+            chosen = np.flatnonzero(own == kind)
+            axes.plot(*places[chosen].T, "o", color=colour, markersize=4, alpha=0.7, label=kind)
+            for one in chosen[: _TOLD if titles else 0].tolist():
+                axes.plot(*places[one], "o", color=colour, markersize=4, gid=f"tip:{titles[one]}")
+        if kinds:
+            axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, markerscale=1.5)
+            axes.set_position((0.08, 0.09, 0.74, 0.88))
+        return picture(axes.figure, label, note)
 
 
 def _axes(

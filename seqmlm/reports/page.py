@@ -167,6 +167,7 @@ class Page:
     bars = _added(drawing.bars)
     grid = _added(drawing.grid)
     matrix = _added(drawing.matrix)
+    scatter = _added(drawing.scatter)
 
     def html(self) -> str:
         """The whole file; control characters, and what turns the direction of text, are shown as escapes."""

@@ -34,6 +34,8 @@ from seqmlm.inference.embedder import Item, Of, Pool, covered, joined, unit_numb
 from seqmlm.inference.normalization import Normal, Normalization
 from seqmlm.inference.senses import Senses
 from seqmlm.inference.session import Session
+from seqmlm.inference.survey import MOST, add_layers, by_layer, survey
+from seqmlm.reports.page import Page
 from seqmlm.rows.file import Row
 from seqmlm.rows.vectors import Vectors, read_vectors
 from seqmlm.streams.cursor import file_facts
@@ -47,8 +49,8 @@ class EmbedConfig(TaskConfig):
     """What `seqmlm embed` can be told.
 
     Args:
-        layers: last, N (0 for the embeddings, negative from the last on), or -4:mean or -4:sum of the last
-            four.
+        layers: last, N (0 for the embeddings, negative from the last on), -4:mean or -4:sum of the last
+            four, or all, one behind the other.
         of: what has a vector: record, unit, window (as long as the model reads) or span (of --set spans).
         pool: over units: mean, start (of a record its start token, of a part its first token) or max; tokens
             is the mean over all tokens of a record, special ones too.
@@ -62,6 +64,7 @@ class EmbedConfig(TaskConfig):
         senses: TRAIN: a table of spans in text with their `sense`, of which each has a centroid that is kept
             with the model; or stored. Rows have the nearest sense of a span's word.
         discourse: the spans of a word in a document have one sense, that of most.
+        colour: COLUMN: by which the map of a report is coloured.
         keep: columns of the input that stay in rows, with commas between.
         spans: a table with the columns id, start and end (letters of a record, from 0); others stay in rows.
             Default: the columns start and end of the input.
@@ -84,6 +87,7 @@ class EmbedConfig(TaskConfig):
     knn: str | None = None
     senses: str | None = None
     discourse: bool = False
+    colour: str | None = None
     keep: str = ""
     spans: Path | None = None
     dtype: Literal["float32", "float16"] = "float32"
@@ -148,7 +152,8 @@ class Embed(Task[EmbedConfig, Item]):
         elif config.fit and not Path(session.model.path).is_dir():
             raise StateError(f"{config.model} is on the Hugging Face hub: download it to a folder first")
         self.streams = not (config.fit or config.pair or config.knn)
-        self.kept_columns = [*listed(config.keep), *([config.knn] if config.knn else [])]
+        further = [one for one in (config.knn, config.colour) if one]
+        self.kept_columns = list(dict.fromkeys([*listed(config.keep), *further]))
         self.whole = config.k is not None or config.discourse
         self.senses: Senses | None = None
         if config.senses is not None and session.card.sensitive:
@@ -259,9 +264,13 @@ class Embed(Task[EmbedConfig, Item]):
         """What is embedded of the records; those without a unit, and spans without one, are bad."""
         if self.config.train is not None:
             self.senses = self._trained(problems)
-        spans = None if self.config.spans is None else read_spans(self.config.spans, problems)
-        paired = self.config.pair is not None
-        yield from self._pairs(records, problems) if paired else self._single(records, spans, problems)
+        if self.config.pair is not None:
+            yield from self._pairs(records, problems)
+        else:
+            yield from self._single(records, self._read_spans(problems), problems)
+
+    def _read_spans(self, problems: Problems) -> dict[str, list[Span]] | None:
+        return None if self.config.spans is None else read_spans(self.config.spans, problems)
 
     def _single(
         self, records: Iterable[Record], spans: dict[str, list[Span]] | None, problems: Problems
@@ -417,6 +426,29 @@ class Embed(Task[EmbedConfig, Item]):
         if self.config.fit:
             self.fitted.keep(Path(self.session.model.path), private=self.session.card.sensitive)
         return ()
+
+    def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
+        """How the vectors lie; of people none is drawn."""
+        super().page(page, rows, figures)
+        if self.session.card.sensitive or self.config.pair or self.config.senses or self.whole:
+            return
+        every = sum(1 for _ in rows())
+        some = [*islice(rows(), 0, None, max(1, every // MOST))]
+        words = [one["unit"] for one in some] if self.config.of == "unit" else []
+        kinds = [str(one.get(self.config.colour)) for one in some] if self.config.colour else []
+        survey(
+            page,
+            [unpacked(one["vector"]) for one in some],
+            normal=self.config.normal,
+            words=words,
+            kinds=kinds,
+        )
+        if "-" not in self.config.paths:  # which can be read once
+            known, problems = self.embedder, Problems("skip")
+            self.embedder = self.session.embedder(layers="all", of=self.config.of, pool=self.config.pool)
+            items = self._single(self.records(problems), self._read_spans(problems), problems)
+            add_layers(page, [*by_layer(self.embedder, items)])
+            self.embedder = known
 
     def sentence(self, figures: Figures, items: int) -> str:
         if self.config.pair is not None:

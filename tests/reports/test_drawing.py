@@ -10,7 +10,7 @@ import pytest
 from pages import Reading
 
 from seqmlm.reports import drawing
-from seqmlm.reports.drawing import Bar, coloured_text, steps, thinned
+from seqmlm.reports.drawing import Bar, coloured_text, scatter, steps, thinned
 
 INNER = drawing.WIDTH - drawing.LEFT - drawing.RIGHT
 WHOLE = drawing.HEIGHT - drawing.TOP - drawing.BOTTOM
@@ -177,3 +177,14 @@ def test_a_large_matrix_shows_the_highest_of_each_block() -> None:
     }
     assert "64 blocks" in html
     assert "nothing to draw" in drawing.matrix(np.zeros((0, 0)), [], set(), set(), scale=1.0)
+
+
+def test_points_of_frequent_kinds_have_colours_and_the_others_one() -> None:
+    places = np.random.default_rng(0).normal(size=(40, 2))
+    kinds = [f"kind {number % 9}" for number in range(40)]
+    drawn = scatter(places, kinds, [f"point {number}" for number in range(40)], label="map", note="told")
+    assert sum(f"kind {number}<" in drawn for number in range(9)) == 6
+    assert "others<" in drawn
+    assert 'data-tip="point 0"' in drawn
+    assert "told" in drawn
+    assert "nothing to draw" in scatter(places[:0], label="map")

@@ -451,3 +451,31 @@ def test_senses_of_documents_are_written(roles: tuple[Path, Path], tmp_path: Pat
     with (tmp_path / "a.csv").open(newline="") as file:
         rows = [*csv.DictReader(file)]
     assert len({one["sense"] for one in rows if one["unit"].lower() == "dog"}) == 1
+
+
+def test_a_report_shows_how_vectors_lie_by_layer(
+    model: Path, pets: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    page = tmp_path / "page.html"
+    asked = ("embed", model, pets, "--of", "unit", "--set", "colour=pet", "--report", page)
+    seqmlm(*asked, "--out", tmp_path / "v.jsonl").ok()
+    html = page.read_text()
+    for told in (
+        "How alike vectors are",
+        "layer 0, raw",
+        "layer 2, centred",
+        "Frequency",
+        "Map",
+        ">cat<",
+        ">dog<",
+    ):
+        assert told in html, told
+    seqmlm("embed", model, pets, "--report", page, "--out", tmp_path / "r.npy").ok()
+    assert "Frequency" not in page.read_text()
+
+
+def test_all_layers_stand_one_behind_the_other(session: Session) -> None:
+    ((_, (every,)),) = session.embed(records(SENTENCES[0]), layers="all", of="record")
+    for number, own in enumerate(np.split(every, 3)):
+        ((_, (one,)),) = session.embed(records(SENTENCES[0]), layers=str(number))
+        np.testing.assert_allclose(own, one, atol=1e-6)

@@ -1,0 +1,71 @@
+"""How vectors lie: how alike any two are, which dimensions make them so, and where they stand in two."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from seqmlm.engine.types import Floats
+from seqmlm.evaluation.effects import correlation
+from seqmlm.evaluation.intervals import Difference, ratio
+
+PAIRS = 10_000
+ROGUES = 3
+
+
+class Geometry(NamedTuple):
+    """Of N vectors.
+
+    anisotropy: mean cosine of random pairs (Ethayarajh 2019), with its interval.
+    rogues: the dimensions that most of it is of, and the share of each (Timkey and van Schijndel 2021).
+    """
+
+    anisotropy: Difference
+    rogues: Sequence[tuple[int, float]]
+
+
+def geometry(vectors: Floats, *, seed: int = 0) -> Geometry | None:
+    """How alike random pairs of (N, H) vectors are; None of fewer than two."""
+    if len(vectors) < 2:
+        return None
+    unit = directions(vectors)
+    random = np.random.default_rng(seed)
+    first = random.integers(len(unit), size=PAIRS)
+    second = (first + random.integers(1, len(unit), size=PAIRS)) % len(unit)  # never the same one twice
+    products = unit[first] * unit[second]
+    cosines, shares = products.sum(1), products.mean(0)
+    whole = float(cosines.mean())
+    largest = np.argsort(-np.abs(shares), kind="stable")[:ROGUES]
+    rogues = [(int(one), float(shares[one]) / whole if whole else 0.0) for one in largest]
+    return Geometry(ratio(cosines, draws=200), rogues)
+
+
+def directions(vectors: Floats) -> Floats:
+    """(N, H) vectors of length 1; those of no length stay."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: Floats = np.divide(vectors, np.where(lengths > 0, lengths, 1), dtype=np.float32)
+    return unit
+
+
+def frequency_correlation(vectors: Floats, words: Sequence[str]) -> float:
+    """Spearman of how frequent a word is among all, and how like all others its vectors are (mean cosine).
+
+    Args:
+        vectors: (N, H). words: N.
+    """
+    from scipy.stats import rankdata
+
+    counts, unit = Counter(words), directions(vectors)
+    alike = (unit @ unit.sum(0) - 1) / max(1, len(unit) - 1)
+    return correlation(rankdata([counts[word] for word in words]), rankdata(alike))
+
+
+def plane(vectors: Floats) -> Floats:
+    """(N, 2) the first two principal components."""
+    from sklearn.decomposition import PCA
+
+    found: Floats = PCA(n_components=2, random_state=0).fit_transform(vectors)
+    return found

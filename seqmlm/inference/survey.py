@@ -1,0 +1,77 @@
+"""A report's view of vectors: how alike any two are and why, layer by layer, and a map of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+
+from seqmlm.engine.types import Floats
+from seqmlm.evaluation.geometry import Geometry, frequency_correlation, geometry, plane
+from seqmlm.inference.batches import BATCH_RECORDS
+from seqmlm.inference.embedder import Embedder, Item
+from seqmlm.reports.page import Cell, Page
+
+MOST = 2000
+"""Vectors that are looked at, drawn from all."""
+ITEMS = 512
+"""Of the input that each layer is asked about."""
+
+_COLUMNS = (
+    "vectors",
+    "mean cosine of random pairs",
+    "low",
+    "high",
+    "dimensions with the largest share of it",
+)
+
+
+def survey(
+    page: Page, rows: Sequence[Floats], *, normal: str, words: Sequence[str], kinds: Sequence[str]
+) -> None:
+    """Add how some vectors lie.
+
+    Args:
+        rows: N of (W,). normal: what was taken off.
+        words: N units, or none. kinds: N values of a column, by which the map is coloured, or none.
+    """
+    vectors = np.stack(rows)
+    whole = geometry(vectors)
+    if whole is None:
+        return
+    page.table("How alike vectors are", _COLUMNS, [_row(normal, whole)])
+    if words:
+        rho = frequency_correlation(vectors, words)
+        page.section("Frequency", f"Spearman of a unit's frequency and its mean cosine with all: {rho:.3f}.")
+    note = f"principal components of {len(vectors):,} vectors"
+    page.scatter("Map", plane(vectors).astype(np.float64), kinds, words, label="a map of vectors", note=note)
+
+
+def by_layer(embedder: Embedder, items: Iterable[Item]) -> Iterator[list[Cell]]:
+    """Rows of a table: the vectors of each layer, raw, and those of one half without the mean of the other.
+
+    Args:
+        embedder: of all layers. items: of the input, of which the first are asked about.
+    """
+    found, first = list[Floats](), islice(items, ITEMS)
+    while some := [*islice(first, BATCH_RECORDS)]:
+        found += embedder.vectors(some)
+    vectors = np.concatenate(found)[:MOST] if found else np.zeros((0, embedder.width), dtype=np.float32)
+    half = len(vectors) // 2
+    for layer, own in enumerate(np.split(vectors, len(embedder.layers.numbers), axis=1)):
+        for name, shown in (("raw", own), ("centred", own[half:] - own[:half].mean(0) if half else own[:0])):
+            whole = geometry(shown)
+            if whole is not None:
+                yield _row(f"layer {layer}, {name}", whole)
+
+
+def add_layers(page: Page, rows: Sequence[Sequence[Cell]]) -> None:
+    """Add that table."""
+    page.table("By layer", _COLUMNS, rows)
+
+
+def _row(name: str, found: Geometry) -> list[Cell]:
+    alike = found.anisotropy
+    rogues = ", ".join(f"{number}: {share:.3f}" for number, share in found.rogues)
+    return [name, alike.value, alike.low, alike.high, rogues]
