@@ -151,6 +151,9 @@ def export(
         Path | None, typer.Argument(metavar="DIR", help="Folder to write to; created if missing.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Same as a positional DIR.")] = None,
+    format: Annotated[
+        str, typer.Option(help="Of the folder: plain, or sentence (for sentence-transformers).")
+    ] = "plain",
     json_output: opt.Json = False,
 ) -> None:
     """Export a Hugging Face folder that AutoModelForMaskedLM and AutoTokenizer can load; of a fine-tuned
@@ -168,7 +171,9 @@ def export(
             if given
             else f"name the folder to write to, such as: seqmlm models export {model} exported"
         )
-    files = export_model(model, given[0], tell)
+    if format not in ("plain", "sentence"):
+        raise UsageError(f"a model is exported as plain or sentence, not as {format!r}")
+    files = export_model(model, given[0], tell, format="sentence" if format == "sentence" else "plain")
     if json_output:
         print_json({"out": str(given[0]), "files": [path.name for path in files]})
         return

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from seqmlm.config import to_dict
 from seqmlm.data.privacy import PERSONAL
@@ -304,7 +305,13 @@ def alias_model(reference: str, alias: str, warn: Callable[[str], None]) -> Mode
     return found.entry
 
 
-def export_model(reference: str, out: Path, notify: Callable[[str], None] = lambda text: None) -> list[Path]:
+def export_model(
+    reference: str,
+    out: Path,
+    notify: Callable[[str], None] = lambda text: None,
+    *,
+    format: Literal["plain", "sentence"] = "plain",
+) -> list[Path]:
     """Copy a model as a plain Hugging Face folder, with our card beside it.
 
     `AutoModelForMaskedLM` and `AutoTokenizer` load it, and so does seqmlm; both give the same probabilities,
@@ -317,6 +324,8 @@ def export_model(reference: str, out: Path, notify: Callable[[str], None] = lamb
         reference: a registered model or a model folder.
         out: a folder that does not exist yet, or is empty.
         notify: told what stays behind.
+        format: "sentence" adds what sentence-transformers reads: its vectors are the mean over all tokens, as
+            those of `seqmlm embed --set pool=tokens`.
 
     Returns:
         The files written.
@@ -329,7 +338,8 @@ def export_model(reference: str, out: Path, notify: Callable[[str], None] = lamb
     if found.path is None:
         raise UsageError(f"{reference} is on the Hugging Face hub: download it from there")
     card, target = model_folder.read_card(found.path), out.expanduser().absolute()
-    if card is not None and card.head:
+    modules = _sentence_modules(found.path, card) if format == "sentence" else {}
+    if card is not None and card.head and not modules:
         return _export_classifier(found.path, card, target)
     files = _matching(found.path, _EXPORTED)
     if card is not None:
@@ -349,9 +359,43 @@ def export_model(reference: str, out: Path, notify: Callable[[str], None] = lamb
             model_folder.write_plain(building, found.path, card)
         for path in files:
             shutil.copyfile(path, building / path.name)
+        for name, told in modules.items():
+            (building / name).parent.mkdir(exist_ok=True)
+            (building / name).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
         if card is not None:
             model_folder.seal(building, card)
     return sorted(target.iterdir())
+
+
+def _sentence_modules(folder: Path, card: model_folder.Card | None) -> dict[str, Any]:
+    """Files of sentence-transformers, by name: an encoder, and the mean over its tokens.
+
+    Raises:
+        UsageError: sequences that are no text, or what transformers would not read.
+    """
+    tokenizer = model_folder.load_tokenizer(folder)
+    if not tokenizer.reads("") or (card is not None and (card.channels or card.head)):
+        raise UsageError(
+            f"{folder}: sentence-transformers reads plain text and encoders of it alone; use seqmlm embed"
+        )
+    config = read_json(folder / "config.json")
+    length = card.max_length if card is not None else config.get("max_position_embeddings", 512)
+    kind, pooling = "sentence_transformers.models", "1_Pooling"
+    named = [("", "Transformer"), (pooling, "Pooling")]
+    return {
+        "modules.json": [
+            {"idx": number, "name": str(number), "path": path, "type": f"{kind}.{name}"}
+            for number, (path, name) in enumerate(named)
+        ],
+        "sentence_bert_config.json": {"max_seq_length": length, "do_lower_case": False},
+        f"{pooling}/config.json": {
+            "word_embedding_dimension": config["hidden_size"],
+            "pooling_mode_cls_token": False,
+            "pooling_mode_mean_tokens": True,
+            "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False,
+        },
+    }
 
 
 def _export_classifier(folder: Path, card: model_folder.Card, target: Path) -> list[Path]:

@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from fork_server import Run
+from histories import histories
 from scipy.stats import spearmanr
 from text_models import text_model
-from tiny_models import dna_model, residues, saved
-from transformers import AutoModel
+from tiny_models import dna_model, random_model, residues, saved
+from transformers import AutoModel, AutoTokenizer
 from written import rows as rows_of
 
 from seqmlm.data.record import Record
@@ -29,6 +30,7 @@ from seqmlm.evaluation.senses import one_sense
 from seqmlm.inference import model_folder
 from seqmlm.inference.session import Session
 from seqmlm.streams.sinks import packed, unpacked
+from seqmlm.tokenizers.events import EventsTokenizer
 
 SENTENCES = ("the cat sees the dog", "a dog barks", "no cats sleep catsdogs here", "the dogs", "a dog barks")
 PETS = tuple(f"the {'cat' if n % 3 else 'dog'} sees {'a ' * n}dog" for n in range(9))
@@ -479,3 +481,41 @@ def test_all_layers_stand_one_behind_the_other(session: Session) -> None:
     for number, own in enumerate(np.split(every, 3)):
         ((_, (one,)),) = session.embed(records(SENTENCES[0]), layers=str(number))
         np.testing.assert_allclose(own, one, atol=1e-6)
+
+
+def test_an_export_for_sentence_transformers_gives_the_same_vectors(
+    model: Path, texts: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    out, own = tmp_path / "sentence", tmp_path / "own.npy"
+    seqmlm("models", "export", model, out, "--format", "sentence").ok()
+    seqmlm("embed", out, texts, "--set", "pool=tokens", "--out", own).ok()
+    vectors, short = np.load(own)[:-1], list(SENTENCES)  # one is longer than a window, and would be cut there
+    modules = json.loads((out / "modules.json").read_text())
+    kinds = {one["path"]: one["type"].rpartition(".")[2] for one in modules}
+    assert kinds == {"": "Transformer", "1_Pooling": "Pooling"}
+    pooling = json.loads((out / "1_Pooling" / "config.json").read_text())
+    assert pooling["word_embedding_dimension"] == vectors.shape[1]
+    assert [name for name, value in pooling.items() if value is True] == ["pooling_mode_mean_tokens"]
+    tokenizer, body = AutoTokenizer.from_pretrained(out), AutoModel.from_pretrained(out).eval()
+    given = tokenizer(short, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = body(**given).last_hidden_state
+    seen = given["attention_mask"][..., None]
+    np.testing.assert_allclose(vectors, ((hidden * seen).sum(1) / seen.sum(1)).numpy(), atol=1e-5)
+    seqmlm("models", "export", model, tmp_path / "x", "--format", "onnx").refused(2, "'onnx'")
+
+
+def test_sentence_transformers_loads_an_export(
+    model: Path, session: Session, tmp_path: Path, seqmlm: Run
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    seqmlm("models", "export", model, tmp_path / "out", "--format", "sentence").ok()
+    theirs = library.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(list(SENTENCES))
+    ours = [own[0] for _, own in session.embed(records(*SENTENCES), pool="tokens")]
+    np.testing.assert_allclose(theirs, np.stack(ours), atol=1e-5)
+
+
+def test_what_is_no_text_is_not_exported_for_sentences(tmp_path: Path, seqmlm: Run) -> None:
+    events = random_model("ehr", EventsTokenizer.train(histories(30), min_subjects=1), max_length=64)
+    folder = saved(events, tmp_path / "events")
+    seqmlm("models", "export", folder, tmp_path / "x", "--format", "sentence").refused(2, "plain text")
