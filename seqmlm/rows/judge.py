@@ -2,20 +2,19 @@
 
 Each statistic becomes its tail p-value among normal rows of similar length, and these are fused
 (`FUSIONS`). Statistics depend on each other, so the fused statistic has no known distribution: it is ranked
-among normal rows again. That is valid by construction, since the rows it is ranked among are not those the
-statistics' ranks were estimated on (split conformal prediction: Vovk, Gammerman & Shafer 2005): under
-exchangeability, P(p <= alpha) <= alpha for every alpha of at least 1 / (n + 1).
-
-Fewer than 200 rows are too few to be divided and are cross-fitted in five folds of whole records: each fold
-is ranked by statistics estimated on the other four. A new row is fused by each of the five and compared with
-the rows of that fold only,
+among normal rows again, which are not those the statistics' ranks were estimated on. To this end rows are
+cross-fitted in five folds of whole records: each fold is ranked by statistics estimated on the other four. A
+new row is fused by each of the five and compared with the rows of that fold only,
 
     p = (1 + rows of its fold that are as unusual or more, added over folds) / (n + 1),
 
 the cross-conformal p-value of Vovk (2015). It keeps to about alpha; what is proven, if each record has one
 row, is P(p <= alpha) <= 2 alpha + 2 (1 - 1/K) / (n/K + 1) with K folds (the CV+ of Barber, Candes, Ramdas &
-Tibshirani 2021). A single statistic needs no fusion and no division: it is ranked among all rows of its
-length bin.
+Tibshirani 2021). Where half of the rows teach and the others are ranked, rates realised spread by up to
+twice as much, and half as small a rate is known. From 10,000 rows on that does not matter, and is what is
+done (split conformal prediction: Vovk, Gammerman & Shafer 2005): under exchangeability, P(p <= alpha) <=
+alpha for every alpha of at least 1 / (n + 1). A single statistic needs no fusion and no division: it is
+ranked among all rows of its length bin.
 
 Statistics that no model is asked for (`Normal.counted`) can be known of far more rows, those of the training
 data, and are judged among these. Of two such p-values, each valid whatever the other is, twice the smaller
@@ -55,8 +54,8 @@ HARMONIC: Fusion = "harmonic"
 
 LEAST_P = 1e-12
 """Smallest p-value: further out, every model of a tail is a guess. That of infinite statistics."""
-FEW, _FOLDS = 200, 5
-"""Rows below which they are cross-fitted, and in how many folds."""
+MANY, _FOLDS = 10_000, 5
+"""Rows from which one half teaches; in how many folds fewer are cross-fitted."""
 MOST_BINS = 10
 _USUAL = 0.99
 # Fewest rows of a length bin. Without fusion its ranks are the result and must resolve small rates.
@@ -314,7 +313,7 @@ class Normal:
     """Normal rows of a level: sorted values of each statistic, never which belong together.
 
     Args:
-        folds: one, or several where rows are few.
+        folds: several, or one where rows are many.
         rows: that it was made of.
         fusion: how the statistics' p-values become the fused statistic.
         tail: (4,) of the fused statistic, where the least of a row's values in the folds lies.
@@ -343,7 +342,7 @@ class Normal:
             statistics: statistic -> (N,) statistics of normal rows, higher = more unusual; NaN where one does
                 not apply, infinity where it could not be more unusual.
             lengths: (N,) units of the rows.
-            seed: of the division into halves or folds.
+            seed: of the division.
             fusion: how p-values become the fused statistic.
             records: (N,) what each row is of, as numbers: rows of one record are in one fold. Default: each
                 row is a record.
@@ -366,7 +365,7 @@ class Normal:
             kept[[np.flatnonzero(sizes == edge)[0] for edge in edges.tolist()]] = False
             ranks = {name: Ranks.of(one[kept], sizes[kept], edges) for name, one in values.items()}
             return cls((Fold(ranks, None, np.zeros(0)),), n, fusion, NO_TAIL)
-        if n < FEW:
+        if n < MANY:
             fold = _folds(np.arange(n) if records is None else np.asarray(records), seed)
             taught = [fold != turn for turn in np.unique(fold)]
         else:
@@ -418,9 +417,9 @@ class Normal:
         return own if self.counted is None else 2.0 * min(own, self.counted._guaranteed)
 
     def rows_for(self, rate: float) -> int:
-        """Normal rows that guarantee a rate, where half of them are ranked."""
-        panels = 1 if self.counted is None else 2
-        return (1 if self._alone else 2) * math.ceil(panels / rate - 1)
+        """Normal rows that guarantee a rate."""
+        rows = math.ceil((1 if self.counted is None else 2) / rate - 1)
+        return rows if self._alone or rows < MANY else 2 * rows
 
     @property
     def silent_below(self) -> float:

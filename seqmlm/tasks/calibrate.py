@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from seqmlm.tasks.observers import Console
 
 ENOUGH_ROWS, LEAST_ROWS = 1_000, 100
-"""Rows that a training calibrates a mode with, if it can pay for them: half of them guarantee rates of .002.
+"""Rows that a training calibrates a mode with, if it can pay for them: they guarantee rates of .001.
 So many it gives its cheapest mode, however short it was: they guarantee .01."""
 
 _PORTIONS = 16  # of a limit

@@ -23,11 +23,10 @@ import numpy as np
 from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.inference.calibrations import Stored, store, stored_calibration
 from seqmlm.inference.session import Session
-from seqmlm.rows.judge import FEW
 from seqmlm.tasks.calibrate import CalibrateConfig, CalibrateResult
 from seqmlm.tasks.models import register_calibrations
 from seqmlm.watch.incidents import since_of, stream_of
-from seqmlm.watch.rolling import judged_by, refitted
+from seqmlm.watch.rolling import FEWEST, judged_by, refitted
 from seqmlm.watch.store import RollingState, Streams
 from seqmlm.workspace import Workspace
 
@@ -86,11 +85,11 @@ def calibrate_stream(
             )
         level, stored = _own(session, known, config.model, stream)
         used = [one for one in entry.rows if owners.get(one.number, (0, ""))[1] != "fault"]
-        if len(used) < FEW:
+        if len(used) < FEWEST:
             within = "" if since is None else f" since {since} ago"
             raise StateError(
                 f"{of.output}: statistics of {number_of(len(used), 'row')} that count as normal are kept"
-                f"{within}, and a calibration needs {FEW}: wait until more are judged, or calibrate with "
+                f"{within}, and a calibration needs {FEWEST}: wait until more are judged, or calibrate with "
                 "files"
             )
         made = _made(stored, RollingState(state={}, rows=used), config.seed)

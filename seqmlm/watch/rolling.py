@@ -39,23 +39,22 @@ from seqmlm.inference.detector import Detector, JudgedRow, table
 from seqmlm.inference.model_folder import CARD
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.rows.judge import FEW, Judgement, Normal, Statistics
+from seqmlm.rows.judge import Judgement, Normal, Statistics
 from seqmlm.streams.cursor import file_facts
 from seqmlm.watch.store import Figures, RollingState
 
 _STEPS = 4  # moves while a window of rows passes: each takes up to a second where statistics are many
 _HELD = 2  # windows of rows that are held: some may turn out to be of a real incident
+FEWEST = 200
+"""Rows that a calibration of a stream rests on, at least."""
+
 _ENOUGH = 1000  # rows that a window has at least where nothing moves, for a calibration of rates of .002
 
 
 def size_of(own: Normal, rate: float | None) -> int:
-    """Rows that a rolling calibration has: as many as the model's own, and as many as the rate needs.
-
-    Half of them are ranked. Fewer than `FEW` are not taken: they would be cross-fitted by records, and a
-    stream's rows of one record come one after another.
-    """
+    """Rows that a rolling calibration has: as many as the model's own, and as many as the rate needs."""
     needed = 0 if rate is None or rate < own.smallest_rate else own.rows_for(rate)
-    return max(own.rows, needed, FEW)
+    return max(own.rows, needed, FEWEST)
 
 
 def refitted(own: Normal, table: Doubles, *, seed: int) -> Normal:
@@ -64,7 +63,7 @@ def refitted(own: Normal, table: Doubles, *, seed: int) -> Normal:
     Args:
         own: says which statistics there are, and how they are fused.
         table: (N, 1 + S) a row's length and its statistics, as `Rolling` keeps them.
-        seed: of the half that is ranked.
+        seed: of the division into folds.
     """
     return own.refitted(dict(zip(own.statistics, table.T[1:], strict=True)), table[:, 0], seed=seed)
 

@@ -130,9 +130,9 @@ def test_what_says_nothing_and_what_is_infinite() -> None:
         {"a": np.array([NAN, 0.0, 9.0, np.inf]), "flat": np.array([NAN, 0.0, 0.0, np.inf])}, np.ones(4)
     )
     assert judged.p_values["a"][0] == judged.p_values["flat"][0] == judged.p_value[0] == 1
-    assert judged.p_values["flat"].tolist() == [1, 1, 1, pytest.approx(1 / 501)]
+    assert judged.p_values["flat"].tolist() == [1, 1, 1, pytest.approx(1 / 801, rel=0.01)]
     assert judged.p_values["a"][3] == LEAST_P
-    assert judged.p_value[3] < judged.p_value[2] < 1 / 501
+    assert judged.p_value[3] < judged.p_value[2] < 1 / 1001
     assert judged.extrapolated.tolist() == [False, False, True, True]
     # Infinite normals are as unusual as infinite others.
     both = Ranks.of(np.array([1.0, np.inf, NAN]), np.ones(3), np.zeros(0))
@@ -485,12 +485,12 @@ def test_statistics_that_are_counted_are_judged_by_rows_of_their_own() -> None:
         counts.judge(some(new, ["ties", "unseen"]), of),
     )
     found = both.judge(new, of)
-    bounded = np.maximum(one.p_value, 1 / 151)
+    bounded = np.maximum(one.p_value, 1 / 301)
     assert found.p_value.tolist() == np.minimum(1, 2 * np.minimum(bounded, other.p_value)).tolist()
     assert found.p_values.keys() == {"heavy", "sometimes", "ties", "unseen"}
     assert found.extrapolated.tolist() == (other.extrapolated & (other.p_value < bounded)).tolist()
-    assert (found.p_value[:3] >= 2 / 151).any()
-    assert (both.smallest_rate, both.silent_below) == (2 / 2001, 2 / 151)
+    assert (found.p_value[:3] >= 2 / 301).any()
+    assert (both.smallest_rate, both.silent_below) == (2 / 4001, 2 / 301)
     for rate in (0.01, 0.003):
         few, sizes_of = rows(rng, both.rows_for(rate))
         again = both.refitted(few, sizes_of, seed=0)

@@ -64,8 +64,8 @@ def alarms(p_values: np.ndarray) -> float:
 def test_a_stationary_month_has_the_asked_rate() -> None:
     """Thirty days of 2,000 rows, at a rate of .01.
 
-    By a calibration of 1,000 rows that stays, of which 500 are ranked, the rate of a month is .0030 to .0248
-    over forty such calibrations: a standard deviation of 45 % of what was asked. By one that moves on, which
+    By a calibration of 1,000 rows that stays the rate of a month is .0051 to .0165 over forty such
+    calibrations: a standard deviation of 31 % of what was asked. By one that moves on, which
     forgets the luck of each window, it is .0097 to .0106 over six: 3 %.
     """
     fixed = []
@@ -79,7 +79,7 @@ def test_a_stationary_month_has_the_asked_rate() -> None:
             assert alarms(judged(rolling, month)) == pytest.approx(RATE, rel=0.2)
             assert (rolling.size, rolling.rows) == (1000, 1000)
             assert rolling.moves == DAYS * DAILY // rolling.step - 5
-    assert np.std(fixed) / RATE > 0.3
+    assert np.std(fixed) / RATE > 0.2
 
 
 def test_a_month_that_drifts_keeps_the_rate() -> None:
@@ -248,8 +248,7 @@ def test_how_many_rows_it_rests_on() -> None:
     assert size_of(own, None) == size_of(own, 0.01) == 300
     assert size_of(own, 1e-4) == 300  # below what the rows guarantee, which was asked for: by a tail
     assert size_of(fitted(np.random.default_rng(0), 100), 0.05) == 200
-    # A new calibration may guarantee less than the old one, with rows of other lengths.
-    assert size_of(fitted(np.random.default_rng(0), 199), 0.005) == 398
+    assert size_of(fitted(np.random.default_rng(0), 999), 0.001) == 999
 
 
 def test_rows_of_another_calibration_or_that_make_no_sense_are_not_used(scorer: Scorer) -> None:

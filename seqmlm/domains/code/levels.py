@@ -4,16 +4,16 @@ Rare names are always surprising, so a token is compared with its like:
 
     z = (s - mean of its class) / (standard deviation of its class)
 
-with s in bits by the model alone: with counts of this file mixed in, which stand beside as a statistic, what
-a file repeats is no longer seen, and buggy lines are found worse (QuixBugs). A class is the lexer's
+A class is the lexer's
 (operator, call, string ...) and how many sub-words the unit takes.
 The norms are learnt from scored normal files without labels, so these levels need a calibration; the level
 `file` does not.
 
-A line is judged by the mean of its three most unusual tokens, a function by the 90th percentile of its own:
-most of code is punctuation that tells nothing. The same with counts mixed in judges, too
-(`benchmarks/level_statistics.py`). Both grow with the number of tokens; what is unusual for a length,
-calibration says.
+A line is scored by the mean of its three most unusual tokens, a function by the 90th percentile of its own:
+most of code is punctuation that tells nothing. The score has s by the model alone; what judges has counts of
+training and of the file mixed in, which finds more of the faults that were planted in whole files
+(`benchmarks/level_statistics.py`), and fewer of the bugs of short programs (QuixBugs), where nothing repeats.
+Both grow with the number of tokens; what is unusual for a length, calibration says.
 """
 
 from __future__ import annotations
@@ -393,6 +393,7 @@ class LineLevel(CodeLevel):
         "line": "mean of the line's three largest z",
         **COUNTED,
     }
+    descriptive = ("line",)
 
     def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
         rows = []
@@ -421,6 +422,7 @@ class TokenLevel(CodeLevel):
         **COUNTED,
         **SURPRISAL,
     }
+    descriptive = ("token",)
 
     def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
         rows = []
@@ -446,6 +448,7 @@ class FunctionLevel(CodeLevel):
         "function": "90th percentile of its tokens' z",
         **COUNTED,
     }
+    descriptive = ("function",)
 
     def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
         rows = []

@@ -135,11 +135,11 @@ class ProteinLevel(Level):
 
 
 class ResidueLevel(UnitLevel):
-    """Each residue of a protein. The score, `unexpected`, does not judge; the surprisal, alone and above that
-    of the residue's frequency, does."""
+    """Each residue of a protein. The score, `unexpected`, does not judge, nor does the surprisal; by how much
+    that is above the surprisal of the residue's frequency does."""
 
     statistics: ClassVar[Mapping[str, str]] = {**UNEXPECTED, **SURPRISAL, **LIFT}
-    descriptive, fusion = ("unexpected",), HARMONIC
+    descriptive = ("unexpected", "surprisal")
     counted_from = 1
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = Frequencies

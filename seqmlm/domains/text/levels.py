@@ -1,8 +1,8 @@
 """How unusual sentences (or whatever a record is) and words are.
 
-A sentence of rare words is not odd for that, so lifts set surprisals against the words' frequencies; the
-plain mean stays the score, as it needs nothing but the model. The entropy of each place says nothing beside
-these (`benchmarks/level_statistics.py`).
+A sentence of rare words is not odd for that, so lifts set surprisals against the words' frequencies, and
+these judge: the surprisals themselves find fewer faults, and beside lifts they hide some. The entropy of each
+place says nothing beside these (`benchmarks/level_statistics.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SentenceLevel(Level):
     """A sentence whole.
 
     Statistics:
-        bits_per_unit: bits per word, the score.
+        bits_per_unit: bits per word, the score, which does not judge.
         slor: bits per word above those of the words' frequencies (Lau et al. 2017, their sign turned): rare
             words do not make a sentence odd.
         lift: the largest lift of a word, its bits above those of its frequency.
@@ -49,7 +49,7 @@ class SentenceLevel(Level):
         "lift": "the largest surprisal of a word beyond what its frequency explains",
         **_UNKNOWN,
     }
-    fusion, shares = HARMONIC, _SHARES
+    descriptive, fusion, shares = ("bits_per_unit",), HARMONIC, _SHARES
     background: ClassVar[type[Background] | None] = Frequencies
     whole: ClassVar[bool] = True
 
@@ -65,11 +65,11 @@ class WordLevel(UnitLevel):
     """Each word.
 
     Statistics:
-        surprisal: bits of the word, the score.
+        surprisal: bits of the word, the score, which does not judge.
         lift: those above the bits of the word's frequency: a common word where none belongs.
         unknown: 1 for a word that training never had.
     """
 
     statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **LIFT, **_UNKNOWN}
-    fusion = HARMONIC
+    descriptive, fusion = ("surprisal",), HARMONIC
     background: ClassVar[type[Background] | None] = Frequencies
