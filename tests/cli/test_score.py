@@ -38,7 +38,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     detector = Detector(RecordScorer(Session(loaded)), loaded.domain.level(None))
     records = loaded.domain.read([proteins(home / "normal.fasta", 200, 1)], Problems())
     found = [one.row for one in detector.judged(records, Problems())]
-    calibration = Normal.fit(*table(found, detector.level.statistics), seed=0)
+    calibration = Normal.fit(*table(found, detector.level.judges), seed=0)
     store(folder, {(detector.level.name, "exact"): Stored(fitted=calibration)})
     return home
 
