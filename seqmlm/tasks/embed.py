@@ -55,7 +55,7 @@ class EmbedConfig(TaskConfig):
         pool: over units: mean, start (of a record its start token, of a part its first token) or max; tokens
             is the mean over all tokens of a record, special ones too.
         normal: what is taken off: raw (nothing), centred, z or whitened, as fitted and kept with the model.
-        fit: fit what --normal takes off on these records, and keep it with the model.
+        fit: fit what `normal` takes off on these records, and keep it with the model.
         pair: A,B: two columns whose sequences are compared; rows have their cosine.
         truth: COLUMN: of a value that cosines of pairs are compared with, or of the true sense.
         neighbours: K: rows are the K nearest of each vector, by cosine: of the others, or of an index.
@@ -72,7 +72,7 @@ class EmbedConfig(TaskConfig):
         dtype: of vectors in .parquet and .npy.
     """
 
-    shown = ("layers", "of", "normal", "neighbours", "out", "resume", "report", "on_error")
+    shown = ("layers", "of", "neighbours", *TaskConfig.shown)
     inputs = ("spans", "index", "train")
 
     layers: str = "last"
@@ -97,7 +97,7 @@ class EmbedConfig(TaskConfig):
         if self.of != "span" and (self.spans is not None or self.senses is not None):
             raise UsageError("spans, and senses of theirs, are asked for with --of span")
         if self.fit and (self.normal != "raw" or self.pair):
-            raise UsageError("what is fitted are raw vectors: leave --normal and pair out")
+            raise UsageError("what is fitted are raw vectors: leave normal and pair out")
         if self.truth and not (self.pair or self.senses):
             raise UsageError("truth is of pairs or senses: name --set pair=A,B or --set senses=TRAIN")
         if self.pair and (len(self.columns) != 2 or self.of != "record"):
@@ -155,6 +155,7 @@ class Embed(Task[EmbedConfig, Item]):
         further = [one for one in (config.knn, config.colour) if one]
         self.kept_columns = list(dict.fromkeys([*listed(config.keep), *further]))
         self.whole = config.k is not None or config.discourse
+        self.ahead = config.train is None  # senses that are built ask the model
         self.senses: Senses | None = None
         if config.senses is not None and session.card.sensitive:
             raise UsageError("words of sensitive data are not kept with a model: senses are of other data")
@@ -304,7 +305,7 @@ class Embed(Task[EmbedConfig, Item]):
                 problems.bad(_bad(record, _EMPTY), str(record.raw))
 
     def _trained(self, problems: Problems) -> Senses:
-        """The senses of labelled spans, which the model keeps from now on."""
+        """The senses of labelled spans."""
         labelled = list[tuple[str, str, Floats]]()
         records = self._tables(
             [str(self.config.train)], ("start", "end", "sense"), self.config.options, problems
@@ -314,10 +315,7 @@ class Embed(Task[EmbedConfig, Item]):
             for item, vectors in zip(some, self._vectors(some), strict=True):
                 for where, vector in zip(self._places(item), vectors, strict=True):
                     labelled.append((word_of(where["unit"]), str(item.record.meta["sense"]), vector))
-        found = Senses.of(labelled, self.facts)
-        if Path(self.session.model.path).is_dir():
-            found.keep(Path(self.session.model.path))
-        return found
+        return Senses.of(labelled, self.facts)
 
     def _spans(self, one: Encoded, known: dict[str, list[Span]] | None, problems: Problems) -> list[Span]:
         """Those with a token."""
@@ -423,8 +421,12 @@ class Embed(Task[EmbedConfig, Item]):
         return one_sense(rows) if self.config.discourse else self.near.rows()
 
     def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
+        """Keep what was fitted with the model: at the end, for the model's files are part of the request."""
+        folder = Path(self.session.model.path)
         if self.config.fit:
-            self.fitted.keep(Path(self.session.model.path), private=self.session.card.sensitive)
+            self.fitted.keep(folder, private=self.session.card.sensitive)
+        if self.config.train is not None and self.senses is not None and folder.is_dir():
+            self.senses.keep(folder)
         return ()
 
     def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:

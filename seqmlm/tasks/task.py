@@ -220,7 +220,7 @@ class Task(ABC, Generic[ConfigT, Item]):
     json_rows: ClassVar[bool] = False
     learnt: ClassVar[bool] = False
     trains: ClassVar[bool] = False
-    ahead: ClassVar[bool] = False
+    ahead: bool = False
     streams: bool = True
     formats: Mapping[str, Sequence[str]] = MappingProxyType({})
     notes: Sequence[str] = ()

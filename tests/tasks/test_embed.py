@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from seqmlm.engine.windows import central_windows
 from seqmlm.evaluation.senses import one_sense
 from seqmlm.inference import model_folder
 from seqmlm.inference.session import Session
+from seqmlm.rows.file import Rows
 from seqmlm.streams.sinks import packed, unpacked
 from seqmlm.tokenizers.events import EventsTokenizer
 
@@ -247,7 +250,7 @@ def test_a_normalization_is_of_its_corpus_and_belongs_to_the_model(tmp_path: Pat
         "".join(f"the {'cat' if n % 2 else 'dog'} sees {'a ' * (n % 7)}dog\n" for n in range(30))
     )
     few.write_text("a dog barks\nno cats sleep\n")
-    seqmlm("embed", model, few, "--normal", "z").refused(2, "--set fit=true")
+    seqmlm("embed", model, few, "--set", "normal=z").refused(2, "--set fit=true")
     seqmlm("embed", model, few, "--set", "fit=true").refused(3, "11 vectors")
     told = seqmlm("embed", model, corpus, "--set", "fit=true", "--json").ok().json
     card = model_folder.read_card(model)
@@ -261,11 +264,11 @@ def test_a_normalization_is_of_its_corpus_and_belongs_to_the_model(tmp_path: Pat
     )
     for normal, wanted in (("centred", raw - over.mean(0)), ("z", (raw - over.mean(0)) / over.std(0))):
         out = tmp_path / f"{normal}.npy"
-        seqmlm("embed", model, few, "--normal", normal, "--out", out).ok()
+        seqmlm("embed", model, few, "--set", f"normal={normal}", "--out", out).ok()
         np.testing.assert_allclose(np.load(out), wanted, atol=1e-4)
         facts = json.loads(out.with_suffix(".json").read_text())
         assert facts["normal"] == f"{normal} {told['fitted']}"
-    seqmlm("embed", model, few, "--normal", "z", "--layers", "1").refused(2, "with layers last", "have 1")
+    seqmlm("embed", model, few, "--set", "normal=z", "--layers", "1").refused(2, "with layers last", "have 1")
 
 
 def test_pairs_have_cosines_that_go_with_a_truth(
@@ -374,7 +377,7 @@ def test_what_cannot_be_compared_is_refused(
     seqmlm("embed", other, corpus, "--set", "fit=true").ok()
     seqmlm("embed", other, pets, "--out", index).ok()
     asked = ("embed", other, texts, "--set", f"index={index}", "--neighbours", 2)
-    seqmlm(*asked, "--normal", "z").refused(2, "vectors of normal raw")
+    seqmlm(*asked, "--set", "normal=z").refused(2, "vectors of normal raw")
     assert "2 neighbours" in seqmlm(*asked, "--out", tmp_path / "n.jsonl").ok().err
 
 
@@ -519,3 +522,25 @@ def test_what_is_no_text_is_not_exported_for_sentences(tmp_path: Path, seqmlm: R
     events = random_model("ehr", EventsTokenizer.train(histories(30), min_subjects=1), max_length=64)
     folder = saved(events, tmp_path / "events")
     seqmlm("models", "export", folder, tmp_path / "x", "--format", "sentence").refused(2, "plain text")
+
+
+def test_building_senses_is_gone_on_with_after_a_stop(
+    roles: tuple[Path, Path], tmp_path: Path, seqmlm: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, (train, new) = text_model(tmp_path / "own", wordpiece=True), roles
+    monkeypatch.setattr("seqmlm.tasks.reading.BATCH_RECORDS", 2)
+    named = ("--of", "span", "--option", "column=sentence")
+    asked = ("embed", model, new, *named, "--set", f"senses={train}", "--out", tmp_path / "a.jsonl")
+    write = Rows.write
+
+    def interrupted(rows: Rows, items: Any) -> None:
+        write(rows, items)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rows, "write", interrupted)
+        assert seqmlm(*asked).code == 143
+    assert not (model / "senses.safetensors").exists()
+    assert "continuing" in seqmlm(*asked, "--resume").ok().err
+    seqmlm(*asked[:7], "--set", "senses=stored", "--out", tmp_path / "b.jsonl").ok()
+    assert rows_of(tmp_path / "a.jsonl") == rows_of(tmp_path / "b.jsonl")
