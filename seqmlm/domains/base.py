@@ -360,7 +360,7 @@ class Domain:
                 yield path, False
                 continue
             found = False
-            for file in self.in_order(expand([path], problems)):
+            for file in sorted(expand([path], problems), key=self.rotation):
                 found = found or not folder or chosen is not None or self.in_folders(self.format_of(file))
                 yield file, folder
             if not found:
@@ -376,9 +376,9 @@ class Domain:
         """The format of a file that the user named, where its name says none."""
         return next(iter(self.formats.values()))
 
-    def in_order(self, files: Sequence[str]) -> Sequence[str]:
-        """The files of a folder, which are in the order of their names, in that of reading."""
-        return files
+    def rotation(self, file: str) -> tuple[Any, ...]:
+        """Of whose files this is one, and what sorts these in the order they were written."""
+        return ("",)
 
     def in_folders(self, format: Format | None) -> bool:
         """Whether a file of this format is one of records wherever it lies, not only where it is named."""

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 from seqmlm.data.files import Source
 from seqmlm.data.record import Record
@@ -66,6 +67,7 @@ class Follower:
         tick: seconds, above 0: lines become records at the latest twice this after they were written.
         tell: takes a sentence for a person; each is said once.
         again: context in which lines are read that an earlier follower has read.
+        rotation: of whose files one is, and what sorts these in the order they were written.
         exclude: absolute paths of files that are not followed: the output.
         patience: see `PATIENCE`.
         clock: seconds; one that never goes back.
@@ -80,12 +82,13 @@ class Follower:
         tick: float,
         tell: Callable[[str], None] = lambda text: None,
         again: Callable[[], AbstractContextManager[None]] = nullcontext,
+        rotation: Callable[[str], tuple[Any, ...]] = lambda path: (path,),
         exclude: Iterable[str] = (),
         patience: float = PATIENCE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._patterns, self._read, self._tell, self._again = patterns, read, tell, again
-        self._tick, self._patience, self._clock = tick, patience, clock
+        self._tick, self._patience, self._clock, self._rotation = tick, patience, clock, rotation
         self._exclude, self._told = set(exclude), set[str]()
         self._files: list[Generation] = []
         self._done: list[FileState] = []
@@ -256,10 +259,12 @@ class Follower:
                 file.since = now  # whoever writes it may go on for a while
             if file.content is None and not file.broken:
                 try:
-                    self._find(file, matches, now)
+                    newer = self._find(file, matches, now)
                     if file.content is not None and file.fed is None:
                         with self._again():
                             records += file.restored()
+                        for path in newer:
+                            records += self._meet(path, now, file.state.path)
                 except Destroyed:
                     self._lose(file, now)
                 if file.content is None:
@@ -283,8 +288,12 @@ class Follower:
                 found.add(pattern)
         return sorted(found)
 
-    def _find(self, file: Generation, matches: Sequence[str], now: float) -> None:
-        """Look for the content of a generation: under its path, else in the files that are called like it."""
+    def _find(self, file: Generation, matches: Sequence[str], now: float) -> Sequence[str]:
+        """Look for the content of a generation: under its path, else in the files that are called like it.
+
+        Returns:
+            Where it is in a copy, the copies after that one, which came and went while nobody looked.
+        """
         own = file.state.path
         folder, name = os.path.split(own)
         stem = glob.escape(name.split(".")[0] or name)
@@ -303,10 +312,18 @@ class Follower:
                     file.content, file.since = content, now
                     file.in_place = path == own and not content.packed
                     file.state.device, file.state.inode = content.node
-                    return
+                    return self._between(path, own, beside)
                 else:
                     content.close()
                     file.refused.add(key)
+        return ()
+
+    def _between(self, first: str, last: str, files: Iterable[str]) -> list[str]:
+        """Which files the service of both wrote after the first and before the last, in that order."""
+        low, high = self._rotation(first), self._rotation(last)
+        if low[0] != high[0]:
+            return []
+        return sorted((one for one in files if low < self._rotation(one) < high), key=self._rotation)
 
     def _give_up(self, file: Generation) -> list[Record]:
         """A generation is gone: end its reader, if it has one, and tell what is missing."""
@@ -325,8 +342,8 @@ class Follower:
             )
         return self._end(file)
 
-    def _meet(self, path: str, now: float) -> list[Record]:
-        """What is under a path: known, or a new generation."""
+    def _meet(self, path: str, now: float, name: str | None = None) -> list[Record]:
+        """What is under a path: known, or a new generation, of this name or that of the path."""
         try:
             key = _key(path)
             if key in self._copies or stat.S_ISDIR(key[4]):
@@ -357,7 +374,7 @@ class Follower:
         if known is not None:
             content.close()
             return []
-        return self._begin(path, content, now)
+        return self._begin(name or path, content, now)
 
     def _known(self, content: Content) -> object | None:
         """Whether nothing new is in a content: it was read under another name, or is so far like another."""
@@ -387,7 +404,7 @@ class Follower:
             state.done, state.begin, state.begin_line, state.taken = False, 0, 0, state.line
         state.device, state.inode = content.node
         file = Generation(state, self._read, now)
-        file.content, file.in_place = content, not content.packed
+        file.content, file.in_place = content, not content.packed and content.node == _node(path)
         self._files.append(file)
         try:
             with self._again():

@@ -181,6 +181,7 @@ class Watching:
             "tick": TICK_SHARE * config.latency,
             "tell": self.progress.message,
             "patience": PATIENCE,
+            "rotation": session.domain.rotation,
             "again": lambda: problems.replaying(problems.snapshot()),
             "exclude": [os.path.abspath(path) for path in beside if path is not None],
         }

@@ -196,6 +196,22 @@ def test_files_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
     assert sorted(world.rows) == once(world, banner + block(200), banner + block(300))
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_files_that_came_and_were_rotated_while_nobody_looked_are_read(tmp_path: Path, packed: bool) -> None:
+    world = World(tmp_path, **WINDOWS)
+    for text, name in ((block(20), "app.log.3"), (block(30), "app-other.log.1")):
+        append(text, name)(tmp_path)  # older than what is followed; of another service
+    world.after(append(block(0)))
+    world.die()
+    rotations = [rename("app.log", "app.log.2"), append(block(4)), rename("app.log", "app.log.1")]
+    world.after(append(block(2)), *rotations, *([compress("app.log.1")] if packed else []), append(block(6)))
+    expected = once(world, block(0, 4), block(4), block(6))
+    assert sorted(world.rows) == expected
+    world.die()
+    world.after(append(block(8)))
+    assert sorted(world.rows) == once(world, block(0, 4), block(4), block(6, 4))
+
+
 def test_one_name_again_and_again(tmp_path: Path) -> None:
     """Each generation begins with the lines of the one before."""
     world = World(tmp_path, **WINDOWS)

@@ -90,9 +90,9 @@ class LogsDomain(Domain):
         rotated = found is None and stem_suffix(path) not in (".bz2", ".xz") and not Path(path).is_dir()
         return super().format_of(service_of(str(path))) if rotated else found
 
-    def in_order(self, files: Sequence[str]) -> Sequence[str]:
-        """Files by service, and those that one service wrote in turn from the oldest to the newest."""
-        return sorted(files, key=rotation_of)
+    def rotation(self, file: str) -> tuple[Any, ...]:
+        """By service, and those that one service wrote in turn from the oldest to the newest."""
+        return rotation_of(file)
 
     def shows(self, row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
         """A line of the file is one of the fault's."""
