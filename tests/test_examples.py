@@ -73,3 +73,13 @@ def test_a_demo_ends_with_alarms_and_a_report(seqmlm: Run, workspace: Path) -> N
     assert (home / "report.html").exists()
     (home / "seqmlm.db").unlink()
     seqmlm("demo", "--out", home).refused(4, "is no demo of ours")
+
+
+def test_readmes_picture_is_drawn_from_what_models_find(
+    forks: ForkServer, tracked_workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tracked_workspace)
+    forks.run(script=EXAMPLES / "picture.py", environment={"N": "300", "TIME": "2s"}).ok()
+    drawn = (tracked_workspace / "picture.svg").read_text()
+    assert "found (blue) and known (red)" in drawn
+    assert "request_id=" in drawn
