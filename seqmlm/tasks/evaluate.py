@@ -25,7 +25,7 @@ from seqmlm.evaluation.intervals import Difference, Rate, exact_rate
 from seqmlm.reports.drawing import picture, styled
 from seqmlm.reports.page import Cell, Page
 from seqmlm.streams.outputs import check_outputs
-from seqmlm.tasks.labels import Columns, Labelled, aligned, is_column, read_labelled
+from seqmlm.tasks.labels import Columns, Labelled, aligned, is_column, ranked_by, read_labelled
 
 FALSE_POSITIVE_RATES = (1e-2, 1e-3)
 
@@ -50,8 +50,8 @@ class EvaluateConfig:
         label_id: column of the ids in the file of labels. Default: id.
         positive: value that marks a positive (anomalous) row. Default: 1 or true.
         negative: value that marks a negative (normal) row; every other value is positive.
-        score: column of the score; p_value and channels.NAME have their sign flipped (low is unusual).
-            Default: score.
+        score: column that ranks rows; p_value and channels.NAME have their sign flipped (low is unusual).
+            Default: p_value where rows have one, for alarms rest on it, and score beside it.
         baseline: compare with this column, or with this other file of scores.
         prevalence: re-weight precision and F1 of the alarms to this share of positives, in (0, 1).
         group: column of the unit to resample in the bootstrap, such as a patient. Default: each row.
@@ -74,7 +74,7 @@ class EvaluateConfig:
     label_id: str = Columns.id
     positive: str | None = None
     negative: str | None = None
-    score: str = Columns.score
+    score: str | None = None
     baseline: str | None = None
     prevalence: float | None = None
     group: str | None = None
@@ -96,7 +96,7 @@ class EvaluateConfig:
     def columns(self) -> Columns:
         """The columns that are read."""
         return Columns(
-            score=self.score,
+            score=self.score or ranked_by(self.paths),
             label=self.label_field,
             id=self.label_id,
             positive=self.positive,
@@ -204,7 +204,11 @@ def evaluate_scores(config: EvaluateConfig) -> Evaluated:
     read_too = [path for path in named if path is not None and not is_column(path)]
     check_outputs({"--report": config.report}, inputs=[*config.paths, *read_too])
     own = config.baseline is not None and is_column(config.baseline)
-    columns = replace(config.columns, baseline=config.baseline) if own else config.columns
+    columns = config.columns
+    if own:
+        columns = replace(columns, baseline=config.baseline)
+    elif config.baseline is None and columns.score != (config.score or Columns.score):
+        columns = replace(columns, baseline=Columns.score)
     read = read_labelled(
         config.paths, columns, labels=config.labels, partial=config.partial, sensitive=config.sensitive
     )
@@ -212,10 +216,13 @@ def evaluate_scores(config: EvaluateConfig) -> Evaluated:
     if read.sensitive:
         _enough(read)
     differences: dict[str, Difference] = {}
+    if config.baseline is None and columns.baseline is not None:
+        scores[columns.baseline] = Detection(read.labels, read.baseline)
     if config.baseline is not None:
         rival, raised = read.baseline, None
         if not own:
-            rival, raised = aligned(config.baseline, columns.score, read.keys, read.sensitive)
+            column = config.score or ranked_by([config.baseline])
+            rival, raised = aligned(config.baseline, column, read.keys, read.sensitive)
         name = config.baseline if config.baseline != columns.score else "baseline"
         scores[name] = Detection(read.labels, rival)
         differences = _differences(scores[columns.score], scores[name], read, config)
@@ -258,7 +265,7 @@ def _evaluation(
     scores: dict[str, Detection],
     differences: dict[str, Difference],
 ) -> Evaluation:
-    grouped = config.columns.group is not None
+    grouped = config.group is not None
     counts = {
         "rows": len(read.labels),
         "positives": sum(read.labels),

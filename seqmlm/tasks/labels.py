@@ -25,7 +25,9 @@ from seqmlm.streams.sinks import unescaped
 _TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")
 _LISTED = 5
 # Columns in which a lower value is more unusual.
-_P_VALUES = ("p_value", "channels.")
+P_VALUE = "p_value"
+P_VALUE = "p_value"
+_P_VALUES = (P_VALUE, "channels.")
 
 _SCHEMA = "seqmlm.sample."
 
@@ -189,6 +191,14 @@ def number_of(row: Mapping[str, Any], name: str, path: str, line: int) -> float:
             remedy="leave it empty if the row has no score",
         )
     return -number if name.startswith(_P_VALUES) else number
+
+
+def ranked_by(paths: Sequence[str]) -> str:
+    """The column that says how unusual rows are: their p-values where the first row of each file has one, for
+    these are what alarms rest on; else their scores."""
+    first = (next(iter(_scored(path)), (0, {}))[1] for path in paths)
+    known = all(row.get(P_VALUE) not in (None, "") for row in first)
+    return P_VALUE if known and paths else Columns.score
 
 
 def is_column(name: str) -> bool:

@@ -69,6 +69,24 @@ def test_a_rival_is_compared_on_the_same_rows(seqmlm: Run, scores: Path, tmp_pat
     assert seqmlm("evaluate", grouped, "--group", "g", "--json").json["groups"] == 10
 
 
+def test_rows_with_p_values_are_ranked_by_these_and_their_scores_stand_beside(
+    seqmlm: Run, scores: Path, tmp_path: Path
+) -> None:
+    rows = [{**row, "p_value": float(np.exp(-abs(row["noise"])))} for row in _rows()]
+    judged = _write(tmp_path / "judged.jsonl", rows)
+    asked = ("--json", "--set", "draws=20")
+    first, second, *_ = seqmlm("evaluate", judged, *asked).ok().json["rankings"]
+    assert (first["name"], second["name"]) == ("p_value", "score")
+    labels = [row["label"] for row in rows]
+    assert first["auroc"] == pytest.approx(roc_auc_score(labels, [-row["p_value"] for row in rows]))
+    assert second["auroc"] == seqmlm("evaluate", scores, *asked).json["rankings"][0]["auroc"]
+    names = [one["name"] for one in seqmlm("evaluate", judged, "--score", "score", *asked).json["rankings"]]
+    assert names[0] == "score"
+    assert "p_value" not in names
+    beside = seqmlm("evaluate", judged, "--baseline", scores, *asked).ok().json
+    assert [one["name"] for one in beside["rankings"]][:2] == ["p_value", str(scores)]
+
+
 def test_tables_and_report(seqmlm: Run, scores: Path, tmp_path: Path) -> None:
     page = tmp_path / "out" / "page.html"
     done = seqmlm("evaluate", scores, "--baseline", "units", "--report", page, "--set", "draws=20").ok()
