@@ -38,7 +38,7 @@ class JudgedRow:
         usual: what one in a hundred normal rows exceeds in that statistic; of alarms alone.
         beyond: so many normal rows, all of which are less unusual, where `extrapolated`.
         unfamiliar: nothing of it could be scored, and some of it is outside the model's vocabulary: it has no
-            p-value, and is an alarm of its own kind where alarms are asked for.
+            p-value, and is an alarm where normal rows are so as rarely as alarms are asked for.
     """
 
     row: Row
@@ -155,7 +155,8 @@ class Detector:
         def judged(row: Row, one: Scored, p: float, beyond: bool, own: list[float]) -> JudgedRow:
             if row.score is None:
                 unfamiliar = self._unfamiliar(row, one)
-                alarm = None if alpha is None else unfamiliar
+                rare = calibration is not None and alpha is not None and calibration.unfamiliar_rate <= alpha
+                alarm = None if alpha is None else unfamiliar and rare
                 return JudgedRow(row=row, scored=one, alarm=alarm, unfamiliar=unfamiliar)
             # What few rows cannot rank above their largest value, an infinite statistic, says most.
             endless = [
@@ -189,6 +190,7 @@ class Detector:
         ]
 
     def _unfamiliar(self, row: Row, scored: Scored) -> bool:
+        """Whether nothing of a row could be scored, and some of it is outside the model's vocabulary."""
         if row.score is not None:
             return False
         starts = scored.unknown(self.scorer.session.tokenizer.unfamiliar)[:, 0]

@@ -318,6 +318,7 @@ class Normal:
         fusion: how the statistics' p-values become the fused statistic.
         tail: (4,) of the fused statistic, where the least of a row's values in the folds lies.
         counted: judges further statistics, which no model is asked for; of other normal rows, or of more.
+        unfamiliar: further normal rows of which no statistic is known.
     """
 
     folds: tuple[Fold, ...]
@@ -325,6 +326,7 @@ class Normal:
     fusion: Fusion
     tail: Doubles
     counted: Normal | None = None
+    unfamiliar: int = 0
 
     @classmethod
     def fit(
@@ -428,6 +430,12 @@ class Normal:
         return 0.0 if self.counted is None else 2.0 * max(own, self.counted._guaranteed)
 
     @property
+    def unfamiliar_rate(self) -> float:
+        """How rare it is that nothing is known of a row: its p-value, if it is called more unusual than all
+        of which something is."""
+        return (1.0 + self.unfamiliar) / (self.rows + self.unfamiliar + 1.0)
+
+    @property
     def has_tail(self) -> bool:
         """Whether rates below `smallest_rate` are possible."""
         if self.counted is not None and self.counted._guaranteed < self._guaranteed:
@@ -488,7 +496,7 @@ class Normal:
         own = {name: statistics[name] for name in self._own}
         made = Normal.fit(own, lengths, seed=seed, fusion=self.fusion)
         counted = None if self.counted is None else self.counted.refitted(statistics, lengths, seed=seed)
-        return replace(made, counted=counted)
+        return replace(made, counted=counted, unfamiliar=self.unfamiliar)
 
     def to_state(self) -> tuple[dict[str, Any], Arrays]:
         """JSON values and arrays; `from_state` restores the same, bit for bit."""
@@ -500,6 +508,8 @@ class Normal:
                 arrays |= ranks.arrays(f"{number}/of/{name}")
         facts = {"rows": self.rows, "fusion": self.fusion, "statistics": self._own}
         state: dict[str, Any] = {**facts, "folds": len(self.folds)}
+        if self.unfamiliar:
+            state["unfamiliar"] = self.unfamiliar
         if self.counted is not None:
             state["counted"], further = self.counted.to_state()
             arrays |= {f"counted/{name}": own for name, own in further.items()}
@@ -530,7 +540,8 @@ class Normal:
                     n.removeprefix("counted/"): own for n, own in arrays.items() if n.startswith("counted/")
                 }
                 counted = cls.from_state(state["counted"], further)
-            return cls(tuple(folds), int(state["rows"]), state["fusion"], tail, counted)
+            rows, unfamiliar = int(state["rows"]), int(state.get("unfamiliar", 0))
+            return cls(tuple(folds), rows, state["fusion"], tail, counted, unfamiliar)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the calibration is incomplete ({error}); calibrate the model again") from None
 

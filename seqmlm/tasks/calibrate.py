@@ -486,6 +486,10 @@ class Calibrator:
         if self._too_few(judged):
             return None, spent
         fitted = self._fitted(level, judged, counted)
+        unfamiliar = sum(one.unfamiliar for one in everything)
+        if unfamiliar and self.session.card.sensitive:
+            unfamiliar = max(unfamiliar, SMALLEST)  # fewer would tell of single people
+        fitted = replace(fitted, unfamiliar=unfamiliar)
         return Stored(fitted=fitted, **self._facts(judged, taken, normal)), spent
 
     def _fitted(self, level: Level, judged: Sequence[JudgedRow], counted: CountedRows | None) -> Normal:

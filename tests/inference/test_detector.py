@@ -101,6 +101,28 @@ def test_a_row_of_which_nothing_is_known_is_an_alarm_of_its_own(
     assert tally.unfamiliar == len(silent) == tally.alarms - others
 
 
+def test_a_row_of_which_nothing_is_known_is_no_alarm_where_more_normal_rows_are_so(
+    visits: tuple[Detector, list[Record]],
+) -> None:
+    detector, foreign = visits
+    known = detector.calibration
+    assert known is not None
+    for unfamiliar, alarms in ((known.rows // 40, True), (known.rows // 10, False)):
+        calibration = Normal.from_state(*replace(known, unfamiliar=unfamiliar).to_state())
+        assert calibration.unfamiliar_rate == (1 + unfamiliar) / (known.rows + unfamiliar + 1)
+        assert (calibration.unfamiliar_rate <= 0.05) is alarms
+        again = Detector(
+            detector.scorer,
+            detector.level,
+            background=detector.background,
+            calibration=calibration,
+            alpha=0.05,
+        )
+        silent = [one for one in again.judged(foreign, Problems()) if one.row.score is None]
+        assert silent
+        assert all(one.unfamiliar and one.alarm is alarms for one in silent)
+
+
 def test_what_is_known_is_not_unfamiliar(visits: tuple[Detector, list[Record]]) -> None:
     detector, _ = visits
     for one in detector.judged(patients(10), Problems()):
