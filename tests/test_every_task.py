@@ -175,8 +175,8 @@ def test_every_task_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_a_command_has_at_most_fourteen_parameters_and_all_settings_are_described(name: str) -> None:
-    assert len(COMMANDS[name,].params) <= 14 + (name == "score")  # which is live, too
+def test_a_command_has_at_most_fifteen_parameters_and_all_settings_are_described(name: str) -> None:
+    assert len(COMMANDS[name,].params) <= 15 + (name == "score")  # which is live, too
 
 
 def test_all_settings_are_printed_with_what_they_mean(asked: Asked) -> None:
@@ -313,6 +313,58 @@ def test_a_run_that_dies_between_two_files_is_gone_on_with(
     assert "continuing" in done.err
     assert out.read_bytes() == whole.read_bytes()
     assert str(asked.model) in report.read_text()  # it is made of the rows, whoever wrote them
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_shards_put_together_are_one_run(asked: Asked, tmp_path: Path) -> None:
+    whole, plain, out = tmp_path / "whole.jsonl", tmp_path / "plain.jsonl", tmp_path / "out.jsonl"
+    if TASKS[asked.task].whole:
+        asked("--out", whole, "--set", "shard=0/2").refused(2, "has no shares")
+        return
+    asked("--out", whole, "--shard", "0/1").ok()
+    parts = [tmp_path / f"part-{number}.jsonl" for number in range(3)]
+    for number, part in enumerate(parts):
+        asked("--out", part, "--shard", f"{number}/3").ok()
+    assert (
+        asked.seqmlm("rows", "merge", *reversed(parts), "--out", out, "--json").json["items"]
+        == asked.case.items
+    )
+    assert out.read_bytes() == whole.read_bytes()
+    asked("--out", plain).ok()
+    near = [{**row, **dict.fromkeys(_floats(row), 0)} for row in rows_of(plain)]
+    assert near == [{**row, **dict.fromkeys(_floats(row), 0)} for row in rows_of(out)]
+    asked.seqmlm("rows", "merge", *parts[1:], "--out", out).refused(4, "missing: 0/3")
+    asked("--out", parts[0], "--shard", "0/3", "--set", "precision=bf16").ok()
+    asked.seqmlm("rows", "merge", *parts, "--out", out).refused(4, "is of another request")
+    parts[1].write_text("{}\n")
+    asked.seqmlm("rows", "merge", *parts, "--out", out).refused(4, "has changed since it was finished")
+    asked.seqmlm("rows", "merge", plain, "--out", out).refused(4, "is no finished share")
+    asked("--out", parts[0], "--shard", "3/3").refused(2, "--shard is I/N")
+    asked("--shard", "0/3").refused(2, "a .jsonl that --out names")
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_shard_is_resumed(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if TASKS[asked.task].whole:
+        pytest.skip("has no shards")
+    whole, out, write = tmp_path / "whole.jsonl", tmp_path / "out.jsonl", Rows.write
+    asked("--out", whole, "--shard", "1/2").ok()
+
+    def interrupted(rows: Rows, items: Any) -> None:
+        write(rows, items)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rows, "write", interrupted)
+        assert asked("--out", out, "--shard", "1/2").code == 143
+    asked.seqmlm("rows", "merge", out, "--out", tmp_path / "merged.jsonl").refused(4, "is no finished share")
+    asked("--out", out, "--shard", "1/2", "--resume").ok()
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def _floats(row: dict[str, Any]) -> set[str]:
+    """Fields whose last bits depend on what was asked together."""
+    return {key for key, value in row.items() if isinstance(value, (float, list, dict))}
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -28,6 +28,7 @@ from seqmlm.cli import (
     incidents,
     models,
     report,
+    rows,
     runs,
     train,
     workspace,
@@ -133,6 +134,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
 app.add_typer(models.app, name="models")
 app.add_typer(incidents.app, name="incidents")
+app.add_typer(rows.app, name="rows")
 app.command("report")(report.report)
 app.add_typer(workspace.db, name="db")
 app.command("ui")(workspace.ui)

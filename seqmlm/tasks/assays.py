@@ -42,7 +42,7 @@ class AssaysConfig(TaskConfig):
             column of the model's name, and the figures of all in summary.csv.
     """
 
-    shown = ("scores", "convention", "out", "resume", "report", "domain", "on_error")
+    shown = ("scores", "convention", "out", "resume", "report", "shard", "domain", "on_error")
     metavar = "FOLDER"
     later = ("scores",)
 

@@ -51,7 +51,7 @@ class BiasConfig(TaskConfig):
         seed: of the bootstrap over attributes.
     """
 
-    shown = ("templates", "groups", "attributes", "by", "out", "resume", "report", "on_error")
+    shown = ("templates", "groups", "attributes", "by", "out", "resume", "report", "shard", "on_error")
     metavar: ClassVar[str] = "[FILE]..."
 
     templates: tuple[str, ...] = ()

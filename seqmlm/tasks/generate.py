@@ -46,7 +46,7 @@ class GenerateConfig(TaskConfig):
         rounds: of mask-predict, or sweeps of Gibbs sampling over all units.
     """
 
-    shown = ("template", "length", "n", "seed", "temperature", "out", "resume", "on_error")
+    shown = ("template", "length", "n", "seed", "temperature", "out", "resume", "shard", "on_error")
     metavar = "[FILE]..."
 
     template: str | None = None

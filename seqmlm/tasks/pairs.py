@@ -37,7 +37,7 @@ class PairsConfig(TaskConfig):
             on validation records), counts (wherever the model has any) or none.
     """
 
-    shown = ("good", "bad", "group", "metric", "out", "resume", "report", "on_error")
+    shown = ("good", "bad", "group", "metric", "out", "resume", "report", "shard", "on_error")
     metavar: ClassVar[str] = "[FILE]..."
 
     good: str | None = None

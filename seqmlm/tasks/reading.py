@@ -109,6 +109,13 @@ def cut(items: Iterable[Item], share: Callable[[Item], float]) -> Iterator[Part[
         yield Part(items=some)
 
 
+def until(parts: Iterator[Part[Item]], items: int) -> Iterator[Part[Item]]:
+    """The parts that hold so many items; what ended the input behind them is not met."""
+    while items > 0 and (part := next(parts, None)) is not None:
+        items -= len(part.items)
+        yield part
+
+
 def can_read_ahead(task: Asks[Item]) -> bool:
     """Whether it pays to read in a second process, and a fork is safe: on Linux, with one Python thread."""
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:

@@ -71,8 +71,8 @@ class ReviewConfig(ScoreConfig):
     def check(self) -> None:
         if not self.paths:
             raise UsageError("nothing to review: name a folder of source code, such as .")
-        if self.resume:
-            raise UsageError("a review is not resumed: run it again")
+        if self.resume or self.shard is not None:
+            raise UsageError("a review is not resumed, and has no shards: run it again, whole")
         if self.since is not None and self.diff is not None:
             raise UsageError("--since and --diff both say what changed; give one")
         if self.changes and (len(self.paths) != 1 or not Path(self.sources[0]).is_dir()):

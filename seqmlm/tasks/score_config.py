@@ -120,7 +120,7 @@ class ScoreConfig(ScoringRequest, TaskConfig):
     """
 
     shown: ClassVar[tuple[str, ...]] = (
-        *("out", "fpr", "level", "mode", "report", "resume", "max_latency"),
+        *("out", "fpr", "level", "mode", "report", "resume", "shard", "max_latency"),
         *CommandConfig.shown,
     )
     later: ClassVar[tuple[str, ...]] = ("max_latency", "extrapolate")

@@ -37,7 +37,7 @@ from seqmlm.rows.file import Row, Rows
 from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import FORMATS, Kind, Schema, format_of
-from seqmlm.tasks import reading
+from seqmlm.tasks import reading, shards
 
 if TYPE_CHECKING:
     from seqmlm.reports.page import Cell, Page
@@ -110,11 +110,13 @@ class TaskConfig(CommandConfig):
         out: write the rows to this file: .jsonl, .csv, .tsv or .parquet.
         format_out: format of the rows, where the name of --out does not say it.
         resume: resume an interrupted --out.
+        shard: I/N: ask about one of N shares of the input, 0/N to N-1/N; `seqmlm rows merge` puts the files
+            together.
         report: write an HTML report to this file and log a run in MLflow.
         tokens_per_batch: of one forward pass; halved when memory runs out; default: by device.
     """
 
-    shown: ClassVar[tuple[str, ...]] = ("out", "resume", "report", *CommandConfig.shown)
+    shown: ClassVar[tuple[str, ...]] = ("out", "resume", "report", "shard", *CommandConfig.shown)
     inputs: ClassVar[tuple[str, ...]] = ()
     """Fields that name a file which is read beside the paths."""
 
@@ -124,6 +126,7 @@ class TaskConfig(CommandConfig):
     out: Path | None = None
     format_out: str | None = None
     resume: bool = False
+    shard: str | None = None
     report: Path | None = None
     tokens_per_batch: int | None = None
 
@@ -170,6 +173,14 @@ class TaskConfig(CommandConfig):
                 "--resume continues a file named with --out, from files that can be read again: what was "
                 "read from standard input or a pipe is gone; write it to a file first"
             )
+        if self.shard is not None:
+            shards.parse(self.shard)
+            if (
+                self.out is None
+                or self.out.suffix.lower() != ".jsonl"
+                or any(map(is_pipe, expand(self.read)))
+            ):
+                raise UsageError("--shard reads files, and writes rows to a .jsonl that --out names")
         check_outputs(self.outputs, inputs=expand(self.read), streams=True)
 
 
@@ -490,6 +501,8 @@ def run(
         StateError: no such model, or rows that cannot be written or gone on with.
     """
     config.check()
+    if config.shard is not None and make.whole:
+        raise UsageError(f"{name} has no shares: each of its rows depends on all of them")
     began, told = time.monotonic(), progress or NoProgress()
     session = make.opened(config)
     task, private = make(config, session), session.card.sensitive
@@ -511,7 +524,7 @@ def run(
         )
         if stop.received is not None and config.latency is None:
             return summary
-        if rows.asked or task.may_be_empty:
+        if rows.asked or task.may_be_empty or config.shard is not None:
             return _finished(task, summary, rows)
         if stop.received is not None:
             return summary
@@ -520,6 +533,11 @@ def run(
 
 def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
     """The summary with what all rows come to, once these and the report are written."""
+    config = task.config
+    if config.shard is not None and not rows.asked:
+        rows.finish()
+        _keep_share(task, rows)
+        return replace(summary, answer=f"nothing is in share {config.shard}")
     found = task.figures(rows.read())
     private = task.session.card.sensitive
     figures = redact_small_counts(found, private) | {name: found[name] for name in task.public}
@@ -530,7 +548,16 @@ def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
     if task.config.report is not None:
         _report(task, summary, rows, files)
     rows.finish(partial(task.finished, figures=figures) if task.whole else None)
+    _keep_share(task, rows)
     return summary
+
+
+def _keep_share(task: Task[Any, Any], rows: Rows) -> None:
+    """Say beside the rows of a share what they are of."""
+    shard, out = task.config.shard, task.out
+    if shard is not None and out is not None:
+        request = {key: value for key, value in _request(task).items() if key != "shard"}
+        shards.Share.finish(out, shard, request, rows.asked, private=task.session.card.sensitive)
 
 
 PRIVATE = "name a file with --out, which only you can read"
@@ -548,15 +575,9 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
         )
     own = task.own_format and config.format_out is None and not lines
     people = stdout is not None and stdout.isatty() and config.format_out is None and not as_json
-    left_out = _NO_REQUEST | {*config.later}
-    request = {key: value for key, value in asdict(config).items() if key not in left_out}
-    if task.out is not None:
-        request |= {"sources": list(config.paths), "input": file_facts(task.files())}
-        request |= {"model": file_facts(session.model.files), "precision": session.precision}
-    request |= task.decided()
     return Rows(
         task.out,
-        request,
+        _request(task),
         problems,
         format="own" if own else asked,
         columns=task.columns,
@@ -569,6 +590,17 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
         stdout=stdout if task.streams and (task.json_rows or not as_json) else None,
         line=_fitted(task.line) if people else None,
     )
+
+
+def _request(task: Task[Any, Any]) -> dict[str, Any]:
+    """All that decides the rows."""
+    config, session = task.config, task.session
+    left_out = _NO_REQUEST | {*config.later}
+    request = {key: value for key, value in asdict(config).items() if key not in left_out}
+    if task.out is not None:
+        request |= {"sources": list(config.paths), "input": file_facts(task.files())}
+        request |= {"model": file_facts(session.model.files), "precision": session.precision}
+    return request | dict(task.decided())
 
 
 def _fitted(line: Callable[[Row], str]) -> Callable[[Row], str]:
@@ -604,7 +636,7 @@ def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals
                 _write(rows, part.items, answers, problems)
             except SeqmlmError as error:
                 failure = error
-            if live or (failure is None and task.due()):
+            if live or (failure is None and (task.due() or task.config.shard is not None)):
                 rows.commit()
                 if not live:
                     task.session.forget()  # as in a run that goes on from here: the last bits depend on it
@@ -617,9 +649,15 @@ def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals
 def _parts(
     task: Task[Any, Item], problems: Problems, done: int, stop: StopSignals
 ) -> Generator[reading.Part[Item]]:
-    """The input in parts that are asked about together."""
+    """The input, or a share of it, in parts that are asked about together."""
     if task.config.latency is not None:
         yield from reading.live(task, problems, task.config.latency, lambda: stop.received is not None)
+    elif task.config.shard is not None:
+        counted = type(task)(task.config, task.session)  # counting leaves no trace in the one that asks
+        private = task.session.card.sensitive
+        first, last = shards.share_of(counted, task.config.shard, sensitive=private)
+        task.session.forget()
+        yield from reading.until(reading.parts(task, problems, first + done), last - first - done)
     elif task.ahead and reading.can_read_ahead(task):
         yield from reading.ahead(task, problems, done)
     else:

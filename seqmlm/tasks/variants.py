@@ -52,7 +52,7 @@ class VariantsConfig(TaskConfig):
         report: write an HTML report with a map of all substitutions to this file and log a run in MLflow.
     """
 
-    shown = ("wildtype", "measured", "next", "out", "resume", "report", "domain", "on_error")
+    shown = ("wildtype", "measured", "next", "out", "resume", "report", "shard", "domain", "on_error")
     metavar = "FILE"
     inputs = ("wildtype", "alignment")
     later = ("measured", "prediction", "cutoff", "alignment", "next")
