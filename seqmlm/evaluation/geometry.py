@@ -69,3 +69,13 @@ def plane(vectors: Floats) -> Floats:
 
     found: Floats = PCA(n_components=2, random_state=0).fit_transform(vectors)
     return found
+
+
+def neighbourhoods(vectors: Floats) -> Floats | None:
+    """(N, 2) a plane that keeps who is near whom (UMAP, by cosine); None without umap-learn."""
+    try:
+        from umap import UMAP
+    except ImportError:
+        return None
+    found: Floats = UMAP(metric="cosine", random_state=0).fit_transform(vectors)
+    return found

@@ -8,7 +8,13 @@ from itertools import islice
 import numpy as np
 
 from seqmlm.engine.types import Floats
-from seqmlm.evaluation.geometry import Geometry, frequency_correlation, geometry, plane
+from seqmlm.evaluation.geometry import (
+    Geometry,
+    frequency_correlation,
+    geometry,
+    neighbourhoods,
+    plane,
+)
 from seqmlm.inference.batches import BATCH_RECORDS
 from seqmlm.inference.embedder import Embedder, Item
 from seqmlm.reports.page import Cell, Page
@@ -44,8 +50,11 @@ def survey(
     if words:
         rho = frequency_correlation(vectors, words)
         page.section("Frequency", f"Spearman of a unit's frequency and its mean cosine with all: {rho:.3f}.")
-    note = f"principal components of {len(vectors):,} vectors"
-    page.scatter("Map", plane(vectors).astype(np.float64), kinds, words, label="a map of vectors", note=note)
+    planes = {"principal components": plane(vectors), "UMAP, by cosine": neighbourhoods(vectors)}
+    for name, places in planes.items():
+        if places is not None:
+            note = f"{len(vectors):,} vectors: {name}"
+            page.scatter("Map", places.astype(np.float64), kinds, words, label=name, note=note)
 
 
 def by_layer(embedder: Embedder, items: Iterable[Item]) -> Iterator[list[Cell]]:

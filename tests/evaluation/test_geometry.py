@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from seqmlm.evaluation.geometry import frequency_correlation, geometry, plane
+from seqmlm.evaluation.geometry import frequency_correlation, geometry, neighbourhoods, plane
 
 
 @pytest.fixture
@@ -61,3 +64,17 @@ def test_a_plane_keeps_what_varies_most() -> None:
     found = plane(vectors)
     for column, dimension in ((0, 0), (1, 2)):
         assert abs(np.corrcoef(found[:, column], vectors[:, dimension])[0, 1]) > 0.999
+
+
+def test_umap_is_asked_where_it_is_installed(vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    class UMAP:
+        def __init__(self, metric: str, random_state: int) -> None:
+            assert metric == "cosine"
+
+        def fit_transform(self, given: np.ndarray) -> np.ndarray:
+            return given[:, :2]
+
+    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=UMAP))
+    np.testing.assert_array_equal(neighbourhoods(vectors), vectors[:, :2])
+    monkeypatch.setitem(sys.modules, "umap", None)
+    assert neighbourhoods(vectors) is None

@@ -544,3 +544,16 @@ def test_building_senses_is_gone_on_with_after_a_stop(
     assert "continuing" in seqmlm(*asked, "--resume").ok().err
     seqmlm(*asked[:7], "--set", "senses=stored", "--out", tmp_path / "b.jsonl").ok()
     assert rows_of(tmp_path / "a.jsonl") == rows_of(tmp_path / "b.jsonl")
+
+
+def test_a_sequence_without_a_unit_has_no_vector(
+    session: Session, model: Path, tmp_path: Path, seqmlm: Run
+) -> None:
+    (_, none), (_, one) = session.embed(records("", "the cat"))
+    assert (none.shape, one.shape) == ((0, 16), (1, 16))
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("a,b\nthe cat,a dog\nthe dog,\na cat,the dog\n")
+    asked = ("embed", model, pairs, "--set", "pair=a,b", "--out", tmp_path / "p.jsonl")
+    seqmlm(*asked).refused(3, f"{pairs}:3:", "a record without a unit has no vector")
+    seqmlm(*asked, "--on-error", "skip").ok()
+    assert [one["line"] for one in rows_of(tmp_path / "p.jsonl")] == [2, 4]
