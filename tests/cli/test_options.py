@@ -12,7 +12,7 @@ COMMANDS = {" ".join(words): command for words, command in LEAVES.items()}
 
 # Option -> commands in which it takes other values (fewer policies, a format to show).
 OWN = {
-    "--format": {"data formats"},
+    "--format": {"data formats", "models export"},
     "--on-error": {"calibrate", "data export"},
     "--option": set(),
     "--seed": set(),
