@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, UsageError
 from seqmlm.streams.sinks import beside
 
 
 class Vectors(NamedTuple):
-    """array: (N, H). columns: name to N values, the id among them. facts: what the vectors are of."""
+    """array: (N, H). columns: name to N values, the id among them. facts: of them. path: of the file."""
 
     array: NDArray[Any]
     columns: dict[str, list[Any]]
     facts: dict[str, Any]
+    path: Path
+
+    def checked(self, facts: Mapping[str, Any], k: int, label: str | None) -> Vectors:
+        """Itself, where k neighbours of other vectors can be searched in it.
+
+        Args:
+            facts: of those. label: a column that is needed.
+
+        Raises:
+            UsageError: it is of another model or other vectors, too small, or has no such column.
+        """
+        for fact, value in facts.items():
+            if self.facts.get(fact) != value:
+                raise UsageError(
+                    f"{self.path} has vectors of {fact} {self.facts.get(fact)}, and these are of {value}: "
+                    "write it again with the same model and settings"
+                )
+        if k > len(self.array):
+            raise UsageError(f"{k} neighbours in {self.path}, an index of {len(self.array)}: ask for fewer")
+        if label is not None and label not in self.columns:
+            raise UsageError(f"{self.path} has no column {label!r}: write it with --set keep={label}")
+        return self
 
 
 def read_vectors(path: Path) -> Vectors:
@@ -52,4 +75,4 @@ def read_vectors(path: Path) -> Vectors:
             source=str(path),
             remedy="write them with --out NAME.npy or NAME.parquet",
         ) from None
-    return Vectors(array, columns, known)
+    return Vectors(array, columns, known, path)

@@ -30,14 +30,14 @@ from seqmlm.inference.batches import (
     characters,
     tokenized,
 )
-from seqmlm.inference.embedder import Item, Of, Pool, covered, joined, unit_numbers
+from seqmlm.inference.embedder import Embedder, Item, Of, Pool, covered, joined, unit_numbers
 from seqmlm.inference.normalization import Normal, Normalization
 from seqmlm.inference.senses import Senses
 from seqmlm.inference.session import Session
 from seqmlm.inference.survey import MOST, add_layers, by_layer, survey
 from seqmlm.reports.page import Page
 from seqmlm.rows.file import Row
-from seqmlm.rows.vectors import Vectors, read_vectors
+from seqmlm.rows.vectors import read_vectors
 from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.sinks import Kind, Schema, format_of, packed, unpacked
 from seqmlm.tasks.columns import HOLDERS, Labelling, reading
@@ -171,35 +171,14 @@ class Embed(Task[EmbedConfig, Item]):
         )
         if config.senses == "stored":
             self.senses = Senses.stored(Path(session.model.path), self.facts)
-        self.index = None if config.index is None else self._checked(read_vectors(config.index))
+        self.index: Index | None = None
+        if config.index is not None and config.k is not None:
+            found = read_vectors(config.index).checked(self.facts, config.k, config.knn)
+            self.index = Index(found.array, found.columns["id"], found.columns.get(config.knn or ""))
 
     @classmethod
     def opened(cls, config: EmbedConfig) -> Session:
         return open_model(config, labels="any")
-
-    def _checked(self, index: Vectors) -> Index:
-        """An index that the vectors may be compared with.
-
-        Raises:
-            UsageError: it is of another model or other vectors, too small, or has no such labels.
-        """
-        name, k = self.config.index, self.config.k
-        for fact, value in self.facts.items():
-            if index.facts.get(fact) != value:
-                raise UsageError(
-                    f"{name} has vectors of {fact} {index.facts.get(fact)}, and these are of {value}: write "
-                    "it again with the same model and settings"
-                )
-        if k is not None and k > len(index.array):
-            raise UsageError(
-                f"{k} neighbours of an index of {number_of(len(index.array), 'vector')}: ask fewer"
-            )
-        if self.config.knn is not None and self.config.knn not in index.columns:
-            raise UsageError(
-                f"{name} has no column {self.config.knn!r}: write it with --set keep={self.config.knn}"
-            )
-        labels = index.columns.get(self.config.knn or "")
-        return Index(index.array, index.columns["id"], labels)
 
     @property
     def width(self) -> int:
@@ -274,7 +253,11 @@ class Embed(Task[EmbedConfig, Item]):
         return None if self.config.spans is None else read_spans(self.config.spans, problems)
 
     def _single(
-        self, records: Iterable[Record], spans: dict[str, list[Span]] | None, problems: Problems
+        self,
+        records: Iterable[Record],
+        spans: dict[str, list[Span]] | None,
+        problems: Problems,
+        embedder: Embedder | None = None,
     ) -> Iterator[Item]:
         for some in batches(records):
             for one in tokenized(self.session.domain, self.session.tokenizer, some, problems):
@@ -282,7 +265,7 @@ class Embed(Task[EmbedConfig, Item]):
                 if (unit_numbers(one.encoding) < 0).all():
                     problems.bad(_bad(one.record, _EMPTY), str(one.record.raw))
                 else:
-                    yield from self.embedder.items(one, own)
+                    yield from (embedder or self.embedder).items(one, own)
         if spans:
             problems.note("a span of a record that is not there", sum(map(len, spans.values())))
 
@@ -434,8 +417,8 @@ class Embed(Task[EmbedConfig, Item]):
         super().page(page, rows, figures)
         if self.session.card.sensitive or self.config.pair or self.config.senses or self.whole:
             return
-        every = sum(1 for _ in rows())
-        some = [*islice(rows(), 0, None, max(1, every // MOST))]
+        total = sum(1 for _ in rows())
+        some = [*islice(rows(), 0, None, max(1, total // MOST))]
         words = [one["unit"] for one in some] if self.config.of == "unit" else []
         kinds = [str(one.get(self.config.colour)) for one in some] if self.config.colour else []
         survey(
@@ -446,11 +429,10 @@ class Embed(Task[EmbedConfig, Item]):
             kinds=kinds,
         )
         if "-" not in self.config.paths:  # which can be read once
-            known, problems = self.embedder, Problems("skip")
-            self.embedder = self.session.embedder(layers="all", of=self.config.of, pool=self.config.pool)
-            items = self._single(self.records(problems), self._read_spans(problems), problems)
-            add_layers(page, [*by_layer(self.embedder, items)])
-            self.embedder = known
+            problems, config = Problems("skip"), self.config
+            every = self.session.embedder(layers="all", of=config.of, pool=config.pool)
+            items = self._single(self.records(problems), self._read_spans(problems), problems, every)
+            add_layers(page, [*by_layer(every, items)])
 
     def sentence(self, figures: Figures, items: int) -> str:
         if self.config.pair is not None:
