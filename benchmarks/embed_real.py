@@ -580,7 +580,7 @@ def kills(data: Path, work: Path, options: argparse.Namespace) -> Rows:
             process.kill()
             process.wait()
         else:
-            ends = (".npy", ".ids.tsv", ".json")
+            ends = (".npy", ".ids.tsv", ".facts.json")
             both = [[one.with_suffix(end).read_bytes() for end in ends] for one in outs]
             same.append(both[0] == both[1])
             outs[1].unlink()

@@ -302,7 +302,7 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
         path: of the table; the old file is there until the new one is complete.
         schema: its columns. Lists of units are nested lists in Parquet and JSON text in CSV and TSV.
         format: "csv", "tsv", "parquet" or "npy": an array of vectors, which can be mapped to memory, beside
-            the other columns as NAME.ids.tsv and the facts as NAME.json.
+            the other columns as NAME.ids.tsv and the facts as NAME.facts.json.
         private: only the owner may read the table.
 
     Raises:
@@ -335,7 +335,7 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
 
 def beside(path: Path) -> tuple[Path, Path]:
     """The files beside an array of vectors: the other columns, and the facts."""
-    return path.with_suffix(".ids.tsv"), path.with_suffix(".json")
+    return path.with_suffix(".ids.tsv"), path.with_suffix(".facts.json")
 
 
 def _fill_array(lines: Path, file: IO[bytes], schema: Schema) -> None:

@@ -39,7 +39,7 @@ from seqmlm.reports.page import Page
 from seqmlm.rows.file import Row
 from seqmlm.rows.vectors import read_vectors
 from seqmlm.streams.cursor import file_facts
-from seqmlm.streams.sinks import Kind, Schema, format_of, packed, unpacked
+from seqmlm.streams.sinks import Kind, Schema, beside, format_of, packed, unpacked
 from seqmlm.tasks.columns import HOLDERS, Labelling, reading
 from seqmlm.tasks.task import Figures, Task, TaskConfig, open_model, place
 
@@ -91,6 +91,13 @@ class EmbedConfig(TaskConfig):
     keep: str = ""
     spans: Path | None = None
     dtype: Literal["float32", "float16"] = "float32"
+
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        found = super().outputs
+        if self.out is not None and format_of(self.out, self.format_out) == "npy":
+            found |= dict(zip(("the ids of --out", "the facts of --out"), beside(self.out), strict=True))
+        return found
 
     def check(self) -> None:
         super().check()

@@ -211,7 +211,7 @@ def test_tables_and_arrays_hold_the_same_vectors(
     table = pq.read_table(tmp_path / "v.parquet")
     assert table.schema.field("vector").type.list_size == vectors.shape[1]
     np.testing.assert_array_equal(np.stack(table["vector"].to_numpy()), array)
-    facts = json.loads((tmp_path / "v.json").read_text())
+    facts = json.loads((tmp_path / "v.facts.json").read_text())
     assert facts == json.loads(table.schema.metadata[b"seqmlm"])
     assert (facts["of"], facts["pool"], facts["layers"]) == ("unit", "mean", "last")
     header, *ids = (tmp_path / "v.ids.tsv").read_text().splitlines()
@@ -266,7 +266,7 @@ def test_a_normalization_is_of_its_corpus_and_belongs_to_the_model(tmp_path: Pat
         out = tmp_path / f"{normal}.npy"
         seqmlm("embed", model, few, "--set", f"normal={normal}", "--out", out).ok()
         np.testing.assert_allclose(np.load(out), wanted, atol=1e-4)
-        facts = json.loads(out.with_suffix(".json").read_text())
+        facts = json.loads(out.with_suffix(".facts.json").read_text())
         assert facts["normal"] == f"{normal} {told['fitted']}"
     seqmlm("embed", model, few, "--set", "normal=z", "--layers", "1").refused(2, "with layers last", "have 1")
 
@@ -557,3 +557,12 @@ def test_a_sequence_without_a_unit_has_no_vector(
     seqmlm(*asked).refused(3, f"{pairs}:3:", "a record without a unit has no vector")
     seqmlm(*asked, "--on-error", "skip").ok()
     assert [one["line"] for one in rows_of(tmp_path / "p.jsonl")] == [2, 4]
+
+
+def test_no_file_beside_an_array_is_an_input(model: Path, texts: Path, tmp_path: Path, seqmlm: Run) -> None:
+    for name in ("v.facts.json", "v.ids.tsv"):
+        path = tmp_path / name
+        path.write_bytes(texts.read_bytes())
+        done = seqmlm("embed", model, path, "--set", "format=jsonl", "--out", tmp_path / "v.npy")
+        done.refused(2, "one of the inputs")
+        assert path.read_bytes() == texts.read_bytes()
