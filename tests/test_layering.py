@@ -64,6 +64,7 @@ MAY_IMPORT = {
         "frames",
         "estimators",
     },
+    "pyfunc": {"api", "errors", "frames"},
     "estimators": {"errors", "frames"},
     "__init__": set(),
 }

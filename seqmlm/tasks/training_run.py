@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,16 @@ from seqmlm.workspace import Workspace
 
 FINISHED = "result.json"
 MODEL_FOLDER = "model"
+PYFUNC = {
+    "flavors": {
+        "python_function": {
+            "loader_module": "seqmlm.pyfunc",
+            "python_version": platform.python_version(),
+            "config": {"fpr": None, "level": None, "mode": None},
+        }
+    }
+}
+"""By what MLflow loads the folder (`seqmlm.pyfunc`); no path is in it, and nothing pickled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +108,7 @@ class TrainingRun:
         made = self.directory / f"{MODEL_FOLDER}.tmp"
         shutil.rmtree(made, ignore_errors=True)
         yield made
+        replace_file(made / "MLmodel", yaml.safe_dump(PYFUNC, sort_keys=False).encode())
         shutil.rmtree(folder, ignore_errors=True)
         move_into_place(made, folder)
 
