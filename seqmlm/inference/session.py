@@ -27,6 +27,7 @@ from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.device import Precision, best_device, resolved
 from seqmlm.engine.expert import CountExpert
+from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.types import Encoding, Floats
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import StateError, UsageError
@@ -202,8 +203,13 @@ class Session:
             of: what has a vector. pool: see `seqmlm.inference.embedder.Embedder`.
 
         Raises:
-            UsageError: a layer that is not there.
+            UsageError: a layer that is not there, or a linear model, which has none.
         """
+        if isinstance(self.model.rows, LinearRows):
+            raise UsageError(
+                f"{self.model.path} is a linear model, which has no hidden states: embed with one that was "
+                "trained with --size tiny, small or base"
+            )
         how: dict[str, Any] = {"layers": layers, "of": of, "pool": pool}
         return Embedder(self.conditionals(), self.tokenizer, self.card.max_length, **how)
 

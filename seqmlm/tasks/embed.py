@@ -14,7 +14,6 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import number
 from seqmlm.data.spans import Span, read_spans, span_of
-from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.types import Floats
 from seqmlm.engine.units import ONE_PASS
 from seqmlm.errors import DataError, StateError, UsageError, number_of
@@ -147,11 +146,6 @@ class Embed(Task[EmbedConfig, Item]):
 
     def __init__(self, config: EmbedConfig, session: Session) -> None:
         super().__init__(config, session)
-        if isinstance(session.model.rows, LinearRows):
-            raise UsageError(
-                f"{config.model} is a linear model, which has no hidden states: embed with one that was "
-                "trained with --size tiny, small or base"
-            )
         self.embedder = session.embedder(layers=config.layers, of=config.of, pool=config.pool)
         self.normalization: Normalization | None = None
         if config.normal != "raw":

@@ -566,3 +566,21 @@ def test_no_file_beside_an_array_is_an_input(model: Path, texts: Path, tmp_path:
         done = seqmlm("embed", model, path, "--set", "format=jsonl", "--out", tmp_path / "v.npy")
         done.refused(2, "one of the inputs")
         assert path.read_bytes() == texts.read_bytes()
+
+
+def test_sensitive_vectors_are_private_and_counts_are_withheld(tmp_path: Path, seqmlm: Run) -> None:
+    model, pets = text_model(tmp_path / "own", sensitive=True), tmp_path / "pets.csv"
+    pets.write_text("text,pet,other\n" + "".join(f"{text},{text.split()[1]},a dog\n" for text in PETS * 2))
+    kept = {"a.npy": (), "n.jsonl": ("--neighbours", 3), "k.jsonl": ("--set", "knn=pet")}
+    kept["p.jsonl"] = ("--set", "pair=text,other")
+    for name, more in kept.items():
+        asked = ("embed", model, pets, "--option", "column=text", *more)
+        seqmlm(*asked).refused(2, "not shown on the console")
+        seqmlm(*asked, "--out", tmp_path / name).ok()
+    for name in (*kept, "a.ids.tsv", "a.facts.json"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600, name
+    fit = ("--set", "fit=true", "--out", tmp_path / "f.jsonl", "--json")
+    assert seqmlm("embed", model, pets, "--option", "column=text", *fit).ok().json["items"] == 18
+    assert (model / "embedding.safetensors").stat().st_mode & 0o777 == 0o600
+    wrong = ("--of", "span", "--set", f"senses={pets}", "--out", tmp_path / "s.jsonl")
+    seqmlm("embed", model, pets, *wrong).refused(2, "words of sensitive data")
