@@ -274,7 +274,7 @@ def few_held_out(records: int, name: str, *, sensitive: bool, counted: bool) -> 
     rate = f"rates of {rate_above(least)} and above" if records else "no rate"
     some = "few" if sensitive else f"{records}"
     allowed = "let the model's surprisals raise alarms" if counted else "allow alarms"
-    rest = ", while training records judge what is counted" if counted else ""
+    rest = ", while all training records judge what is counted" if counted else ""
     return (
         f"{some} records are held out for calibration, which {allowed} at {rate}{rest}; --fpr 0.01 needs "
         f"{needed}: give more data, or after the training seqmlm calibrate {name} NORMAL with "

@@ -1,10 +1,8 @@
-"""Training data as normal rows of statistics that no model is asked for; each part judged by those before.
+"""Training data as normal rows of statistics that no model is asked for: each part is judged by the others.
 
 What a model was trained on cannot say how high its scores of new records are, and few records are held out.
-What is counted can be counted without the part that is judged, so training data are normal rows of it:
-thousands, where a model has dozens. A part is a stretch of the data, for neighbours in time are alike, and
-is judged by what came before it, as later data will be: what also comes after makes it look more usual. The
-first quarter judges alone, for so little knows hardly anything.
+What is counted can be counted without the part that is judged, so all training data are normal rows of it:
+thousands, where a model has dozens. A part is a stretch of the data, for neighbours in time are alike.
 """
 
 from __future__ import annotations
@@ -72,9 +70,9 @@ def counted_rows(level: Level, session: Session, corpus: Corpus, seed: int) -> C
     edges = np.quantile(owners, np.arange(1, parts) / parts, method="higher")
     part = np.searchsorted(edges, owners, side="right")
     found = list[CountedRows]()
-    for number in range(parts // 4, parts):
+    for number in range(parts):
         mine = [pair for pair in pairs if np.searchsorted(edges, pair[0], side="right") == number]
-        others = np.flatnonzero(part < number)
+        others = np.flatnonzero(part != number)
         if mine and len(others):
             found += _judged(level, session, mine, _Chosen(corpus.train, others), seed)
     if not found:

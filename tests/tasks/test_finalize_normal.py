@@ -1,4 +1,4 @@
-"""Training data that judge themselves: each record by what is counted in the parts before."""
+"""Training data that judge themselves: each record by what is counted in the other parts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def corpus_of(paths: list[str]) -> Corpus:
     return CorpusReader(config, domain, Workspace.locate()).corpus(str)
 
 
-def test_each_part_is_judged_by_those_before(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_part_is_judged_by_the_others(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finalize_normal, "PARTS", 3)
     monkeypatch.setattr(SessionLevel, "as_judged", lambda self, record, random: (record,))
     corpus = corpus_of([str(path) for path in logs])
@@ -52,22 +52,20 @@ def test_each_part_is_judged_by_those_before(logs: list[Path], monkeypatch: pyte
     found = counted_rows(level, session, corpus, 0)
     assert found is not None
     numbers = corpus.train.records(range(len(corpus.train)))
+    assert found.records.tolist() == numbers.tolist()
     encodings = [corpus.train[n] for n in range(len(numbers))]
     raws = dict(corpus.training(1000))
     assert [line for n in numbers.tolist() for line in raws[n].raw.lines]
     edges = np.quantile(numbers, [1 / 3, 2 / 3], method="higher")
     part = np.searchsorted(edges, numbers, side="right")
     assert np.unique(part).tolist() == [0, 1, 2]
-    later = np.flatnonzero(part > 0)
-    assert found.records.tolist() == numbers[later].tolist()
-    for row, at in enumerate(later.tolist()):
-        number = int(numbers[at])
-        others = [one for one, own in zip(encodings, part, strict=True) if own < part[at]]
+    for at, number in enumerate(numbers.tolist()):
+        others = [one for one, own in zip(encodings, part, strict=True) if own != part[at]]
         background = LogBackground.fit(InMemory(others), corpus.tokenizer, seed=0)
         statistics, lengths = level.counting([(raws[number], encodings[at])], background)
-        assert lengths.tolist() == [found.lengths[row]]
+        assert lengths.tolist() == [found.lengths[at]]
         for name, own in statistics.items():
-            np.testing.assert_array_equal(own, found.statistics[name][[row]], err_msg=name)
+            np.testing.assert_array_equal(own, found.statistics[name][[at]], err_msg=name)
     assert np.isinf(found.statistics["unseen"]).any(), "what one part alone has was never seen"
     assert not np.isinf(found.statistics["unseen"]).all()
 
@@ -80,7 +78,7 @@ def test_a_few_records_are_spread_and_of_several_corpora_there_are_none(
     session = Session(log_model(corpus.tokenizer))
     found = counted_rows(SessionLevel("session"), session, corpus, 0)
     assert found is not None
-    assert len(set(found.records.tolist())) == 9, "of twelve, the first quarter only judges"
+    assert len(set(found.records.tolist())) == 12
     assert len({math.floor(n / 40) for n in found.records.tolist()}) >= 3
     mixed = corpus_of([f"one={logs[0]}", f"two={logs[1]}"])
     assert counted_rows(SessionLevel("session"), session, mixed, 0) is None
