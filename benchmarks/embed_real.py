@@ -5,7 +5,7 @@
     layers      the same in English by layer, with what normalizations fitted on training sentences take off
     senses      homographs of Wikipedia: nearest centroid, the most frequent sense, words around
     die         the word in English and German, by part of speech: silhouette, and a map
-    location, promoters, packages, sessions, conservation
+    location, promoters, packages, sessions, patients, conservation
                 a field each: k nearest neighbours and logistic regression on vectors of a `tiny` model,
                 logistic regression on a bag of units
     antibodies  heavy and light chains, of people and mice, by AntiBERTy
@@ -39,6 +39,7 @@ import sysconfig
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ import numpy as np
 from finetune_real import Task, chains, deeploc, fasta, hdfs, minilm, opened, pretrained, promoters, written
 from scipy.stats import spearmanr
 
+from seqmlm import plugins
+from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.evaluation.intervals import ratio
 from seqmlm.inference.session import Session
@@ -128,7 +131,7 @@ def difference(model: str, texts: Sequence[str]) -> float:
     return most
 
 
-def records_of(texts: Sequence[str]) -> Iterator[Record]:
+def records_of(texts: Sequence[Any]) -> Iterator[Record]:
     return (Record(id=str(n), raw=text, source="x", line=n + 1) for n, text in enumerate(texts))
 
 
@@ -352,6 +355,45 @@ def sessions(data: Path, work: Path, quick: bool) -> Labelled:
     return Labelled(task, raws, labels, letters=False, split=np.array(test))
 
 
+def patients(data: Path, work: Path, quick: bool) -> Labelled:
+    """Histories up to two thirds of their days: does the condition come that comes later to most nearly half
+    of those who do not have it? Every other patient pretrains instead."""
+    halves, found = divided(data / "ehr/synthea_ibm", work), list[tuple[Any, set[str], set[str]]]()
+    for record in plugins.domain("ehr").read([halves[1]], Problems()):
+        events = record.raw.events
+        times = sorted({one.time for one in events if one.time is not None})
+        if len(times) < 6:
+            continue
+        cut = times[2 * len(times) // 3]
+        before = tuple(one for one in events if one.time is None or one.time < cut)
+        after = {one.code for one in events if one.time is not None and one.time >= cut}
+        found.append((replace(record.raw, events=before), {one.code for one in before}, after))
+    comes = Counter(c for _, had, later in found for c in later - had if c.startswith("CONDITION"))
+    at_risk = {code: sum(code not in had for _, had, _ in found) for code in comes}
+    common = [code for code in comes if at_risk[code] >= len(found) // 2]
+    code = min(common, key=lambda one: abs(comes[one] / at_risk[one] - 0.5))
+    own = [(raw, str(code in later)) for raw, had, later in found if code not in had]
+    print(f"{code}: {comes[code]} of {len(own)} patients", file=sys.stderr)
+    return Labelled(Task("ehr", {}, [halves[0]]), *map(list, zip(*own, strict=True)), letters=False)
+
+
+def divided(folder: Path, work: Path) -> list[Path]:
+    """Two folders with every other patient each."""
+    halves = [work / f"patients-{half}" for half in ("odd", "even")]
+    order: dict[str, int] = {}
+    for path in sorted(folder.glob("*.csv.gz")):
+        header, *rows = csv.reader(opened(path).splitlines())
+        at = header.index("ID" if path.name.startswith("patients") else "PATIENT")
+        parts: list[list[list[str]]] = [[], []]
+        for row in rows:
+            parts[order.setdefault(row[at], len(order)) % 2].append(row)
+        for half, own in zip(halves, parts, strict=True):
+            half.mkdir(parents=True, exist_ok=True)
+            with (half / path.name.removesuffix(".gz")).open("w", newline="") as file:
+                csv.writer(file).writerows([header, *own])
+    return halves
+
+
 def field(make: Callable[[Path, Path, bool], Labelled]) -> Callable[..., Rows]:
     """kNN and logistic regression on vectors, logistic regression on a bag of units."""
 
@@ -372,7 +414,7 @@ def compared(own: Labelled, model: str) -> Rows:
 
     session = Session.open(model, labels="any")
     fields: dict[str, Any] = {"language": "python"}
-    raws = [session.domain.of_text(raw, fields) for raw in own.raws]
+    raws = [session.domain.of_text(raw, fields) if isinstance(raw, str) else raw for raw in own.raws]
     vectors = np.concatenate([found for _, found in session.embed(records_of(raws), layers="-2")])
     style = {"analyzer": "char", "ngram_range": (1, 3)} if own.letters else {"token_pattern": r"\S+"}
     texts = np.array([str(raw) for raw in own.raws], dtype=object)
@@ -600,6 +642,7 @@ ARMS: dict[str, Callable[[Path, Path, argparse.Namespace], Rows]] = {
     "promoters": field(promoter),
     "packages": field(packages),
     "sessions": field(sessions),
+    "patients": field(patients),
     "conservation": conservation,
     "antibodies": antibodies,
     "speed": speed,
