@@ -375,7 +375,7 @@ def few_rows(name: str, data: Path, out: Path, seed: int, minutes: float) -> Row
     detector = Detector(RecordScorer(Session(model)), level, background=stored_background(model, level))
     records = model.domain.read([str(path)], Problems("skip"), **kind.options)
     judged = [one for one in detector.judged(records, Problems("skip")) if one.row.score is not None]
-    statistics, lengths = table([one.row for one in judged], level.statistics)
+    statistics, lengths = table([one.row for one in judged], level.judges)
     realised: list[list[float]] = []
     for division in range(DIVISIONS):
         order = np.random.default_rng(division).permutation(len(lengths))
