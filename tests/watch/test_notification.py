@@ -51,7 +51,7 @@ def config(model: str, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Watc
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "SEQMLM_WEBHOOK_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     (workspace / "logs").mkdir()
-    return following(model, workspace / "logs", mode="exact", fpr=0.05)
+    return following(model, workspace / "logs", mode="exact", fpr=0.02)
 
 
 def _write(config: WatchConfig, text: str, name: str = "a.log") -> None:
