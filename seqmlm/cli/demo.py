@@ -95,9 +95,10 @@ def _shuffle(sample: Path, out: Path) -> None:
 def _show(rows: Path) -> None:
     """The ten most unusual rows."""
     found = sorted(map(json.loads, rows.read_text().splitlines()), key=lambda row: row["p_value"])
-    cells = [
-        [escape(one["id"]), f"{one['bits_per_unit']:.2f}", f"{one['p_value']:.3f}", "ALARM" * one["alarm"]]
-        for one in found[:10]
-    ]
+    cells = []
+    for one in found[:10]:
+        p = one["p_value"]
+        judged = [f"{p:.2g}" if p >= 0.001 else "below 0.001", "ALARM" * one["alarm"]]
+        cells.append([escape(one["id"]), f"{one['bits_per_unit']:.2f}", *judged])
     print_table(["protein", "bits per residue", "p-value", ""], cells)
     say(f"... and {len(found) - 10} more usual ones")
