@@ -10,8 +10,8 @@ new row is fused by each of the five and compared with the rows of that fold onl
 
 the cross-conformal p-value of Vovk (2015). It keeps to about alpha; what is proven, if each record has one
 row, is P(p <= alpha) <= 2 alpha + 2 (1 - 1/K) / (n/K + 1) with K folds (the CV+ of Barber, Candes, Ramdas &
-Tibshirani 2021). Where half of the rows teach and the others are ranked, rates realised spread by up to
-twice as much, and half as small a rate is known. From 10,000 rows on that does not matter, and is what is
+Tibshirani 2021). Where half of the rows teach and the others are ranked, rates realised spread by up to twice
+as much, and only rates twice as large are known. From 10,000 rows on that does not matter, and is what is
 done (split conformal prediction: Vovk, Gammerman & Shafer 2005): under exchangeability, P(p <= alpha) <=
 alpha for every alpha of at least 1 / (n + 1). A single statistic needs no fusion and no division: it is
 ranked among all rows of its length bin.

@@ -26,7 +26,6 @@ _TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")
 _LISTED = 5
 # Columns in which a lower value is more unusual.
 P_VALUE = "p_value"
-P_VALUE = "p_value"
 _P_VALUES = (P_VALUE, "channels.")
 
 _SCHEMA = "seqmlm.sample."

@@ -162,13 +162,13 @@ def longest(counts: Tallies, templates: Templates, min_sources: int) -> dict[int
     for (message, power), one in counts.items():
         own = told.setdefault(templates.match(message), {})
         own[power] = own[power].joined(one) if power in own else one
-    return {
-        number: max(own, key=float)
-        for number, own in told.items()
-        if number >= 0
-        and sum(one.lines for one in own.values()) >= _FEW
-        and hardly_new(own.values(), min_sources)
-    }
+    found = dict[int, str]()
+    for number, own in told.items():
+        enough = [power for power, one in own.items() if one.sources >= min_sources]
+        lines = sum(one.lines for one in own.values())
+        if number >= 0 and enough and lines >= _FEW and hardly_new(own.values(), min_sources):
+            found[number] = max(enough, key=float)
+    return found
 
 
 class FieldCounts:

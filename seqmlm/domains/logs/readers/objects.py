@@ -235,7 +235,7 @@ def events_of(
         spoken: what of an object and its message is read; None for the message alone.
     """
     assert found.message is not None
-    others = () if asked.message is not None else (*MESSAGE, *LISTS)
+    others = () if asked.message is not None else MESSAGE
     for rows in batches:
         kept = list(_with_message(rows, found.message, source, problems, others))
         if spoken is not None:
