@@ -72,6 +72,7 @@ LISTS = tuple(
     for n in range(7)
 )
 PROTEINS = tuple(f">p{n}\nMK{'_' * (n % 3 + 1)}AYI{'LV'[n % 2] * n}" for n in range(7))
+TWO_GAPS = tuple(f">p{n}\nMK_AYI{'LV'[n % 2] * n}_" for n in range(7))
 TRIPLES = tuple(f">p{n}\nM{'LVAGW'[n % 5]}K" for n in range(7))
 REVIEWS = tuple(
     f"a dog {'barks' * (n % 2)} {'so ' * (n % 5)}loudly,{'good' if n % 3 else 'bad'}" for n in range(21)
@@ -86,6 +87,7 @@ CASES = {
     "variants": Case("protein", "v.csv", ("mutant,wt_seq", *MUTANTS), (), "Y4W,MKTAYIAKQR", len(MUTANTS)),
     "embed": Case("protein", "p.fasta", TRIPLES, (), ">bad\nMK1", 7),
     "fill": Case("protein", "gaps.fasta", PROTEINS, ("--top", "2"), ">bad\nMK1_A", 7),
+    "joint": Case("protein", "two.fasta", TWO_GAPS, ("--set", "top=2"), ">bad\nM_K1_A", 7),
     "generate": Case("protein", "gaps.fasta", PROTEINS, ("--seed", "3"), ">bad\nMK1_A", 7),
     "rescore": Case("text", "lists.jsonl", LISTS, ("--dev", "0.4"), '{"id": "bad"}', 7),
     "bias": Case("text", "pairs.jsonl", PAIRS, (), '{"good": "the cat"}', 7),

@@ -279,6 +279,16 @@ class Rows(Reduction):
         return block.logits - block.normaliser[:, None]
 
 
+@dataclass(frozen=True)
+class Normaliser(Reduction):
+    """(A,) log of the sum of exponentials of the logits: added to `Rows` it gives the logits again."""
+
+    name = "normaliser"
+
+    def apply(self, block: Block) -> Tensor:
+        return block.normaliser
+
+
 def union(*wishes: Iterable[Reduction]) -> tuple[Reduction, ...]:
     """What several want, each once and in one order; of two where one covers the other, that one.
 

@@ -101,7 +101,7 @@ class Maps:
         both_strands: bool = False,
     ) -> None:
         self.session, self.units = session, session.tokenizer.units
-        self.settings = replace(settings, candidates=_candidates(session))
+        self.settings = replace(settings, candidates=candidates(session))
         self._null, self._kind, self._both = null, kind, both_strands
         self._through = None if family is None else families(session, family)
         if both_strands:
@@ -324,7 +324,7 @@ def _both_strands(own: DependenceMap, other: DependenceMap) -> DependenceMap:
     )
 
 
-def _candidates(session: Session) -> tuple[int, ...] | None:
+def candidates(session: Session) -> tuple[int, ...] | None:
     """The ids that can stand at a place, where the field says that these are not all ordinary ones."""
     texts = session.domain.candidates(session.tokenizer)
     if texts is None:

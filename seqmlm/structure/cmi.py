@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from seqmlm.structure.base import (
     one_by_one,
     substitutions,
 )
+from seqmlm.structure.joints import Conditional, pair_query, read_pair
 from seqmlm.structure.maps import DependenceMap, Doubles, Longs, symmetrized
 
 _TOLERANCE, _ROUNDS = 1e-12, 10_000  # of power iteration
@@ -41,20 +42,6 @@ BATCHES = 20
 
 _REMEMBERED = 1 << 26  # elements of the distributions kept at a time: 512 MiB
 _USUAL = 256  # distributions that a chain meets, by estimate
-
-
-class Conditional(NamedTuple):
-    """Log-probabilities at both places of a pair.
-
-    Args:
-        first, second: (A,) while both are hidden.
-        given_first: (K, A) of the second for symbols at the first. given_second: (K', A) likewise.
-    """
-
-    first: Doubles
-    second: Doubles
-    given_first: Doubles
-    given_second: Doubles
 
 
 class Exact(Estimator):
@@ -97,29 +84,6 @@ class Exact(Estimator):
             passes = len(places.pairs) * (2 * len(self.alphabet) + 1)
             found.append(self.finished(places, both_ways(places, told[:, 0]), passes=passes, details=details))
         return found
-
-
-def pair_query(places: Places, i: int, j: int, at_first: Ids, at_second: Ids, allowed: Ids) -> Query:
-    """Both places while both are hidden; then one of them for each symbol at the other.
-
-    Args:
-        i, j: positions. at_first, at_second: token ids to try. allowed: (A,) what the answers are about.
-    """
-    one, two = at_first.tolist(), at_second.tolist()
-    behind = 1 + len(one)
-    return copies(
-        places,
-        [(0, i), (0, j), *((1 + n, j) for n in range(len(one))), *((behind + n, i) for n in range(len(two)))],
-        [(0, i), (0, j), *((1 + n, j) for n in range(len(one))), *((behind + n, i) for n in range(len(two)))],
-        [*((1 + n, i, a) for n, a in enumerate(one)), *((behind + n, j, b) for n, b in enumerate(two))],
-        allowed,
-    )
-
-
-def read_pair(answer: Answer, at_first: int, at_second: int) -> Conditional:
-    """The answer to `pair_query`."""
-    rows = answer.values[Rows.name].astype(np.float64)
-    return Conditional(rows[0], rows[1], rows[2 : 2 + at_first], rows[2 + at_first :])
 
 
 class Fast(Exact):

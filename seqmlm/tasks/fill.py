@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -19,20 +19,14 @@ from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, read
 
 
 @dataclass(frozen=True, kw_only=True)
-class FillConfig(TaskConfig):
-    """What `seqmlm fill` can be told.
+class GapsConfig(TaskConfig):
+    """What a command about gaps can be told.
 
     Args:
         paths: a sequence with gaps, or files of them.
-        top: candidates of each gap.
-        rounds: in which several gaps are filled together (mask-predict); 1 for one pass.
     """
 
-    shown = ("top", "domain", *TaskConfig.shown)
     metavar: ClassVar[str] = "SEQUENCE|[PATH|-]..."
-
-    top: int = 5
-    rounds: int = 10
 
     @property
     def sequence(self) -> str | None:
@@ -45,30 +39,21 @@ class FillConfig(TaskConfig):
         return () if self.sequence is not None else self.paths
 
     def check(self) -> None:
-        if self.top < 1 or self.rounds < 1:
-            raise UsageError("top and rounds are at least 1")
         if self.sequence is None:
             super().check()
         self.check_files()
 
 
-class Fill(Task[FillConfig, Record]):
-    """Fill the gaps of sequences: the most probable candidates of each, and what fits into all together.
+ConfigT = TypeVar("ConfigT", bound=GapsConfig)
 
-    A gap is written [MASK] in text and source code ([MASK:3] is one of three tokens), _ in proteins and DNA;
-    in logs it is a line, and in patient histories a code, that is [MASK]. A backslash in front makes it text.
-    `p` is the probability of a candidate while all gaps of the sequence are hidden.
 
-    Example: seqmlm fill english 'the dog [MASK] the cat.' --top 5
+class Gaps(Task[ConfigT, Record]):
+    """A task whose items are sequences with gaps, one on the command line, or those of files."""
 
-    Example: seqmlm fill enzymes MKTAYIA_QRQISFVK --json
-    """
-
-    Config = FillConfig
     unit = "sequence"
     json_rows = True
 
-    def __init__(self, config: FillConfig, session: Session) -> None:
+    def __init__(self, config: ConfigT, session: Session) -> None:
         super().__init__(config, session)
         self.cloze = Cloze(session)
         self._typed = self._of_command_line()
@@ -107,6 +92,41 @@ class Fill(Task[FillConfig, Record]):
             DataError: none of them has any.
         """
         return with_gaps(self.cloze, records, problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillConfig(GapsConfig):
+    """What `seqmlm fill` can be told.
+
+    Args:
+        top: candidates of each gap.
+        rounds: in which several gaps are filled together (mask-predict); 1 for one pass.
+    """
+
+    shown = ("top", "domain", *TaskConfig.shown)
+
+    top: int = 5
+    rounds: int = 10
+
+    def check(self) -> None:
+        if self.top < 1 or self.rounds < 1:
+            raise UsageError("top and rounds are at least 1")
+        super().check()
+
+
+class Fill(Gaps[FillConfig]):
+    """Fill the gaps of sequences: the most probable candidates of each, and what fits into all together.
+
+    A gap is written [MASK] in text and source code ([MASK:3] is one of three tokens), _ in proteins and DNA;
+    in logs it is a line, and in patient histories a code, that is [MASK]. A backslash in front makes it text.
+    `p` is the probability of a candidate while all gaps of the sequence are hidden.
+
+    Example: seqmlm fill english 'the dog [MASK] the cat.' --top 5
+
+    Example: seqmlm fill enzymes MKTAYIA_QRQISFVK --json
+    """
+
+    Config = FillConfig
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """A row for each sequence: it filled, and the candidates of each gap."""

@@ -1,0 +1,359 @@
+"""Joint distributions of two places, made of what a masked language model says of each given the other.
+
+The conditionals that a model has of two places hardly ever belong to one joint distribution. The
+constructions that Torroba Hennigen and Kim (2023) compare each give one, (A, B) log-probabilities, and
+measures say how far its conditionals are from those of the model. `given` asks; all else is a function of its
+`Conditional`. The trade-off: both conditionals are held, two matrices, and a joint is a third; in float32
+where the vocabulary is large, which for 8,000 symbols is 768 MB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.query import Answer, Query
+from seqmlm.engine.reductions import Normaliser, Rows
+from seqmlm.engine.types import Encoding, Ids
+from seqmlm.structure.base import Places, copies
+from seqmlm.structure.maps import Doubles, Longs
+
+TOLERANCE, ROUNDS = 1e-4, 1000
+"""Of Arnold-Gokhale: it has settled where a step moves its marginals by less, in sum; most steps."""
+
+OTHERS = -1
+"""In place of a token id: all that are no candidates."""
+
+_DOUBLES = 1 << 22  # elements of a matrix that is held in float64
+_BLOCK = 1 << 22  # elements of a temporary
+_LEAST = 1e-300  # probability that is never reached, so that its logarithm is finite
+
+
+class Conditional(NamedTuple):
+    """Log-probabilities at both places of a pair.
+
+    Args:
+        first, second: (A,), (B,) while both are hidden.
+        given_first: (K, B) of the second for symbols at the first. given_second: (K', A) likewise.
+        scale_first, scale_second: (K,), (K') log of the sum of exponentials that each of these rows was
+            divided by: added to a row it is logits again.
+    """
+
+    first: Doubles
+    second: Doubles
+    given_first: Doubles
+    given_second: Doubles
+    scale_first: Doubles = np.zeros(1)
+    scale_second: Doubles = np.zeros(1)
+
+
+class Pair(NamedTuple):
+    """Two places of a sequence: positions of tokens."""
+
+    encoding: Encoding
+    i: int
+    j: int
+
+
+class Candidates(NamedTuple):
+    """Token ids (K,) that are tried at the two places; of all others together `OTHERS`, the last one."""
+
+    first: Ids
+    second: Ids
+
+
+# What the model is asked
+
+
+def pair_query(places: Places, i: int, j: int, at_first: Ids, at_second: Ids, allowed: Ids) -> Query:
+    """Both places while both are hidden; then one of them for each symbol at the other.
+
+    Args:
+        i, j: positions. at_first, at_second: token ids to try. allowed: (A,) what the answers are about.
+    """
+    one, two = at_first.tolist(), at_second.tolist()
+    behind = 1 + len(one)
+    return copies(
+        places,
+        [(0, i), (0, j), *((1 + n, j) for n in range(len(one))), *((behind + n, i) for n in range(len(two)))],
+        [(0, i), (0, j), *((1 + n, j) for n in range(len(one))), *((behind + n, i) for n in range(len(two)))],
+        [*((1 + n, i, a) for n, a in enumerate(one)), *((behind + n, j, b) for n, b in enumerate(two))],
+        allowed,
+    )
+
+
+def read_pair(answer: Answer, at_first: int, at_second: int) -> Conditional:
+    """The answer to `pair_query`."""
+    rows = answer.values[Rows.name].astype(np.float64)
+    return Conditional(rows[0], rows[1], rows[2 : 2 + at_first], rows[2 + at_first :])
+
+
+def given(
+    model: Conditionals, pairs: Sequence[Pair], alphabet: Ids, k: int | None = None, *, observed: bool = False
+) -> Iterator[tuple[Conditional, Candidates]]:
+    """Ask a model about pairs, every symbol of the alphabet at either place, lazily and in order.
+
+    Args:
+        alphabet: (A,) token ids that may stand there.
+        k: try the K most probable symbols of each place alone while both are hidden, and take all others for
+            one, `OTHERS`. None: try all.
+        observed: what stands at a place is always tried.
+    """
+    if k is None or k >= len(alphabet):
+        chosen = [Candidates(alphabet, alphabet)] * len(pairs)
+    else:
+        hidden = model.ask([_query(one, alphabet[:0], alphabet[:0], alphabet) for one in pairs], (Rows(),))
+        chosen = [
+            Candidates(*(_most_probable(row, alphabet, k, own) for row, own in zip(rows, seen, strict=True)))
+            for rows, seen in zip(
+                (answer.values[Rows.name] for answer in hidden),
+                ([one.encoding.ids[at] if observed else OTHERS for at in (one.i, one.j)] for one in pairs),
+                strict=True,
+            )
+        ]
+    step = max(1, _BLOCK // len(alphabet))
+    blocks = [[*_blocks(own, step)] for own in chosen]
+    queries = (_query(one, *block, alphabet) for one, own in zip(pairs, blocks, strict=True) for block in own)
+    answers = model.ask(queries, (Rows(), Normaliser()))
+    for tried, own in zip(chosen, blocks, strict=True):
+        yield _joined(answers, own, tried, alphabet), tried
+
+
+def _query(pair: Pair, at_first: Ids, at_second: Ids, alphabet: Ids) -> Query:
+    none = np.zeros(0, dtype=np.int64)
+    places = Places(pair.encoding, none, none, 0, none.reshape(0, 2))
+    return pair_query(places, pair.i, pair.j, at_first, at_second, alphabet)
+
+
+def _most_probable(row: Doubles, alphabet: Ids, k: int, observed: int) -> Ids:
+    """The ids of the K most probable symbols, ascending, one observed symbol among them, and `OTHERS`."""
+    order = np.argsort(-row, kind="stable")
+    there = np.flatnonzero(alphabet[order] == observed)
+    taken = alphabet[np.concatenate([order[there], np.delete(order, there)])[:k]]
+    return np.append(np.sort(taken), OTHERS).astype(np.int32)
+
+
+def _blocks(tried: Candidates, step: int) -> Iterator[tuple[Ids, Ids]]:
+    """The symbols of the first place, then those of the second, so many at a time."""
+    first, second = (own[own != OTHERS] for own in tried)
+    for begin in range(0, len(first) + len(second), step):
+        end = begin + step
+        yield first[begin:end], second[max(0, begin - len(first)) : max(0, end - len(first))]
+
+
+def _joined(
+    answers: Iterator[Answer], blocks: Sequence[tuple[Ids, Ids]], tried: Candidates, alphabet: Ids
+) -> Conditional:
+    """The answers about a pair in one, those that are no candidates as one symbol."""
+    columns = [None if own[-1] != OTHERS else np.searchsorted(alphabet, own[:-1]) for own in tried]
+    size = len(tried.first), len(tried.second)
+    kind = np.float64 if size[0] * size[1] <= _DOUBLES else np.float32
+    tables = np.empty(size, dtype=kind), np.empty(size[::-1], dtype=kind)
+    scales, done, alone = (np.zeros(size[0]), np.zeros(size[1])), [0, 0], []
+    for block in blocks:
+        answer = next(answers)
+        rows, sums = answer.values[Rows.name], answer.values[Normaliser.name]
+        alone = [(_lumped(rows[side], columns[side]), sums[side]) for side in (0, 1)]
+        begin = 2
+        for side, symbols in enumerate(block):
+            here, there = slice(begin, begin + len(symbols)), slice(done[side], done[side] + len(symbols))
+            tables[side][there] = _lumped(rows[here], columns[1 - side])
+            scales[side][there] = sums[here]
+            begin, done[side] = here.stop, there.stop
+    for side in (0, 1):
+        if columns[side] is not None:
+            tables[side][-1] = _rest(alone[side][0], alone[1 - side][0], tables[side][:-1])
+            scales[side][-1] = alone[1 - side][1]
+    return Conditional(alone[0][0], alone[1][0], *tables, *scales)
+
+
+def _lumped(rows: Doubles, columns: Longs | None) -> Doubles:
+    """(..., K + 1) log-probabilities of some columns, and of all others together."""
+    rows = rows.astype(np.float64)
+    if columns is None:
+        return rows
+    others = np.delete(rows, columns, axis=-1)
+    return np.concatenate([rows[..., columns], np.logaddexp.reduce(others, axis=-1, keepdims=True)], axis=-1)
+
+
+def _rest(own: Doubles, other: Doubles, table: Doubles) -> Doubles:
+    """(B,) log-probabilities of the other place where none of the K candidates stands at this one.
+
+    By the law of total probability, which conditionals of one joint fulfil; where others leave a negative
+    probability it is 0, and where they leave none it is what the model says while both are hidden.
+
+    Args:
+        own: (K + 1,) of this place, other: (B,) of the other, while both are hidden. table: (K, B).
+    """
+    left = np.exp(other) - np.exp(own[:-1]) @ np.exp(table)
+    left = np.maximum(left, 0.0)
+    if left.sum() <= np.exp(own[-1]) * TOLERANCE:
+        return other
+    found: Doubles = np.log(np.maximum(left / left.sum(), _LEAST))
+    return found
+
+
+# Joint distributions
+
+
+def product(own: Conditional) -> Doubles:
+    """The marginals while both are hidden, as if the places were independent."""
+    return _normal(own.first[:, None] + own.second)
+
+
+def mrf(own: Conditional) -> Doubles:
+    """A Markov random field whose potentials are the log-probabilities of both conditionals."""
+    return _normal(own.given_first + own.given_second.T)
+
+
+def mrf_logits(own: Conditional) -> Doubles:
+    """The same with logits as potentials."""
+    scaled = own.given_first + own.given_second.T
+    scaled += own.scale_first[:, None]
+    scaled += own.scale_second
+    return _normal(scaled)
+
+
+def hcb(own: Conditional) -> Doubles:
+    """Hammersley, Clifford and Besag, around the symbol of the first place that is most probable alone."""
+    pivot, of_first = int(own.first.argmax()), own.given_second.T
+    return _normal(of_first - of_first[pivot] + own.given_first[pivot])
+
+
+def chain(own: Conditional) -> Doubles:
+    """The mean of p(x_i) p(x_j | x_i) and p(x_j) p(x_i | x_j)."""
+    return _normal(np.logaddexp(own.first[:, None] + own.given_first, own.given_second.T + own.second))
+
+
+class Settled(NamedTuple):
+    """What Arnold-Gokhale came to: the joint, the steps, and by how much the last one moved marginals."""
+
+    joint: Doubles
+    steps: int
+    change: float
+
+
+def arnold_gokhale(own: Conditional, steps: int | None = None) -> Settled:
+    """The joint that is nearest to both conditionals, by summed divergence (Arnold and Gokhale 1998).
+
+    q(a, b) is proportional to (p(a | b) + p(b | a)) / (1 / q(a) + 1 / q(b)) of the step before: its state is
+    two marginals. They begin as the model has them while both are hidden, and are settled in few steps.
+
+    Args:
+        steps: of the published procedure, from uniform marginals; None: until they have settled.
+    """
+    both = np.exp(own.given_first)
+    both += np.exp(own.given_second).T
+    begin = (own.first, own.second) if steps is None else (np.zeros(len(one)) for one in own[:2])
+    one, two = (np.exp(x - np.logaddexp.reduce(x)) for x in begin)
+    change, done, most = np.inf, 1, ROUNDS if steps is None else steps
+    while done < most and (steps is not None or change >= TOLERANCE):
+        new = _marginals(both, one, two)
+        change = float(np.abs(new[0] - one).sum() + np.abs(new[1] - two).sum())
+        (one, two), done = new, done + 1
+    for rows in _slices(both):
+        weight = np.logaddexp.outer(-np.log(np.maximum(one[rows], _LEAST)), -np.log(np.maximum(two, _LEAST)))
+        both[rows] = np.logaddexp(own.given_first[rows], own.given_second.T[rows]) - weight
+    return Settled(_normal(both), done, change)
+
+
+def _marginals(both: Doubles, one: Doubles, two: Doubles) -> tuple[Doubles, Doubles]:
+    """Those after a step."""
+    first, second = np.zeros(len(one)), np.zeros(len(two))
+    for rows in _slices(both):
+        here = one[rows, None]
+        weighted = both[rows] * (here * two / np.maximum(here + two, _LEAST))
+        first[rows] = weighted.sum(axis=1)
+        second += weighted.sum(axis=0)
+    return first / first.sum(), second / second.sum()
+
+
+METHODS: Mapping[str, Callable[[Conditional], Doubles]] = {
+    "product": product,
+    "mrf": mrf,
+    "mrf-logits": mrf_logits,
+    "hcb": hcb,
+    "chain": chain,
+    "ag": lambda own: arnold_gokhale(own).joint,
+}
+"""By name: (A, B) log-probabilities of a `Conditional` that knows all symbols of both places."""
+
+
+def _normal(joint: Doubles) -> Doubles:
+    """Log-probabilities; the sum is made row by row."""
+    joint -= np.logaddexp.reduce([np.logaddexp.reduce(joint[rows], axis=None) for rows in _slices(joint)])
+    return joint
+
+
+def _slices(matrix: Doubles) -> Iterator[slice]:
+    step = max(1, _BLOCK // matrix.shape[1])
+    ends = [*range(0, len(matrix), step), len(matrix)]
+    return (slice(*ends) for ends in pairwise(ends))
+
+
+# Measures
+
+
+def deviation(own: Conditional) -> float:
+    """How far two conditionals are from those of one joint, by Arnold and Press (1989); 0: they are its own.
+
+    The mean square of C + C.. - Ci. - C.j with C = log p(a | b) - log p(b | a), where a dot is the log of a
+    sum of exponentials.
+    """
+    ratio = own.given_second.T - own.given_first
+    of_first = np.logaddexp.reduce(ratio, axis=1, keepdims=True)
+    of_second = np.logaddexp.reduce(ratio, axis=0)
+    ratio += np.logaddexp.reduce(of_first, axis=0) - of_second
+    ratio -= of_first
+    return float(np.mean(np.square(ratio)))
+
+
+def measures(own: Conditional, joint: Doubles, a: int, b: int) -> dict[str, float]:
+    """How good a joint is at a pair of symbols, and how near its conditionals are to the model's; nats.
+
+    Args:
+        a, b: row and column of what stands there.
+
+    Returns:
+        u: of the unary perplexity, -(log q(a | b) + log q(b | a)) / 2. p: of the pairwise one, -log q(a, b) /
+        2. g_kl: the mean of KL(p || q) of both conditionals given what stands there; a_kl: of those given any
+        symbol. jsd: their Jensen-Shannon divergence.
+    """
+    of_second, of_first = _divergences(own.given_first, joint), _divergences(own.given_second, joint.T)
+    every = np.concatenate([of_second, of_first], axis=1).mean(axis=1)
+    row, column = np.logaddexp.reduce(joint[a]), np.logaddexp.reduce(joint[:, b])
+    return {
+        "u": float(row + column) / 2 - float(joint[a, b]),
+        "p": -float(joint[a, b]) / 2,
+        "g_kl": float(of_second[0, a] + of_first[0, b]) / 2,
+        "a_kl": float(every[0]),
+        "jsd": float(every[1]),
+    }
+
+
+def unary(own: Conditional, a: int, b: int) -> dict[str, float]:
+    """The perplexities of the model itself, in nats: of its conditionals, and of its marginals."""
+    return {
+        "u": -float(own.given_first[a, b] + own.given_second[b, a]) / 2,
+        "p": -float(own.first[a] + own.second[b]) / 2,
+    }
+
+
+def _divergences(table: Doubles, joint: Doubles) -> Doubles:
+    """(2, A) KL(p || q) and the Jensen-Shannon divergence of each row p and q, of the joint."""
+    found = []
+    for rows in _slices(joint):
+        p, q = table[rows], joint[rows] - np.logaddexp.reduce(joint[rows], axis=1, keepdims=True)
+        middle = np.logaddexp(p, q) - np.log(2)
+        found.append([_divergence(p, q), (_divergence(p, middle) + _divergence(q, middle)) / 2])
+    return np.concatenate(found, axis=1)
+
+
+def _divergence(p: Doubles, q: Doubles) -> Doubles:
+    shares = np.exp(p)
+    found: Doubles = (shares * np.where(shares > 0, p - q, 0.0)).sum(axis=1)
+    return found

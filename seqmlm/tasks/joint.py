@@ -1,0 +1,407 @@
+"""Joint distributions of two gaps: the most probable pairs, and which construction is how faithful.
+
+The constructions are those of `seqmlm.structure.joints`. A row is a sequence: its best pairs, or, in an
+evaluation, the measures of what stands at two places of it. The trade-off is that everything is tried at both
+places: 2 V + 1 copies of a sequence, or 2 K + 1 of K candidates.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.holes import Prompt
+from seqmlm.engine.durable import replace_file
+from seqmlm.engine.holes import tokens_at
+from seqmlm.engine.linear import LinearRows
+from seqmlm.engine.randomness import uniform
+from seqmlm.engine.types import Encoding, Ids
+from seqmlm.engine.units import unit_numbers
+from seqmlm.engine.windows import central_windows
+from seqmlm.errors import DataError, UsageError, number_of
+from seqmlm.evaluation.intervals import Difference, resampled
+from seqmlm.inference.batches import Budget, batches, tokenized
+from seqmlm.inference.maps import candidates
+from seqmlm.inference.session import Session
+from seqmlm.rows.file import Row
+from seqmlm.structure import joints
+from seqmlm.structure.joints import METHODS, OTHERS, TOLERANCE, Candidates, Conditional, Pair
+from seqmlm.structure.maps import Doubles
+from seqmlm.tasks.fill import Gaps, GapsConfig
+from seqmlm.tasks.task import Figures, Table, place, placed, read
+
+MOST_SYMBOLS = 32_768
+"""Of a vocabulary that is tried whole: a matrix of so many takes 4 GiB."""
+
+MODEL = "model"
+DISTANCES = (1, 2, 4, 8, 16, 32)
+"""Tokens apart at which a group of pairs begins."""
+
+NAMES = {"u": "U-PPL", "p": "P-PPL", "a_kl": "A-KL", "g_kl": "G-KL", "jsd": "JSD"}
+MOVING = "Arnold-Gokhale had not settled: its last step still moved the marginals"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointConfig(GapsConfig):
+    """What `seqmlm joint` can be told.
+
+    Args:
+        paths: a sequence with two gaps, or files of them.
+        method: how a joint is made of the model's conditionals: product (of the marginals), mrf (a Markov
+            random field), mrf-logits, hcb (Hammersley, Clifford and Besag), chain (the mean of both orders),
+            ag (Arnold and Gokhale), or all.
+        top: pairs that are printed of each.
+        evaluate: FILE: of sequences without gaps; hide two places of each, and measure the joints there.
+        pairs: what these places are: random, or contiguous.
+        n: sequences that are evaluated, the first ones with such a pair.
+        seed: of the places that are drawn.
+        publish: FILE: write the evaluated pairs to this table (.tsv).
+        candidates: K: try the K most probable symbols of a place, and all others as one; default: all.
+        compat: steps of Arnold-Gokhale from uniform marginals, 40 as published; default: until it has
+            settled, from those while both are hidden.
+    """
+
+    shown = ("method", "evaluate", "pairs", "n", "seed", "out", "resume", "shard", "on_error")
+
+    method: Literal["all", "product", "mrf", "mrf-logits", "hcb", "chain", "ag"] = "all"
+    top: int = 5
+    evaluate: str | None = None
+    pairs: Literal["random", "contiguous"] = "random"
+    n: int = 1000
+    seed: int = 0
+    publish: Path | None = None
+    candidates: int | None = None
+    compat: int | None = None
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        return super().read if self.evaluate is None else (self.evaluate,)
+
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        return {**super().outputs, "publish": self.publish}
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Those that are asked for."""
+        return tuple(METHODS) if self.method == "all" else (self.method,)
+
+    def check(self) -> None:
+        if min(self.top, self.n, 1 if self.compat is None else self.compat) < 1:
+            raise UsageError("top, n and compat are at least 1")
+        if self.candidates is not None and self.candidates < 2:
+            raise UsageError(f"a joint of {self.candidates} candidate has nothing to choose: give 2 or more")
+        if self.evaluate is None:
+            if self.publish is not None:
+                raise UsageError("publish writes pairs that are evaluated: name sequences with --evaluate")
+            super().check()
+        elif self.paths:
+            raise UsageError("--evaluate names what is read: leave out the sequence, or the files, before it")
+        else:
+            self.check_files()
+
+
+class Asked(NamedTuple):
+    """Two places that are asked about, and the sequence with its gaps, if it has some."""
+
+    pair: Pair
+    prompt: Prompt | None = None
+
+
+class JointTask(Gaps[JointConfig]):
+    """Find what fits into two gaps together: the most probable pairs under joint distributions.
+
+    A masked language model says what fits into a gap given the other one, and the two answers hardly ever
+    belong to one distribution. Six constructions make one of them; `--evaluate` measures, on sequences
+    without gaps, how probable each finds what stands there, and how near it is to the model (docs/JOINTS.md).
+    Figures of an evaluation are perplexities, and divergences in nats, with intervals by sequence.
+
+    Example: seqmlm joint english 'the dog [MASK] the [MASK].' --method ag
+
+    Example: seqmlm joint enzymes --evaluate new.fasta --pairs contiguous --n 100 --set publish=pairs.tsv
+    """
+
+    Config = JointConfig
+
+    def __init__(self, config: JointConfig, session: Session) -> None:
+        super().__init__(config, session)
+        if config.evaluate is not None:
+            self.sources, self.streams = (config.evaluate,), False
+        units, ordinary = session.tokenizer.units, candidates(session)
+        if isinstance(session.model.rows, LinearRows):
+            raise UsageError(
+                "a linear model has a joint distribution already, that of its couplings: read these with "
+                "seqmlm structure --method couplings"
+            )
+        if units.names is not None:
+            raise UsageError(
+                "a token of this tokenizer shows several units, so two of them have no conditionals of their "
+                "own: use a model of single units"
+            )
+        space = session.tokenizer.space
+        self.alphabet: Ids = np.unique(space.ordinary if ordinary is None else ordinary).astype(np.int32)
+        if len(self.alphabet) > MOST_SYMBOLS and config.candidates is None:
+            raise UsageError(
+                f"{len(self.alphabet):,} symbols are too many to try all at two places: --set candidates=256"
+            )
+        self.problems = Problems()
+
+    # Pairs
+
+    def records(self, problems: Problems) -> Iterable[Record]:
+        if self.config.evaluate is None:
+            return super().records(problems)
+        return read(self.session, self.config, problems, {}, self.sources)
+
+    def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+        """The records, as what is asked about.
+
+        Raises:
+            UsageError: the sequence of the command line has not two gaps.
+        """
+        self.problems = problems
+        if self.config.evaluate is not None:
+            return islice(self._drawn(records, problems), self.config.n)
+        return self._gaps(super().items(records, problems), problems)
+
+    def _gaps(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+        for record in records:
+            try:
+                pair = self._pair(record.raw)
+            except (DataError, UsageError) as error:
+                if self._typed is not None:
+                    raise
+                problems.bad(placed(error, record, problems.sensitive))
+            else:
+                yield replace(record, raw=Asked(pair, record.raw))
+
+    def _pair(self, prompt: Prompt) -> Pair:
+        """Where the two gaps of a sequence are.
+
+        Raises:
+            UsageError: there are others.
+        """
+        if len(prompt.holes) != 2 or any(hole.tokens != 1 for hole in prompt.holes):
+            tokens = sum(hole.tokens for hole in prompt.holes)
+            raise UsageError(
+                f"a joint is of two gaps of one token each, and this sequence has "
+                f"{number_of(len(prompt.holes), 'gap')} of {number_of(tokens, 'token')} together"
+            )
+        tokenizer, longest = self.session.tokenizer, self.session.card.max_length
+        filled = self.session.domain.filled(prompt, [tokenizer.stand_in] * 2)
+        encoding = tokenizer.encode(filled.raw)
+        units = [{*unit_numbers(encoding)[tokens_at(encoding, *span)].tolist()} for span in filled.spans]
+        if units[0] & units[1]:
+            raise UsageError("both gaps are in one unit: write them apart")
+        rule = tokenizer.units
+        window = rule.narrowed(self.cloze.opened([prompt])[0], 0, longest)
+        if not len(window.gaps[1]):
+            raise UsageError(f"the gaps are further apart than the {longest} tokens that the model sees")
+        i, j = rule.places(window.encoding)[window.units].tolist()
+        return Pair(window.encoding, i, j)
+
+    def _drawn(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+        """The sequences with a pair, one drawn of each."""
+        longest, space = self.session.card.max_length, self.session.tokenizer.space
+        domain, tokenizer = self.session.domain, self.session.tokenizer
+        parts = (tokenized(domain, tokenizer, some, problems) for some in batches(records))
+        for number, (record, encoding) in enumerate(chain.from_iterable(parts)):
+            if len(encoding) > longest:
+                encoding = central_windows(encoding, space, longest)[0][0]
+            pairs = self._pairs(encoding)
+            if len(pairs):
+                share = uniform(self.config.seed, np.array([number]), np.zeros(1, dtype=np.int64))[0]
+                i, j = pairs[int(share * len(pairs))].tolist()
+                yield replace(record, raw=Asked(Pair(encoding, i, j)))
+            else:
+                problems.note("a sequence without such a pair of places, passed over")
+
+    def _pairs(self, encoding: Encoding) -> Any:
+        """(P, 2) positions of two units, of a token that the joint knows."""
+        numbers = unit_numbers(encoding)
+        at = np.flatnonzero((numbers >= 0) & np.isin(encoding.ids, self.alphabet))
+        if self.config.pairs == "contiguous":
+            near = at[np.isin(at + 1, at)]
+            pairs = np.stack([near, near + 1], axis=1)
+        else:
+            pairs = at[np.stack(np.triu_indices(len(at), 1), axis=1)]
+        return pairs[numbers[pairs[:, 0]] != numbers[pairs[:, 1]]]
+
+    def share(self, item: Record) -> float:
+        """By the copies that it takes."""
+        copies = 2 * min(self.config.candidates or len(self.alphabet), len(self.alphabet)) + 1
+        return copies * len(item.raw.pair.encoding) / Budget.of(self.session.model).batch
+
+    # Rows
+
+    def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
+        """A row for each sequence."""
+        pairs, observed = [one.raw.pair for one in items], self.config.evaluate is not None
+        found = joints.given(
+            self.session.conditionals(), pairs, self.alphabet, self.config.candidates, observed=observed
+        )
+        for record, (own, tried) in zip(items, found, strict=True):
+            made, more = self._joints(own, record)
+            told = self._measured if observed else self._best
+            yield [{**place(record), **told(record, own, tried, made), **more}]
+
+    def _joints(self, own: Conditional, record: Record) -> tuple[Iterator[tuple[str, Doubles]], Row]:
+        """The joints by name, made one at a time, and how Arnold-Gokhale came to its own."""
+        wanted = self.config.methods
+        settled = joints.arnold_gokhale(own, self.config.compat) if "ag" in wanted else None
+        if settled is not None and settled.change >= TOLERANCE:
+            self.problems.note(MOVING, source=record.source, line=record.line)
+        made = (
+            (name, METHODS[name](own) if settled is None or name != "ag" else settled.joint)
+            for name in wanted
+        )
+        return made, {} if settled is None else {"steps": settled.steps, "change": settled.change}
+
+    def _best(
+        self, record: Record, own: Conditional, tried: Candidates, made: Iterator[tuple[str, Doubles]]
+    ) -> Row:
+        """The most probable pairs under each joint; the sequence is filled with the best of the last one."""
+        told, domain, best = dict[str, list[Row]](), self.session.domain, ("", "")
+        for name, joint in made:
+            told[name] = [
+                {"first": self._text(tried.first[a]), "second": self._text(tried.second[b]), "p": p}
+                for a, b, p in best_pairs(joint, tried, self.config.top)
+            ]
+            best = told[name][0]["first"], told[name][0]["second"]
+        filled = domain.spelled(domain.filled(record.raw.prompt, list(best)).raw)
+        return {"filled": filled, "deviation": joints.deviation(own), "joints": told}
+
+    def _measured(
+        self, record: Record, own: Conditional, tried: Candidates, made: Iterator[tuple[str, Doubles]]
+    ) -> Row:
+        """The measures of each joint at what stands there."""
+        encoding, i, j = record.raw.pair
+        a, b = (int(np.flatnonzero(x == encoding.ids[at])[0]) for x, at in zip(tried, (i, j), strict=True))
+        told = {f"{MODEL}_{name}": value for name, value in joints.unary(own, a, b).items()}
+        for method, joint in made:
+            measured = joints.measures(own, joint, a, b)
+            told |= {f"{method}_{name}": value for name, value in measured.items()}
+        texts = {"first": self._text(encoding.ids[i]), "second": self._text(encoding.ids[j])}
+        return {"i": i, "j": j, **texts, "deviation": joints.deviation(own), **told}
+
+    def _text(self, token: int) -> str:
+        return self.session.tokenizer.surface(int(token))
+
+    # What finished rows say
+
+    def figures(self, rows: Iterable[Row]) -> Figures:
+        """Of a sequence on the command line its row; of an evaluation each measure with its interval."""
+        if self._typed is not None:
+            (only,) = rows
+            told = ("filled", "deviation", "joints", "steps", "change")
+            return {key: only[key] for key in told if key in only}
+        return {} if self.config.evaluate is None else measured([*rows], self.config.methods)
+
+    def sentence(self, figures: Figures, items: int) -> str:
+        if "filled" in figures:
+            return str(figures["filled"])
+        if "methods" not in figures:
+            return f"found pairs for the gaps of {number_of(items, self.unit)}"
+        least = {name: one["a_kl"]["value"] for name, one in figures["methods"].items() if "a_kl" in one}
+        best = min(least, key=lambda name: least[name])
+        return f"{number_of(items, 'pair')}: {best} is nearest to the model, A-KL {least[best]:.4f}"
+
+    def tables(self, figures: Figures) -> Iterator[Table]:
+        if "joints" in figures:
+            cells = [
+                [name, one["first"], one["second"], f"{one['p']:.2%}"]
+                for name, own in figures["joints"].items()
+                for one in own
+            ]
+            yield Table("", ["joint", "first gap", "second gap", "p"], cells)
+        if "methods" in figures:
+            cells = [[name, *(_cell(one.get(x)) for x in NAMES)] for name, one in figures["methods"].items()]
+            yield Table("", ["joint", *NAMES.values()], cells)
+            cells = [
+                [apart, one["pairs"], *(f"{one['a_kl'][name]:.4f}" for name in self.config.methods)]
+                for apart, one in figures["distances"].items()
+            ]
+            yield Table("A-KL by distance", ["tokens apart", "pairs", *self.config.methods], cells)
+
+    def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
+        """The evaluated pairs, as `publish` wants them."""
+        path = self.config.publish
+        if path is None:
+            return ()
+        columns, text = ("id", "source", "line", "i", "j", "first", "second"), StringIO()
+        table = csv.writer(text, delimiter="\t", lineterminator="\n")
+        table.writerows([columns, *([row[name] for name in columns] for row in rows())])
+        replace_file(path, text.getvalue().encode())
+        return (path,)
+
+
+def best_pairs(joint: Doubles, tried: Candidates, top: int) -> Iterator[tuple[int, int, float]]:
+    """Row, column and probability of the most probable pairs, `OTHERS` left out."""
+    first, second = (np.flatnonzero(ids != OTHERS) for ids in tried)
+    own = joint[: len(first), : len(second)].ravel()
+    for cell in np.argsort(-own, kind="stable")[:top].tolist():
+        yield cell // len(second), cell % len(second), float(np.exp(own[cell]))
+
+
+def measured(rows: Sequence[Row], methods: Sequence[str]) -> Figures:
+    """The measures of all pairs, and the divergence by how far the places are apart.
+
+    Args:
+        rows: of evaluated pairs.
+    """
+    names = [f"{MODEL}_u", f"{MODEL}_p", *(f"{one}_{name}" for one in methods for name in NAMES), "deviation"]
+    values = np.array([[row[name] for name in names] for row in rows])
+
+    def means(weights: Doubles) -> Mapping[str, float]:
+        return dict(zip(names, (weights @ values / weights.sum()).tolist(), strict=True))
+
+    found = resampled(means, np.arange(len(rows)))
+    apart = np.searchsorted(DISTANCES, [row["j"] - row["i"] for row in rows], side="right") - 1
+    return {
+        "deviation": _interval(found["deviation"]),
+        "methods": {
+            one: {
+                name: _interval(found[f"{one}_{name}"], exponential=name in ("u", "p"))
+                for name in NAMES
+                if f"{one}_{name}" in found
+            }
+            for one in (MODEL, *methods)
+        },
+        "distances": {
+            _span(int(group)): {
+                "pairs": int((apart == group).sum()),
+                "a_kl": {
+                    one: float(values[apart == group, names.index(f"{one}_a_kl")].mean()) for one in methods
+                },
+            }
+            for group in np.unique(apart)
+        },
+    }
+
+
+def _span(group: int) -> str:
+    begin, *rest = DISTANCES[group : group + 2]
+    if not rest:
+        return f"{begin} or more"
+    return str(begin) if rest[0] == begin + 1 else f"{begin} to {rest[0] - 1}"
+
+
+def _interval(found: Difference, *, exponential: bool = False) -> dict[str, float]:
+    bounds = {"value": found.value, "low": found.low, "high": found.high}
+    return {name: float(np.exp(one)) if exponential else one for name, one in bounds.items()}
+
+
+def _cell(one: Mapping[str, float] | None) -> str:
+    if one is None:
+        return "-"
+    digits = 3 if one["value"] >= 1 else 4
+    return "{value:.{d}f} ({low:.{d}f} to {high:.{d}f})".format(**one, d=digits)
