@@ -150,8 +150,8 @@ class ForkServer:
     ) -> None:
         if self._running is not None:
             self._running.kill()
-        self._process.terminate()
-        self._process.communicate()
+        with self._process as server:  # what it wrote is not waited for: an orphan may hold its pipe open for ever
+            server.kill()
 
     def start(
         self,
