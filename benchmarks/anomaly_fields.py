@@ -7,7 +7,8 @@ the model, which read both sides and the rest of the record. "Mixed" is what a s
 these counts, where they helped on validation records.
 
 "Judged" is the product: the statistics that judge units, calibrated on other held-out records. Each
-statistic alone stands beside it.
+statistic alone stands beside it. "Alarmed" are, where .01 and .05 are asked, the shares of the originals'
+units and of what was changed: by the product's p-values, by thresholds of floors on the same calibration.
 
 What an unusual neighbourhood adds to an unusual unit is its lift: bits beyond those of the unigram (as in the
 SLOR of Lau et al. 2017). Floors have theirs too, and the best floor is chosen among all.
@@ -15,7 +16,7 @@ SLOR of Lau et al. 2017). Floors have theirs too, and the best floor is chosen a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 from anomaly_field_data import FIELDS, Field, chosen
 from anomaly_field_faults import Fault, Span
-from anomaly_metrics import gain, ranking
+from anomaly_metrics import gain, ranking, threshold_on
 from anomaly_models import trained
 from ngram import NGram
 from numpy.typing import NDArray
@@ -52,6 +53,7 @@ LIFT = " lift"
 LIFTED = ("mixed", "5-gram", "counts")
 LEVELS = {"text": "word", "protein": "residue", "dna": "base", "code": "token"}
 RECORDS, CALIBRATION = 150, 250
+RATES = (0.01, 0.05)
 NGRAM_UNITS = 2_000_000
 LONGEST = 250  # tokens of a record that is judged
 
@@ -102,6 +104,7 @@ class Judges:
         self.level = model.domain.level(level)
         calibrator = Calibrator(session=Session(model, tokens_per_batch=8192), problems=Problems("skip"))
         records = [as_record(text, number) for number, text in enumerate(normal)]
+        self.normal = [Encoded(one, model.tokenizer.encode(one.raw)) for one in records]
         of = Records(records=records, of=len(records), source="")
         background, rest = stored_background(model, self.level), of
         if background is None or background.needs_scores:
@@ -120,6 +123,11 @@ class Judges:
         rows = self.detector.encoded(encoded)
         parts = {name: np.array([one.row.statistics[name] for one in rows]) for name in self.level.statistics}
         return {JUDGED: -np.log([one.p_value or 1.0 for one in rows]), **parts}
+
+    def thresholds(self, values: Mapping[str, Doubles]) -> dict[str, list[float]]:
+        """Of each score, what is an alarm at each of `RATES`; `values` are of the calibration's units."""
+        floors = {name: [threshold_on(own, rate) for rate in RATES] for name, own in values.items()}
+        return {JUDGED: [-np.log(rate) - 1e-12 for rate in RATES], **floors}
 
 
 class Baselines:
@@ -147,11 +155,21 @@ class Baselines:
         assert self.expert is not None
         named = self.expert.named(encodings)
         counts = -self.expert.alone(self.expert.priced(named))
-        return {
+        found = {
             "counts": [counts[(named.sequence == i) & (named.tokens > 0)] for i in range(len(encodings))],
             "unigram": [np.array([-log2[list(unit)].sum() for unit in s]) for s in spelled],
             "5-gram": np.split(whole, ends[:-1]),
         }
+        return {**found, **lifts(found)}
+
+
+def lifts(bits: Mapping[str, Sequence[Doubles]]) -> dict[str, list[Doubles]]:
+    """Bits beyond those of the unigram, for each of `LIFTED` that is there."""
+    return {
+        arm + LIFT: [a - b for a, b in zip(bits[arm], bits["unigram"], strict=True)]
+        for arm in LIFTED
+        if arm in bits
+    }
 
 
 def compared(
@@ -170,8 +188,7 @@ def compared(
         **_surprisals(model, both),
         **baselines.bits([e.encoding for e in both]),
     }
-    for arm in LIFTED:
-        bits[arm + LIFT] = [a - b for a, b in zip(bits[arm], bits["unigram"], strict=True)]
+    bits |= lifts(bits)
     half = len(pairs)
     changed = np.concatenate([one.changed for one in pairs])
     owner = np.repeat(np.arange(half), [len(one.changed) for one in pairs])
@@ -181,6 +198,7 @@ def compared(
     rows = [_row(f"{name}, unit", changed, by_unit, owner, len(pairs))]
     if judges is not None:
         rows[0] |= _judged(changed, judges, both[half:], by_unit, rows[0]["floor"], owner)
+        rows[0] |= _alarmed(changed, judges, baselines, both, by_unit, rows[0]["floor"])
     for way, reduce in (("mean", np.mean), ("max", np.max)):
         whole = {arm: np.array([float(reduce(v)) for v in values]) for arm, values in bits.items()}
         row = _row(f"{name}, record by {way}", labels, whole, twice, len(pairs))
@@ -214,6 +232,35 @@ def _judged(
         **{f"judged_{key}": value for key, value in gain(labels, found[JUDGED], floor, groups).items()},
         **{f"part_{key}": v for key, v in gain(labels, found[JUDGED], found[part], groups).items()},
     }
+
+
+def _alarmed(
+    changed: Bools,
+    judges: Judges,
+    baselines: Baselines,
+    both: Sequence[Encoded],
+    arms: dict[str, Doubles],
+    best: str,
+) -> Row:
+    """Shares of the originals' units and of what was changed at each of `RATES`, by each detector."""
+    half = len(both) // 2
+    bits = baselines.bits([one.encoding for one in (*judges.normal, *both[:half])])
+    normal = {name: np.concatenate(values[-half:]) for name, values in bits.items()} | judges.found(
+        both[:half]
+    )
+    limits = {name: np.concatenate(values[:-half]) for name, values in bits.items()}
+    faulty = arms | judges.found(both[half:])
+    shares = {
+        name: [
+            [float((own > limit).mean()) for own in (normal[name], faulty[name][changed])] for limit in found
+        ]
+        for name, found in judges.thresholds(limits).items()
+    }
+    flat = {}
+    for who, name in (("", JUDGED), ("floor_", best)):
+        for rate, (alarmed, found) in zip(RATES, shares[name], strict=True):
+            flat |= {f"{who}normal_{rate}": alarmed, f"{who}found_{rate}": found}
+    return {"alarmed": shares, **flat}
 
 
 def _surprisals(model: LoadedModel, records: Sequence[Encoded]) -> dict[str, list[Doubles]]:

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 from anomaly_blind import blind
-from anomaly_fields import field_rows
+from anomaly_fields import RATES, field_rows
 from anomaly_logs import raw, sessions
 from anomaly_patients import patient_rows
 from anomaly_quixbugs import quixbugs_rows
@@ -73,6 +73,7 @@ SHOWN_FIELDS = (
     "judged_gain",
     "judged_low",
     "judged_high",
+    *(f"{who}{what}_{rate}" for rate in RATES for who in ("", "floor_") for what in ("normal", "found")),
     "part_gain",
     "part_low",
     "part_high",
