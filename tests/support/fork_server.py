@@ -150,7 +150,7 @@ class ForkServer:
     ) -> None:
         if self._running is not None:
             self._running.kill()
-        with self._process as server:  # what it wrote is not waited for: an orphan may hold its pipe open for ever
+        with self._process as server:  # its pipe is not read to the end: an orphan may hold it open
             server.kill()
 
     def start(
