@@ -237,18 +237,19 @@ class Settled(NamedTuple):
     change: float
 
 
-def arnold_gokhale(own: Conditional, steps: int | None = None) -> Settled:
+def arnold_gokhale(own: Conditional, steps: int | None = None, *, uniform: bool = True) -> Settled:
     """The joint that is nearest to both conditionals, by summed divergence (Arnold and Gokhale 1998).
 
     q(a, b) is proportional to (p(a | b) + p(b | a)) / (1 / q(a) + 1 / q(b)) of the step before: its state is
     two marginals. They begin as the model has them while both are hidden, and are settled in few steps.
 
     Args:
-        steps: of the published procedure, from uniform marginals; None: until they have settled.
+        steps: so many; None: until the marginals have settled, and not from uniform ones.
+        uniform: begin with uniform marginals, as published.
     """
     both = np.exp(own.given_first)
     both += np.exp(own.given_second).T
-    begin = (own.first, own.second) if steps is None else (np.zeros(len(one)) for one in own[:2])
+    begin = own[:2] if steps is None or not uniform else [np.zeros(len(one)) for one in own[:2]]
     one, two = (np.exp(x - np.logaddexp.reduce(x)) for x in begin)
     change, done, most = np.inf, 1, ROUNDS if steps is None else steps
     while done < most and (steps is not None or change >= TOLERANCE):

@@ -1,0 +1,207 @@
+"""Which joint distribution of two hidden places is how faithful to a masked language model?
+
+    antibodies   AntiBERTy (Ruffolo et al. 2021) on V genes, all residues
+    reactions    the model of rxnmapper (Schwaller et al. 2021) on esterifications and amidations, all symbols
+    text         a `tiny` model trained here for --minutes, sentences of EWT's test part, 256 candidates
+    whole        the same, all symbols
+    steps        Arnold-Gokhale on V genes by steps, from uniform marginals and from those while both are
+                 hidden
+
+U-PPL, P-PPL, A-KL, G-KL and JSD of six joints (Torroba Hennigen and Kim 2023), random and contiguous pairs,
+one of each sequence, with intervals by sequence; processor seconds a pair. AntiBERTy, V genes and the model
+of reactions install (`pip install --no-deps antiberty==0.1.3 anarci==2026.2.13.2 rxnmapper==0.4.3`); arms
+without them are left out. Rows and figures are kept per arm under --out, with the pairs, so an interrupted
+benchmark goes on where it was.
+
+    python benchmarks/joints.py --data ../shared/data
+    python benchmarks/joints.py --data ../shared/data --only reactions --json reactions.json
+    python benchmarks/joints.py --data ../shared/data --quick
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from anomaly_models import trained
+from embed_real import antiberty, germlines
+from english_sentences import write_sentences
+from finetune_real import written
+
+from seqmlm.inference.session import Session
+from seqmlm.structure.joints import Pair, arnold_gokhale, given, measures
+from seqmlm.tasks.joint import NAMES, JointConfig, JointTask
+from seqmlm.tasks.task import NoProgress
+
+PAIRS = {"antibodies": 200, "reactions": 30, "text": 200, "whole": 10}
+STEPS = (1, 2, 3, 5, 10, 20, 40, 1000)
+
+ACIDS = ("C", "CC", "CCC", "CC(C)", "CCCCC", "FC(F)(F)", "c1ccccc1", "COc1ccc(cc1)", "Clc1ccc(cc1)", "BrC")
+REST = ("C", "CC", "C(C)C", "CCC", "Cc1ccccc1", "CCCC", "CC(F)(F)F", "c1ccccc1", "CCBr", "CCOC")
+
+Asked = dict[str, Any]
+
+
+def antibodies(options: argparse.Namespace, out: Path) -> Asked | None:
+    model, genes = antiberty(out), germlines()
+    if model is None or not genes:
+        return None
+    random.Random(0).shuffle(genes)
+    lines = (f">{number}-{one['gene']}\n{one['body']}\n" for number, one in enumerate(genes))
+    return {"model": model, "domain": "protein", "evaluate": written(out / "genes.fasta", "".join(lines))}
+
+
+def reactions(options: argparse.Namespace, out: Path) -> Asked | None:
+    model = rxnmapper(out)
+    if model is None:
+        return None
+    lines = [f"{a}C(=O)O.{x}{r}>>{a}C(=O){x}{r}" for a in ACIDS for r in REST for x in "ON"]
+    random.Random(0).shuffle(lines)
+    return {"model": model, "domain": "text", "evaluate": written(out / "reactions.txt", "\n".join(lines))}
+
+
+def rxnmapper(work: Path) -> str | None:
+    """Its model as a folder of transformers, the pickle read as tensors alone."""
+    import torch
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+    from transformers import AlbertConfig, AlbertForMaskedLM, PreTrainedTokenizerFast
+
+    found, out = importlib.util.find_spec("rxnmapper"), work / "rxnmapper"
+    if found is None or found.origin is None:
+        return None
+    (folder,) = Path(found.origin).parent.glob("models/transformers/albert*")
+    if not out.exists():
+        weights = torch.load(folder / "pytorch_model.bin", "cpu", weights_only=True)
+        masked = AlbertForMaskedLM(AlbertConfig.from_pretrained(folder))
+        missing = masked.load_state_dict(weights, strict=False).missing_keys
+        assert not missing, missing
+        vocabulary = {token: n for n, token in enumerate((folder / "vocab.txt").read_text().split())}
+        made = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+        made.pre_tokenizer = pre_tokenizers.Split(Regex(SMILES), "isolated")
+        ends = [(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
+        made.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", None, ends)
+        names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+        PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(out)
+        masked.save_pretrained(out)
+    return str(out)
+
+
+SMILES = r"\[[^\]]+\]|Br?|Cl?|>>?|%[0-9]{2}|."
+"""A symbol of a reaction."""
+
+
+def text(options: argparse.Namespace, out: Path) -> Asked:
+    learnt = write_sentences(options.data, out / "sentences.txt")
+    model = trained(out, "english-joints", "text", [learnt], {}, 0, options.minutes)
+    (held_out,) = (options.data / "text/ud_en_ewt").glob("*test*")
+    return {"model": str(model.path), "evaluate": str(held_out), "candidates": 256}
+
+
+def whole(options: argparse.Namespace, out: Path) -> Asked:
+    return {**text(options, out), "candidates": None}
+
+
+ARMS: dict[str, Callable[[argparse.Namespace, Path], Asked | None]] = {
+    "antibodies": antibodies,
+    "reactions": reactions,
+    "text": text,
+    "whole": whole,
+}
+
+
+def evaluated(asked: Asked, n: int, pairs: str, to: Path) -> dict[str, Any]:
+    """The figures of one arm, and processor seconds a pair; of a resumed one these are of the rest."""
+    began = time.process_time()
+    config = JointConfig(
+        **asked, pairs=pairs, n=n, out=to.with_suffix(".jsonl"), publish=to.with_suffix(".tsv"), resume=True
+    )
+    done = JointTask.launch("joint", config, stdout=None, progress=NoProgress(), as_json=True)
+    if done.stopped is not None:
+        raise SystemExit(128 + done.stopped)
+    return {**done.figures, "pairs": done.items, "seconds": (time.process_time() - began) / done.items}
+
+
+def by_steps(options: argparse.Namespace, out: Path) -> dict[str, Any]:
+    """Mean A-KL of Arnold-Gokhale by its steps, of contiguous residues that `antibodies` had."""
+    asked = antibodies(options, out)
+    if asked is None:
+        return {}
+    session = Session.open(asked["model"], domain="protein")
+    rows = [
+        json.loads(line)
+        for line in (out / f"antibodies-contiguous{options.suffix}.jsonl").read_text().splitlines()
+    ]
+    texts = Path(asked["evaluate"]).read_text().splitlines()[1::2]
+    pairs = [
+        Pair(session.tokenizer.encode(x), row["i"], row["j"]) for x, row in zip(texts, rows, strict=False)
+    ]
+    known = {session.tokenizer.surface(int(one)): int(one) for one in session.tokenizer.space.ordinary}
+    alphabet = np.array(sorted(known[one] for one in "ACDEFGHIKLMNPQRSTVWY"), dtype=np.int32)
+    found: dict[str, list[float]] = {}
+    needed = []
+    for own, _ in given(session.conditionals(), pairs[: 20 if options.quick else 100], alphabet):
+        needed.append(arnold_gokhale(own).steps)
+        for steps in STEPS:
+            uniform = arnold_gokhale(own, steps).joint
+            marginal = arnold_gokhale(own, steps, uniform=False).joint
+            for name, joint in (("uniform", uniform), ("marginals", marginal)):
+                found.setdefault(f"{name} {steps}", []).append(measures(own, joint, 0, 0)["a_kl"])
+    told = {name: float(np.mean(one)) for name, one in found.items()}
+    return {"a_kl": told, "steps": {"mean": float(np.mean(needed)), "most": max(needed)}}
+
+
+def show(name: str, found: dict[str, Any]) -> None:
+    print(f"\n{name}")
+    if "methods" not in found:
+        print("\n".join(f"  {key:<16} {value:.5f}" for key, value in found.get("a_kl", {}).items()))
+        print(f"  settled after {found.get('steps')}")
+        return
+    print(f"  {found['pairs']} pairs, {found['seconds']:.2f} processor seconds a pair")
+    print(f"  {'':<11}" + "".join(f"{one:>26}" for one in NAMES.values()))
+    for method, own in found["methods"].items():
+        cells = ("{value:.4f} [{low:.4f}, {high:.4f}]".format(**own[x]) if x in own else "" for x in NAMES)
+        print(f"  {method:<11}" + "".join(f"{cell:>26}" for cell in cells))
+    for apart, own in found["distances"].items():
+        cells = (f"{method} {value:.4f}" for method, value in own["a_kl"].items())
+        print(f"  A-KL, {apart} apart, {own['pairs']} pairs: " + ", ".join(cells))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/joints"))
+    parser.add_argument("--only", choices=[*ARMS, "steps"], action="append", help="only these arms")
+    parser.add_argument("--minutes", type=float, default=5.0, help="pretraining of the text model")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the pairs, half a minute")
+    options = parser.parse_args()
+    options.minutes = 0.5 if options.quick else options.minutes
+    options.suffix = "-quick" if options.quick else ""
+    out, told = options.out.resolve(), dict[str, Any]()
+    out.mkdir(parents=True, exist_ok=True)
+    for arm in options.only or [*ARMS, "steps"]:
+        for pairs in ("contiguous", "random")[: 1 if arm == "steps" else 2]:
+            kept = out / f"{arm}-{pairs}{options.suffix}.json"
+            if not kept.exists():
+                asked = ARMS[arm](options, out) if arm in ARMS else None
+                n = max(2, PAIRS.get(arm, 0) // (10 if options.quick else 1))
+                found = by_steps(options, out) if arm == "steps" else {}
+                found = found if asked is None else evaluated(asked, n, pairs, kept)
+                written(kept, json.dumps(found, indent=1))
+            told[f"{arm}, {pairs}"] = json.loads(kept.read_text())
+            show(f"{arm}, {pairs}", told[f"{arm}, {pairs}"])
+    if options.json is not None:
+        written(options.json, json.dumps(told, indent=1))
+
+
+if __name__ == "__main__":
+    main()
