@@ -40,7 +40,7 @@ from seqmlm.structure.joints import Pair, arnold_gokhale, given, measures
 from seqmlm.tasks.joint import NAMES, JointConfig, JointTask
 from seqmlm.tasks.task import NoProgress
 
-PAIRS = {"antibodies": 200, "reactions": 30, "text": 200, "whole": 10}
+PAIRS = {"antibodies": 100, "reactions": 20, "text": 100, "whole": 5}
 STEPS = (1, 2, 3, 5, 10, 20, 40, 1000)
 
 ACIDS = ("C", "CC", "CCC", "CC(C)", "CCCCC", "FC(F)(F)", "c1ccccc1", "COc1ccc(cc1)", "Clc1ccc(cc1)", "BrC")
@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/joints"))
     parser.add_argument("--only", choices=[*ARMS, "steps"], action="append", help="only these arms")
-    parser.add_argument("--minutes", type=float, default=5.0, help="pretraining of the text model")
+    parser.add_argument("--minutes", type=float, default=3.0, help="pretraining of the text model")
     parser.add_argument("--quick", action="store_true", help="a tenth of the pairs, half a minute")
     options = parser.parse_args()
     options.minutes = 0.5 if options.quick else options.minutes
