@@ -309,14 +309,14 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
         OSError: it cannot be written; an old file is still there.
         StateError: a line does not fit the schema.
     """
-    import pyarrow.parquet as pa_parquet
-
     mode = 0o600 if private else 0o666
 
     def fill(file: IO[bytes]) -> None:
         if format == "npy":
             _fill_array(lines, file, schema)
         elif format == "parquet":
+            import pyarrow.parquet as pa_parquet
+
             table = _Table(schema, nested=True)
             with pa_parquet.ParquetWriter(file, table.schema) as out:
                 for rows in committed_rows(lines):
@@ -375,6 +375,8 @@ def committed_rows(lines: Path) -> Iterator[list[dict[str, Any]]]:
 
 def table_lines(schema: Schema, format: str) -> Callable[[Sequence[Fields]], bytes]:
     """An encoder of rows as lines of CSV or TSV; its first lines begin with the names of the columns."""
+    if format == "tsv":
+        return _tab_lines(schema)
     import pyarrow.csv as pa_csv
 
     table, begun = _Table(schema, nested=False), False
@@ -382,13 +384,22 @@ def table_lines(schema: Schema, format: str) -> Callable[[Sequence[Fields]], byt
     def encode(rows: Sequence[Fields]) -> bytes:
         nonlocal begun
         first, begun = not begun, True
-        batch = table.batch([_finite(row) for row in rows])
-        if format == "tsv":
-            lines = ["\t".join(map(_tabbed, row.values())) + "\n" for row in batch.to_pylist()]
-            return "".join(["\t".join(table.schema.names) + "\n", *lines][not first :]).encode()
-        out = io.BytesIO()
+        batch, out = table.batch([_finite(row) for row in rows]), io.BytesIO()
         pa_csv.write_csv(batch, out, pa_csv.WriteOptions(include_header=first))
         return out.getvalue()
+
+    return encode
+
+
+def _tab_lines(schema: Schema) -> Callable[[Sequence[Fields]], bytes]:
+    """The same with tabs, without Arrow, which loads pandas: 65 MB."""
+    cells, header = _Cells(schema, nested=False), "\t".join(schema.flat_columns) + "\n"
+
+    def encode(rows: Sequence[Fields]) -> bytes:
+        nonlocal header
+        first, header = header, ""
+        flat = (encodable(cells.of(_finite(row))) for row in rows)
+        return (first + "".join("\t".join(map(_tabbed, one.values())) + "\n" for one in flat)).encode()
 
     return encode
 
@@ -403,6 +414,38 @@ def _tabbed(value: Any) -> str:
     return "" if value is None else json.dumps(value)
 
 
+class _Cells:
+    """Rows as the cells of a table, before they have a format.
+
+    Args:
+        schema: the columns.
+        nested: whether lists of units are nested lists, else JSON text.
+    """
+
+    def __init__(self, schema: Schema, *, nested: bool) -> None:
+        self._schema, self._nested = schema, nested
+        self._deep = ("json",) if nested else ("json", "units", "vector")
+
+    def of(self, row: Fields) -> dict[str, Any]:
+        """A row, whose numbers are finite, by column."""
+        flat = self._schema.flat(row)
+        return {
+            name: None if flat[name] is None else self._cell(kind, flat[name])
+            for name, kind in self._schema.flat_columns.items()
+        }
+
+    def _cell(self, kind: Kind, value: Any) -> Any:
+        if kind == "vector":
+            found = unpacked(value)
+            value = found.astype("<f2" if self._schema.half else "<f4") if self._nested else found.tolist()
+        if kind in self._deep:
+            return json.dumps(value)
+        if kind == "number":
+            return float(value) if isinstance(value, int) else value
+        # Spreadsheets open what is no Parquet.
+        return harmless(value) if kind == "text" and isinstance(value, str) and not self._nested else value
+
+
 class _Table:
     """Rows as record batches of a declared Arrow schema.
 
@@ -414,11 +457,7 @@ class _Table:
     def __init__(self, schema: Schema, *, nested: bool) -> None:
         import pyarrow as pa  # only where a table is asked for: it takes time to load
 
-        self._rows_of, self._arrow, self._nested = schema, pa, nested
-        kinds = schema.flat_columns
-        deep = ("json",) if nested else ("json", "units", "vector")
-        self._as_json = {name for name, kind in kinds.items() if kind in deep}
-        self._vectors = {name for name, kind in kinds.items() if kind == "vector"}
+        self._cells, self._arrow = _Cells(schema, nested=nested), pa
         alternative = pa.struct([("unit", pa.string()), ("p", pa.float64())])
         unit = [
             ("unit", pa.string()),
@@ -440,10 +479,10 @@ class _Table:
             else pa.string(),
             "json": pa.string(),
         }
-        texts = {name for name, kind in kinds.items() if types[kind] == pa.string()} - self._as_json
-        self._texts = set() if nested else texts  # of CSV, which spreadsheets open
         facts = {"seqmlm": json.dumps({**schema.facts})} if schema.facts else None
-        self.schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()], metadata=facts)
+        self.schema = pa.schema(
+            [(name, types[kind]) for name, kind in schema.flat_columns.items()], metadata=facts
+        )
 
     def batch(self, rows: Sequence[Fields]) -> Any:
         """The rows, whose numbers are finite, as a `pyarrow.RecordBatch`.
@@ -451,7 +490,7 @@ class _Table:
         Raises:
             StateError: a value that its column cannot hold.
         """
-        flat = [self._flat(row) for row in rows]
+        flat = [self._cells.of(row) for row in rows]
         try:
             try:
                 return self._arrow.RecordBatch.from_pylist(flat, schema=self.schema)
@@ -471,17 +510,6 @@ class _Table:
                     "JSON lines (a name that ends in .jsonl), which take any value"
                 )
         return StateError("rows do not fit the table: write JSON lines (a name that ends in .jsonl)")
-
-    def _flat(self, row: Fields) -> dict[str, Any]:
-        return {name: self._cell(name, value) for name, value in self._rows_of.flat(row).items()}
-
-    def _cell(self, name: str, value: Any) -> Any:
-        if name in self._vectors and value is not None:
-            found = unpacked(value)
-            value = found.astype("<f2" if self._rows_of.half else "<f4") if self._nested else found.tolist()
-        if name in self._as_json and value is not None:
-            return json.dumps(value)
-        return harmless(value) if name in self._texts and isinstance(value, str) else value
 
 
 _FORMULA = re.compile("'*[=+@\\t\\r-].", re.DOTALL)  # "-" alone, as standard input is called, is none
