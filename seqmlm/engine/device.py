@@ -76,9 +76,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release_memory(device: torch.device) -> None:
-    """Free cached blocks, so that smaller batches do not fail because of fragments of larger ones."""
+    """Give cached blocks back, so that smaller batches do not fail because of fragments of larger ones."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
+    elif trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of the GNU C library alone
+        trim(0)
 
 
 # From malloc.h of the GNU C library.

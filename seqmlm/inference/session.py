@@ -25,7 +25,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.device import Precision, best_device, resolved
+from seqmlm.engine.device import Precision, best_device, release_memory, resolved
 from seqmlm.engine.expert import CountExpert
 from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.types import Encoding, Floats
@@ -241,8 +241,10 @@ class Session:
         return self.conditionals().statistics.tokens - self._forgotten
 
     def forget(self) -> None:
-        """Remember no score, and no budget that was halved for want of memory: as in a new process."""
+        """Keep no score, no free memory and no budget that was halved for want of it: as in a new process."""
         self.cache = ScoreCache()
+        if self.conditionals().device.type == "cpu":  # a GPU would wait for its own to be freed
+            release_memory(self.conditionals().device)
         self._forgotten = self.conditionals().statistics.tokens
         self.conditionals().tokens_per_batch = self._budget
 
