@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from seqmlm.anomaly.levels import Background, Level
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.engine.foreign import shapes_of
-from seqmlm.errors import StateError
+from seqmlm.errors import StateError, UsageError
 from seqmlm.inference.model_folder import CALIBRATION as CALIBRATION
 from seqmlm.inference.model_folder import LoadedModel, changing, put_file
 from seqmlm.parsing import parse_json
@@ -33,7 +33,7 @@ from seqmlm.rows.judge import Normal
 
 BACKGROUND, TRAINED_ON = "background.safetensors", "trained_on.safetensors"
 
-_HEADER = "seqmlm"
+HEADER = "seqmlm"
 _CALIBRATE = "calibrate the model again ('seqmlm calibrate')"
 # What arrays and settings that do not fit together raise: a file that is whole may still say anything.
 _UNFIT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
@@ -145,7 +145,7 @@ def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
         return {}
     arrays, header = tensors(file)
     try:
-        facts = parse_json(header.get(_HEADER, "{}"), finite=True)
+        facts = parse_json(header.get(HEADER, "{}"), finite=True)
         if facts.get("format") != _FORMAT:
             raise ValueError(f"format {facts.get('format')}; this version of seqmlm reads {_FORMAT}")
         return {
@@ -262,7 +262,7 @@ def _content(stored: Mapping[tuple[str, str], Stored]) -> bytes:
                 "state": state,
             }
         )
-    return saved(arrays, {_HEADER: json.dumps({"format": _FORMAT, "entries": facts})})
+    return saved(arrays, {HEADER: json.dumps({"format": _FORMAT, "entries": facts})})
 
 
 def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background], *, private: bool = False) -> None:
@@ -320,6 +320,47 @@ def tensors(file: Path, remedy: str = _CALIBRATE) -> tuple[Arrays, dict[str, str
         if values.dtype.kind == "f" and np.isnan(values).any():
             raise _broken(file, ValueError(f"{name} holds NaN"), remedy)
     return arrays, header
+
+
+class OfVectors(Protocol):
+    """What is made of vectors, and of no others."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+
+
+Made = TypeVar("Made", bound=OfVectors)
+
+
+def of_vectors(
+    file: Path, make: Callable[[Arrays, Any], Made], wanted: Mapping[str, Any], *, name: str, remedy: str
+) -> Made:
+    """What a model keeps of vectors.
+
+    Args:
+        file: of the model's folder.
+        make: it, of the arrays of the file and what its header says.
+        wanted: facts that it must agree with.
+        name, remedy: what it is called, and how a person gets another.
+
+    Raises:
+        UsageError: there is none, or it is of other vectors.
+        StateError: it is damaged.
+    """
+    if not file.is_file():
+        raise UsageError(f"{file.parent} has no {name} yet: {remedy}")
+    arrays, header = tensors(file, remedy)
+    try:
+        found = make(arrays, parse_json(header[HEADER], finite=True))
+        other = next((fact for fact, value in wanted.items() if found.facts.get(fact) != value), None)
+    except _UNFIT as error:
+        raise _broken(file, error, remedy) from None
+    if other is not None:
+        raise UsageError(
+            f"{file} is of vectors with {other} {found.facts.get(other)}, and these have {wanted[other]}: "
+            f"{remedy}"
+        )
+    return found
 
 
 def saved(arrays: Mapping[str, NDArray[Any]], header: dict[str, str] | None = None) -> bytes:

@@ -21,14 +21,13 @@ from seqmlm.engine.scoring import SequenceScore
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT
 from seqmlm.errors import StateError
-from seqmlm.inference.calibrations import tensors
+from seqmlm.inference.calibrations import HEADER, tensors
 from seqmlm.inference.model_folder import COUNTS, LoadedModel
 from seqmlm.parsing import parse_json
 
 Use = Literal["auto", "counts", "none"]
 """Whether scores mix counts in: where they help, wherever there are any, or never."""
 
-HEADER = "seqmlm"
 _AGAIN = "copy the model again from where it is whole, or score without counts (expert=none)"
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.types import Floats
-from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.inference.calibrations import saved, tensors
+from seqmlm.errors import DataError
+from seqmlm.inference.calibrations import HEADER, of_vectors, saved
 from seqmlm.inference.model_folder import EMBEDDING, put_file
 
 Normal = Literal["raw", "centred", "z", "whitened"]
@@ -27,7 +27,7 @@ FEWEST = 11
 """Vectors of a corpus: a mean of fewer would tell what is in them."""
 _NONE = 1e-10  # of the mean variance: what counts as no variance
 _BLOCK = 4096
-_AGAIN = "fit it again: seqmlm embed MODEL CORPUS --set fit=true"
+_AGAIN = "fit one on a corpus: seqmlm embed MODEL CORPUS --set fit=true"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,7 +99,7 @@ class Normalization:
     def saved(self) -> bytes:
         """As a file of safetensors."""
         arrays = {"mean": self.mean, "scale": self.scale, "components": self.components}
-        return saved(arrays, {"facts": json.dumps(dict(self.facts), sort_keys=True)})
+        return saved(arrays, {HEADER: json.dumps(dict(self.facts), sort_keys=True)})
 
     def keep(self, folder: Path, *, private: bool) -> None:
         """Keep it with a model.
@@ -111,30 +111,12 @@ class Normalization:
 
     @classmethod
     def stored(cls, folder: Path, wanted: Mapping[str, Any]) -> Normalization:
-        """What a model keeps.
+        """What a model keeps; as `seqmlm.inference.calibrations.of_vectors`."""
 
-        Args:
-            wanted: facts that it must agree with.
+        def made(arrays: Mapping[str, Floats], facts: Mapping[str, Any]) -> Normalization:
+            found = cls(**arrays, facts=facts)
+            if not found.mean.shape == found.scale.shape == found.components.shape[1:]:
+                raise ValueError("its arrays do not fit together")
+            return found
 
-        Raises:
-            UsageError: there is none, or it is of other vectors.
-            StateError: it is damaged.
-        """
-        file = folder / EMBEDDING
-        if not file.is_file():
-            raise UsageError(
-                f"{folder} has no normalization yet: fit one on a corpus, seqmlm embed {folder} CORPUS "
-                "--set fit=true"
-            )
-        arrays, header = tensors(file, _AGAIN)
-        try:
-            found = cls(**arrays, facts=json.loads(header["facts"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise StateError(f"{file} cannot be read ({error}); {_AGAIN}") from None
-        for name, value in wanted.items():
-            if found.facts.get(name) != value:
-                raise UsageError(
-                    f"the normalization of {folder} is of vectors with {name} {found.facts.get(name)}, and "
-                    f"these have {value}: fit one for them with --set fit=true"
-                )
-        return found
+        return of_vectors(folder / EMBEDDING, made, wanted, name="normalization", remedy=_AGAIN)

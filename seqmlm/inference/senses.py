@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from seqmlm.engine.types import Floats
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import UsageError
 from seqmlm.evaluation.senses import UNKNOWN
-from seqmlm.inference.calibrations import saved, tensors
+from seqmlm.inference.calibrations import HEADER, of_vectors, saved
 from seqmlm.inference.model_folder import SENSES, put_file
 
-_AGAIN = "build it again with --set senses=TRAIN"
+_AGAIN = "build some with --set senses=TRAIN"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -90,29 +90,17 @@ class Senses:
             StateError: they cannot be written.
         """
         told = {"words": self.words, "names": self.names, "counts": self.counts, "facts": dict(self.facts)}
-        content = saved({"centroids": self.centroids}, {"senses": json.dumps(told)})
+        content = saved({"centroids": self.centroids}, {HEADER: json.dumps(told)})
         put_file(folder / SENSES, content, private=False)
 
     @classmethod
-    def stored(cls, folder: Path, facts: Mapping[str, Any]) -> Senses:
-        """What a model keeps.
+    def stored(cls, folder: Path, wanted: Mapping[str, Any]) -> Senses:
+        """What a model keeps; as `seqmlm.inference.calibrations.of_vectors`."""
 
-        Raises:
-            UsageError: it keeps none, or those of other vectors.
-            StateError: they are damaged.
-        """
-        file = folder / SENSES
-        if not file.is_file():
-            raise UsageError(f"{folder} has no senses yet: build them with --set senses=TRAIN")
-        arrays, header = tensors(file, _AGAIN)
-        try:
-            found = cls(centroids=arrays["centroids"], **json.loads(header["senses"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise StateError(f"{file} cannot be read ({error}); {_AGAIN}") from None
-        for name, value in facts.items():
-            if found.facts.get(name) != value:
-                raise UsageError(
-                    f"the senses of {folder} are of vectors with {name} {found.facts.get(name)}, and these "
-                    f"have {value}: {_AGAIN}"
-                )
-        return found
+        def made(arrays: Mapping[str, Floats], told: Mapping[str, Any]) -> Senses:
+            found = cls(centroids=arrays["centroids"], **told)
+            if len({*map(len, (found.centroids, found.words, found.names, found.counts))}) > 1:
+                raise ValueError("its arrays do not fit together")
+            return found
+
+        return of_vectors(folder / SENSES, made, wanted, name="senses", remedy=_AGAIN)

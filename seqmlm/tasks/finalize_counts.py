@@ -26,8 +26,7 @@ from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.types import Bools, Longs, Windows
 from seqmlm.engine.units import EXACT, unit_numbers
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
-from seqmlm.inference.calibrations import saved
-from seqmlm.inference.expert import HEADER
+from seqmlm.inference.calibrations import HEADER, saved
 from seqmlm.inference.model_folder import COUNTS, LoadedModel, put_file
 
 SUBJECTS = 10

@@ -1,15 +1,20 @@
-"""Normalizations against a naive computation over all vectors at once."""
+"""Normalizations against a naive computation over all vectors at once; what models keep of vectors."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import normalization
+from seqmlm.inference.calibrations import HEADER, saved, tensors
 from seqmlm.inference.normalization import Normalization
+from seqmlm.inference.senses import Senses
 
 FACTS = {"layers": "last", "of": "record", "pool": "mean"}
 
@@ -46,20 +51,46 @@ def test_whitened_has_no_covariance_left(vectors: np.ndarray, fitted: Normalizat
     np.testing.assert_allclose(np.cov(white.T), np.eye(5), atol=1e-3)
 
 
-def test_what_is_kept_comes_back_and_is_of_one_kind_of_vectors(fitted: Normalization, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no normalization yet"):
-        Normalization.stored(tmp_path, FACTS)
+def test_what_is_kept_comes_back(fitted: Normalization, tmp_path: Path) -> None:
     fitted.keep(tmp_path, private=True)
     (file,) = [one for one in tmp_path.iterdir() if one.suffix == ".safetensors"]
     assert file.stat().st_mode & 0o777 == 0o600
     again = Normalization.stored(tmp_path, FACTS)
     assert again.digest == fitted.digest
     np.testing.assert_array_equal(again.components, fitted.components)
-    with pytest.raises(UsageError, match="layers last, and these have -2"):
-        Normalization.stored(tmp_path, {**FACTS, "layers": "-2"})
-    file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(StateError, match="fit it again"):
-        Normalization.stored(tmp_path, FACTS)
+
+
+Keep = Callable[[Path], None]
+
+
+@pytest.fixture(params=["normalization", "senses"])
+def kept(request: pytest.FixtureRequest, vectors: np.ndarray) -> tuple[type[Any], Keep]:
+    """What is kept of vectors, and how."""
+    if request.param == "normalization":
+        fitted = Normalization.fit(iter(vectors), FACTS)
+        return Normalization, lambda folder: fitted.keep(folder, private=False)
+    return Senses, Senses.of((("dog", str(n % 2), one) for n, one in enumerate(vectors)), FACTS).keep
+
+
+def test_what_is_damaged_does_not_come_back(kept: tuple[type[Any], Keep], tmp_path: Path) -> None:
+    kind, keep = kept
+    with pytest.raises(UsageError, match=r"yet: .*--set"):
+        kind.stored(tmp_path, FACTS)
+    keep(tmp_path)
+    with pytest.raises(UsageError, match=r"with layers last, and these have -2: .*--set"):
+        kind.stored(tmp_path, {**FACTS, "layers": "-2"})
+    (file,) = [one for one in tmp_path.iterdir() if one.suffix == ".safetensors"]
+    whole = file.read_bytes()
+    arrays, header = tensors(file)
+    told = json.loads(header[HEADER])
+    shorter = {name: one[:-1] for name, one in arrays.items()}
+    shorter |= {name: one for name, one in arrays.items() if name in ("mean", "components")}
+    for content in (whole[:-3], saved(arrays), saved(shorter, header), saved(arrays, {HEADER: "[]"})):
+        file.write_bytes(content)
+        with pytest.raises(StateError, match=f"{file.name} cannot be read .*--set"):
+            kind.stored(tmp_path, FACTS)
+    file.write_bytes(saved(arrays, {HEADER: json.dumps(told)}))
+    assert kind.stored(tmp_path, FACTS).facts == FACTS
 
 
 def test_a_mean_of_few_vectors_would_tell_what_they_are(vectors: np.ndarray) -> None:
