@@ -443,7 +443,7 @@ class _Cells:
         if kind == "number":
             return float(value) if isinstance(value, int) else value
         # Spreadsheets open what is no Parquet.
-        return harmless(value) if kind == "text" and isinstance(value, str) and not self._nested else value
+        return harmless(value) if isinstance(value, str) and not self._nested else value
 
 
 class _Table:
