@@ -84,6 +84,9 @@ class Background(ABC):
         """The same without what only single records of sensitive data may have; by default it is nothing."""
         return self
 
+    def ahead(self, encodings: Sequence[Encoding]) -> None:  # noqa: B027
+        """Told of records whose rows are made next: what is faster for many at once may be done here."""
+
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What is saved; holds no single record where data are sensitive."""

@@ -43,4 +43,5 @@ def highest(severities: Iterable[str | None]) -> str | None:
     >>> highest(["INFO", "", "ERROR", "ERR", None]), highest([])
     ('ERROR', None)
     """
-    return max((one for one in severities if one in RANKS), key=lambda one: RANKS[one], default=None)
+    known = (one for one in dict.fromkeys(severities) if one in RANKS)
+    return max(known, key=lambda one: RANKS[one], default=None)

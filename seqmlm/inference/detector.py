@@ -132,6 +132,8 @@ class Detector:
 
     def rows(self, found: Sequence[Scored]) -> list[list[Row]]:
         """The rows of each record."""
+        if self.background is not None:
+            self.background.ahead([one.encoding for one in found])
         return [list(self.level.judged(one, self.background)) for one in found]
 
     def _both_ways(self, batch: Sequence[Encoded], found: list[Scored]) -> list[Scored]:

@@ -20,7 +20,10 @@ from seqmlm.inference.batches import batches, characters, encoded, forward_token
 from seqmlm.inference.session import Session, digest
 
 LOOK = 1 << 21
-"""Tokens that are looked at, at most: some seconds of reading."""
+"""Tokens that are looked at, at most, to choose among modes: some seconds of reading."""
+
+GLANCE = 1 << 14
+"""Tokens where there is one mode: all that depends on them is how much is said to be left."""
 
 
 class Work(NamedTuple):
@@ -45,8 +48,8 @@ def work_of(
 ) -> Work | None:
     """What a scoring takes in some modes, by estimate; no clock is asked.
 
-    Records are read and counted, equal ones once. Of an input of more than `LOOK` tokens the rest is taken to
-    be like its beginning, by the bytes that were read for it, which may be compressed.
+    Records are read and counted, equal ones once. Of an input of more than `LOOK` tokens, or `GLANCE`, the
+    rest is taken to be like its beginning, by the bytes that were read for it, which may be compressed.
 
     Args:
         session, level, modes: of the scoring.
@@ -73,7 +76,7 @@ def _totals(
     size: int,
 ) -> tuple[Doubles, float]:
     """(C,) what all records of an input of so many bytes cost together, and their characters."""
-    known, total = set[bytes](), np.zeros(len(costs))
+    known, total, look = set[bytes](), np.zeros(len(costs)), LOOK if len(costs) > 1 else GLANCE
     tokens, seen, whole = 0, 0, 1.0
     stored, each = 0, 0.0  # bytes read; bytes of a character, of those before the last block of the file
     with metered() as meter, suppress(SeqmlmError):  # the run itself says what is wrong with its input
@@ -88,7 +91,7 @@ def _totals(
                 if key not in known:
                     known.add(key)
                     total += [cost(one.encoding) for cost in costs]
-            if tokens >= LOOK:
+            if tokens >= look:
                 whole = max(1.0, size / (each * seen or meter.bytes or seen))
                 break
     return whole * total, whole * seen

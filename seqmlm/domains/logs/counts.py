@@ -219,8 +219,12 @@ class LogCounts:
         there[lines.record, events] = True
         return np.where(there[:, usual], 0.0, surprise)
 
-    def surplus(self, lines: Lines, events: Longs) -> tuple[Doubles, Doubles, Longs]:
+    def surplus(self, lines: Lines, sets: Any) -> tuple[Doubles, Doubles, Longs]:
         """How much more often than in training an event is among the lines of a record.
+
+        Args:
+            lines: of R records.
+            sets: (R, E + 1) their `multisets`.
 
         Returns:
             (R,) bits: the log-likelihood ratio of a Poisson count at its number and at the number expected of
@@ -228,47 +232,49 @@ class LogCounts:
             the largest ratio of an event's number to its expected number and one; (R,) the event of the bits.
             0, 0 and E for a record without lines.
         """
-        counts = multisets(lines, events, self.size + 1)
         share = (np.append(self.lines, 0) + 0.5) / (self.lines.sum() + 0.5 * (self.size + 1))
-        expected = share[counts.indices] * np.repeat(lines.counts, np.diff(counts.indptr))
-        number = np.maximum(counts.data, expected)
+        expected = share[sets.indices] * np.repeat(lines.counts, np.diff(sets.indptr))
+        number = np.maximum(sets.data, expected)
+        ratio = sets.data / (expected + 1.0)
         bits = number * np.log2(number / expected) - (number - expected) / np.log(2)
         largest, most = np.zeros(len(lines)), np.zeros(len(lines))
         event = np.full(len(lines), self.size)
-        for row, (a, b) in enumerate(pairwise(counts.indptr.tolist())):
+        for row, (a, b) in enumerate(pairwise(sets.indptr.tolist())):
             if a < b:
                 at = a + int(np.argmax(bits[a:b]))
-                largest[row], event[row] = bits[at], counts.indices[at]
-                most[row] = (counts.data[a:b] / (expected[a:b] + 1.0)).max()
+                largest[row], event[row] = bits[at], sets.indices[at]
+                most[row] = ratio[a:b].max()
         return largest, most, event
 
-    def nearest(self, lines: Lines, events: Longs) -> tuple[Doubles, Longs]:
+    def nearest(self, sets: Any) -> tuple[Doubles, Longs]:
         """The training record with the most similar event counts, and how far it is.
 
         The Euclidean distance of the log1p counts. Exact: the squared distances are products of matrices, and
         that of the nearest is worked out again, so that it does not depend on rounding. Found once for each
         multiset of events.
 
+        Args:
+            sets: (R, E + 1) `multisets` of R records.
+
         Returns:
             (R,) the distance; (R,) the neighbour's row among the training vectors.
         """
-        counts = multisets(lines, events, self.size + 1)
-        names = [row_name(counts, row) for row in range(len(lines))]
+        names = [row_name(sets, row) for row in range(sets.shape[0])]
         fresh = {name: row for row, name in enumerate(names) if name not in self._known}
         if len(self._known) + len(fresh) > _REMEMBERED:
             self._known.clear()
             fresh = {name: row for row, name in enumerate(names)}
         rows = np.fromiter(fresh.values(), dtype=np.int64, count=len(fresh))
-        self._known.update(zip(fresh, self._searched(np.log1p(counts[rows].toarray())), strict=True))
+        self._known.update(zip(fresh, self._searched(sets[rows]), strict=True))
         found = [self._known[name] for name in names]
         return np.array([one[0] for one in found]), np.array([one[1] for one in found], dtype=np.int64)
 
-    def _searched(self, wanted: Doubles) -> list[tuple[float, int]]:
-        """Distance and row of the nearest vector to each of (M, E + 1)."""
+    def _searched(self, sets: Any) -> list[tuple[float, int]]:
+        """Distance and row of the nearest vector to each of (M, E + 1) `multisets`."""
         found: list[tuple[float, int]] = []
-        step = max(1, _CELLS // max(1, self._vectors.shape[0]))
-        for at in range(0, len(wanted), step):
-            some = wanted[at : at + step]
+        step = max(1, _CELLS // max(self._vectors.shape))
+        for at in range(0, sets.shape[0], step):
+            some = np.log1p(sets[at : at + step].toarray())
             rows = np.argmin(self._norms[:, None] - 2 * (self._vectors @ some.T), axis=0)
             apart = some - self._vectors[rows].toarray()
             away = np.sqrt((apart * apart).sum(axis=1))

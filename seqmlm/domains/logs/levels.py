@@ -10,12 +10,12 @@ those of neighbouring lines: that an early end is rare, what is missing says alr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from seqmlm.anomaly.levels import SURPRISAL, Background, Level, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.record import Record
-from seqmlm.domains.logs.counts import Lines, LogCounts, counts_of, line_at, lines_of
+from seqmlm.domains.logs.counts import Lines, LogCounts, counts_of, line_at, lines_of, multisets
 from seqmlm.domains.logs.readers import origins
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.types import Encoding, Sequences
@@ -59,29 +59,45 @@ TIMED = {
 log without times does not have them."""
 
 
-def counted(lines: Lines, counts: LogCounts) -> dict[str, Doubles]:
-    """The statistics of `COUNTED`, each (R,).
+class Counting(NamedTuple):
+    """What counting says of R records together; E is the number of known events.
 
-    unseen: infinite with a line that no training record had, else the number of lines without a template.
-    missing: bits of surprise that events which nearly all training records have are not there.
-    neighbour: distance of the log1p counts of its events to the nearest training record's.
-    bigram_max: largest surprisal of a line after the one before it, in bits; 0 where there is none before.
-
-    Args:
-        lines: of R records.
-        counts: of the training records.
+    events: (N,) of their lines.
+    sets: (R, E + 1) their `multisets`.
+    follows: (N + R,) surprisal in bits of each line after the one before it, and of each record's end.
+    absence: (R, W) bits of surprise that usual events are not there.
+    neighbour: (R,) the most similar training vector.
+    statistics: those of `COUNTED`, each (R,):
+        unseen: infinite with a line that no training record had, else the number of lines without a template.
+        missing: bits of surprise that events which nearly all training records have are not there.
+        neighbour: distance of the log1p counts of its events to the nearest training record's.
+        bigram_max: largest surprisal of a line after the one before it, in bits; 0 where there is none.
     """
-    events = counts.events(lines.keys)
-    bits, record = counts.bigrams(lines, events)
-    inner = np.diff(record, prepend=-1, append=len(lines))[:-1] == 0  # not what begins a record
-    inner &= np.diff(record, append=len(lines)) == 0  # nor its end
-    pairs = np.bincount(record[inner], minlength=len(lines))
-    return {
-        "unseen": unseen(lines, events, counts),
-        "missing": counts.absence(lines, events).sum(axis=1),
-        "neighbour": counts.nearest(lines, events)[0],
-        "bigram_max": np.nan_to_num(largest(bits[inner], np.concatenate([[0], np.cumsum(pairs)]))),
-    }
+
+    events: Longs
+    sets: Any
+    follows: Doubles
+    absence: Doubles
+    neighbour: Longs
+    statistics: dict[str, Doubles]
+
+    @classmethod
+    def of(cls, lines: Lines, counts: LogCounts) -> Self:
+        """Count the lines of R records by those of the training records."""
+        events = counts.events(lines.keys)
+        sets = multisets(lines, events, counts.size + 1)
+        bits, record = counts.bigrams(lines, events)
+        inner = np.diff(record, prepend=-1, append=len(lines))[:-1] == 0  # not what begins a record
+        inner &= np.diff(record, append=len(lines)) == 0  # nor its end
+        pairs = np.bincount(record[inner], minlength=len(lines))
+        absence, (distance, neighbour) = counts.absence(lines, events), counts.nearest(sets)
+        statistics = {
+            "unseen": unseen(lines, events, counts),
+            "missing": absence.sum(axis=1),
+            "neighbour": distance,
+            "bigram_max": np.nan_to_num(largest(bits[inner], np.concatenate([[0], np.cumsum(pairs)]))),
+        }
+        return cls(events, sets, bits, absence, neighbour, statistics)
 
 
 def unseen(lines: Lines, events: Longs, counts: LogCounts) -> Doubles:
@@ -214,41 +230,50 @@ class LogBackground(Background):
     def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
         return cls(LogCounts.of(arrays), tokenizer)
 
+    def ahead(self, encodings: Sequence[Encoding]) -> None:
+        wanted = {encoding.ids.tobytes(): encoding for encoding in encodings}
+        fresh = {key: one for key, one in wanted.items() if key not in self._known}
+        if len(self._known) + len(fresh) > _REMEMBERED:
+            self._known.clear()
+            fresh = wanted
+        if fresh:
+            self._known.update(zip(fresh, self._counted(list(fresh.values())), strict=True))
+
     def counted(self, encoding: Encoding) -> Counted:
         """What counting says of a window or session."""
         key = encoding.ids.tobytes()
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            found = self._known[key] = self._counted(encoding)
-        return found
+        if key not in self._known:
+            self.ahead([encoding])
+        return self._known[key]
 
-    def _counted(self, encoding: Encoding) -> Counted:
-        lines = lines_of([encoding], self.tokenizer)
-        counts = self.counts
-        events = counts.events(lines.keys)
-        statistics = {name: float(value[0]) for name, value in counted(lines, counts).items()}
-        absence, usual = counts.absence(lines, events)[0], counts.usual()
-        lacking = np.argsort(-absence, kind="stable")[: np.count_nonzero(absence)]
-        own = dict(zip(*(one.tolist() for one in np.unique(events, return_counts=True)), strict=True))
-        unlike = counts.difference(own, int(counts.nearest(lines, events)[1][0]))
-        furthest = sorted(unlike.items(), key=lambda one: -abs(one[1]))
-        surplus, most, often = (found[0].item() for found in counts.surplus(lines, events))
-        share = counts.lines[often] / counts.lines.sum() if often < counts.size else 0.0
-        return Counted(
-            statistics=statistics,
-            events=events,
-            follows=counts.bigrams(lines, events)[0],
-            missing=tuple(
-                (self.named(event), counts.records[event] / counts.total)
-                for event in usual[lacking[:_NAMED]].tolist()
-            ),
-            unlike=tuple((self.named(event), more) for event, more in furthest[:_NAMED]),
-            often=(self.named(often), own.get(often, 0), float(share)),
-            surplus=surplus,
-            most=most,
+    def _counted(self, encodings: Sequence[Encoding]) -> Iterator[Counted]:
+        lines, counts = lines_of(encodings, self.tokenizer), self.counts
+        found = Counting.of(lines, counts)
+        usual, total = counts.usual(), counts.lines.sum()
+        surplus, most, often = (one.tolist() for one in counts.surplus(lines, found.sets))
+        indptr, events, numbers = (
+            one.tolist() for one in (found.sets.indptr, found.sets.indices, found.sets.data)
         )
+        for row, (first, end) in enumerate(pairwise(lines.offsets.tolist())):
+            absence, part = found.absence[row], slice(indptr[row], indptr[row + 1])
+            lacking = np.argsort(-absence, kind="stable")[: min(_NAMED, np.count_nonzero(absence))]
+            own = dict(zip(events[part], numbers[part], strict=True))
+            unlike = counts.difference(own, int(found.neighbour[row]))
+            furthest = sorted(unlike.items(), key=lambda one: -abs(one[1]))[:_NAMED]
+            event = often[row]
+            share = counts.lines[event] / total if event < counts.size else 0.0
+            yield Counted(
+                statistics={name: float(value[row]) for name, value in found.statistics.items()},
+                events=found.events[first:end],
+                follows=found.follows[first + row : end + row + 1],
+                missing=tuple(
+                    (self.named(one), counts.records[one] / counts.total) for one in usual[lacking].tolist()
+                ),
+                unlike=tuple((self.named(one), more) for one, more in furthest),
+                often=(self.named(event), own.get(event, 0), float(share)),
+                surplus=surplus[row],
+                most=most[row],
+            )
 
     def named(self, event: int) -> str:
         """The template or event id; a line of a log without templates has no name but a number."""
@@ -400,13 +425,14 @@ class SessionLevel(_LinesLevel):
         self, encoded: Sequence[tuple[Record, Encoding]], background: Background
     ) -> tuple[dict[str, Doubles], Longs]:
         known = _known(background, self.name)
-        lines, counts = lines_of([encoding for _, encoding in encoded], known.tokenizer), known.counts
-        most = counts.surplus(lines, counts.events(lines.keys))[1].tolist()
+        lines = lines_of([encoding for _, encoding in encoded], known.tokenizer)
+        found = Counting.of(lines, known.counts)
+        most = known.counts.surplus(lines, found.sets)[1].tolist()
         times = [_timed(record, own) for (record, _), own in zip(encoded, most, strict=True)]
         of_times = {name: np.array([one.get(name, np.nan) for one in times]) for name in TIMED}
         sizes = zip(encoded, lines.counts.tolist(), strict=True)
         lengths = np.array([_compared_by(record, size) for (record, _), size in sizes], dtype=np.int64)
-        return {**counted(lines, counts), **of_times}, lengths
+        return {**found.statistics, **of_times}, lengths
 
     def noun(self, record: Record) -> str:
         return "window" if record.raw.windowed else self.name

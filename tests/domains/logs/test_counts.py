@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from seqmlm.domains.logs import counts as counts_module
 from seqmlm.domains.logs.counts import LogCounts, counts_of, line_at, lines_of
-from seqmlm.domains.logs.levels import asked, counted, floored, largest
+from seqmlm.domains.logs.levels import Counting, asked, floored, largest
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.errors import DataError
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
@@ -87,7 +87,8 @@ def test_bigrams_and_neighbours_are_those_of_loops(train: list[list[str]], other
     lines = lines_of(
         tokenizer.encode_batch([LogLines(lines=tuple(one), keys=True) for one in other]), tokenizer
     )
-    found = counted(lines, counts)
+    together = Counting.of(lines, counts)
+    found = together.statistics
     pairs, record = counts.bigrams(lines, counts.events(lines.keys))
     known = {event for one in train for event in one}
     for row, one in enumerate(other):
@@ -97,7 +98,7 @@ def test_bigrams_and_neighbours_are_those_of_loops(train: list[list[str]], other
         assert found["bigram_max"][row] == pytest.approx(max([0.0, *bits[1:-1]]))
         assert found["neighbour"][row] == pytest.approx(naive_nearest(train, here), abs=1e-12)
         surplus, most = naive_surplus(train, here)
-        above = counts.surplus(lines, counts.events(lines.keys))
+        above = counts.surplus(lines, together.sets)
         assert above[0][row] == pytest.approx(surplus, abs=1e-12)
         assert above[1][row] == pytest.approx(most)
         assert math.isinf(found["unseen"][row]) == (not known.issuperset(one))
@@ -176,10 +177,10 @@ def test_remembered_distances_are_forgotten_when_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch, counts: LogCounts, tokenizer: TemplateTokenizer
 ) -> None:
     lines = lines_of(tokenizer.encode_batch(list(map(keyed, OTHER))), tokenizer)
-    events = counts.events(lines.keys)
-    before = counts.nearest(lines, events)
+    sets = Counting.of(lines, counts).sets
+    before = counts.nearest(sets)
     monkeypatch.setattr(counts_module, "_REMEMBERED", 2)
-    again = counts.nearest(lines, events)
+    again = counts.nearest(sets)
     assert again[0].tolist() == before[0].tolist()
     assert again[1].tolist() == before[1].tolist()
 
@@ -191,8 +192,9 @@ def test_counts_come_back_from_their_arrays(
     with np.load(tmp_path / "counts.npz") as stored:
         again = LogCounts.of(dict(stored))
     lines = lines_of(tokenizer.encode_batch(list(map(keyed, OTHER))), tokenizer)
-    for name, value in counted(lines, counts).items():
-        assert counted(lines, again)[name].tolist() == value.tolist()
+    found = Counting.of(lines, again).statistics
+    for name, value in Counting.of(lines, counts).statistics.items():
+        assert found[name].tolist() == value.tolist()
 
 
 def test_nothing_cannot_be_counted(tokenizer: TemplateTokenizer) -> None:
