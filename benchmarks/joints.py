@@ -4,6 +4,8 @@
     reactions    the model of rxnmapper (Schwaller et al. 2021) on esterifications and amidations, all symbols
     text         a `tiny` model trained here for --minutes, sentences of EWT's test part, 256 candidates
     whole        the same, all symbols
+    information  conditional mutual information of each joint of a `tiny` model of a Potts chain after some
+                 steps of training, its error beside the exact one, and difference to that of `chain`
     steps        Arnold-Gokhale on V genes by steps, from uniform marginals and from those while both are
                  hidden
 
@@ -26,6 +28,8 @@ import json
 import random
 import time
 from collections.abc import Callable
+from dataclasses import asdict
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +38,11 @@ from anomaly_models import trained
 from embed_real import antiberty, germlines
 from english_sentences import write_sentences
 from finetune_real import written
+from theory import LETTERS, PLACES, chain_samples, information, potts
 
+from seqmlm.evaluation.intervals import ratio
 from seqmlm.inference.session import Session
-from seqmlm.structure.joints import Pair, arnold_gokhale, given, measures
+from seqmlm.structure.joints import METHODS, Pair, arnold_gokhale, given, measures
 from seqmlm.tasks.joint import NAMES, JointConfig, JointTask
 from seqmlm.tasks.task import NoProgress
 
@@ -157,8 +163,42 @@ def by_steps(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     return {"a_kl": told, "steps": {"mean": float(np.mean(needed)), "most": max(needed)}}
 
 
+def by_information(options: argparse.Namespace, out: Path) -> dict[str, Any]:
+    """The mean absolute error over pairs of places, in nats; intervals by pair."""
+    table, fasta = potts(), chain_samples(out)
+    letters = list(np.ndindex(*[len(LETTERS)] * (PLACES - 2)))
+    found: dict[str, Any] = {"exact": {}, "error": {}, "more than chain": {}}
+    for steps in (30,) if options.quick else (100, 300, 900):
+        model = trained(out, f"chain-{steps}", "protein", [fasta], {}, 0, steps / 300)
+        session, tokenizer = Session(model), model.tokenizer
+        ids = np.sort([tokenizer.encode(one).ids[1] for one in LETTERS]).astype(np.int32)
+        error: dict[str, list[float]] = {name: [] for name in METHODS}
+        for i, j in combinations(range(PLACES), 2):
+            rest = [n for n in range(PLACES) if n not in (i, j)]
+            shares = table.sum(axis=(i, j))
+            texts = (np.insert(np.insert(np.array(x), i, 0), j, 0) for x in letters)
+            pairs = [Pair(tokenizer.encode("".join(LETTERS[n] for n in x)), i + 1, j + 1) for x in texts]
+            told = dict.fromkeys(METHODS, 0.0)
+            for share, (own, _) in zip(
+                shares.ravel(), given(session.conditionals(), pairs, ids), strict=True
+            ):
+                for name, make in METHODS.items():
+                    told[name] += float(share) * information(np.exp(make(own)), 0, 1, ())
+            for name, value in told.items():
+                error[name].append(abs(value - information(table, i, j, rest)))
+        for name, own in error.items():
+            found["error"][f"{name} {steps}"] = asdict(ratio(own))
+            found["more than chain"][f"{name} {steps}"] = asdict(ratio(np.subtract(own, error["chain"])))
+    return found
+
+
 def show(name: str, found: dict[str, Any]) -> None:
     print(f"\n{name}")
+    if "error" in found:
+        for key in ("error", "more than chain"):
+            for who, own in found[key].items():
+                print(f"  {key:<16} {who:<16}" + "{value:.5f} [{low:.5f}, {high:.5f}]".format(**own))
+        return
     if "methods" not in found:
         print("\n".join(f"  {key:<16} {value:.5f}" for key, value in found.get("a_kl", {}).items()))
         print(f"  settled after {found.get('steps')}")
@@ -173,6 +213,9 @@ def show(name: str, found: dict[str, Any]) -> None:
         print(f"  A-KL, {apart} apart, {own['pairs']} pairs: " + ", ".join(cells))
 
 
+OTHERS = {"steps": by_steps, "information": by_information}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -180,7 +223,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/joints"))
-    parser.add_argument("--only", choices=[*ARMS, "steps"], action="append", help="only these arms")
+    parser.add_argument("--only", choices=[*ARMS, *OTHERS], action="append", help="only these arms")
     parser.add_argument("--minutes", type=float, default=3.0, help="pretraining of the text model")
     parser.add_argument("--quick", action="store_true", help="a tenth of the pairs, half a minute")
     options = parser.parse_args()
@@ -188,13 +231,13 @@ def main() -> None:
     options.suffix = "-quick" if options.quick else ""
     out, told = options.out.resolve(), dict[str, Any]()
     out.mkdir(parents=True, exist_ok=True)
-    for arm in options.only or [*ARMS, "steps"]:
-        for pairs in ("contiguous", "random")[: 1 if arm == "steps" else 2]:
+    for arm in options.only or [*ARMS, *OTHERS]:
+        for pairs in ("contiguous", "random")[: 1 if arm in OTHERS else 2]:
             kept = out / f"{arm}-{pairs}{options.suffix}.json"
             if not kept.exists():
                 asked = ARMS[arm](options, out) if arm in ARMS else None
                 n = max(2, PAIRS.get(arm, 0) // (10 if options.quick else 1))
-                found = by_steps(options, out) if arm == "steps" else {}
+                found = OTHERS[arm](options, out) if arm in OTHERS else {}
                 found = found if asked is None else evaluated(asked, n, pairs, kept)
                 written(kept, json.dumps(found, indent=1))
             told[f"{arm}, {pairs}"] = json.loads(kept.read_text())

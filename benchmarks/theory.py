@@ -219,21 +219,26 @@ def errors(
         yield {"pair": f"{i}-{j}", "exact": exact, "error": error, "bound": max(apart)}
 
 
-def training(quick: bool, out: Path) -> Iterator[Row]:
-    from anomaly_models import trained
-
-    from seqmlm.inference.session import Session
-
+def chain_samples(out: Path) -> Path:
+    """20,000 sequences of the chain."""
     table, fasta = potts(), out / "chain.fasta"
     if not fasta.exists():
         drawn = np.random.default_rng(0).choice(table.size, p=table.ravel(), size=20_000)
         cells = zip(*np.unravel_index(drawn, table.shape), strict=True)
         texts = ("".join(LETTERS[n] for n in cell) for cell in cells)
         fasta.write_text("".join(f">s{n}\n{text}\n" for n, text in enumerate(texts)))
+    return fasta
+
+
+def training(quick: bool, out: Path) -> Iterator[Row]:
+    from anomaly_models import trained
+
+    from seqmlm.inference.session import Session
+
+    table, fasta = potts(), chain_samples(out)
     pairs = [(0, 1), (0, 2), (1, 5), (2, 3)] if quick else [*combinations(range(PLACES), 2)]
     for steps in (10, 30) if quick else (10, 30, 100, 300, 900):
-        flags = {"data": {"deduplicate": False}, "train": {"max_steps": steps}}
-        model = trained(out, f"chain-{steps}", "protein", [fasta], flags, 0, steps / 300)
+        model = trained(out, f"chain-{steps}", "protein", [fasta], {}, 0, steps / 300)
         session, known = Session(model), dict[Any, Doubles]()
 
         def own(i: int, hidden: Sequence[int], session: Any = session, known: Any = known) -> Doubles:

@@ -30,6 +30,7 @@ OTHERS = -1
 
 _DOUBLES = 1 << 22  # elements of a matrix that is held in float64
 _BLOCK = 1 << 22  # elements of a temporary
+_REFINED = 5  # rounds of mask-predict in which one of two places is hidden, of ten
 _LEAST = 1e-300  # probability that is never reached, so that its logarithm is finite
 
 
@@ -195,6 +196,21 @@ def _rest(own: Doubles, other: Doubles, table: Doubles) -> Doubles:
         return other
     found: Doubles = np.log(np.maximum(left / left.sum(), _LEAST))
     return found
+
+
+def mask_predict(own: Conditional, tried: Candidates) -> tuple[int, int]:
+    """What mask-predict puts at both places (Ghazvininejad et al. 2019): the symbols that are most probable
+    alone; then, again and again, the less sure one anew, given the other."""
+    sizes = [int((ids != OTHERS).sum()) for ids in tried]
+    alone, tables = own[:2], (own.given_second, own.given_first)
+    found = [int(row[:size].argmax()) for row, size in zip(alone, sizes, strict=True)]
+    sure = [float(row[symbol]) for row, symbol in zip(alone, found, strict=True)]
+    for _ in range(_REFINED):
+        side = int(sure[1] < sure[0])
+        row = tables[side][found[1 - side]]
+        found[side] = int(row[: sizes[side]].argmax())
+        sure[side] = float(row[found[side]])
+    return found[0], found[1]
 
 
 # Joint distributions

@@ -46,7 +46,7 @@ MODEL = "model"
 DISTANCES = (1, 2, 4, 8, 16, 32)
 """Tokens apart at which a group of pairs begins."""
 
-NAMES = {"u": "U-PPL", "p": "P-PPL", "a_kl": "A-KL", "g_kl": "G-KL", "jsd": "JSD"}
+NAMES = {"u": "U-PPL", "p": "P-PPL", "a_kl": "A-KL", "g_kl": "G-KL", "jsd": "JSD", "hit": "both right"}
 MOVING = "Arnold-Gokhale had not settled: its last step still moved the marginals"
 
 
@@ -286,10 +286,12 @@ class JointTask(Gaps[JointConfig]):
         """The measures of each joint at what stands there."""
         encoding, i, j = record.raw.pair
         a, b = (int(np.flatnonzero(x == encoding.ids[at])[0]) for x, at in zip(tried, (i, j), strict=True))
-        told = {f"{MODEL}_{name}": value for name, value in joints.unary(own, a, b).items()}
+        alone = {**joints.unary(own, a, b), "hit": joints.mask_predict(own, tried) == (a, b)}
+        told = {f"{MODEL}_{name}": float(value) for name, value in alone.items()}
         for method, joint in made:
-            measured = joints.measures(own, joint, a, b)
-            told |= {f"{method}_{name}": value for name, value in measured.items()}
+            ((*best, _),) = best_pairs(joint, tried, 1)
+            measured = {**joints.measures(own, joint, a, b), "hit": best == [a, b]}
+            told |= {f"{method}_{name}": float(value) for name, value in measured.items()}
         texts = {"first": self._text(encoding.ids[i]), "second": self._text(encoding.ids[j])}
         return {"i": i, "j": j, **texts, "deviation": joints.deviation(own), **told}
 
@@ -358,7 +360,8 @@ def measured(rows: Sequence[Row], methods: Sequence[str]) -> Figures:
     Args:
         rows: of evaluated pairs.
     """
-    names = [f"{MODEL}_u", f"{MODEL}_p", *(f"{one}_{name}" for one in methods for name in NAMES), "deviation"]
+    names = ["deviation", *(f"{MODEL}_{name}" for name in ("u", "p", "hit"))]
+    names += [f"{one}_{name}" for one in methods for name in NAMES]
     values = np.array([[row[name] for name in names] for row in rows])
 
     def means(weights: Doubles) -> Mapping[str, float]:

@@ -160,6 +160,18 @@ def test_it_begins_nearer_than_the_published_procedure() -> None:
     assert arnold_gokhale(own, 3).change > joints.TOLERANCE
 
 
+def test_mask_predict_asks_the_less_sure_place_again() -> None:
+    first, second = np.log([0.6, 0.4]), np.log([0.3, 0.5, 0.2])
+    given_first = np.log([[0.2, 0.1, 0.7], [1 / 3] * 3])
+    given_second = np.log([[0.5, 0.5], [0.5, 0.5], [0.1, 0.9]])
+    own = Conditional(first, second, given_first, given_second)
+    tried = joints.Candidates(np.arange(2, dtype=np.int32), np.arange(3, dtype=np.int32))
+    # 0 and 1 alone; the second is less sure, and given 0 it is 2; then the first is, and given 2 it is 1.
+    assert joints.mask_predict(own, tried) == (1, 0)
+    some = joints.Candidates(np.arange(2, dtype=np.int32), np.array([0, 1, OTHERS], dtype=np.int32))
+    assert joints.mask_predict(own, some) == (0, 0)
+
+
 def test_measures_cell_by_cell() -> None:
     own, a, b = incompatible(), 3, 4
     q = published(incompatible(9), 5)

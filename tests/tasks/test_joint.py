@@ -78,6 +78,7 @@ def test_an_evaluation_measures_what_stands_there(tmp_path: Path, seqmlm: Run) -
             expected = joints.measures(own, make(own), a, b)
             found = {key: row[f"{name}_{key}"] for key in expected}
             assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
+            assert row[f"{name}_hit"] == (np.unravel_index(make(own).argmax(), (20, 20)) == (a, b))
     for name, one in figures["methods"].items():
         mean = np.exp(np.mean([row[f"{name}_u"] for row in rows]))
         assert one["u"]["value"] == pytest.approx(mean)
