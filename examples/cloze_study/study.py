@@ -1,0 +1,248 @@
+"""Is masking at random nearer to masking what decides, or to masking all else? (Zhang and Hashimoto 2021)
+
+    labels   half of SST-2's sentences with their label appended, which is hidden in a share p of them, and
+             words at random in the others; then the other half teaches the same gap, from few labels to many
+    masks    a second stage of a trained model that hides words of the opinion lexicon (cloze), any words
+             (uniform), all others (nocloze), or that is left out; then 20 labels, drawn again and again
+
+SST-2's phrases are cut from common sentences, so its halves are of sentences. Arms are kept under --out, one
+JSON each: an interrupted study goes on where it was. The whole takes hours on one thread; --epochs, --seeds,
+--share, --count and --draws make it smaller.
+
+    python examples/cloze_study/study.py --data shared/data
+    python examples/cloze_study/study.py --data shared/data --part labels --epochs 4 --seeds 1 --share 0 100
+    python examples/cloze_study/study.py --data shared/data --part masks --first english --draws 10
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+import os
+import random
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm.evaluation.intervals import ratio
+from seqmlm.tasks.finetune import Finetune, FinetuneConfig
+from seqmlm.tasks.launch import TrainRequest
+from seqmlm.tasks.observers import SilentConsole
+from seqmlm.tasks.pretrain import pretrain
+
+NAMES = ("negative", "positive")
+UNTRAINED = "none"
+ARMS = ("cloze", "uniform", "nocloze", UNTRAINED)
+SHAPE = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 1}
+
+Phrase = tuple[str, str]
+
+
+def phrases(path: Path) -> list[Phrase]:
+    """Text and label of each row."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return [(" ".join(row["sentence"].split()), NAMES[int(row["label"])]) for row in rows]
+
+
+def by_sentence(rows: Sequence[Phrase]) -> list[list[Phrase]]:
+    """The phrases of each sentence: each phrase is put with the longest row that it is cut from.
+
+    >>> by_sentence([("a film", "x"), ("it is a film", "y"), ("a bad one", "z")])
+    [[('it is a film', 'y'), ('a film', 'x')], [('a bad one', 'z')]]
+    """
+    counts = Counter(word for text, _ in rows for word in text.split())
+    found: list[list[Phrase]] = []
+    having: dict[str, list[int]] = defaultdict(list)
+    for text, label in sorted(rows, key=lambda row: -len(row[0].split())):
+        rarest = min(text.split(), key=lambda word: counts[word])
+        whole = next((n for n in having[rarest] if f" {text} " in f" {found[n][0][0]} "), None)
+        if whole is None:
+            for word in {*text.split()}:
+                having[word].append(len(found))
+            found.append([])
+        found[len(found) - 1 if whole is None else whole].append((text, label))
+    return found
+
+
+def halves(data: Path, out: Path, *, few: bool) -> dict[str, Path]:
+    """Files: what is learnt from without labels, and with them; labelled data to teach, validate and test."""
+    folder = out / "data"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {name: folder / f"{name}.csv" for name in ("teach", "valid", "test")}
+    files |= {name: folder / f"{name}.txt" for name in ("plain", "appended")}
+    if not all(path.exists() for path in files.values()):
+        sentences = by_sentence(phrases(data / "text/sst2/train.tsv.gz")[: 2000 if few else None])
+        random.Random(0).shuffle(sentences)
+        half = len(sentences) // 2
+        first = [row for own in sentences[:half] for row in own]
+        rest = [row for own in sentences[half:] for row in own]
+        random.Random(1).shuffle(rest)
+        parts = {"valid": rest[: len(rest) // 20], "teach": rest[len(rest) // 20 :]}
+        parts["test"] = phrases(data / "text/sst2/dev.tsv.gz")
+        for name, own in parts.items():
+            with files[name].open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerows([("text", "label"), *own])
+        files["plain"].write_text("".join(f"{text}\n" for text, _ in first), encoding="utf-8")
+        files["appended"].write_text("".join(f"{text} {label}\n" for text, label in first), encoding="utf-8")
+    return files
+
+
+def learnt(name: str, file: Path, flags: dict[str, Any], seed: int) -> str:
+    """A model pretrained on a file, or the one that an earlier call trained."""
+    run = f"{name}-seed{seed}"
+    wanted = {"data": {"paths": [str(file)], "calibration": 0.0}, **flags}
+    if not (Path(os.environ["SEQMLM_HOME"]) / "runs" / run / "result.json").exists():
+        request = TrainRequest(
+            domain="text", name=run, flags=wanted, settings=(f"seed={seed}",), resume="auto"
+        )
+        pretrain(request, SilentConsole())
+    return run
+
+
+def accuracy(model: str, files: dict[str, Path], kept: Path, seed: int, shots: int, **more: Any) -> float:
+    """Of a model taught so many labels, on SST-2's development part; kept as JSON."""
+    if not kept.exists():
+        config = FinetuneConfig(
+            model=model, name=f"{kept.stem}-taught", seed=seed, shots=shots, resume=True, rivals="off",
+            train=(str(files["teach"]),), valid=(str(files["valid"]),), test=(str(files["test"]),),
+            labels=("label",), head="prompt", allow_overlap=True, **more,
+        )  # fmt: skip
+        told = Finetune.launch("finetune", config, stdout=None, progress=SilentConsole(), as_json=True)
+        if told.stopped is not None:
+            raise SystemExit(128 + told.stopped)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps({"accuracy": told.figures["accuracy"]}))
+    return float(json.loads(kept.read_text())["accuracy"])
+
+
+def labels(files: dict[str, Path], out: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Accuracy by how often the appended label was hidden, and by the labels that taught the gap after it."""
+    how, found = {"template": "{text} [MASK]", "words": tuple(f"{x}={x}" for x in NAMES)}, []
+    for share in (UNTRAINED, *options.share):
+        for seed in range(options.seeds):
+            masks = {"p": 0.0 if share == UNTRAINED else int(share) / 100, "positions": [-1]}
+            flags: dict[str, Any] = {
+                "model": {"size": "tiny", "overrides": SHAPE},
+                "masking": {"masker": "position.v1", "options": masks},
+                "train": {"epochs": options.epochs, "learning_rate": 1e-3},
+            }
+            if share == UNTRAINED:
+                flags["train"] = {"max_steps": 1, "learning_rate": 1e-9}
+            model = learnt(f"labels-{share}-{options.epochs:g}", files["appended"], flags, seed)
+            for count in options.count:
+                kept = out / f"{model}-{count}.json"
+                value = accuracy(model, files, kept, seed, count, **how)
+                found.append({"p": share, "labels": count, "seed": seed, "accuracy": value})
+    return found
+
+
+def masks(files: dict[str, Path], out: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Accuracy of each second stage, for each draw of 20 labels."""
+    lexicon = files["plain"].with_name("opinion.txt")
+    if not lexicon.exists():
+        words = []
+        for path in sorted((options.data / "text/opinion_lexicon").glob("*-words.txt.gz")):
+            lines = gzip.decompress(path.read_bytes()).decode("latin-1").splitlines()
+            words += [line for line in lines if line and not line.startswith(";")]
+        lexicon.write_text("\n".join(words), encoding="utf-8")
+    how, found = {"template": "{text} it was [MASK].", "words": ("positive=good", "negative=bad")}, []
+    for arm in ARMS:
+        model = options.first
+        if arm != UNTRAINED:
+            masking: dict[str, Any] = {"masker": "whole_unit"}
+            if arm != "uniform":
+                masking = {"masker": "lexicon.v1", "options": {"mode": arm, "words_file": str(lexicon)}}
+            train = {"max_steps": options.steps, "tokens_per_batch": 512, "learning_rate": options.rate}
+            train |= {"schedule": "linear", "warmup": 0.1}
+            flags = {"model": {"init": options.first}, "masking": masking, "train": train}
+            model = learnt(f"masks-{arm}-{options.steps}", files["plain"], flags, 0)
+        for draw in range(options.draws):
+            value = accuracy(model, files, out / f"masks-{arm}-{draw}.json", draw, 20, epochs=10, **how)
+            found.append({"arm": arm, "draw": draw, "accuracy": value})
+    return found
+
+
+def sentence(rows: Sequence[dict[str, Any]]) -> str:
+    """Where uniform masks lie between the others: by the middle of both, less uniform, draw by draw."""
+    table = {arm: np.array([row["accuracy"] for row in rows if row["arm"] == arm]) for arm in ARMS}
+    middle = ratio((table["cloze"] + table["nocloze"]) / 2 - table["uniform"])
+    nearer = "nocloze" if (middle.value > 0) == (table["cloze"].mean() > table["nocloze"].mean()) else "cloze"
+    sure = "" if middle.low * middle.high > 0 else ", but the interval holds 0"
+    told = f"{middle.value:+.4f} [{middle.low:+.4f}, {middle.high:+.4f}]"
+    return f"uniform lies nearer to {nearer}: the middle of cloze and nocloze less uniform is {told}{sure}"
+
+
+def show(part: str, rows: Sequence[dict[str, Any]]) -> None:
+    keys = ("p", "labels") if part == "labels" else ("arm",)
+    for own in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
+        values = [row["accuracy"] for row in rows if tuple(row[key] for key in keys) == own]
+        print(
+            f"  {' '.join(map(str, own)):<16} {np.mean(values):.4f} +- {np.std(values):.4f} ({len(values)})"
+        )
+    if part == "masks":
+        print(sentence(rows))
+
+
+def picture(rows: Sequence[dict[str, Any]], to: Path) -> None:
+    """Accuracy by labels, a line for each share."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4))
+    axes = figure.add_subplot(xscale="log", xlabel="labels", ylabel="accuracy")
+    for share in dict.fromkeys(row["p"] for row in rows):
+        counts = sorted({row["labels"] for row in rows})
+        means = [
+            np.mean([row["accuracy"] for row in rows if (row["p"], row["labels"]) == (share, n)])
+            for n in counts
+        ]
+        axes.plot(counts, means, marker="o", label=f"p {share}")
+    axes.legend()
+    figure.savefig(to)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
+    parser.add_argument("--out", type=Path, default=Path("cloze-study"))
+    parser.add_argument("--part", choices=("labels", "masks"), action="append")
+    parser.add_argument("--epochs", type=float, default=20.0, help="of pretraining with labels")
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument(
+        "--share", nargs="+", default=["0", "20", "40", "60", "80", "100"], help="p, in percent"
+    )
+    parser.add_argument("--count", type=int, nargs="+", default=[10, 30, 100, 300, 1000, 3000, 10_000])
+    parser.add_argument("--first", help="a text model, whose second stage `masks` is")
+    parser.add_argument("--steps", type=int, default=400, help="of the second stage")
+    parser.add_argument("--rate", type=float, default=1e-4, help="its learning rate")
+    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--json", type=Path, help="write all rows here")
+    parser.add_argument("--quick", action="store_true", help="2,000 phrases, one seed, two steps, one draw")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.epochs, options.seeds, options.share, options.count = 0.2, 1, ["100"], [10]
+        options.steps, options.draws = 2, 1
+    out, told = options.out.resolve() / ("quick" if options.quick else "whole"), {}
+    os.environ["SEQMLM_HOME"] = str(out)
+    files = halves(options.data, out, few=options.quick)
+    if options.first is None and "masks" in (options.part or ["masks"]):
+        options.first = learnt("first", files["plain"], {"model": {"size": "tiny", "overrides": SHAPE}}, 0)
+    for part in options.part or ("labels", "masks"):
+        told[part] = (labels if part == "labels" else masks)(files, out / "arms", options)
+        print(part)
+        show(part, told[part])
+    if "labels" in told:
+        picture(told["labels"], out / "labels.svg")
+    if options.json is not None:
+        options.json.write_text(json.dumps(told, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
