@@ -24,7 +24,6 @@ from seqmlm.domains.base import Domain, Format
 from seqmlm.engine.heads import Kind
 from seqmlm.errors import DataError
 from seqmlm.inference.labeller import Pairing
-from seqmlm.inference.session import Session
 
 OF_TEXT = (
     *("column", "field", "text", "id_column", "id_field", "document_column", "document_field"),
@@ -67,18 +66,19 @@ class Labelling:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def reading(session: Session, asked: Labelling, path: str) -> dict[str, Any]:
+def reading(domain: Domain, asked: Labelling, path: str, *, sensitive: bool) -> dict[str, Any]:
     """Options for the readers of a path of labelled data; those that a person gave go before.
 
     Args:
         path: a file, a folder, of which the first file that is data stands for all, a data set or "-".
+        sensitive: an error names no column.
 
     Raises:
         DataError: no such column, as far as can be seen; nothing that can be read.
     """
     wanted = () if asked.label_file else (*asked.labels, *((asked.pair,) if asked.pair else ()))
     options = asked.options
-    found = _table(session.domain, path, asked.format)
+    found = _table(domain, path, asked.format)
     if found is None:
         return dict(options)
     file, chosen = found
@@ -88,7 +88,7 @@ def reading(session: Session, asked: Labelling, path: str) -> dict[str, Any]:
     absent = next((one for one in wanted if one not in row), None)
     if row and absent is not None:
         where = f" in its first {LOOKED_AT} lines" if json else ""
-        remedy = _remedy(row, session.card.sensitive)
+        remedy = _remedy(row, sensitive)
         raise DataError(f"no column {absent!r}{where}", source=file, line=1, remedy=remedy)
     if logs:
         return {**dict(zip(("label_field",), wanted, strict=False)), **options}

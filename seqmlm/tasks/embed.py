@@ -232,7 +232,7 @@ class Embed(Task[EmbedConfig, Item]):
         """Records with some columns beside them."""
         asked = Labelling(labels=tuple(columns), format=self.config.format, options=options)
         for path in paths:
-            own = reading(self.session, asked, path)
+            own = reading(self.session.domain, asked, path, sensitive=self.session.card.sensitive)
             yield from self.session.reader([path], format=self.config.format, options=own)(problems)
 
     def _options(self) -> set[str]:

@@ -350,7 +350,7 @@ class _Run:
         card = replace(
             session.card,
             head=labeller.card.to_dict(),
-            reading=of_text(reading(session, config, sources[0])),
+            reading=of_text(reading(session.domain, config, sources[0], sensitive=self.private)),
             files={},
             parent=config.model,
             run_name=run.name,

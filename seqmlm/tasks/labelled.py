@@ -149,7 +149,7 @@ def _records(
 ) -> Iterator[Record]:
     """Records of all files, in each of which the sequence may stand elsewhere."""
     for path in files:
-        options = reading(session, asked, path)
+        options = reading(session.domain, asked, path, sensitive=session.card.sensitive)
         yield from session.reader([path], format=asked.format, options=options)(problems)
 
 

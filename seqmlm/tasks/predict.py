@@ -116,7 +116,8 @@ class Predict(Task[PredictConfig, Record]):
         own = tuple(one for one in (*config.truth, self.card.pair) if one and config.labels is None)
         for path in config.paths:
             asked = Labelling(labels=own, format=config.format, options=config.options)
-            options = reading(self.session, asked, path) if own else config.options
+            private = self.session.card.sensitive
+            options = reading(self.session.domain, asked, path, sensitive=private) if own else config.options
             yield from self.session.reader([path], format=config.format, options=options)(problems)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:

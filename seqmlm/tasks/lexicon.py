@@ -1,0 +1,157 @@
+"""Words that tell labels apart: a lexicon for masks of the words that decide (`lexicon.v1`).
+
+Logistic regression on which words a text has; the trade-off is that it asks no model, so that a lexicon is
+there before one is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TextIO
+
+import numpy as np
+
+from seqmlm import plugins
+from seqmlm.data.problems import Problems
+from seqmlm.engine.durable import replace_file
+from seqmlm.errors import DataError, UsageError, number_of
+from seqmlm.tasks.columns import Labelling, reading
+from seqmlm.tasks.task import Summary, Table
+
+WORD = r"\w+(?:['’-]\w+)*"
+SHOWN = 20
+"""Words of a summary, the strongest ones."""
+
+
+class _Told(Protocol):
+    def message(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LexiconConfig:
+    """What `seqmlm lexicon` can be told.
+
+    Args:
+        paths: labelled texts: files, folders or Hugging Face data sets.
+        label: COLUMN: of the label.
+        top: words, the strongest ones.
+        out: write them to this file, one a line, as masking.options.words_file reads them.
+        domain: field of the texts.
+        format: of the input files (see `seqmlm data formats`); default: detected.
+        options: KEY=VALUE: option of the file reader, such as column=text; repeatable.
+        least: texts that a word is in, at least.
+    """
+
+    shown: ClassVar[tuple[str, ...]] = ("label", "top", "out", "domain", "options")
+    metavar: ClassVar[str] = "PATH..."
+
+    paths: tuple[str, ...] = ()
+    label: str = "label"
+    top: int = 1000
+    out: Path | None = None
+    domain: str = "text"
+    format: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    least: int = 5
+
+    def check(self) -> None:
+        if not self.paths:
+            raise UsageError("nothing to read: name labelled texts")
+        if self.top < 1 or self.least < 1:
+            raise UsageError("top and least are at least 1")
+
+
+class Lexicon:
+    """Find the words that tell the classes of labelled texts apart, for masks of them.
+
+    Words are ranked by the largest coefficient that a logistic regression over all words gives them. The
+    strongest are printed, or, with --json, all; --out writes them as a training reads them.
+
+    Example: seqmlm lexicon reviews.csv --label sentiment --top 1000 --out words.txt
+    """
+
+    Config = LexiconConfig
+    trains = False
+
+    @classmethod
+    def launch(
+        cls, name: str, config: LexiconConfig, *, stdout: TextIO | None, progress: _Told, as_json: bool
+    ) -> Summary:
+        """Read, rank, write.
+
+        Raises:
+            UsageError: nothing to read, or records that are no texts.
+            DataError: labels of one class; no word that is often enough.
+        """
+        config.check()
+        with Problems() as problems:
+            texts, labels = zip(*_labelled(config, problems), strict=True)
+        words = ranked(texts, labels, config.least)[: config.top]
+        if config.out is not None:
+            replace_file(config.out, "".join(f"{word}\n" for word, _, _ in words).encode())
+        named = [dict(zip(("word", "weight", "class"), one, strict=True)) for one in words]
+        return Summary(
+            task=name,
+            items=len(texts),
+            bad=0,
+            notes={},
+            figures={"words": named},
+            answer=f"{number_of(len(words), 'word')} of {number_of(len(texts), 'text')}",
+            tables=[Table("", ["word", "coefficient", "class"], words[:SHOWN])],
+            hint="next: seqmlm train --set masking.masker=lexicon --set masking.options.words_file="
+            f"{config.out or 'FILE, which --out writes'}",
+        )
+
+
+def _labelled(config: LexiconConfig, problems: Problems) -> Iterator[tuple[str, str]]:
+    """Text and label of each record that has one.
+
+    Raises:
+        UsageError: records that are no texts, or of people.
+        DataError: none has a label.
+    """
+    domain = plugins.domain(config.domain)
+    if domain.sensitive:
+        raise UsageError(f"records of domain {domain.name} are of people, and a lexicon shows their words")
+    count = 0
+    for path in config.paths:
+        asked = Labelling(labels=(config.label,), format=config.format, options=config.options)
+        options = reading(domain, asked, path, sensitive=False)
+        for record in domain.read([path], problems, format=config.format, scoring=True, **options):
+            if not isinstance(record.raw, str):
+                raise UsageError(f"a record of domain {domain.name} is no text, and has no words")
+            if (label := record.meta.get(config.label)) not in (None, ""):
+                count += 1
+                yield record.raw, str(label)
+    if not count:
+        raise DataError("no record has a label", source=config.paths[0], remedy="name its column: --label")
+
+
+def ranked(texts: Any, labels: Any, least: int) -> list[tuple[str, float, str]]:
+    """Words, their largest coefficient, and the class it is of; the strongest first.
+
+    Args:
+        texts, labels: (N,) strings. least: texts that a word is in, at least.
+
+    Raises:
+        DataError: one class, or no word.
+    """
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    kinds = sorted(set(labels))
+    if len(kinds) < 2:
+        raise DataError(f"all labels are {kinds[0]!r}", remedy="give texts of two classes at least")
+    counter = CountVectorizer(token_pattern=WORD, lowercase=False, min_df=least, binary=True)
+    try:
+        present = counter.fit_transform(texts)
+    except ValueError:
+        raise DataError(f"no word is in {least} texts", remedy="give more texts, or --set least=1") from None
+    fitted = LogisticRegression(max_iter=1000).fit(present, labels)
+    weights = fitted.coef_ if len(kinds) > 2 else np.concatenate([-fitted.coef_, fitted.coef_])
+    best, size = weights.argmax(axis=0), weights.max(axis=0)
+    words = counter.get_feature_names_out()
+    order = np.lexsort([words, -size])
+    return [(str(words[n]), float(size[n]), kinds[best[n]]) for n in order if size[n] > 0]
