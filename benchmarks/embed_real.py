@@ -2,7 +2,8 @@
 
     stsb        similarity of sentences in English, German and French: MiniLM's cosine, TF-IDF; all vectors
                 beside those of plain transformers
-    layers      the same in English by layer, with what normalizations fitted on training sentences take off
+    layers      the same in English by layer, with what normalizations fitted on training sentences take off,
+                and with the mean of the test sentences themselves
     senses      homographs of Wikipedia: nearest centroid, the most frequent sense, words around
     die         the word in English and German, by part of speech: silhouette, and a map
     location, promoters, packages, sessions, patients, conservation
@@ -31,7 +32,6 @@ import gzip
 import importlib.util
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -40,6 +40,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -136,19 +137,24 @@ def records_of(texts: Sequence[Any]) -> Iterator[Record]:
 
 
 def layers(data: Path, work: Path, options: argparse.Namespace) -> Rows:
-    """By layer, raw and without what training sentences have in common."""
+    """By layer, raw, without what training sentences have in common, and without what those at hand have."""
     found, model = Rows(), encoder(work)
-    path, _ = stsb_file(data, work, "en")
+    path, test = stsb_file(data, work, "en")
     _, train = stsb_file(data, work, "en", "train")
-    sentences = sorted({" ".join(text.split()) for row in train for text in row[:2]})
-    corpus = written(work / "sentences.txt", "\n".join(sentences) + "\n")
-    for layer in ("-4", "-3", "-2", "last") if model else ():
+    corpora = {
+        name: written(work / f"{name}.txt", "\n".join(" ".join(text.split()) for text in texts) + "\n")
+        for name, texts in (
+            ("test", [text for row in test for text in row[:2]]),
+            ("train", sorted({" ".join(text.split()) for row in train for text in row[:2]})),
+        )
+    }
+    for layer, corpus in product(("-4", "-3", "-2", "last") if model else (), corpora):
         asked = {"model": model, "domain": "text", "layers": layer, "pool": "tokens"}
-        fitted = embed(**asked, paths=(corpus,), fit=True)
-        for normal in ("raw", "centred", "z", "whitened"):
+        fitted = embed(**asked, paths=(corpora[corpus],), fit=True)
+        for normal in ("raw", "centred", "z", "whitened") if corpus == "train" else ("centred",):
             told = embed(**asked, paths=(path,), pair="a,b", truth="score", normal=normal)
-            row = {"who": f"layer {layer} {normal}", "value": told["spearman"], "dropped": fitted["dropped"]}
-            found.append(row | {"cosine": told["mean_cosine"]})
+            row = {"who": f"layer {layer} {normal} by {corpus}", "value": told["spearman"]}
+            found.append(row | {"cosine": told["mean_cosine"], "dropped": fitted["dropped"]})
     return found
 
 
@@ -233,7 +239,7 @@ def interval(values: Any) -> dict[str, float]:
 
 
 def die(data: Path, work: Path, options: argparse.Namespace) -> Rows:
-    """150 of each kind at most; the silhouette of cosines, and a page with a map."""
+    """150 of each kind at most (`of` says of how many); the silhouette of cosines, and a page with a map."""
     from sklearn.metrics import silhouette_samples
 
     model, counts, rows = encoder(work), Counter[str](), list[list[str]]()
@@ -256,7 +262,8 @@ def die(data: Path, work: Path, options: argparse.Namespace) -> Rows:
         values = silhouette_samples(vectors, kinds, metric="cosine")
         for kind in sorted({*kinds.tolist()}):
             chosen = kinds == kind
-            found.append({"who": f"{layer} {kind}", "n": int(chosen.sum()), **interval(values[chosen])})
+            row = {"who": f"{layer} {kind}", "n": int(chosen.sum()), "of": counts[kind]}
+            found.append(row | interval(values[chosen]))
         found.append({"who": f"{layer} all", "n": len(kinds), **interval(values)})
     return found
 
@@ -582,24 +589,28 @@ def speed(data: Path, work: Path, options: argparse.Namespace) -> Rows:
     return found
 
 
+# What `getrusage` says of a child begins with the memory of the process that it was forked from.
+PEAK = """import atexit, pathlib, re, runpy
+told = pathlib.Path("/proc/self/status").read_text
+atexit.register(lambda: print(re.search(r"VmHWM:\\s+(\\d+)", told())[1]))
+runpy.run_module("seqmlm", run_name="__main__")
+"""
+
+
 def memory(data: Path, work: Path, options: argparse.Namespace) -> Rows:
-    """Sessions of HDFS, again and again, as an array."""
-    task = hdfs(data, work, options.quick)
-    model = pretrained(work.parent, task, 0, options.minutes)
-    lines = Path(task.config["train"][0]).read_text().splitlines()
-    count = 10_000 if options.quick else 1_000_000
-    path = work / "many.jsonl"
-    with path.open("w") as file:
-        for number in range(count):
-            row = json.loads(lines[number % len(lines)])
-            file.write(json.dumps({"session": f"{number}", "lines": row["lines"][:20]}) + "\n")
-    found, began = Rows(), time.monotonic()
-    command = [sys.executable, "-m", "seqmlm", "embed", model, "--out", str(work / "many.npy")]
-    few = written(work / "few.jsonl", "\n".join(lines[:20]) + "\n")
-    for who, given in (("20", few), (f"{count:,}", str(path))):
-        subprocess.run([*command, given], check=True, capture_output=True)
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-        found.append({"who": f"{who} sessions, MB", "value": peak, "seconds": time.monotonic() - began})
+    """Windows of 16 lines of ten systems' logs, again and again, each time cut elsewhere, as an array."""
+    logs = sorted((data / "logs").glob("loghub_2k/*.log.gz")) + sorted((data / "logs/raw_streams").iterdir())
+    lines = [line for path in logs for line in opened(path).splitlines()]
+    site = Path(written(work / "site.log", "\n".join(lines) + "\n"))
+    model = pretrained(work.parent, Task("logs", {}, [site], {"window": 16}), 0, options.minutes)
+    found, command = Rows(), [sys.executable, "-c", PEAK, "embed", model, "--out", str(work / "many.npy")]
+    for count in (10_000, 1_000_000)[: 1 if options.quick else 2]:
+        with (work / "many.log").open("w") as file:
+            file.writelines(f"{line}\n" for line in islice(cycle(lines), 16 * count))
+        began = time.monotonic()
+        done = subprocess.run([*command, str(work / "many.log")], check=True, capture_output=True, text=True)
+        peak = int(done.stdout.split()[-1]) / 1024
+        found.append({"who": f"{count:,} windows, MB", "value": peak, "seconds": time.monotonic() - began})
     return found
 
 

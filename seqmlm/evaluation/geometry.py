@@ -14,6 +14,8 @@ from seqmlm.evaluation.intervals import Difference, ratio
 
 PAIRS = 10_000
 ROGUES = 3
+NEAR = 15
+"""Neighbours that a plane keeps, and more vectors than that are needed."""
 
 
 class Geometry(NamedTuple):
@@ -72,10 +74,12 @@ def plane(vectors: Floats) -> Floats:
 
 
 def neighbourhoods(vectors: Floats) -> Floats | None:
-    """(N, 2) a plane that keeps who is near whom (UMAP, by cosine); None without umap-learn."""
+    """(N, 2) a plane that keeps who is near whom (UMAP, by cosine); None of few, or without umap-learn."""
     try:
         from umap import UMAP
     except ImportError:
         return None
-    found: Floats = UMAP(metric="cosine", random_state=0).fit_transform(vectors)
+    if len(vectors) <= NEAR:
+        return None
+    found: Floats = UMAP(NEAR, metric="cosine", random_state=0, n_jobs=1).fit_transform(vectors)
     return found

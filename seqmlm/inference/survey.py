@@ -26,7 +26,7 @@ ITEMS = 512
 
 _COLUMNS = (
     "vectors",
-    "mean cosine of random pairs",
+    "mean cosine",
     "low",
     "high",
     "dimensions with the largest share of it",
@@ -46,15 +46,14 @@ def survey(
     whole = geometry(vectors)
     if whole is None:
         return
-    page.table("How alike vectors are", _COLUMNS, [_row(normal, whole)])
+    page.table("How alike random pairs are", _COLUMNS, [_row(normal, whole)])
     if words:
         rho = frequency_correlation(vectors, words)
         page.section("Frequency", f"Spearman of a unit's frequency and its mean cosine with all: {rho:.3f}.")
-    planes = {"principal components": plane(vectors), "UMAP, by cosine": neighbourhoods(vectors)}
+    planes = {"principal components": plane(vectors), "UMAP by cosine": neighbourhoods(vectors)}
     for name, places in planes.items():
         if places is not None:
-            note = f"{len(vectors):,} vectors: {name}"
-            page.scatter("Map", places.astype(np.float64), kinds, words, label=name, note=note)
+            page.scatter(f"Map: {name}", places.astype(np.float64), kinds, words, label=name)
 
 
 def by_layer(embedder: Embedder, items: Iterable[Item]) -> Iterator[list[Cell]]:
@@ -77,7 +76,7 @@ def by_layer(embedder: Embedder, items: Iterable[Item]) -> Iterator[list[Cell]]:
 
 def add_layers(page: Page, rows: Sequence[Sequence[Cell]]) -> None:
     """Add that table."""
-    page.table("By layer", _COLUMNS, rows)
+    page.table("The same by layer", _COLUMNS, rows)
 
 
 def _row(name: str, found: Geometry) -> list[Cell]:

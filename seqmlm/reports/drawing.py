@@ -494,7 +494,7 @@ def scatter(
     spread = np.ptp(places, axis=0) * 0.04
     with styled():
         limits = np.stack([places.min(0) - spread, places.max(0) + spread], axis=1)
-        axes = _axes(tuple(limits[0]), tuple(limits[1]), "1", "2", height=2 * HEIGHT)
+        axes = _axes(tuple(limits[0]), tuple(limits[1]), "", "", height=2 * HEIGHT)
         others = places[~np.isin(own, usual)]
         if len(others):
             axes.plot(*others.T, "o", color=_OTHERS, markersize=4, label="others")
@@ -504,8 +504,9 @@ def scatter(
             for one in chosen[: _TOLD if titles else 0].tolist():
                 axes.plot(*places[one], "o", color=colour, markersize=4, gid=f"tip:{titles[one]}")
         if kinds:
-            axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, markerscale=1.5)
-            axes.set_position((0.08, 0.09, 0.74, 0.88))
+            # Below, where a narrow screen shows it.
+            axes.legend(loc="upper left", bbox_to_anchor=(0, -0.08), ncols=3, frameon=False, markerscale=1.5)
+            axes.set_position((0.06, 0.22, 0.93, 0.76))
         return picture(axes.figure, label, note)
 
 

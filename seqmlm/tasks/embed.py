@@ -419,7 +419,7 @@ class Embed(Task[EmbedConfig, Item]):
         if self.session.card.sensitive or self.config.pair or self.config.senses or self.whole:
             return
         total = sum(1 for _ in rows())
-        some = [*islice(rows(), 0, None, max(1, total // MOST))]
+        some = [*islice(rows(), 0, None, math.ceil(total / MOST))]
         words = [one["unit"] for one in some] if self.config.of == "unit" else []
         kinds = [str(one.get(self.config.colour)) for one in some] if self.config.colour else []
         survey(

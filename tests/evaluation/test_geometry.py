@@ -66,15 +66,26 @@ def test_a_plane_keeps_what_varies_most() -> None:
         assert abs(np.corrcoef(found[:, column], vectors[:, dimension])[0, 1]) > 0.999
 
 
+def test_umap_keeps_who_is_near_whom() -> None:
+    pytest.importorskip("umap")
+    apart = np.repeat(np.eye(2, 5, dtype=np.float32), 20, axis=0)
+    vectors = apart + np.random.default_rng(0).normal(size=(40, 5), scale=0.1).astype(np.float32)
+    found = neighbourhoods(vectors)
+    assert found is not None
+    distances = np.linalg.norm(found[:, None] - found[None], axis=2)
+    assert distances[:20, :20].max() < distances[:20, 20:].min()
+
+
 def test_umap_is_asked_where_it_is_installed(vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     class UMAP:
-        def __init__(self, metric: str, random_state: int) -> None:
-            assert metric == "cosine"
+        def __init__(self, neighbours: int, *, metric: str, random_state: int, n_jobs: int) -> None:
+            assert (neighbours, metric, n_jobs) == (15, "cosine", 1)
 
         def fit_transform(self, given: np.ndarray) -> np.ndarray:
             return given[:, :2]
 
     monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=UMAP))
     np.testing.assert_array_equal(neighbourhoods(vectors), vectors[:, :2])
+    assert neighbourhoods(vectors[:15]) is None
     monkeypatch.setitem(sys.modules, "umap", None)
     assert neighbourhoods(vectors) is None

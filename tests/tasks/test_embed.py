@@ -466,7 +466,7 @@ def test_a_report_shows_how_vectors_lie_by_layer(
     seqmlm(*asked, "--out", tmp_path / "v.jsonl").ok()
     html = page.read_text()
     for told in (
-        "How alike vectors are",
+        "How alike random pairs are",
         "layer 0, raw",
         "layer 2, centred",
         "Frequency",
