@@ -54,6 +54,7 @@ from seqmlm.data.record import Record
 from seqmlm.evaluation.intervals import ratio
 from seqmlm.inference.session import Session
 from seqmlm.tasks.embed import Embed, EmbedConfig
+from seqmlm.tasks.task import NoProgress
 
 Rows = list[dict[str, Any]]
 
@@ -61,17 +62,8 @@ Rows = list[dict[str, Any]]
 def embed(**asked: Any) -> dict[str, Any]:
     """The figures of `seqmlm embed`."""
     config = EmbedConfig(**asked)
-    summary = Embed.launch("embed", config, stdout=None, progress=SILENT, as_json=True)
+    summary = Embed.launch("embed", config, stdout=None, progress=NoProgress(), as_json=True)
     return dict(summary.figures)
-
-
-class Silent:
-    def message(self, text: str) -> None: ...
-
-    def progress(self, items: int, alarms: int = 0, share: float | None = None) -> None: ...
-
-
-SILENT = Silent()
 
 
 def encoder(work: Path) -> str | None:
@@ -583,7 +575,7 @@ def speed(data: Path, work: Path, options: argparse.Namespace) -> Rows:
             embed(model=model, paths=(path,), out=out.with_suffix(".npy"))
         else:
             config = ScoreConfig(model=model, paths=(path,), mode="one-pass", out=out.with_suffix(".jsonl"))
-            Score.launch("score", config, stdout=None, progress=SILENT, as_json=True)
+            Score.launch("score", config, stdout=None, progress=NoProgress(), as_json=True)
         spent = time.process_time() - began
         found.append({"who": who, "value": tokens / spent, "seconds": spent})
     return found

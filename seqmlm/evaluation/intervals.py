@@ -69,6 +69,12 @@ def exact_rate(hits: int, trials: int, *, confidence: float = 0.95) -> Rate:
     return Rate(hits=hits, trials=trials, value=hits / trials if trials else float("nan"), low=low, high=high)
 
 
+def exact_accuracy(right: int, trials: int) -> dict[str, float]:
+    """The share that is right, with its interval, by the names that figures have."""
+    rate = exact_rate(right, trials)
+    return {"accuracy": rate.value, "low": rate.low, "high": rate.high}
+
+
 def bootstrap_weights(groups: ArrayLike, draws: int, seed: int) -> Callable[[int], Doubles]:
     """How often each item occurs in a resample of whole groups, drawn with replacement.
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from seqmlm.engine.types import Floats, Longs
 from seqmlm.errors import DataError
-from seqmlm.evaluation.intervals import exact_rate
+from seqmlm.evaluation.geometry import directions
+from seqmlm.evaluation.intervals import exact_accuracy
 
 MOST_EXACT = 1_000_000
 _BLOCK = 1 << 15  # vectors in memory at a time
@@ -73,10 +74,7 @@ def nearest(vectors: Floats, among: Floats, k: int, *, itself: bool = False) -> 
 def _blocks(vectors: Floats) -> Iterator[tuple[int, Floats]]:
     """Vectors of length 1, some at a time, with the number of the first."""
     for start in range(0, len(vectors), _BLOCK):
-        block = np.array(vectors[start : start + _BLOCK], dtype=np.float32)
-        lengths = np.linalg.norm(block, axis=1, keepdims=True)
-        block /= np.where(lengths > 0, lengths, 1)
-        yield start, block
+        yield start, directions(np.asarray(vectors[start : start + _BLOCK], dtype=np.float32))
 
 
 def _exact(block: Floats, among: Floats, k: int) -> tuple[Floats, Longs]:
@@ -183,9 +181,8 @@ class Near:
             found["recall"] = self.found.recall
         if self.truth is not None and self.told is not None:
             right = sum(one == told for one, (told, _) in zip(self.truth, self.told, strict=True))
-            rate, majority = exact_rate(right, len(self.truth)), max(Counter(self.truth).values())
-            found |= {"accuracy": rate.value, "low": rate.low, "high": rate.high}
-            found["majority"] = majority / len(self.truth)
+            found |= exact_accuracy(right, len(self.truth))
+            found["majority"] = max(Counter(self.truth).values()) / len(self.truth)
         return found
 
     def rows(self) -> Iterator[Row]:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from seqmlm.engine.types import Floats
 from seqmlm.errors import DataError
-from seqmlm.evaluation.intervals import Doubles, exact_rate
+from seqmlm.evaluation.intervals import Doubles, exact_accuracy
 from seqmlm.evaluation.predictions import measures
 
 Metric = Literal["sum", "mean", "shared"]
@@ -88,12 +88,9 @@ def accuracy(good: ArrayLike, bad: ArrayLike) -> dict[str, Any]:
     if not len(first):
         raise DataError("there are no pairs to compare", remedy="name a file that contains pairs")
     signs = outcomes(first, second)
-    rate = exact_rate(int((signs > 0).sum()), len(signs))
     return {
-        "pairs": rate.trials,
-        "accuracy": rate.value,
-        "low": rate.low,
-        "high": rate.high,
+        "pairs": len(signs),
+        **exact_accuracy(int((signs > 0).sum()), len(signs)),
         "ties": int((signs == 0).sum()),
         "margin": float((first - second).mean()),
     }

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from seqmlm.evaluation.intervals import exact_rate
+from seqmlm.evaluation.intervals import exact_accuracy
 
 UNKNOWN = "unknown"
 """Of a word that training lacks."""
@@ -39,7 +39,5 @@ def sense_figures(rows: Iterable[Row]) -> dict[str, Any]:
             frequent += row["frequent"] == row["truth"]
     found: dict[str, Any] = {"spans": spans, "unknown": unknown}
     if known:
-        rate = exact_rate(right, known)
-        found |= {"accuracy": rate.value, "low": rate.low, "high": rate.high}
-        found["most_frequent"] = frequent / known
+        found |= {**exact_accuracy(right, known), "most_frequent": frequent / known}
     return found

@@ -69,7 +69,10 @@ class Normalization:
         components = pca.components_[kept] / np.sqrt(pca.explained_variance_[kept])[:, None]
         scale = np.where(varied, np.sqrt(pca.var_), 0.0)
         arrays = (one.astype(np.float32) for one in (pca.mean_, scale, components))
-        return cls(**dict(zip(("mean", "scale", "components"), arrays, strict=True)), facts=facts)
+        return cls(
+            **dict(zip(("mean", "scale", "components"), arrays, strict=True)),
+            facts={**facts, "vectors": count},
+        )
 
     @property
     def dropped(self) -> int:

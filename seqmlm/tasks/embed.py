@@ -40,7 +40,7 @@ from seqmlm.rows.vectors import read_vectors
 from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.sinks import Kind, Schema, beside, format_of, packed, unpacked
 from seqmlm.tasks.columns import HOLDERS, Labelling, reading
-from seqmlm.tasks.task import Figures, Task, TaskConfig, open_model, place
+from seqmlm.tasks.task import Figures, Task, TaskConfig, open_model, place, said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,8 +391,8 @@ class Embed(Task[EmbedConfig, Item]):
         if self.config.fit:
             corpus = {"corpus": [Path(one).name for one in self.config.paths], **self._of()}
             self.fitted = Normalization.fit((unpacked(one["vector"]) for one in rows), corpus)
-            asked |= {"dropped": self.fitted.dropped, "components": len(self.fitted.components)}
-            return {**asked, "fitted": self.fitted.digest}
+            told = {"vectors": self.fitted.facts["vectors"], "dropped": self.fitted.dropped}
+            return {**asked, **told, "components": len(self.fitted.components), "fitted": self.fitted.digest}
         return {"rows": sum(1 for _ in rows), **asked}
 
     def _near(self, rows: Iterable[Row]) -> Near:
@@ -436,25 +436,17 @@ class Embed(Task[EmbedConfig, Item]):
             add_layers(page, [*by_layer(every, items)])
 
     def sentence(self, figures: Figures, items: int) -> str:
-        if self.config.pair is not None:
-            return f"{number_of(items, 'pair')}" + "".join(
-                f", {name} {figures[name]:.4f}" for name in ("spearman", "pearson") if name in figures
-            )
-        if self.config.fit:
-            none = f"; {number_of(figures['dropped'], 'dimension')} without variance, which z leaves out"
-            return f"fitted on {number_of(items, 'item')}" + (none if figures["dropped"] else "")
-        if self.config.senses is not None:
-            return number_of(figures["spans"], "span") + (
-                ": accuracy {accuracy:.4f}, of the most frequent sense {most_frequent:.4f}".format(**figures)
-                if "accuracy" in figures
-                else ""
-            )
-        if self.whole:
-            told = "accuracy {accuracy:.4f}, of the majority {majority:.4f}" if "accuracy" in figures else ""
-            return f"{figures['neighbours']} neighbours of {number_of(figures['vectors'], 'vector')}" + (
-                f": {told.format(**figures)}" if told else ""
-            )
-        return f"{number_of(figures['rows'], 'vector')} of {figures['width']} numbers"
+        what = "pair" if self.config.pair else "span" if self.config.senses else "vector"
+        count = next((figures[one] for one in ("rows", "vectors", "spans") if one in figures), items)
+        told = [f"{one.replace('_', ' ')} {said(figures[one])}" for one in _TOLD if one in figures]
+        if none := figures.get("dropped"):
+            told.append(f"{number_of(none, 'dimension')} without variance, which z leaves out")
+        width = f" of {self.width} numbers" if what == "vector" else ""
+        return number_of(count, what) + width + (f": {', '.join(told)}" if told else "")
+
+
+_TOLD = ("spearman", "pearson", "neighbours", "recall", "accuracy", "majority", "most_frequent", "fitted")
+"""Figures of the answer."""
 
 
 def listed(names: str) -> list[str]:

@@ -90,7 +90,7 @@ def test_what_is_damaged_does_not_come_back(kept: tuple[type[Any], Keep], tmp_pa
         with pytest.raises(StateError, match=f"{file.name} cannot be read .*--set"):
             kind.stored(tmp_path, FACTS)
     file.write_bytes(saved(arrays, {HEADER: json.dumps(told)}))
-    assert kind.stored(tmp_path, FACTS).facts == FACTS
+    assert kind.stored(tmp_path, FACTS).facts.items() >= FACTS.items()
 
 
 def test_a_mean_of_few_vectors_would_tell_what_they_are(vectors: np.ndarray) -> None:

@@ -10,6 +10,7 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,9 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Rows
 from seqmlm.streams.sinks import packed, unpacked
+from seqmlm.tasks.embed import Embed, EmbedConfig
 from seqmlm.tokenizers.events import EventsTokenizer
+from seqmlm.tokenizers.residue import ResidueTokenizer
 
 SENTENCES = ("the cat sees the dog", "a dog barks", "no cats sleep catsdogs here", "the dogs", "a dog barks")
 PETS = tuple(f"the {'cat' if n % 3 else 'dog'} sees {'a ' * n}dog" for n in range(9))
@@ -378,7 +381,7 @@ def test_what_cannot_be_compared_is_refused(
     seqmlm("embed", other, pets, "--out", index).ok()
     asked = ("embed", other, texts, "--set", f"index={index}", "--neighbours", 2)
     seqmlm(*asked, "--set", "normal=z").refused(2, "vectors of normal raw")
-    assert "2 neighbours" in seqmlm(*asked, "--out", tmp_path / "n.jsonl").ok().err
+    assert "neighbours 2" in seqmlm(*asked, "--out", tmp_path / "n.jsonl").ok().err
 
 
 @pytest.fixture
@@ -447,6 +450,28 @@ def test_a_word_has_one_sense_in_a_document() -> None:
         "river",
         "river",
     ]
+
+
+def test_any_span_with_a_label_has_a_sense(tmp_path: Path, seqmlm: Run) -> None:
+    model = saved(random_model("protein", ResidueTokenizer(), spread=4), tmp_path / "protein")
+    spans, out = tmp_path / "sites.csv", tmp_path / "s.jsonl"
+    spans.write_text(
+        "sequence,start,end,sense\nMKTAYIAKQR,1,2,site\nWWWWKWWWWW,4,5,none\nMKTAYIAKQR,0,1,site\n"
+    )
+    asked = ("--of", "span", "--set", f"senses={spans}", "--set", "truth=sense", "--out", out)
+    done = seqmlm("embed", model, spans, *asked).ok()
+    assert [(one["unit"], one["sense"]) for one in rows_of(out)] == [
+        ("K", "site"),
+        ("K", "none"),
+        ("M", "site"),
+    ]
+    assert "3 spans: accuracy 1" in done.err
+
+
+def test_dimensions_that_are_left_out_are_told() -> None:
+    asked: Any = SimpleNamespace(config=EmbedConfig(model="m", fit=True), width=16)
+    assert "1 dimension without variance" in Embed.sentence(asked, {"vectors": 30, "dropped": 1}, 30)
+    assert "variance" not in Embed.sentence(asked, {"vectors": 30, "dropped": 0}, 30)
 
 
 def test_senses_of_documents_are_written(roles: tuple[Path, Path], tmp_path: Path, seqmlm: Run) -> None:
@@ -551,6 +576,9 @@ def test_a_sequence_without_a_unit_has_no_vector(
 ) -> None:
     (_, none), (_, one) = session.embed(records("", "the cat"))
     assert (none.shape, one.shape) == ((0, 16), (1, 16))
+    blank = tmp_path / "blank.jsonl"
+    blank.write_text('{"text": "a cat"}\n{"text": "\\u200b"}\n')
+    seqmlm("embed", model, blank).refused(3, f"{blank}:2:", "a record without a unit has no vector")
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("a,b\nthe cat,a dog\nthe dog,\na cat,the dog\n")
     asked = ("embed", model, pairs, "--set", "pair=a,b", "--out", tmp_path / "p.jsonl")
