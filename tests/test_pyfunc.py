@@ -32,6 +32,9 @@ def test_a_registered_model_is_one_of_mlflow(fasta: Path, seqmlm: Run, tracked_w
     assert found["p_value"].tolist() == expected["p_value"].tolist()
     assert found["alarm"].tolist() == expected["alarm"].tolist()
     assert "alarm" not in mlflow.pyfunc.load_model("models:/mine/1").predict(table)
+    assert [one.name for one in loaded.metadata.signature.inputs] == ["id", "text"]
+    with pytest.raises(mlflow.MlflowException, match=r"missing inputs.*text"):
+        loaded.predict(table.rename(columns={"text": "words"}))
 
 
 def test_of_sensitive_data_p_values_alone_are_given(seqmlm: Run, tracked_workspace: Path) -> None:

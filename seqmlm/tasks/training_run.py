@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any, Literal
 import yaml
 from safetensors import SafetensorError
 
+from seqmlm import plugins
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.engine.durable import move_into_place, replace_file
 from seqmlm.errors import StateError
@@ -34,6 +36,15 @@ PYFUNC = {
     }
 }
 """By what MLflow loads the folder (`seqmlm.pyfunc`); no path is in it, and nothing pickled."""
+TEXTS = {"text": "string"}
+SIGNATURE = {
+    "inputs": json.dumps(
+        [{"name": name, "type": "string", "required": name in TEXTS} for name in ("id", *TEXTS)]
+    ),
+    "outputs": None,
+    "params": None,
+}
+"""What MLflow asks of a table where records are texts; other fields have other columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +119,8 @@ class TrainingRun:
         made = self.directory / f"{MODEL_FOLDER}.tmp"
         shutil.rmtree(made, ignore_errors=True)
         yield made
-        replace_file(made / "MLmodel", yaml.safe_dump(PYFUNC, sort_keys=False).encode())
+        told = PYFUNC if plugins.domain(self.domain).columns != TEXTS else {**PYFUNC, "signature": SIGNATURE}
+        replace_file(made / "MLmodel", yaml.safe_dump(told, sort_keys=False).encode())
         shutil.rmtree(folder, ignore_errors=True)
         move_into_place(made, folder)
 
