@@ -22,6 +22,8 @@ RANKS = {word: rank for rank, words in enumerate(_ORDER) for word in words}
 SYSLOG = ("EMERG", "ALERT", "CRIT", "ERR", "WARNING", "NOTICE", "INFO", "DEBUG")
 """The severities of RFC 5424 by their number."""
 
+_LETTERS = {"V": "TRACE", "D": "DEBUG", "I": "INFO", "W": "WARN", "E": "ERROR", "F": "FATAL", "A": "FATAL"}
+"""Of Android and Kubernetes."""
 _NUMBERS = {10: "TRACE", 20: "DEBUG", 30: "INFO", 40: "WARN", 50: "ERROR", 60: "FATAL"}  # of bunyan and pino
 
 
@@ -34,7 +36,7 @@ def severity(value: Any) -> str:
     text = str(value).rpartition(":")[2].strip().upper()
     if text.isdecimal() and len(text) < 3:
         return SYSLOG[int(text)] if int(text) < len(SYSLOG) else _NUMBERS.get(int(text), "")
-    return text if text in RANKS else ""
+    return _LETTERS.get(text) or (text if text in RANKS else "")
 
 
 def highest(severities: Iterable[str | None]) -> str | None:

@@ -38,6 +38,7 @@ _SHAPES = tuple(
         rf"(?P<y>\d{{4}})[-./](?P<mo>\d\d)[-./](?P<d>\d\d)[-T ]{_CLOCK}{_ZONE}",  # ISO 8601, BGL
         rf"{_MONTH} +(?P<d>\d\d?) {_CLOCK}{_ZONE}",  # RFC 3164: no year
         rf"(?P<y>\d\d)(?P<mo>\d\d)(?P<d>\d\d) {_CLOCK}",  # HDFS
+        rf"(?P<mo>\d\d)-?(?P<d>\d\d) {_CLOCK}",  # Android, Kubernetes: no year
         rf"(?P<y>\d\d)/(?P<mo>\d\d)/(?P<d>\d\d) {_CLOCK}",  # Spark
         rf"(?P<d>\d\d)/{_MONTH}/(?P<y>\d{{4}}):{_CLOCK}{_ZONE}",  # access logs
         rf"[A-Za-z]{{3}} {_MONTH} +(?P<d>\d\d?) {_CLOCK}{_ZONE} (?P<y>\d{{4}})",  # ctime, Apache errors
@@ -52,9 +53,10 @@ class Clock(dict[str, float]):
     """Text of a time to seconds since 1970-01-01 UTC; NaN if it cannot be read.
 
     Understood are ISO 8601 (with T or a space, a comma or point before the fraction, Z or an offset),
-    RFC 3164 ("Jun 14 15:16:01"), HDFS ("081109 203615"), BGL, Spark, Apache access and error logs, and the
-    seconds, milli-, micro- or nanoseconds of the epoch. Look times up in the order of the lines: if
-    they have no year, December to January starts the next one.
+    RFC 3164 ("Jun 14 15:16:01"), HDFS ("081109 203615"), BGL, Spark, Android ("06-14 15:16:01"), Kubernetes
+    ("0614 15:16:01"), Apache access and error logs, and the seconds, milli-, micro- or nanoseconds of the
+    epoch. Look times up in the order of the lines: if they have no year, December to January starts the next
+    one.
 
     Args:
         zone: of times without one: "UTC", an offset ("+02:00") or a name ("Europe/Berlin").

@@ -64,11 +64,18 @@ class Header:
 HEADERS: Mapping[str, Header] = {
     "hdfs": Header(rf"(\d{{6}} \d{{6}})()() \d+ (?P<severity>{_LEVEL}) (?P<service>[^\s:]+): ?"),
     "spark": Header(rf"(\d\d/\d\d/\d\d {_HMS})()() (?P<severity>{_LEVEL}) +(?P<service>[^\s:]+): ?"),
+    # Supercomputers: the alert; of Blue Gene its own time, place and part, of others (Thunderbird) syslog's.
     "bgl": Header(
-        r" (\d{9,10})()() \d{4}\.\d\d\.\d\d (?P<host>\S+) \d{4}-\d\d-\d\d-\d\d\.\d\d\.\d\d\.\d+ \S+ \S+ "
-        r"(?P<service>\S+) (?P<severity>[A-Z]+) ?",
+        r" (\d{9,10})()() \d{4}\.\d\d\.\d\d (?P<host>\S+) "
+        r"(?:\d{4}-\d\d-\d\d-\d\d\.\d\d\.\d\d\.\d+ \S+ \S+ (?P<service>\S+) (?P<severity>[A-Z]+) ?|"
+        rf"[A-Z][a-z]{{2}} +\d\d? {_HMS} \S+ (?P<service_2>[^\s:\[]*)(?:\[[^\]\s]*\])?: ?)",
         label=r"(\S+)",
     ),
+    # What `logcat -v threadtime` of Android writes, and the parts of Kubernetes (klog): no year.
+    "android": Header(
+        rf"(\d\d-\d\d {_HMS}){_FRACTION}() +\d+ +\d+ (?P<severity>[VDIWEFA]) (?P<service>[^:\n]*?) *: ?"
+    ),
+    "klog": Header(rf"(?P<severity>[IWEF])(\d{{4}} {_HMS}){_FRACTION}() +\d+ (?P<service>[^\s:\]]+):\d+\] ?"),
     # RFC 5424: priority, version, time, host, application, process, message id, structured data, which some
     # leave out; before them its length where it came in frames of octets.
     "syslog5424": Header(
@@ -101,8 +108,9 @@ HEADERS: Mapping[str, Header] = {
     ),
     "iso": Header(
         rf"(?:\[?(?P<severity>{_LEVEL})\]?:? +)?\[?(\d{{4}}[-/]\d\d[-/]\d\d[T ]{_HMS})"
-        rf"{_FRACTION}{_ZONE}\]?[ \t]*(?:[-|:] *)?"
-        rf"(?:(?:\[?(?P<severity_2>{_LEVEL})\]?|\[(?P<severity_3>(?i:{_LEVEL}))\])"
+        rf"{_FRACTION}{_ZONE}\]?[ \t]*(?:[-|:,] *)?"
+        rf"(?:(?:\[?(?P<severity_2>{_LEVEL})\]?|\[(?P<severity_3>(?i:{_LEVEL}))\]|"
+        rf"(?<=, )(?P<severity_4>(?i:{_LEVEL})))"
         r"(?![\w.]):?[ \t]*(?:[-|] )?)?",
         doubtful=True,
     ),

@@ -48,6 +48,14 @@ LINES: dict[str, tuple[str, str, float | None, tuple[str, str, str]]] = {
         "- 1117838570 2005.06.03 R02-M1 2005-06-03-15.42.50.675872 R02-M1 RAS KERNEL FATAL parity error",
         *("parity error", 1117838570.0, ("FATAL", "R02-M1", "KERNEL")),
     ),
+    "android": (
+        "03-17 16:13:38.811  1702  2395 D Window Manager: opening app: 12",
+        *("opening app: 12", at(2003, 3, 17, 16, 13, 38, micro=811000), ("DEBUG", "", "Window Manager")),
+    ),
+    "klog": (
+        "E0317 16:13:38.811000    1702 reflector.go:547] watch of *v1.Pod ended",
+        *("watch of *v1.Pod ended", at(2003, 3, 17, 16, 13, 38, micro=811000), ("ERROR", "", "reflector.go")),
+    ),
     "syslog": (
         "<34>Oct 11 22:14:15 mymachine su[12]: 'su root' failed",
         *("'su root' failed", at(2003, 10, 11, 22, 14, 15), ("CRIT", "mymachine", "su")),
@@ -114,6 +122,11 @@ def test_a_line_of_each_header(kind: str, tmp_path: Path):
         ("2024/01/02 03:04:05 [error] 7#7: it broke", "7#7: it broke"),
         ("2024-01-02 03:04:05 error in it", "error in it"),
         ("[ERROR] 2024-01-02 03:04:05,678 views: it broke", "views: it broke"),
+        ("2024-01-02 03:04:05, Info                  CBS    it works", "CBS    it works"),
+        (
+            f"- {int(at(2024, 1, 2, 3, 4, 5))} 2024.01.02 dn7 Jan 2 03:04:05 dn7/dn7 ntpd[9]: it works",
+            "it works",
+        ),
     ],
 )
 def test_what_applications_write(line: str, message: str, tmp_path: Path):
