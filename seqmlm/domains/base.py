@@ -239,6 +239,12 @@ class Domain:
         """The field's own formats by name, and that of data sets."""
         return {**self.formats, DATASET: self.dataset}
 
+    def reader_options(self, format: str | None = None) -> set[str]:
+        """Names of what the readers of a format take; of all, where it is none of the field's."""
+        formats = self.all_formats
+        asked = [formats[format]] if format in formats else formats.values()
+        return {name for one in asked for name in one.options()}
+
     @property
     def levels(self) -> tuple[Level, ...]:
         """What of a record can be judged; the first is the default."""
@@ -299,8 +305,7 @@ class Domain:
         formats = self.all_formats
         if format is not None and format not in formats:
             raise UsageError(f"domain {self.name} has no format {format!r}{nearest(format, formats)}")
-        asked = [formats[format]] if format else list(formats.values())
-        known = {name for one in asked for name in one.options()}
+        known = self.reader_options(format)
         for name in options:
             if name not in known:
                 what = f"format {format!r}" if format else f"no format of domain {self.name}"
@@ -308,7 +313,7 @@ class Domain:
                     f"{what} takes the option {name!r}{nearest(name, known)}; "
                     f"'seqmlm data formats --domain {self.name}' explains them"
                 )
-        for one in asked:
+        for one in [formats[format]] if format else formats.values():
             one.known(options)
 
     def _stream(

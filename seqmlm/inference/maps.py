@@ -417,9 +417,7 @@ def row_options(session: Session, format: str | None) -> dict[str, Any]:
     Raises:
         UsageError: no reader of the field has it.
     """
-    formats = session.domain.all_formats
-    asked = [formats[format]] if format in formats else list(formats.values())
-    if not any("gaps" in one.options() for one in asked):
+    if "gaps" not in session.domain.reader_options(format):
         raise UsageError(f"domain {session.domain.name} reads no alignments: leave out family")
     return {"gaps": "keep"}
 

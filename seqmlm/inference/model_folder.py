@@ -123,9 +123,7 @@ class LoadedModel:
 
     def reading(self, format: str | None = None) -> dict[str, Any]:
         """Options of readers that its data are read with, those that a format (None: any) takes."""
-        formats = self.domain.all_formats
-        asked = list(formats.values()) if format is None else [formats[format]] if format in formats else []
-        known = {name for one in asked for name in one.options()}
+        known = self.domain.reader_options(format)
         return {name: value for name, value in self.card.reading.items() if name in known}
 
     @property

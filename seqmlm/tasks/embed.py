@@ -221,9 +221,8 @@ class Embed(Task[EmbedConfig, Item]):
             further += ["start", "end"]
         if not further:
             return super().records(problems)
-        chosen = HOLDERS if config.pair else ()
-        holders = {one: config.columns[0] for one in chosen if one in self._options()}
-        options = {**holders, **config.options}
+        known = self.session.domain.reader_options(config.format) if config.pair else ()
+        options = {**{one: config.columns[0] for one in HOLDERS if one in known}, **config.options}
         return self._tables(config.paths, further, options, problems)
 
     def _tables(
@@ -234,12 +233,6 @@ class Embed(Task[EmbedConfig, Item]):
         for path in paths:
             own = reading(self.session.domain, asked, path, sensitive=self.session.card.sensitive)
             yield from self.session.reader([path], format=self.config.format, options=own)(problems)
-
-    def _options(self) -> set[str]:
-        """Of the readers of the field."""
-        formats = self.session.domain.all_formats
-        chosen = [formats[self.config.format]] if self.config.format in formats else formats.values()
-        return {name for one in chosen for name in one.options()}
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Item]:
         """What is embedded of the records; those without a unit, and spans without one, are bad."""

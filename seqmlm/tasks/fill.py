@@ -182,9 +182,7 @@ class Fill(Gaps[FillConfig]):
 
 def keeping_gaps(session: Session, format: str | None) -> dict[str, Any]:
     """The option that makes readers keep gaps in sequences, where some reader of the field has it."""
-    formats = session.domain.all_formats
-    asked = [formats[format]] if format in formats else list(formats.values())
-    return {"holes": True} if any("holes" in one.options() for one in asked) else {}
+    return {"holes": True} if "holes" in session.domain.reader_options(format) else {}
 
 
 def with_gaps(cloze: Cloze, records: Iterable[Record], problems: Problems) -> Iterator[Record]:

@@ -84,8 +84,7 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
 
     def records(self, problems: Problems) -> Iterable[Record]:
         """What is read, with the columns that are needed."""
-        formats = self.session.domain.all_formats.values()
-        tables = self.columns_read and any("keep" in one.options() for one in formats)
+        tables = self.columns_read and "keep" in self.session.domain.reader_options()
         return read(self.session, self.config, problems, {"keep": tuple(self.columns_read)} if tables else {})
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
