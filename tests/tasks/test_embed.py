@@ -70,6 +70,11 @@ def records(*texts: str) -> Iterator[Record]:
     return (Record(id=f"r{n}", raw=text, source="x", line=n + 1) for n, text in enumerate(texts))
 
 
+def whole(session: Session, *texts: str, **how: Any) -> np.ndarray:
+    """(N, H) a vector of each text."""
+    return np.stack([own[0] for _, own in session.embed(records(*texts), **how)])
+
+
 def states(body: Any, ids: Any, layer: int = -1) -> np.ndarray:
     """(L, H) what the model alone says of one sequence."""
     with evaluating(body):
@@ -259,12 +264,8 @@ def test_a_normalization_is_of_its_corpus_and_belongs_to_the_model(tmp_path: Pat
     card = model_folder.read_card(model)
     assert card is not None
     assert "embedding.safetensors" in card.files
-    raw = np.array(
-        [vectors[0] for _, vectors in Session.open(str(model)).embed(records(*few.read_text().splitlines()))]
-    )
-    over = np.array(
-        [v[0] for _, v in Session.open(str(model)).embed(records(*corpus.read_text().splitlines()))]
-    )
+    session = Session.open(str(model))
+    raw, over = (whole(session, *one.read_text().splitlines()) for one in (few, corpus))
     for normal, wanted in (("centred", raw - over.mean(0)), ("z", (raw - over.mean(0)) / over.std(0))):
         out = tmp_path / f"{normal}.npy"
         seqmlm("embed", model, few, "--set", f"normal={normal}", "--out", out).ok()
@@ -285,7 +286,7 @@ def test_pairs_have_cosines_that_go_with_a_truth(
     pairs.write_text("\n".join(map(",".join, lines)) + "\n")
     asked = ("embed", model, pairs, "--set", "pair=one,two", "--set", "truth=score")
     told = seqmlm(*asked, "--out", tmp_path / "p.jsonl", "--json").ok().json
-    vectors = [own[0].astype(float) for _, own in session.embed(records(*SENTENCES))]
+    vectors = whole(session, *SENTENCES).astype(float)
     wanted = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in itertools.pairwise(vectors)]
     found = [one["cosine"] for one in rows_of(tmp_path / "p.jsonl")]
     np.testing.assert_allclose(found, wanted, atol=1e-5)
@@ -302,11 +303,8 @@ def test_pairs_have_cosines_that_go_with_a_truth(
 
 @pytest.fixture
 def pets(tmp_path: Path) -> Path:
-    lines = (
-        f"the {'cat' if n % 3 else 'dog'} sees {'a ' * n}dog,{'cat' if n % 3 else 'dog'}" for n in range(9)
-    )
     path = tmp_path / "pets.csv"
-    path.write_text("text,pet\n" + "\n".join(lines) + "\n")
+    path.write_text("text,pet\n" + "".join(f"{one},{one.split()[1]}\n" for one in PETS))
     return path
 
 
@@ -317,16 +315,8 @@ def test_neighbours_are_those_of_the_vectors(
     index, out = tmp_path / f"index.{ending}", tmp_path / "near.jsonl"
     seqmlm("embed", model, pets, "--set", "keep=pet", "--out", index).ok()
     session = Session.open(str(model))
-    among = np.array(
-        [
-            one[0]
-            for _, one in session.embed(
-                records(*(f"the {'cat' if n % 3 else 'dog'} sees {'a ' * n}dog" for n in range(9)))
-            )
-        ]
-    )
-    own = np.array([one[0] for _, one in session.embed(records(*SENTENCES, LONG))])
-    unit = [one / np.linalg.norm(one, axis=1, keepdims=True) for one in (own, among)]
+    both = whole(session, *SENTENCES, LONG), whole(session, *PETS)
+    unit = [one / np.linalg.norm(one, axis=1, keepdims=True) for one in both]
     every = unit[0] @ unit[1].T
     told = seqmlm(
         "embed", model, texts, "--neighbours", 3, "--set", f"index={index}", "--out", out, "--json"
@@ -507,8 +497,7 @@ def test_a_report_shows_how_vectors_lie_by_layer(
 def test_all_layers_stand_one_behind_the_other(session: Session) -> None:
     ((_, (every,)),) = session.embed(records(SENTENCES[0]), layers="all", of="record")
     for number, own in enumerate(np.split(every, 3)):
-        ((_, (one,)),) = session.embed(records(SENTENCES[0]), layers=str(number))
-        np.testing.assert_allclose(own, one, atol=1e-6)
+        np.testing.assert_allclose(own, whole(session, SENTENCES[0], layers=str(number))[0], atol=1e-6)
 
 
 def test_an_export_for_sentence_transformers_gives_the_same_vectors(
@@ -539,8 +528,7 @@ def test_sentence_transformers_loads_an_export(
     library = pytest.importorskip("sentence_transformers")
     seqmlm("models", "export", model, tmp_path / "out", "--format", "sentence").ok()
     theirs = library.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(list(SENTENCES))
-    ours = [own[0] for _, own in session.embed(records(*SENTENCES), pool="tokens")]
-    np.testing.assert_allclose(theirs, np.stack(ours), atol=1e-5)
+    np.testing.assert_allclose(theirs, whole(session, *SENTENCES, pool="tokens"), atol=1e-5)
 
 
 def test_what_is_no_text_is_not_exported_for_sentences(tmp_path: Path, seqmlm: Run) -> None:
