@@ -167,7 +167,7 @@ def _joined(
             begin, done[side] = here.stop, there.stop
     for side in (0, 1):
         if columns[side] is not None:
-            tables[side][-1] = _rest(alone[side][0], alone[1 - side][0], tables[side][:-1])
+            tables[side][-1] = _rest(alone[side][0][-1], alone[1 - side][0], tables[1 - side][:-1, -1])
             scales[side][-1] = alone[1 - side][1]
     return Conditional(alone[0][0], alone[1][0], *tables, *scales)
 
@@ -181,20 +181,20 @@ def _lumped(rows: Doubles, columns: Longs | None) -> Doubles:
     return np.concatenate([rows[..., columns], np.logaddexp.reduce(others, axis=-1, keepdims=True)], axis=-1)
 
 
-def _rest(own: Doubles, other: Doubles, table: Doubles) -> Doubles:
-    """(B,) log-probabilities of the other place where none of the K candidates stands at this one.
+def _rest(own: float, other: Doubles, given: Doubles) -> Doubles:
+    """(K + 1,) log-probabilities of the other place where none of the candidates stands at this one.
 
-    By the law of total probability, which conditionals of one joint fulfil; where others leave a negative
-    probability it is 0, and where they leave none it is what the model says while both are hidden.
+    By Bayes's rule and the law of total probability, which conditionals of one joint fulfil; where others
+    leave nothing for two that are no candidates, these are taken for independent.
 
     Args:
-        own: (K + 1,) of this place, other: (B,) of the other, while both are hidden. table: (K, B).
+        own: log-probability that no candidate stands at this place, other: (K + 1,) of the other place, while
+            both are hidden. given: (K,) that none stands here, for each candidate there.
     """
-    left = np.exp(other) - np.exp(own[:-1]) @ np.exp(table)
-    left = np.maximum(left, 0.0)
-    if left.sum() <= np.exp(own[-1]) * TOLERANCE:
-        return other
-    found: Doubles = np.log(np.maximum(left / left.sum(), _LEAST))
+    cells = np.exp(other[:-1] + given)
+    left = np.exp(own) - cells.sum()
+    row = np.append(cells, left if left > 0 else np.exp(own + other[-1]))
+    found: Doubles = np.log(np.maximum(row / row.sum(), _LEAST))
     return found
 
 

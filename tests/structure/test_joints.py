@@ -300,11 +300,13 @@ def test_all_that_are_no_candidates_are_one_symbol() -> None:
     assert len(tried.first) == 5
 
 
-def test_a_rest_that_others_leave_nothing_is_as_while_both_are_hidden() -> None:
-    own, other = np.log([0.6, 0.4]), np.log([0.5, 0.5])
-    assert joints._rest(own, other, np.log([[0.9, 0.1]])) == pytest.approx(np.log([1e-300, 1]))
-    certain = np.log([1 - 1e-9, 1e-9])
-    assert joints._rest(certain, other, np.log([[0.5, 0.5]])) == pytest.approx(other)
+def test_two_that_are_no_candidates_are_independent_where_nothing_is_left() -> None:
+    other = np.log([0.5, 0.3, 0.2])
+    assert np.exp(joints._rest(np.log(0.4), other, np.log([0.2, 0.5]))) == pytest.approx(
+        [0.1 / 0.4, 0.15 / 0.4, 0.15 / 0.4]
+    )
+    row = np.array([0.4, 0.15, 0.1 * 0.2])
+    assert np.exp(joints._rest(np.log(0.1), other, np.log([0.8, 0.5]))) == pytest.approx(row / row.sum())
 
 
 def test_candidates_in_full_are_no_candidates() -> None:
