@@ -8,6 +8,8 @@
                  steps of training, its error beside the exact one, and difference to that of `chain`
     mutants      double mutants of PAB1 by a `tiny` model of its family: the log-ratio to the wild type under
                  each joint, beside what `seqmlm variants` gives; Spearman, intervals by pair of places
+    left         bits a token where all that follows is hidden too, as for a reader from the left, and where
+                 the token alone is: by the three models
     steps        Arnold-Gokhale on V genes by steps, from uniform marginals and from those while both are
                  hidden
 
@@ -32,7 +34,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,11 @@ from finetune_real import written
 from theory import LETTERS, PLACES, chain_samples, information, potts
 from variants_real import measured, spearman
 
+from seqmlm.data.problems import Problems
+from seqmlm.engine.query import Query
+from seqmlm.engine.reductions import TargetLogProb
 from seqmlm.evaluation.intervals import ratio, resampled
+from seqmlm.inference.batches import encoded
 from seqmlm.inference.session import Session
 from seqmlm.structure.joints import METHODS, Pair, arnold_gokhale, given, measures
 from seqmlm.tasks.joint import NAMES, JointConfig, JointTask
@@ -244,12 +250,40 @@ def by_mutants(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     }
 
 
+def by_left(options: argparse.Namespace, out: Path) -> dict[str, Any]:
+    """Of the first sequences of each arm; intervals by sequence."""
+    found: dict[str, Any] = {}
+    for arm in ("antibodies", "reactions", "text"):
+        if (asked := ARMS[arm](options, out)) is None:
+            continue
+        session = Session.open(asked["model"], domain=asked.get("domain"))
+        records = session.reader([asked["evaluate"]])(Problems("skip"))
+        some = [*islice(records, 3 if options.quick else 20)]
+        read = encoded(session.domain, session.tokenizer, some, Problems("skip"))
+        queries, bits = [], []
+        for one in read:
+            inside = (one.encoding.groups >= 0) & np.isin(one.encoding.ids, session.tokenizer.space.ordinary)
+            at = np.flatnonzero(inside).astype(np.int32)
+            at = at[: session.card.max_length - 2]
+            each = np.arange(len(at), dtype=np.int32)
+            later = np.array([(n, own) for n in each for own in at[n:]], dtype=np.int32)
+            for copy, hidden in ((each, at), (later[:, 0], later[:, 1])):
+                queries.append(
+                    Query(encoding=one.encoding, masked=hidden, masked_in=copy, asked=at, asked_in=each)
+                )
+        for answer in session.conditionals().ask(queries):
+            bits.append(-answer.values[TargetLogProb.name] / np.log(2))
+        for name, own in (("both sides", bits[::2]), ("left alone", bits[1::2])):
+            found[f"{arm}, {name}"] = asdict(ratio([x.sum() for x in own], [len(x) for x in own]))
+    return {"bits": found}
+
+
 def show(name: str, found: dict[str, Any]) -> None:
     print(f"\n{name}")
-    if "error" in found or "spearman" in found:
+    if {"error", "spearman", "bits"} & found.keys():
         for key, rows in found.items():
             for who, own in rows.items() if isinstance(rows, dict) else ():
-                print(f"  {key:<16} {who:<16}" + "{value:.5f} [{low:.5f}, {high:.5f}]".format(**own))
+                print(f"  {key:<16} {who:<24} " + "{value:.5f} [{low:.5f}, {high:.5f}]".format(**own))
         return
     if "methods" not in found:
         print("\n".join(f"  {key:<16} {value:.5f}" for key, value in found.get("a_kl", {}).items()))
@@ -265,7 +299,7 @@ def show(name: str, found: dict[str, Any]) -> None:
         print(f"  A-KL, {apart} apart, {own['pairs']} pairs: " + ", ".join(cells))
 
 
-OTHERS = {"steps": by_steps, "information": by_information, "mutants": by_mutants}
+OTHERS = {"steps": by_steps, "information": by_information, "mutants": by_mutants, "left": by_left}
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.holes import Prompt
-from seqmlm.engine.durable import replace_file
+from seqmlm.engine.durable import owner_only, replace_file
 from seqmlm.engine.holes import tokens_at
 from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.randomness import uniform
@@ -200,7 +200,7 @@ class JointTask(Gaps[JointConfig]):
         filled = self.session.domain.filled(prompt, [tokenizer.stand_in] * 2)
         encoding = tokenizer.encode(filled.raw)
         units = [{*unit_numbers(encoding)[tokens_at(encoding, *span)].tolist()} for span in filled.spans]
-        if units[0] & units[1]:
+        if units[0] & units[1] - {-1}:  # an unknown token is in no unit
             raise UsageError("both gaps are in one unit: write them apart")
         rule = tokenizer.units
         window = rule.narrowed(self.cloze.opened([prompt])[0], 0, longest)
@@ -339,10 +339,11 @@ class JointTask(Gaps[JointConfig]):
         path = self.config.publish
         if path is None:
             return ()
-        columns, text = ("id", "source", "line", "i", "j", "first", "second"), StringIO()
+        columns, text = ("id", "i", "j", "first", "second"), StringIO()
         table = csv.writer(text, delimiter="\t", lineterminator="\n")
         table.writerows([columns, *([row[name] for name in columns] for row in rows())])
-        replace_file(path, text.getvalue().encode())
+        with owner_only(self.session.card.sensitive):
+            replace_file(path, text.getvalue().encode())
         return (path,)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fork_server import Run
+from histories import histories
 from text_models import text_model
 from tiny_models import random_model, saved
 
@@ -20,6 +21,7 @@ from seqmlm.structure.joints import METHODS, Pair, given
 from seqmlm.tasks import joint as task
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.bases import BaseTokenizer
+from seqmlm.tokenizers.events import EventsTokenizer
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 LETTERS = "ACDEFGHIKLMNPQRSTVWY"
@@ -179,3 +181,21 @@ def test_gaps_that_no_window_holds(tmp_path: Path, seqmlm: Run) -> None:
     seqmlm("joint", model, f"A_{'ACGT' * 40}_A").refused(2, "further apart than the 64 tokens")
     done = seqmlm("joint", model, f"{'ACGT' * 40}_A_{'ACGT' * 40}", "--json").ok().json
     assert len(done["filled"]) == 323
+
+
+def test_pairs_of_patients_are_their_owners(tmp_path: Path, seqmlm: Run) -> None:
+    tokenizer = EventsTokenizer.train(histories(40), min_subjects=1)
+    model = saved(random_model("ehr", tokenizer), tmp_path / "model", sensitive=True)
+    table, out, pairs = tmp_path / "events.csv", tmp_path / "rows.jsonl", tmp_path / "pairs.tsv"
+    rows = ["subject_id,time,code", "p1,2020-01-01,DRUG//metformin"]
+    table.write_text("\n".join([*rows, "p1,2021-01-01,[MASK]", "p1,2022-01-01,[MASK]"]) + "\n")
+    assert "DRUG" not in (done := seqmlm("joint", model, table, "--out", out).ok()).out + done.err
+    (row,) = map(json.loads, out.read_text().splitlines())
+    assert {one["first"] for one in row["joints"]["ag"]} <= set(tokenizer.tokens)
+    table.write_text(
+        "\n".join([*rows, "p1,2021-01-01,DRUG//furosemide", "p1,2022-01-01,DRUG//metformin"]) + "\n"
+    )
+    arguments = ("joint", model, "--evaluate", table, "--out", out, "--set", f"publish={pairs}")
+    assert "DRUG" not in (done := seqmlm(*arguments).ok()).out + done.err
+    assert "DRUG" in pairs.read_text()
+    assert {path.stat().st_mode & 0o077 for path in (out, pairs)} == {0}
