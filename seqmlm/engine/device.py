@@ -79,8 +79,8 @@ def release_memory(device: torch.device) -> None:
     """Give cached blocks back, so that smaller batches do not fail because of fragments of larger ones."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    elif trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of the GNU C library alone
-        trim(0)
+    elif sys.platform.startswith("linux") and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+        trim(0)  # of the GNU C library alone
 
 
 # From malloc.h of the GNU C library.
