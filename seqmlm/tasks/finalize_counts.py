@@ -32,7 +32,7 @@ from seqmlm.inference.model_folder import COUNTS, LoadedModel, put_file
 SUBJECTS = 10
 """Records that whatever is counted of sensitive data must occur in."""
 
-_FEWEST, _MOST = 250_000, 4_000_000  # tokens counted
+_FEWEST, _MOST = 2_000_000, 4_000_000  # tokens counted
 # Validation windows that smoothing and weights are learnt on, in all and of one record.
 _WINDOWS, _OF_RECORD = 1_500, 16
 # Units asked exactly; the forward tokens they may take at least, and as a share of those trained on.
@@ -57,8 +57,8 @@ def fit_expert(
         model: just trained, in the folder that is being written.
         train, validation: the two splits.
         unigram: (K,) of the training split, see `Units.frequencies`.
-        tokens: trained on; about as many are counted, both strands of DNA together, at most 4 million: this
-            takes up to half a minute and a gigabyte of memory.
+        tokens: trained on; about as many are counted, both strands of DNA together, but at least 2 million,
+            for counts learn from all that is there in seconds, and at most 4: half a minute, a gigabyte.
         seed: of the choice of units.
         notify: told what could not be done.
         budget: forward tokens for units that are asked; None for a share of those trained on.
