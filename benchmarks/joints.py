@@ -44,7 +44,7 @@ from embed_real import antiberty, germlines
 from english_sentences import write_sentences
 from finetune_real import written
 from theory import LETTERS, PLACES, chain_samples, information, potts
-from variants_real import measured, spearman
+from variants_real import Doubles, measured, spearman
 
 from seqmlm.data.problems import Problems
 from seqmlm.engine.query import Query
@@ -203,47 +203,47 @@ def by_information(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     return found
 
 
+def family(data: Path, out: Path) -> Path:
+    """The members of PAB1's family, without gaps."""
+    packed = data / "protein/contacts_pfam40/aln/PF00076.fasta.gz"
+    rows = gzip.decompress(packed.read_bytes()).decode().split(">")[1:]
+    bodies = ("".join(row.split("\n")[1:]).replace("-", "").replace(".", "").upper() for row in rows)
+    fasta = "".join(f">{n}\n{body}\n" for n, body in enumerate(bodies) if body)
+    return Path(written(out / "family.fasta", fasta))
+
+
 def by_mutants(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     """Of a sample of double mutants."""
     wildtype, every = measured(options.data)
     doubles = [(sorted(changes), score) for changes, score in every if len(changes) == 2]
     doubles = random.Random(0).sample(doubles, 40 if options.quick else 1500)
-    packed = options.data / "protein/contacts_pfam40/aln/PF00076.fasta.gz"
-    rows = gzip.decompress(packed.read_bytes()).decode().split(">")[1:]
-    bodies = ("".join(row.split("\n")[1:]).replace("-", "").replace(".", "").upper() for row in rows)
-    family = written(
-        out / "family.fasta", "".join(f">{n}\n{body}\n" for n, body in enumerate(bodies) if body)
-    )
-    model = trained(out, "family", "protein", [Path(family)], {}, 0, options.minutes)
+    model = trained(out, "family", "protein", [family(options.data, out)], {}, 0, options.minutes)
     session, tokenizer = Session(model), model.tokenizer
     alphabet = np.sort([tokenizer.encode(one).ids[1] for one in STANDARD]).astype(np.int32)
     symbol = {one: int(np.flatnonzero(alphabet == tokenizer.encode(one).ids[1])[0]) for one in STANDARD}
     places = sorted({(x[0], y[0]) for (x, y), _ in doubles})
     encoding = tokenizer.encode(wildtype)
     asked = given(session.conditionals(), [Pair(encoding, i + 1, j + 1) for i, j in places], alphabet)
-    tables = {}
+    found: dict[Any, dict[str, Doubles]] = {}
     for pair, (own, _) in zip(places, asked, strict=True):
-        tables[pair] = {name: make(own) for name, make in METHODS.items()}
         old, other = (symbol[wildtype[at]] for at in pair)
-        tables[pair]["masked"] = own.given_second[other][:, None] + own.given_first[old]
-    scores, found = np.array([score for _, score in doubles]), {}
-    for name in ("masked", *METHODS):
-        found[name] = np.array(
-            [
-                tables[x[0], y[0]][name][symbol[x[1]], symbol[y[1]]]
-                - tables[x[0], y[0]][name][symbol[wildtype[x[0]]], symbol[wildtype[y[0]]]]
-                for (x, y), _ in doubles
-            ]
-        )
+        tables = {"masked": own.given_second[other][:, None] + own.given_first[old]}
+        tables |= {name: make(own) for name, make in METHODS.items()}
+        found[pair] = {name: table - table[old, other] for name, table in tables.items()}
+    ratios = {
+        name: np.array([found[x[0], y[0]][name][symbol[x[1]], symbol[y[1]]] for (x, y), _ in doubles])
+        for name in ("masked", *METHODS)
+    }
+    scores = np.array([score for _, score in doubles])
     groups = [f"{x[0]}-{y[0]}" for (x, y), _ in doubles]
 
     def rho(weights: Any) -> dict[str, float]:
-        told = {name: spearman(values, scores, weights) for name, values in found.items()}
+        told = {name: spearman(values, scores, weights) for name, values in ratios.items()}
         return told | {f"{name} - masked": told[name] - told["masked"] for name in METHODS}
 
     told = {name: asdict(one) for name, one in resampled(rho, groups, draws=500).items()}
     return {
-        "spearman": {name: told[name] for name in found},
+        "spearman": {name: told[name] for name in ratios},
         "more than masked": {name: told[f"{name} - masked"] for name in METHODS},
         "doubles": len(doubles),
         "places": len(places),

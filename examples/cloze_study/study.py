@@ -37,6 +37,9 @@ from seqmlm.tasks.pretrain import pretrain
 
 NAMES = ("negative", "positive")
 UNTRAINED = "none"
+VALID, FEW = 500, 1000
+"""Phrases that choose the best step, and of which 20 labels are drawn."""
+
 ARMS = ("cloze", "uniform", "nocloze", UNTRAINED)
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 1}
 
@@ -74,7 +77,7 @@ def halves(data: Path, out: Path, *, few: bool) -> dict[str, Path]:
     """Files: what is learnt from without labels, and with them; labelled data to teach, validate and test."""
     folder = out / "data"
     folder.mkdir(parents=True, exist_ok=True)
-    files = {name: folder / f"{name}.csv" for name in ("teach", "valid", "test")}
+    files = {name: folder / f"{name}.csv" for name in ("teach", "few", "valid", "test")}
     files |= {name: folder / f"{name}.txt" for name in ("plain", "appended")}
     if not all(path.exists() for path in files.values()):
         sentences = by_sentence(phrases(data / "text/sst2/train.tsv.gz")[: 2000 if few else None])
@@ -83,7 +86,8 @@ def halves(data: Path, out: Path, *, few: bool) -> dict[str, Path]:
         first = [row for own in sentences[:half] for row in own]
         rest = [row for own in sentences[half:] for row in own]
         random.Random(1).shuffle(rest)
-        parts = {"valid": rest[: len(rest) // 20], "teach": rest[len(rest) // 20 :]}
+        valid = min(VALID, len(rest) // 4)
+        parts = {"valid": rest[:valid], "teach": rest[valid:], "few": rest[valid:][:FEW]}
         parts["test"] = phrases(data / "text/sst2/dev.tsv.gz")
         for name, own in parts.items():
             with files[name].open("w", encoding="utf-8", newline="") as file:
@@ -110,8 +114,7 @@ def accuracy(model: str, files: dict[str, Path], kept: Path, seed: int, shots: i
     if not kept.exists():
         config = FinetuneConfig(
             model=model, name=f"{kept.stem}-taught", seed=seed, shots=shots, resume=True, rivals="off",
-            train=(str(files["teach"]),), valid=(str(files["valid"]),), test=(str(files["test"]),),
-            labels=("label",), head="prompt", allow_overlap=True, **more,
+            test=(str(files["test"]),), labels=("label",), head="prompt", allow_overlap=True, **more,
         )  # fmt: skip
         told = Finetune.launch("finetune", config, stdout=None, progress=SilentConsole(), as_json=True)
         if told.stopped is not None:
@@ -123,7 +126,9 @@ def accuracy(model: str, files: dict[str, Path], kept: Path, seed: int, shots: i
 
 def labels(files: dict[str, Path], out: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Accuracy by how often the appended label was hidden, and by the labels that taught the gap after it."""
-    how, found = {"template": "{text} [MASK]", "words": tuple(f"{x}={x}" for x in NAMES)}, []
+    how: dict[str, Any] = {"train": (str(files["teach"]),), "valid": (str(files["valid"]),)}
+    how |= {"template": "{text} [MASK]", "words": tuple(f"{x}={x}" for x in NAMES)}
+    found = []
     for share in (UNTRAINED, *options.share):
         for seed in range(options.seeds):
             masks = {"p": 0.0 if share == UNTRAINED else int(share) / 100, "positions": [-1]}
@@ -151,7 +156,9 @@ def masks(files: dict[str, Path], out: Path, options: argparse.Namespace) -> lis
             lines = gzip.decompress(path.read_bytes()).decode("latin-1").splitlines()
             words += [line for line in lines if line and not line.startswith(";")]
         lexicon.write_text("\n".join(words), encoding="utf-8")
-    how, found = {"template": "{text} it was [MASK].", "words": ("positive=good", "negative=bad")}, []
+    how: dict[str, Any] = {"train": (str(files["few"]),), "epochs": 10}
+    how |= {"template": "{text} it was [MASK].", "words": ("positive=good", "negative=bad")}
+    found = []
     for arm in ARMS:
         model = options.first
         if arm != UNTRAINED:
@@ -163,7 +170,7 @@ def masks(files: dict[str, Path], out: Path, options: argparse.Namespace) -> lis
             flags = {"model": {"init": options.first}, "masking": masking, "train": train}
             model = learnt(f"masks-{arm}-{options.steps}", files["plain"], flags, 0)
         for draw in range(options.draws):
-            value = accuracy(model, files, out / f"masks-{arm}-{draw}.json", draw, 20, epochs=10, **how)
+            value = accuracy(model, files, out / f"masks-{arm}-{draw}.json", draw, 20, **how)
             found.append({"arm": arm, "draw": draw, "accuracy": value})
     return found
 
