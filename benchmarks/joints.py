@@ -32,7 +32,7 @@ import importlib.util
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import combinations, islice
 from pathlib import Path
@@ -47,6 +47,7 @@ from theory import LETTERS, PLACES, chain_samples, information, potts
 from variants_real import Doubles, measured, spearman
 
 from seqmlm.data.problems import Problems
+from seqmlm.domains.protein.variants import _columns_of
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import TargetLogProb
 from seqmlm.evaluation.intervals import ratio, resampled
@@ -203,21 +204,34 @@ def by_information(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     return found
 
 
-def family(data: Path, out: Path) -> Path:
-    """The members of PAB1's family, without gaps."""
-    packed = data / "protein/contacts_pfam40/aln/PF00076.fasta.gz"
-    rows = gzip.decompress(packed.read_bytes()).decode().split(">")[1:]
-    bodies = ("".join(row.split("\n")[1:]).replace("-", "").replace(".", "").upper() for row in rows)
+def family(rows: Sequence[str], out: Path) -> Path:
+    """Aligned rows without gaps."""
+    bodies = ("".join(one for one in row if one.isalpha()).upper() for row in rows)
     fasta = "".join(f">{n}\n{body}\n" for n, body in enumerate(bodies) if body)
     return Path(written(out / "family.fasta", fasta))
 
 
+def double_mutants(data: Path) -> tuple[str, list[str], list[tuple[list[tuple[int, str]], float]]]:
+    """A domain of PAB1, the aligned rows of its family, and two changes with their score each."""
+    wildtype, every = measured(data)
+    packed = data / "protein/contacts_pfam40/aln/PF00076.fasta.gz"
+    rows = [row.partition("\n")[2] for row in gzip.decompress(packed.read_bytes()).decode().split(">")[1:]]
+    columns = _columns_of([row.replace("\n", "") for row in rows], wildtype, str(packed))
+    first, last = min(columns), max(columns) + 1  # all that its family has
+    wildtype = wildtype[first:last]
+    doubles = [
+        (sorted((place - first, new) for place, new in changes), score)
+        for changes, score in every
+        if len(changes) == 2 and all(first <= place < last for place, _ in changes)
+    ]
+    return wildtype, rows, doubles
+
+
 def by_mutants(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     """Of a sample of double mutants."""
-    wildtype, every = measured(options.data)
-    doubles = [(sorted(changes), score) for changes, score in every if len(changes) == 2]
+    wildtype, rows, doubles = double_mutants(options.data)
     doubles = random.Random(0).sample(doubles, 40 if options.quick else 1500)
-    model = trained(out, "family", "protein", [family(options.data, out)], {}, 0, options.minutes)
+    model = trained(out, "family", "protein", [family(rows, out)], {}, 0, options.minutes)
     session, tokenizer = Session(model), model.tokenizer
     alphabet = np.sort([tokenizer.encode(one).ids[1] for one in STANDARD]).astype(np.int32)
     symbol = {one: int(np.flatnonzero(alphabet == tokenizer.encode(one).ids[1])[0]) for one in STANDARD}
@@ -258,7 +272,7 @@ def by_left(options: argparse.Namespace, out: Path) -> dict[str, Any]:
             continue
         session = Session.open(asked["model"], domain=asked.get("domain"))
         records = session.reader([asked["evaluate"]])(Problems("skip"))
-        some = [*islice(records, 3 if options.quick else 20)]
+        some = [*islice(records, 3 if options.quick else 10)]
         read = encoded(session.domain, session.tokenizer, some, Problems("skip"))
         queries, bits = [], []
         for one in read:
