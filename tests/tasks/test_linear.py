@@ -146,5 +146,6 @@ def test_what_makes_no_sense_is_refused(seqmlm: Run, alignment: Path, tracked_wo
         seqmlm(*LINEAR, alignment, "--option", "gaps=keep", *flags).refused(2, message)
     assert seqmlm(*LINEAR, alignment, "--option", "gaps=keep", "--name", "fam", "--max-steps", 2).code == 0
     seqmlm("models", "export", "fam", "--out", tracked_workspace / "plain").refused(2, "is a linear model")
+    seqmlm("joint", "fam", "ACD_FGA_A").refused(2, "structure --method couplings")
     further = seqmlm("train", "--domain", "protein", alignment, "--init", "fam", "--max-steps", 1)
     assert (further.code, "continued with --init" in further.err) == (2, True)
