@@ -169,7 +169,7 @@ def _joined(
         if columns[side] is not None:
             tables[side][-1] = _rest(alone[side][0][-1], alone[1 - side][0], tables[1 - side][:-1, -1])
             scales[side][-1] = alone[1 - side][1]
-    return Conditional(alone[0][0], alone[1][0], *tables, *scales)
+    return Conditional(alone[0][0].astype(kind), alone[1][0].astype(kind), *tables, *scales)
 
 
 def _lumped(rows: Doubles, columns: Longs | None) -> Doubles:
@@ -266,7 +266,7 @@ def arnold_gokhale(own: Conditional, steps: int | None = None, *, uniform: bool 
     both = np.exp(own.given_first)
     both += np.exp(own.given_second).T
     begin = own[:2] if steps is None or not uniform else [np.zeros(len(one)) for one in own[:2]]
-    one, two = (np.exp(x - np.logaddexp.reduce(x)) for x in begin)
+    one, two = (np.exp(x.astype(np.float64) - np.logaddexp.reduce(x)) for x in begin)
     change, done, most = np.inf, 1, ROUNDS if steps is None else steps
     while done < most and (steps is not None or change >= TOLERANCE):
         new = _marginals(both, one, two)

@@ -255,6 +255,7 @@ def test_large_tables_are_held_in_single_precision(monkeypatch: pytest.MonkeyPat
     assert single.given_first.dtype == np.float32
     for name, make in METHODS.items():
         assert make(single) == pytest.approx(make(double), abs=1e-4), name
+        assert make(single).dtype == np.float32, name
 
 
 class Table:
