@@ -85,14 +85,14 @@ class RowFrame(pd.DataFrame):  # type: ignore[misc]
 
         page = Page(str(self.attrs.get("answer", "")))
         columns = {*self.columns}
-        if "per_unit" in columns:
+        if {"id", "per_unit"} <= columns:
             for row in self.head(PICTURED).to_dict("records"):
                 units = row["per_unit"]
                 text, spans = _joined(units)
                 bits = np.array([one["surprisal"] for one in units], dtype=float)
                 told = [f"{one['unit']}: {one['surprisal']:.1f} bits" for one in units]
                 page.coloured(str(row["id"]), text, spans, bits, told)
-        elif {"i", "j", "value", "unit_i", "unit_j"} <= columns and len(self):
+        elif {"id", "i", "j", "value", "unit_i", "unit_j"} <= columns and len(self):
             for id in self["id"].unique()[:PICTURED]:
                 own = self[self["id"] == id]
                 names = {

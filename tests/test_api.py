@@ -260,6 +260,24 @@ def test_a_detector_keeps_its_rate_and_the_contract(protein: Path, sequences: li
     assert search.best_params_ == {"fpr": 0.1}
 
 
+@pytest.mark.parametrize("kind", [package.Detector, package.Embedder])
+def test_checks_of_scikit_learn_that_need_no_numbers(kind: Any) -> None:
+    from sklearn.utils import estimator_checks as checks
+
+    for check in (
+        checks.check_estimator_cloneable,
+        checks.check_estimator_repr,
+        checks.check_estimator_tags_renamed,
+        checks.check_estimators_unfitted,
+        checks.check_get_params_invariance,
+        checks.check_mixin_order,
+        checks.check_no_attributes_set_in_init,
+        checks.check_set_params,
+        checks.check_valid_tag_types,
+    ):
+        check(kind.__name__, kind(object()))
+
+
 def test_a_detector_needs_enough_normal_sequences(protein: Path, sequences: list[str]) -> None:
     with pytest.raises(package.UsageError, match="19 are needed"):
         package.load(protein).detector(fpr=0.05).fit(sequences[:18])

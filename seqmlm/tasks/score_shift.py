@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-SHIFTED, ALARMED, USUAL, FEWEST_TOLD = 0.75, 0.2, 0.1, 100
+SHIFTED, ALARMED, USUAL, FEWEST_TOLD = 0.75, 0.2, 0.1, 40
 """Shares of rows with p-values of at most .5 and .05 that are said to be too large, and of at most .5 that is
 said to be too small, of so many rows at least.
 
-With as many rows in the calibration the share of normal data is .5 but for .05: of few it says little. A tail
-may move alone: sessions of a length that calibration never met, among others that are most usual."""
+With as many rows in the calibration the share of normal data is .5 but for .08: of fewer it says little. A
+tail may move alone: sessions of a length that calibration never met, among others that are most usual."""
 
 Shift = Literal["low", "lowest", "usual"]
 

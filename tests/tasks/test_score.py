@@ -245,7 +245,7 @@ def _said(tally: Tally) -> str:
 def test_data_unlike_the_normal_ones_are_said_to_be() -> None:
     usual = [i / 100 for i in range(1, 101)]
     assert "p-values" not in _said(_counted(usual))
-    assert "p-values" not in _said(_counted([0.01] * 99)), "too few to tell"
+    assert "p-values" not in _said(_counted([0.01] * 39)), "too few to tell"
     shifted = _counted([0.1] * 80 + [0.9] * 20)
     assert "80% of the rows have p-values below .5" in _said(shifted)
     tail = _counted([0.02] * 25 + [0.6] * 50 + [0.2] * 25)

@@ -219,7 +219,7 @@ def test_counters_say_that_p_values_are_not_those_of_normal_data() -> None:
     again.restore(json.loads(json.dumps(counts.snapshot())))
     assert again.recent == counts.recent
     counts.recent.extend([0] * 200)
-    judging.shift, judging.plan.stored.rows = None, 99
+    judging.shift, judging.plan.stored.rows = None, 39
     assert told() == [None, None, None, 7]
 
 
