@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -87,5 +88,5 @@ def wrong_code(
     return None
 
 
-def _swapped(event: object, code: str) -> object:
-    return replace(event, code=code, value=None, text=None, unit=None)  # type: ignore[type-var]
+def _swapped(event: Any, code: str) -> Any:
+    return event._replace(code=code, value=None, text=None, unit=None)

@@ -138,7 +138,7 @@ class Campaign:
             name,
             ("train", self.data, "--name", name, *TINY),
             ("train", "--resume", name, "--json"),
-            Path("runs") / name / "tracking.json",
+            Path("runs") / name / "config.yaml",  # from here on the name is taken
         )
 
     def scoring(self, name: str) -> Job:
