@@ -63,7 +63,7 @@ class JointConfig(GapsConfig):
         evaluate: FILE: of sequences without gaps; hide two places of each, and measure the joints there.
         pairs: what these places are: random, or contiguous.
         n: sequences that are evaluated, the first ones with such a pair.
-        seed: of the places that are drawn.
+        seed: seed of the random draws.
         publish: FILE: write the evaluated pairs to this table (.tsv).
         candidates: K: try the K most probable symbols of a place, and all others as one; default: all.
         compat: steps of Arnold-Gokhale from uniform marginals, 40 as published; default: until it has

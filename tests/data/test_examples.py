@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -313,10 +312,8 @@ def test_sessions_of_hdfs_with_a_label_of_another_name(real_data: Path, tmp_path
     text = gzip.decompress((real_data / "logs/hdfs_100k/session_test.jsonl.gz").read_bytes()).decode()
     path = written(tmp_path / "s.jsonl", text.replace('"label":', '"fault":'))
 
-    session: Any = SimpleNamespace(domain=LOGS, card=SimpleNamespace(sensitive=False))
-
     def options(name: str) -> dict[str, Any]:
-        return reading(session, Labelling(labels=(name,)), str(path))
+        return reading(LOGS, Labelling(labels=(name,)), str(path), sensitive=False)
 
     records = LOGS.read([path], Problems(), **options("fault"))
     found = Counter(one.label for one in examples(records, Problems(), LabelSource(columns=["fault"])))
