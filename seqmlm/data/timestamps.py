@@ -32,13 +32,15 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|min|m|h|d)", re.ASCII)
 _CLOCK = r"(?P<h>\d\d)[:.]?(?P<mi>\d\d)[:.]?(?P<s>\d\d)(?:[.,](?P<f>\d+))?"
 _ZONE = r"(?: ?(?P<z>Z|UTC|GMT|[+-]\d\d(?::?\d\d)?))?"
 _MONTH = r"(?P<b>[A-Za-z]{3})"
+MONTH_FIRST = "month first "
+"""Before a time of two numbers without a year ("06-14 15:16:01", "0614 15:16:01"), by who knows them."""
 _SHAPES = tuple(
     re.compile(shape, re.ASCII)
     for shape in (
         rf"(?P<y>\d{{4}})[-./](?P<mo>\d\d)[-./](?P<d>\d\d)[-T ]{_CLOCK}{_ZONE}",  # ISO 8601, BGL
         rf"{_MONTH} +(?P<d>\d\d?) {_CLOCK}{_ZONE}",  # RFC 3164: no year
         rf"(?P<y>\d\d)(?P<mo>\d\d)(?P<d>\d\d) {_CLOCK}",  # HDFS
-        rf"(?P<mo>\d\d)-?(?P<d>\d\d) {_CLOCK}",  # Android, Kubernetes: no year
+        rf"{MONTH_FIRST}(?P<mo>\d\d)-?(?P<d>\d\d) {_CLOCK}",
         rf"(?P<y>\d\d)/(?P<mo>\d\d)/(?P<d>\d\d) {_CLOCK}",  # Spark
         rf"(?P<d>\d\d)/{_MONTH}/(?P<y>\d{{4}}):{_CLOCK}{_ZONE}",  # access logs
         rf"[A-Za-z]{{3}} {_MONTH} +(?P<d>\d\d?) {_CLOCK}{_ZONE} (?P<y>\d{{4}})",  # ctime, Apache errors
@@ -53,10 +55,9 @@ class Clock(dict[str, float]):
     """Text of a time to seconds since 1970-01-01 UTC; NaN if it cannot be read.
 
     Understood are ISO 8601 (with T or a space, a comma or point before the fraction, Z or an offset),
-    RFC 3164 ("Jun 14 15:16:01"), HDFS ("081109 203615"), BGL, Spark, Android ("06-14 15:16:01"), Kubernetes
-    ("0614 15:16:01"), Apache access and error logs, and the seconds, milli-, micro- or nanoseconds of the
-    epoch. Look times up in the order of the lines: if they have no year, December to January starts the next
-    one.
+    RFC 3164 ("Jun 14 15:16:01"), HDFS ("081109 203615"), BGL, Spark, Apache access and error logs, and the
+    seconds, milli-, micro- or nanoseconds of the epoch. Look times up in the order of the lines: if
+    they have no year, December to January starts the next one.
 
     Args:
         zone: of times without one: "UTC", an offset ("+02:00") or a name ("Europe/Berlin").

@@ -114,6 +114,7 @@ def test_durations_and_zones():
         "0000-01-01T00:00:00",
         "99999999999999999999",
         "31/Feb/2021:10:00:00 +0000",
+        "05-03 10:00:00",  # of May or of March
     ],
 )
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 
-from seqmlm.data.timestamps import Clock
+from seqmlm.data.timestamps import MONTH_FIRST, Clock
 from seqmlm.domains.logs.readers.events import Event, Events, Lines
 from seqmlm.domains.logs.readers.origins import of_headers
 
@@ -36,12 +36,14 @@ class Header:
         message: expression with one group; what follows it in the line is left out.
         label: expression with one group before the head, or none.
         doubtful: other formats are preferred where they fit as well.
+        before: what tells the clock how to read its times.
     """
 
     head: str
     message: str = "(.*)"
     label: str | None = None
     doubtful: bool = False
+    before: str = ""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -73,9 +75,13 @@ HEADERS: Mapping[str, Header] = {
     ),
     # What `logcat -v threadtime` of Android writes, and the parts of Kubernetes (klog): no year.
     "android": Header(
-        rf"(\d\d-\d\d {_HMS}){_FRACTION}() +\d+ +\d+ (?P<severity>[VDIWEFA]) (?P<service>[^:\n]*?) *: ?"
+        rf"(\d\d-\d\d {_HMS}){_FRACTION}() +\d+ +\d+ (?P<severity>[VDIWEFA]) (?P<service>[^:\n]*?) *: ?",
+        before=MONTH_FIRST,
     ),
-    "klog": Header(rf"(?P<severity>[IWEF])(\d{{4}} {_HMS}){_FRACTION}() +\d+ (?P<service>[^\s:\]]+):\d+\] ?"),
+    "klog": Header(
+        rf"(?P<severity>[IWEF])(\d{{4}} {_HMS}){_FRACTION}() +\d+ (?P<service>[^\s:\]]+):\d+\] ?",
+        before=MONTH_FIRST,
+    ),
     # RFC 5424: priority, version, time, host, application, process, message id, structured data, which some
     # leave out; before them its length where it came in frames of octets.
     "syslog5424": Header(
@@ -150,12 +156,13 @@ def parsed(name: str | None, batches: Iterator[Lines], clock: Clock, keep_header
         columns = [one for number, one in enumerate(every, 1) if number not in header.named]
         labels = columns.pop(0) if header.label else nothing
         seconds, fractions, zones, messages = columns
+        moments = [header.before + one for one in seconds] if header.before else seconds
         yield list(
             map(
                 Event,
                 numbers,
                 texts if keep_header else messages,
-                _times(seconds, fractions, zones, clock),
+                _times(moments, fractions, zones, clock),
                 labels,
                 of_headers(named, len(texts)) or nothing,
                 nothing,
@@ -203,7 +210,7 @@ def of_runtime(event: Event) -> Event:
 
 
 def _times(
-    seconds: tuple[str, ...], fractions: tuple[str, ...], zones: tuple[str, ...], clock: Clock
+    seconds: Sequence[str], fractions: tuple[str, ...], zones: tuple[str, ...], clock: Clock
 ) -> list[float]:
     texts = seconds if not any(zones) else [a + b for a, b in zip(seconds, zones, strict=True)]
     if not any(fractions):
