@@ -133,13 +133,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all rows here")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/anomaly_real"))
     parser.add_argument("--only", choices=sorted(ARMS), action="append", help="only these arms")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, help="models of each set (3, or 1 with --quick)")
     parser.add_argument("--minutes", type=float, default=2.0, help="training of one model")
     parser.add_argument("--records", type=int, help="judge at most so many records of a kind (blind, fields)")
     parser.add_argument("--quick", action="store_true", help="one minute, one seed")
     options = parser.parse_args()
+    options.seeds = options.seeds or (1 if options.quick else 3)
     if options.quick:
-        options.minutes, options.seeds, options.records = 1.0, 1, options.records or 150
+        options.minutes, options.records = 1.0, options.records or 150
     rows: list[Row] = []
     for name in options.only or list(ARMS):
         for seed in range(options.seeds):

@@ -499,7 +499,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all results here")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/calibration"))
     parser.add_argument("--only", choices=sorted(KINDS), action="append", help="only these fields")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, help="models of each field (3, or 1 with --quick)")
     parser.add_argument("--minutes", type=float, default=2.0, help="training of one model")
     parser.add_argument("--records", type=int, default=2000, help="score at most so many of a set")
     parser.add_argument("--tokens", type=float, default=8e6, help="forward tokens of one scoring, about")
@@ -510,8 +510,8 @@ def main() -> None:
     )
     options = parser.parse_args()
     size = Size(minutes=options.minutes, records=options.records, tokens=options.tokens)
+    options.seeds = options.seeds or (1 if options.quick else 3)
     if options.quick:
-        options.seeds = 1
         size = Size(minutes=1.0, records=300, tokens=6e5, modes=("exact",))
     out, results = options.out.resolve(), list[Row]()
     if options.few:
