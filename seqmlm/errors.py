@@ -25,6 +25,17 @@ _UNPRINTABLE = re.compile(
 )
 
 
+def plural(unit: str) -> str:
+    """What several of something are called.
+
+    >>> plural("residue"), plural("stitch"), plural("story"), plural("day")
+    ('residues', 'stitches', 'stories', 'days')
+    """
+    if unit.endswith("y") and unit[-2:-1] not in "aeiou":
+        return f"{unit[:-1]}ies"
+    return f"{unit}es" if unit.endswith(("s", "x", "z", "ch", "sh")) else f"{unit}s"
+
+
 def number_of(number: int | str | None, unit: str) -> str:
     """How many of something, in words; a count that is withheld ("<11") is of several.
 
@@ -32,7 +43,7 @@ def number_of(number: int | str | None, unit: str) -> str:
     ('1 row', '1,200 rows', '<11 rows')
     """
     shown = f"{number:,}" if isinstance(number, int) else number
-    return f"{shown} {unit if number == 1 else f'{unit}s'}"
+    return f"{shown} {unit if number == 1 else plural(unit)}"
 
 
 def printable(text: object, *, lines: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""JSON and YAML of settings and states that may be damaged, or made to do harm: read in bounded memory.
+"""JSON and YAML of settings and states that may be damaged, or made to do harm: in bounded memory; durations.
 
 Records of data have readers of their own (`seqmlm.data.readers`), which go on after a bad one.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ LARGEST_JSON = 256 << 20
 DEEPEST_JSON = 64
 _LONGEST_NUMBER = 300  # digits: the largest float has 309
 _MOST_VALUES = 2_000_000  # of a YAML document
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|min|m|h|d)", re.ASCII)
 
 
 def read_bounded(path: Path, largest: int) -> bytes:
@@ -129,3 +132,13 @@ def word_list(text: str) -> tuple[str, ...]:
     ('ed', 'er', 'emer')
     """
     return tuple(text.split())
+
+
+def duration(text: str) -> float | None:
+    """Seconds of "90s", "5m", "1.5h", "2d", "500ms"; None if it is not a duration.
+
+    >>> duration("5m")
+    300.0
+    """
+    found = _DURATION.fullmatch(text.strip())
+    return None if found is None else float(found[1]) * _SECONDS[found[2]]

@@ -26,8 +26,6 @@ _REMEMBERED = 1 << 16
 _NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTHS = {m: i for i, m in enumerate(_NAMES, 1)}
 _OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)?", re.ASCII)
-_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": DAY}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|min|m|h|d)", re.ASCII)
 
 _CLOCK = r"(?P<h>\d\d)[:.]?(?P<mi>\d\d)[:.]?(?P<s>\d\d)(?:[.,](?P<f>\d+))?"
 _ZONE = r"(?: ?(?P<z>Z|UTC|GMT|[+-]\d\d(?::?\d\d)?))?"
@@ -219,13 +217,3 @@ def find_zone(name: str) -> float | tzinfo:
         raise UsageError(
             f"unknown time zone {name!r}: give UTC, an offset such as +02:00, or a name such as Europe/Berlin"
         ) from None
-
-
-def duration(text: str) -> float | None:
-    """Seconds of "90s", "5m", "1.5h", "2d", "500ms"; None if it is not a duration.
-
-    >>> duration("5m")
-    300.0
-    """
-    found = _DURATION.fullmatch(text.strip())
-    return None if found is None else float(found[1]) * _UNITS[found[2]]

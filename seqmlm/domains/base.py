@@ -111,17 +111,6 @@ def _typed(name: str, wanted: str, value: Any) -> Any:
     raise UsageError(f"the option {name} takes {_TYPES[kind]}, not {value!r}")
 
 
-def plural(unit: str) -> str:
-    """What several of a field's units are called.
-
-    >>> plural("residue"), plural("stitch"), plural("story"), plural("day")
-    ('residues', 'stitches', 'stories', 'days')
-    """
-    if unit.endswith("y") and unit[-2:-1] not in "aeiou":
-        return f"{unit[:-1]}ies"
-    return f"{unit}es" if unit.endswith(("s", "x", "z", "ch", "sh")) else f"{unit}s"
-
-
 def dataset_format(read: Reader) -> Format:
     """The format of data sets, for a reader of one split of them (see `Domain.dataset`)."""
     return Format(read=read, suffixes=(".parquet",), folder=is_saved)

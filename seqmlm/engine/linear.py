@@ -17,7 +17,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -193,6 +193,7 @@ class LinearRows(nn.Module):
     probability: Literal["ordinary"] = "ordinary"
     channels = None
     layers = None
+    has_hidden_states: ClassVar[bool] = False
 
     def __init__(self, model: Potts, space: TokenSpace) -> None:
         super().__init__()
@@ -203,6 +204,11 @@ class LinearRows(nn.Module):
         self.register_buffer("excluded", torch.tensor(sorted(space.special)), persistent=False)
         self._unseen = np.setdiff1d(space.ordinary, symbols)
         self._kept: tuple[tuple[Any, ...], Tensor] | None = None
+
+    @property
+    def weights_per_token(self) -> int:
+        """About how many weights a token is multiplied by: sums over columns for each state."""
+        return self.model.fields.numel()
 
     def forward(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -53,6 +53,7 @@ class MaskedRows(nn.Module):
     """
 
     excluded: Tensor
+    has_hidden_states: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -96,6 +97,12 @@ class MaskedRows(nn.Module):
         layers = self._fused.layers
         device = self.excluded.device.type
         return layers if any(layers.windows) and self._fused.applies(device) else None
+
+    @property
+    def weights_per_token(self) -> int:
+        """About how many weights a token is multiplied by: all but the embeddings."""
+        inputs = int(self.model.get_input_embeddings().weight.numel())
+        return max(1, sum(one.numel() for one in self.parameters()) - inputs)
 
     def forward(
         self,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -19,15 +19,16 @@ import torch
 from seqmlm.data.files import expand, is_reference
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain
 from seqmlm.engine.cones import Layers
 from seqmlm.engine.layout import exact_cost
-from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, Doubles, Mode
 from seqmlm.errors import DataError, SeqmlmError
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.tokenizers.base import Tokenizer, UnknownUnit
+
+if TYPE_CHECKING:
+    from seqmlm.domains.base import Domain
 
 BATCH_RECORDS = 256
 BATCH_CHARACTERS = 1 << 18
@@ -77,11 +78,7 @@ class Budget:
 
 def tokens_per_second(model: LoadedModel) -> float:
     """About how many forward tokens a model computes in a second: the same in every run on such a device."""
-    if isinstance(model.rows, LinearRows):  # sums over columns for each state
-        return _RATES[torch.accelerator.is_available()] / (2 * model.rows.model.fields.numel())
-    inputs = int(model.rows.model.get_input_embeddings().weight.numel())
-    weights = max(1, sum(one.numel() for one in model.rows.parameters()) - inputs)
-    return _RATES[torch.accelerator.is_available()] / (2 * weights)
+    return _RATES[torch.accelerator.is_available()] / (2 * model.rows.weights_per_token)
 
 
 def forward_tokens(model: LoadedModel, mode: Mode = EXACT) -> Callable[[int], float]:

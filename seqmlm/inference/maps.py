@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError
@@ -381,7 +380,7 @@ def families(session: Session, most: int) -> Callable[[Iterable[Record], Problem
     Raises:
         UsageError: a linear model, which reads rows with their gaps and is of one family as a whole.
     """
-    if isinstance(session.model.rows, LinearRows):
+    if not session.model.rows.has_hidden_states:
         raise UsageError(
             "family=true takes the gaps out of rows, which a linear model needs: leave it out, and use "
             "--method couplings, the map of the whole family"

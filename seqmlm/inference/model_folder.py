@@ -34,7 +34,6 @@ from safetensors import SafetensorError
 
 from seqmlm import __version__, plugins
 from seqmlm.config import from_dict, to_dict
-from seqmlm.domains.base import Domain
 from seqmlm.engine.durable import DISK, FileLock, InUseError, entry_of, owner_only, replace_file
 from seqmlm.engine.foreign import ADAPTER, INDEX, file_of
 from seqmlm.engine.masking import base
@@ -43,14 +42,13 @@ from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError
 from seqmlm.parsing import read_json
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
-from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.base import CHECKPOINT_FILES, Tokenizer
 from seqmlm.tokenizers.base import read_card as tokenizer_card
-from seqmlm.tokenizers.huggingface import FILES as TOKENIZER_FILES
-from seqmlm.tokenizers.huggingface import imported
 
 if TYPE_CHECKING:  # who reads a card, or makes a masker, loads no torch for that
     from transformers import PreTrainedModel
 
+    from seqmlm.domains.base import Domain
     from seqmlm.engine.channels import InputChannels
     from seqmlm.engine.linear import LinearRows
     from seqmlm.engine.model import MaskedRows
@@ -72,7 +70,7 @@ _PATIENCE = 60.0  # seconds to wait for another process that replaces files
 # must list these, and no link leads from them out of the folder.
 _READ_BY_NAME = (
     *("config.json", "generation_config.json", INDEX, ADAPTER, "model.safetensors", "channels.safetensors"),
-    *(*TOKENIZER_FILES, "log_templates.json", CALIBRATION, COUNTS, HEAD, EMBEDDING, SENSES),
+    *(*CHECKPOINT_FILES, "log_templates.json", CALIBRATION, COUNTS, HEAD, EMBEDDING, SENSES),
     *("background.safetensors", "trained_on.safetensors"),
 )
 
@@ -342,6 +340,8 @@ def load_tokenizer(reference: str | Path) -> Tokenizer:
 def _tokenizer(reference: str | Path) -> Tokenizer:
     directory = Path(reference)
     if not (directory / TOKENIZER_CARD).is_file():
+        from seqmlm.tokenizers.huggingface import imported
+
         return imported(reference)
     kind = _named(reference, plugins.tokenizer_class, tokenizer_card(directory)["name"])
     try:

@@ -17,7 +17,6 @@ from seqmlm.anomaly.levels import WHOLE, View
 from seqmlm.anomaly.values import Bools, Scored, scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
@@ -144,7 +143,7 @@ class RecordScorer:
 
     def _sees(self, mode: Mode) -> bool:
         """Whether the model sees the units that it is asked about; a linear one never looks at them."""
-        return mode == ONE_PASS and not isinstance(self.session.model.rows, LinearRows)
+        return mode == ONE_PASS and self.session.model.rows.has_hidden_states
 
     def _windows(
         self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None = None

@@ -16,29 +16,29 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.device import Precision, best_device, release_memory, resolved
 from seqmlm.engine.expert import CountExpert
-from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.types import Encoding, Floats
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
-from seqmlm.inference.batches import batches, encoded
-from seqmlm.inference.embedder import Embedder, Of, Pool
 from seqmlm.inference.expert import Use, counts_identity, stored_expert
 from seqmlm.inference.model_folder import Card, LoadedModel
-from seqmlm.registry import ModelEntry, Registry, resolve
+from seqmlm.registry.references import resolve
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.workspace import Workspace
+
+if TYPE_CHECKING:
+    from seqmlm.domains.base import Domain
+    from seqmlm.inference.embedder import Embedder, Of, Pool
+    from seqmlm.registry.entries import ModelEntry
 
 CACHED_UNITS = 1 << 18
 """Most units remembered, over all sequences; beyond it those not asked for longest are forgotten."""
@@ -111,7 +111,7 @@ class Session:
                 results would be shown.
             StateError: no such model, or it is incomplete or not in a folder.
         """
-        found = resolve(reference, lambda: Registry(Workspace.locate()))
+        found = resolve(reference)
         if folder and found.path is None:
             raise StateError(
                 f"{reference} is on the Hugging Face hub: download it to a folder, then name that folder"
@@ -205,7 +205,9 @@ class Session:
         Raises:
             UsageError: a layer that is not there, or a linear model, which has none.
         """
-        if isinstance(self.model.rows, LinearRows):
+        from seqmlm.inference.embedder import Embedder
+
+        if not self.model.rows.has_hidden_states:
             raise UsageError(
                 f"{self.model.path} is a linear model, which has no hidden states: embed with one that was "
                 "trained with --size tiny, small or base"
@@ -226,6 +228,8 @@ class Session:
         Raises:
             DataError: a record that cannot be spelled in the model's units.
         """
+        from seqmlm.inference.batches import batches, encoded
+
         embedder = self.embedder(**how)
         for some in batches(records):
             read = encoded(self.domain, self.tokenizer, some, Problems())

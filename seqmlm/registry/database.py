@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import StateError, UsageError
-from seqmlm.registry.tables import VERSION_TABLE
+from seqmlm.registry.tables import REVISIONS, VERSION_TABLE
 from seqmlm.workspace import first_use
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -108,18 +108,14 @@ def revisions(made: Engine) -> tuple[str | None, str]:
         UnusableError: it is at one that is not known here.
         StateError: it cannot be reached or read.
     """
-    from alembic.migration import MigrationContext
-    from alembic.script import ScriptDirectory
-
-    scripts = ScriptDirectory(str(MIGRATIONS))
-    head = scripts.get_current_head()
-    assert head is not None
+    head = REVISIONS[-1]
     if not exists(made.url):
         return None, head
-    with reachable(made), made.connect() as connection, _quiet():
-        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-        current = context.get_current_revision()
-    if current not in {None, *(script.revision for script in scripts.walk_revisions())}:
+    with reachable(made), made.connect() as connection:
+        known = inspect(connection).has_table(VERSION_TABLE)
+        asked = text(f"SELECT version_num FROM {VERSION_TABLE}")
+        current = connection.scalar(asked) if known else None
+    if current not in {None, *REVISIONS}:
         address = made.url.render_as_string(hide_password=True)
         remedy = _RESCAN if made.dialect.name == "sqlite" else _ON_SERVER
         raise UnusableError(

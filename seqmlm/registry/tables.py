@@ -22,6 +22,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 VERSION_TABLE = "seqmlm_alembic_version"
+REVISIONS = ("0001_one_store",)
+"""Of the schema, oldest first: the migrations there are. To know them thus costs no start of Alembic."""
 
 
 def _now() -> datetime:

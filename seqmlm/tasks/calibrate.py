@@ -47,7 +47,7 @@ from seqmlm.inference.expert import Use
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.registry import Registry
+from seqmlm.registry.store import Registry
 from seqmlm.rows.judge import Normal
 from seqmlm.tasks.corpus import Corpus
 from seqmlm.tasks.finalize_normal import CountedRows, counted_rows

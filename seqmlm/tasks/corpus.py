@@ -29,11 +29,11 @@ from seqmlm.data.record import Record
 from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
 from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours, no_label
 from seqmlm.data.store import Place, Prepared
-from seqmlm.domains.base import Domain, plural
+from seqmlm.domains.base import Domain
 from seqmlm.domains.samples import Sample
 from seqmlm.engine.durable import FileLock, irregular
 from seqmlm.engine.types import MovingWindows, Windows
-from seqmlm.errors import DataError, StateError, UsageError, number_of
+from seqmlm.errors import DataError, StateError, UsageError, number_of, plural
 from seqmlm.inference.model_folder import load_tokenizer
 from seqmlm.tasks.config import DataConfig, PretrainConfig, TokenizerConfig
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD

@@ -18,7 +18,9 @@ from seqmlm.errors import StateError
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import store_trained_on
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.registry import ModelEntry, Registry, UnreachableError, patiently
+from seqmlm.registry.database import UnreachableError, patiently
+from seqmlm.registry.entries import ModelEntry
+from seqmlm.registry.store import Registry
 from seqmlm.tasks.assemble import Evaluator
 from seqmlm.tasks.calibrate import calibrate_trained
 from seqmlm.tasks.corpus import Corpus

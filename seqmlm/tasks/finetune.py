@@ -28,14 +28,13 @@ from seqmlm.data.sources import combined, file_fingerprint, shown_name
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.durable import owner_only, replace_file
-from seqmlm.engine.linear import LinearRows
 from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import TRAINED_ON, saved
 from seqmlm.inference.labeller import Labeller
 from seqmlm.inference.session import Session
 from seqmlm.parsing import read_json
-from seqmlm.registry import ModelEntry
+from seqmlm.registry.entries import ModelEntry
 from seqmlm.tasks.cases import items_of, outputs_of, predicted, truth_of
 from seqmlm.tasks.columns import Labelling, of_text, reading
 from seqmlm.tasks.corpus import QUARANTINE
@@ -393,7 +392,7 @@ def _open(config: FinetuneConfig) -> Session:
         UsageError: one that has no hidden states, or is fine-tuned already.
     """
     session = Session.open(config.model, domain=config.domain, labels="any", precision=config.precision)
-    if isinstance(session.model.rows, LinearRows):
+    if not session.model.rows.has_hidden_states:
         raise UsageError(f"{config.model} is a linear model, which has no hidden states to learn from")
     if config.crf and config.tune == "none":
         raise UsageError("a CRF is trained with the encoder, and --tune none trains nothing: leave one out")

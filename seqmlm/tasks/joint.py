@@ -22,7 +22,6 @@ from seqmlm.data.record import Record
 from seqmlm.domains.holes import Prompt
 from seqmlm.engine.durable import owner_only, replace_file
 from seqmlm.engine.holes import tokens_at
-from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.randomness import uniform
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.engine.units import unit_numbers
@@ -137,7 +136,7 @@ class JointTask(Gaps[JointConfig]):
         if config.evaluate is not None:
             self.sources, self.streams = (config.evaluate,), False
         units, ordinary = session.tokenizer.units, candidates(session)
-        if isinstance(session.model.rows, LinearRows):
+        if not session.model.rows.has_hidden_states:
             raise UsageError(
                 "a linear model has a joint distribution already, that of its couplings: read these with "
                 "seqmlm structure --method couplings"

@@ -24,7 +24,8 @@ from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.shapes import LINEAR, SHAPE_KEYS, SIZES
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.inference.model_folder import inline_words
-from seqmlm.registry import Registry, resolve
+from seqmlm.registry.references import resolve
+from seqmlm.registry.store import Registry
 from seqmlm.tasks.config import LIMITS, PretrainConfig, resolve_config
 from seqmlm.tasks.training_run import FINISHED
 from seqmlm.workspace import Workspace
@@ -264,7 +265,7 @@ def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
     config = _settled(config)  # what cannot be used is refused before anything is read, standard input too
     model, data, tokenizer = config.model, config.data, config.tokenizer
     if model.init is not None:
-        model = replace(model, init=resolve(model.init, lambda: Registry(workspace)).location)
+        model = replace(model, init=resolve(model.init, workspace).location)
     data = replace(data, paths=tuple(_kept(path, workspace) for path in data.paths))
     if tokenizer.path is not None:
         tokenizer = replace(tokenizer, path=str(Path(tokenizer.path).expanduser().resolve()))

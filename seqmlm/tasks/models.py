@@ -19,18 +19,10 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import stored_calibrations, told
 from seqmlm.inference.model_folder import CALIBRATION, CARD, COUNTS
 from seqmlm.parsing import read_json
-from seqmlm.registry import (
-    CalibrationEntry,
-    DatasetEntry,
-    ModelEntry,
-    ModelRef,
-    Registry,
-    TokenizerEntry,
-    UnreachableError,
-    patiently,
-    resolve,
-    set_aside,
-)
+from seqmlm.registry.database import UnreachableError, patiently, set_aside
+from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, TokenizerEntry
+from seqmlm.registry.references import ModelRef, resolve
+from seqmlm.registry.store import Registry
 from seqmlm.streams.outputs import new_folder
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
@@ -89,7 +81,7 @@ def resolve_model(reference: str | Path) -> ModelRef:
         UsageError: the reference cannot be one.
         StateError: there is no such model; the message names the nearest.
     """
-    return resolve(reference, lambda: Registry(Workspace.locate()))
+    return resolve(reference)
 
 
 def register_model(
@@ -434,7 +426,7 @@ def _parent(registry: Registry, home: Workspace, init: str | None) -> ModelEntry
     if init is None:
         return None
     try:
-        found = resolve(init, lambda: Registry(home))
+        found = resolve(init, home)
     except UnreachableError:
         raise
     except (StateError, UsageError):

@@ -27,7 +27,6 @@ from seqmlm.data.files import Source
 from seqmlm.data.problems import Met, Problems
 from seqmlm.errors import SeqmlmError, StateError
 from seqmlm.inference.batches import BATCH_RECORDS, input_bytes
-from seqmlm.streams.sources import LiveInput, ReadAhead
 
 READ_AHEAD_BYTES = 4 << 20
 """Input from which a second process reads; starting one takes longer than reading less."""
@@ -188,6 +187,8 @@ def live(
         stopping: asked again and again while input is awaited; once it is true nothing more is read, and what
             was read is handed on.
     """
+    from seqmlm.streams.sources import LiveInput, ReadAhead
+
     with closing(LiveInput(TICK_SHARE * latency)) as source:
         task.sources = [Source("-", source)]  # type: ignore[misc]
         waiting: ReadAhead[Any] = ReadAhead(iter(task.records(problems)), capacity=_WAITING)

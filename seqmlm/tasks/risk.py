@@ -21,13 +21,13 @@ import numpy as np
 from seqmlm.data.labels import read_labels
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.timestamps import duration
 from seqmlm.domains.holes import Prompt
 from seqmlm.engine.units import Doubles
 from seqmlm.errors import UsageError, number_of
 from seqmlm.evaluation.outcomes import Outcome, calibration_curve, quality, quality_of_groups
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
+from seqmlm.parsing import duration
 from seqmlm.reports.page import Page
 from seqmlm.rows.file import Row
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from seqmlm.anomaly.levels import TRACKS
 from seqmlm.data.sources import split_source
-from seqmlm.data.timestamps import duration
 from seqmlm.errors import UsageError
 from seqmlm.inference.expert import Use
+from seqmlm.parsing import duration
 from seqmlm.streams.cursor import Cursor
 from seqmlm.streams.sinks import format_of
 from seqmlm.tasks.task import CommandConfig, TaskConfig

@@ -13,9 +13,8 @@ from seqmlm.anomaly.findings import told
 from seqmlm.anomaly.levels import UNKNOWN, Level
 from seqmlm.anomaly.values import ALONE, COUNTED, Doubles, Row, Scored
 from seqmlm.data.problems import Problems
-from seqmlm.domains.base import plural
 from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs
-from seqmlm.errors import number_of
+from seqmlm.errors import number_of, plural
 from seqmlm.evaluation.incidents import Incidents
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.calibrations import stored_trained_on

@@ -30,9 +30,8 @@ from seqmlm.inference.estimate import work_of
 from seqmlm.inference.model_folder import read_card
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.registry import Registry, resolve
+from seqmlm.registry.references import resolve
 from seqmlm.tasks.score_config import ScoringRequest
-from seqmlm.workspace import Workspace
 
 PATIENCE = 600.0
 """Seconds that the forward passes of a scoring may take, by estimate, in the mode that is the field's own:
@@ -273,7 +272,7 @@ def check_rate(config: ScoringRequest) -> None:
         StateError: no such model, or none of them is calibrated.
     """
     option = config.rate_option
-    folder = None if option is None else resolve(config.model, lambda: Registry(Workspace.locate())).path
+    folder = None if option is None else resolve(config.model).path
     card = None if folder is None else read_card(folder)
     if option is None or folder is None or card is None:
         return  # nothing is asked, or loading says what is wrong

@@ -19,7 +19,7 @@ from seqmlm.data.privacy import redact_small_counts
 from seqmlm.engine.durable import move_into_place, replace_file
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel, read_card
-from seqmlm.registry import DatasetEntry, ModelEntry
+from seqmlm.registry.entries import DatasetEntry, ModelEntry
 from seqmlm.tasks.models import register_model, tokenizer_entry
 from seqmlm.tracking import LEDGER, TrackedRun, Tracker
 from seqmlm.workspace import Workspace

@@ -20,13 +20,18 @@ from seqmlm.engine.types import Encoding, Ids, TokenSpace
 from seqmlm.engine.units import Units
 from seqmlm.engine.windows import Moving, moving_windows, windows
 from seqmlm.errors import DataError, StateError, UsageError, nearest
-from seqmlm.parsing import read_json
+from seqmlm.parsing import read_json, word_list
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 CARD = "seqmlm_tokenizer.json"
-
+CHECKPOINT_CONTENT = word_list(
+    "tokenizer.json vocab.txt vocab.json merges.txt spiece.model sentencepiece.bpe.model"
+)
+CHECKPOINT_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+CHECKPOINT_FILES = (*CHECKPOINT_CONTENT, *CHECKPOINT_SETTINGS)
+"""What a tokenizer of a checkpoint is read from."""
 
 STAND_IN = "\ue000"
 """A character for private use, which texts do not have: it stands where nobody knows what belongs there."""

@@ -17,7 +17,7 @@ from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError
 from seqmlm.parsing import LARGEST_JSON, read_json, word_list
 from seqmlm.tokenizers.backend import BackendTokenizer, backend_content
-from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.base import CHECKPOINT_CONTENT, CHECKPOINT_SETTINGS, Tokenizer
 from seqmlm.tokenizers.residue import TOKENS as RESIDUE_TOKENS
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
@@ -83,11 +83,6 @@ def imported(reference: str | Path) -> Tokenizer:
     return HuggingFaceTokenizer(found)
 
 
-_CONTENT = word_list("tokenizer.json vocab.txt vocab.json merges.txt spiece.model sentencepiece.bpe.model")
-_CONFIGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-FILES = (*_CONTENT, *_CONFIGS)
-"""What a tokenizer of a checkpoint is read from."""
-
 # Settings of a tokenizer that change its ids, beside those whose name ends in "_token"; all others (templates
 # of chats, files elsewhere, other classes' arguments) are not read.
 _SETTINGS = word_list(
@@ -125,11 +120,13 @@ def _auto(reference: str) -> Any:
 
 def _copy_known(reference: str, folder: Path) -> None:
     """Put a tokenizer's files into an empty folder, its configs without anything but known settings."""
-    found = {name: path for name in _CONTENT if (path := foreign.file_of(reference, name)) is not None}
+    found = {
+        name: path for name in CHECKPOINT_CONTENT if (path := foreign.file_of(reference, name)) is not None
+    }
     if not found:  # transformers would make one without any words
         raise StateError(
-            f"no tokenizer could be read from {reference}: it has no {_CONTENT[0]}; give a folder or hub id "
-            "that has one"
+            f"no tokenizer could be read from {reference}: it has no {CHECKPOINT_CONTENT[0]}; give a "
+            "folder or hub id that has one"
         )
     for name, path in found.items():
         if path.stat().st_size > LARGEST_JSON:
@@ -138,7 +135,7 @@ def _copy_known(reference: str, folder: Path) -> None:
             with foreign.refusing(path):
                 read_json(path)
         shutil.copyfile(path, folder / name)
-    for name in _CONFIGS:
+    for name in CHECKPOINT_SETTINGS:
         values = foreign.settings(reference, name)
         if values is not None:
             own = name == "added_tokens.json"  # a table of tokens, not of settings

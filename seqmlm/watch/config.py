@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from seqmlm.data.timestamps import duration
 from seqmlm.errors import UsageError
+from seqmlm.parsing import duration
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import format_of
 from seqmlm.tasks.score_config import ScoringRequest

@@ -10,9 +10,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.timestamps import duration
 from seqmlm.errors import StateError, UsageError, nearest, printable
-from seqmlm.registry import Registry, resolve
+from seqmlm.parsing import duration
+from seqmlm.registry.references import resolve
+from seqmlm.registry.store import Registry
 from seqmlm.watch.grouping import span
 from seqmlm.watch.store import STATES, Incident, Pruned, StreamEntry, Streams
 from seqmlm.workspace import Workspace
@@ -155,7 +156,7 @@ def streams_of(registry: Registry, found: list[StreamEntry], model: str | None) 
         return found
     folders = {os.path.realpath(one.path) for one in registry.models(model)}
     if not folders:
-        folders = {os.path.realpath(resolve(model, lambda: Registry(Workspace.locate())).location)}
+        folders = {os.path.realpath(resolve(model).location)}
 
     def judged(request: Mapping[str, Any]) -> bool:
         """By this folder, or by what an alias of the model names, which may be any of its versions."""

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import StateError, number_of
-from seqmlm.registry import patiently
+from seqmlm.registry.database import patiently
 from seqmlm.streams.cursor import differences
 from seqmlm.streams.outputs import output_lock
 from seqmlm.streams.sinks import Fields, LinesSink, Mark, StreamSink, changed, json_lines

@@ -23,8 +23,9 @@ from sqlalchemy.orm import Session, aliased
 
 from seqmlm.engine.durable import FileLock
 from seqmlm.errors import StateError
-from seqmlm.registry import Registry, tables
+from seqmlm.registry import tables
 from seqmlm.registry.database import utc
+from seqmlm.registry.store import Registry
 
 STATES = ("open", "acknowledged", "resolved")
 TOLD, LIKES = 8, 64

@@ -16,7 +16,7 @@ from tiny_models import proteins
 from seqmlm.data.privacy import PERSONAL
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import CALIBRATION, stored_calibrations, stored_trained_on
-from seqmlm.registry import Registry
+from seqmlm.registry.store import Registry
 from seqmlm.workspace import Workspace
 
 SMALL = "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}"

@@ -14,7 +14,7 @@ from registered import origin
 from tiny_models import protein_model, residues, saved
 
 from seqmlm.inference import model_folder
-from seqmlm.registry import Registry
+from seqmlm.registry.store import Registry
 from seqmlm.tasks.models import register_model, track_model
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace

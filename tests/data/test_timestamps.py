@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqmlm.data.timestamps import Clock, days, duration, epoch
+from seqmlm.data.timestamps import Clock, days, epoch
 from seqmlm.errors import UsageError
+from seqmlm.parsing import duration
 
 moments = st.datetimes(datetime(1990, 1, 1), datetime(2035, 12, 31))
 FORMS = (

@@ -335,7 +335,7 @@ def _stored() -> dict[str, Any]:
     """What registry and tracker have: versions by model; status and points of each metric by run."""
     import mlflow
 
-    from seqmlm.registry import Registry
+    from seqmlm.registry.store import Registry
     from seqmlm.workspace import Workspace
 
     home = Workspace.locate()

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, inspect, text
 
 from seqmlm.errors import StateError
-from seqmlm.registry import Registry, database
+from seqmlm.registry import database, tables
+from seqmlm.registry.store import Registry
 from seqmlm.registry.tables import VERSION_TABLE, Base
 from seqmlm.tasks.doctor import upgrade
 from seqmlm.workspace import Workspace
@@ -99,7 +101,7 @@ def test_a_database_shared_with_mlflow_keeps_mlflows_version(empty_url: str) -> 
         assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == [
             "mlflows"
         ]
-    assert database.revisions(engine) == ("0001_one_store",) * 2
+    assert database.revisions(engine) == (tables.REVISIONS[-1],) * 2
     engine.dispose()
 
 
@@ -125,3 +127,8 @@ def test_other_databases_are_refused(url: str) -> None:
 def test_plain_postgresql_urls_take_psycopg_3() -> None:
     pytest.importorskip("psycopg")
     assert database.parse("postgresql://u@h/d").drivername == "postgresql+psycopg"
+
+
+def test_the_revisions_are_those_of_the_migrations() -> None:
+    scripts = ScriptDirectory(str(database.MIGRATIONS))
+    assert [one.revision for one in scripts.walk_revisions()][::-1] == list(tables.REVISIONS)

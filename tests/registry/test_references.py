@@ -8,7 +8,8 @@ import pytest
 from registered import origin
 
 from seqmlm.errors import StateError, UsageError
-from seqmlm.registry import ModelRef, Registry, resolve
+from seqmlm.registry.references import ModelRef, resolve
+from seqmlm.registry.store import Registry
 from seqmlm.workspace import Workspace
 
 
@@ -31,16 +32,12 @@ def _folder(path: Path) -> Path:
     return path
 
 
-def _resolve(reference: str | Path) -> ModelRef:
-    return resolve(reference, lambda: Registry(Workspace.locate()))
-
-
 @pytest.mark.parametrize(
     ("reference", "run"),
     [("a", "run2"), ("a:1", "run1"), ("a:2", "run2"), ("a@champion", "run1"), ("a@latest", "run2")],
 )
 def test_registered(reference: str, run: str, here: Path) -> None:
-    found = _resolve(reference)
+    found = resolve(reference)
     assert found.path == here / "runs" / run / "model"
     assert found.location == str(found.path)
     assert found.entry.name == "a"
@@ -48,29 +45,29 @@ def test_registered(reference: str, run: str, here: Path) -> None:
 
 @pytest.mark.parametrize("reference", ["./runs/run1/model", "runs/run1/model", "runs/run1", "./runs/run1"])
 def test_folders(reference: str, here: Path) -> None:
-    found = _resolve(reference)
+    found = resolve(reference)
     assert (found.path, found.entry, found.hub_id) == (here / "runs/run1/model", None, None)
 
 
 def test_absolute_and_path_objects(here: Path) -> None:
-    assert _resolve(str(here / "runs/run1/model")).path == here / "runs/run1/model"
-    assert _resolve(Path("runs/run1/model")).path == here / "runs/run1/model"
+    assert resolve(str(here / "runs/run1/model")).path == here / "runs/run1/model"
+    assert resolve(Path("runs/run1/model")).path == here / "runs/run1/model"
 
 
 def test_home_directory(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(here))
-    assert _resolve("~/runs/run1").path == here / "runs/run1/model"
+    assert resolve("~/runs/run1").path == here / "runs/run1/model"
 
 
 def test_a_registered_name_wins_over_a_folder_of_that_name(here: Path) -> None:
     _folder(here / "a")
-    assert _resolve("a").path == here / "runs/run2/model"
-    assert _resolve("./a").path == here / "a"
+    assert resolve("a").path == here / "runs/run2/model"
+    assert resolve("./a").path == here / "a"
 
 
 def test_a_bare_folder_name_when_nothing_is_registered_under_it(here: Path) -> None:
     _folder(here / "exported")
-    assert _resolve("exported").path == here / "exported"
+    assert resolve("exported").path == here / "exported"
 
 
 @pytest.mark.parametrize(
@@ -82,21 +79,22 @@ def test_a_bare_folder_name_when_nothing_is_registered_under_it(here: Path) -> N
     ],
 )
 def test_hub(reference: str, hub: str, here: Path) -> None:
-    assert _resolve(reference) == ModelRef(hub_id=hub)
-    assert _resolve(reference).location == hub
+    assert resolve(reference) == ModelRef(hub_id=hub)
+    assert resolve(reference).location == hub
 
 
 def test_a_folder_wins_over_a_hub_id(here: Path) -> None:
     _folder(here / "facebook" / "esm")
-    assert _resolve("facebook/esm").path == here / "facebook" / "esm"
+    assert resolve("facebook/esm").path == here / "facebook" / "esm"
 
 
-def test_paths_and_hub_ids_open_no_registry(here: Path) -> None:
-    def never() -> Registry:
+def test_paths_and_hub_ids_open_no_registry(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
         raise AssertionError("opened")
 
+    monkeypatch.setattr(Registry, "__init__", never)
     for reference in ("./runs/run1", "runs/run1/model", "hf:x", "owner/name"):
-        resolve(reference, never)
+        resolve(reference)
 
 
 @pytest.mark.parametrize(
@@ -116,16 +114,16 @@ def test_paths_and_hub_ids_open_no_registry(here: Path) -> None:
 )
 def test_nothing_fits(reference: str, error: type[Exception], message: str, here: Path) -> None:
     with pytest.raises(error, match=message):
-        _resolve(reference)
+        resolve(reference)
 
 
 def test_a_registered_model_whose_folder_is_gone(here: Path) -> None:
     (here / "runs" / "run2" / "model" / "config.json").unlink()
     with pytest.raises(StateError, match=r"a:2 was in .*, which is gone"):
-        _resolve("a")
+        resolve("a")
 
 
 def test_nothing_registered(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workspace)
     with pytest.raises(StateError, match="none is registered here yet"):
-        _resolve("a")
+        resolve("a")

@@ -16,7 +16,9 @@ from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from seqmlm.errors import StateError, UsageError
-from seqmlm.registry import CalibrationEntry, DatasetEntry, ModelEntry, Registry, database, tables
+from seqmlm.registry import database, tables
+from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry
+from seqmlm.registry.store import Registry
 from seqmlm.workspace import Workspace
 
 Register = Callable[..., ModelEntry]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from seqmlm.registry import DatasetEntry, TokenizerEntry
+from seqmlm.registry.entries import DatasetEntry, TokenizerEntry
 from seqmlm.watch.store import Change, Streams
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from registered import origin
 
-from seqmlm.registry import ModelEntry, Registry, database
+from seqmlm.registry import database
+from seqmlm.registry.entries import ModelEntry
+from seqmlm.registry.store import Registry
 from seqmlm.workspace import Workspace
 
 

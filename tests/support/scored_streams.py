@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from log_models import NORMAL, write_log_model
 from registered import origin
 
-from seqmlm.registry import ModelEntry
+from seqmlm.registry.entries import ModelEntry
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.tasks.score_config import ScoreConfig, ScoringRequest
 from seqmlm.tasks.task import NoProgress, Summary

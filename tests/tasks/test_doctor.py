@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from seqmlm.registry import Registry
+from seqmlm.registry.store import Registry
 from seqmlm.tasks.doctor import examine
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace

@@ -22,7 +22,9 @@ from seqmlm.engine.reductions import Candidates
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import COUNTS, load_tokenizer, put_file
-from seqmlm.registry import ModelEntry, Registry, UnreachableError
+from seqmlm.registry.database import UnreachableError
+from seqmlm.registry.entries import ModelEntry
+from seqmlm.registry.store import Registry
 from seqmlm.tasks.models import (
     alias_model,
     export_model,

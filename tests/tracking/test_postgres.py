@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from registered import origin
 
-from seqmlm.registry import Registry
+from seqmlm.registry.store import Registry
 from seqmlm.tasks.doctor import upgrade
 from seqmlm.tasks.models import register_model, track_model
 from seqmlm.tracking import Tracker

@@ -18,7 +18,8 @@ from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
-from seqmlm.registry import UnreachableError, database
+from seqmlm.registry import database
+from seqmlm.registry.database import UnreachableError
 from seqmlm.streams.sinks import LinesSink
 from seqmlm.watch.generations import FileState
 from seqmlm.watch.grouping import Grouping, ignored

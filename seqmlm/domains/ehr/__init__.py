@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.timestamps import duration
 from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
 from seqmlm.domains.ehr import readers
 from seqmlm.domains.ehr.levels import LEVELS
@@ -18,6 +17,7 @@ from seqmlm.domains.holes import Hole, Prompt
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.errors import UsageError
+from seqmlm.parsing import duration
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.events_history import Event, History, is_birth, iso
 

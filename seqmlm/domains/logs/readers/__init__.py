@@ -12,7 +12,7 @@ from seqmlm.data.files import live_of, source_of
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.timestamps import Clock, duration
+from seqmlm.data.timestamps import Clock
 from seqmlm.domains.logs.readers.escapes import without_escapes
 from seqmlm.domains.logs.readers.events import line_batches
 from seqmlm.domains.logs.readers.headers import HEADERS
@@ -20,6 +20,7 @@ from seqmlm.domains.logs.readers.objects import Fields
 from seqmlm.domains.logs.readers.reading import Asked, Reading
 from seqmlm.domains.logs.readers.sessions import window_of
 from seqmlm.errors import UsageError
+from seqmlm.parsing import duration
 
 MAX_BYTES = 4 << 20
 """Longest line of a log that is taken for one."""

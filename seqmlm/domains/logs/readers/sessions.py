@@ -19,10 +19,11 @@ from operator import lt
 from seqmlm.data.files import Memory
 from seqmlm.data.problems import Problems
 from seqmlm.data.splits import hash64
-from seqmlm.data.timestamps import NAN, duration
+from seqmlm.data.timestamps import NAN
 from seqmlm.domains.logs.readers.events import Event, Events
 from seqmlm.domains.logs.readers.origins import Origin
 from seqmlm.errors import DataError, UsageError
+from seqmlm.parsing import duration
 
 STRETCH = 16
 """Windows of one stretch; windows of different stretches share no line."""

@@ -1,0 +1,110 @@
+"""What a user writes where a model is asked for, and what it means.
+
+In this order:
+
+    ./folder  /folder  ~/folder  folder/sub   a model folder, or a run folder with a model in it
+    hf:NAME  hf:OWNER/NAME                    a model on the Hugging Face hub
+    NAME:VERSION  NAME@ALIAS  NAME            a registered model; NAME alone is its newest version
+    NAME                                      a model folder of that name in the current directory
+    OWNER/NAME                                a model on the Hugging Face hub, where no such folder exists
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seqmlm.errors import StateError, UsageError, nearest
+from seqmlm.workspace import Workspace
+
+if TYPE_CHECKING:
+    from seqmlm.registry.entries import ModelEntry
+
+_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_REGISTERED = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<version>[^:@/]*)|@(?P<alias>[^:@/]*))?"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRef:
+    """Where a model is: exactly one of `path` and `hub_id` is set."""
+
+    path: Path | None = None
+    hub_id: str | None = None
+    entry: ModelEntry | None = None
+    """The registered version, where the reference named one or its folder belongs to one."""
+
+    @property
+    def location(self) -> str:
+        """The folder or hub id, as transformers takes it."""
+        return str(self.path) if self.path is not None else str(self.hub_id)
+
+
+def resolve(reference: str | Path, workspace: Workspace | None = None) -> ModelRef:
+    """Find the model that a user means.
+
+    Args:
+        reference: see the module's docstring.
+        workspace: whose registry is opened, where the reference needs it; None for that which is found here.
+
+    Raises:
+        UsageError: the reference is empty or cannot be one.
+        StateError: no such model; the message names the nearest.
+    """
+    text = str(reference)
+    if not text.strip():
+        raise UsageError("no model is named: give a name, NAME@ALIAS, NAME:VERSION, a folder or a hub id")
+    if text.startswith("hf:"):
+        return ModelRef(hub_id=text.removeprefix("hf:"))
+    folder = Path(text).expanduser()
+    explicit = isinstance(reference, Path) or text.startswith((".", "~")) or folder.is_absolute()
+    if explicit or ((os.sep in text or "/" in text) and folder.exists()):
+        return ModelRef(path=_model_folder(folder))
+    if _HUB.fullmatch(text):
+        return ModelRef(hub_id=text)
+    found = _REGISTERED.fullmatch(text)
+    if found is None:
+        if folder.is_dir():  # named as no registered model can be: "my model"
+            return ModelRef(path=_model_folder(folder))
+        raise StateError(
+            f"no model {text!r}: there is no such folder, and it is not NAME, NAME@ALIAS or NAME:VERSION"
+        )
+    return _registered(text, found, folder, workspace)
+
+
+def _registered(text: str, found: re.Match[str], folder: Path, workspace: Workspace | None) -> ModelRef:
+    from seqmlm.registry.store import Registry  # the database is loaded only where a name must be looked up
+
+    name, version, alias = found["name"], found["version"], found["alias"]
+    if version is not None and not version.isdigit():
+        raise UsageError(
+            f"{text!r}: a version is a number, as in {name}:1; an alias is written {name}@champion"
+        )
+    with Registry(workspace or Workspace.locate()) as opened:
+        names = opened.names()
+        if name in names:
+            entry = opened.get(name, version=int(version) if version is not None else None, alias=alias)
+            if not entry.present:
+                raise StateError(
+                    f"model {entry.reference} was in {entry.path}, which is gone; train or copy it again"
+                )
+            return ModelRef(path=entry.path, entry=entry)
+    if version is None and alias is None and folder.is_dir():
+        return ModelRef(path=_model_folder(folder))
+    known = nearest(name, names) if names else "; none is registered here yet"
+    raise StateError(
+        f"no model {name!r}{known} (a folder is written ./{name}, a hub model hf:{name} or OWNER/{name})"
+    )
+
+
+def _model_folder(folder: Path) -> Path:
+    for candidate in (folder, folder / "model"):
+        if (candidate / "config.json").is_file():
+            return candidate.resolve()
+    if not folder.exists():
+        raise StateError(f"there is no folder {folder}")
+    raise StateError(f"{folder} is not a model folder: it has no config.json (nor has its folder model/)")
