@@ -334,7 +334,6 @@ STAND_APART = {
     "domains.logs.jobs": "what is planted for maps of dependence, apart from the requests",
     "domains.logs.counts": "counting templates needs no model",
     "engine.fused*": "what is computed otherwise on a GPU, beside the model it must agree with; its kernels",
-    "registry.store": "queries; `registry` is the door",
     "tasks.tracked": "MLflow, loaded with a report alone",
     "tracking.run": "a run that is being written; `tracking` is the door",
     "tasks.finalize*": "what follows the last step of a training; counts and rows that only it has",
