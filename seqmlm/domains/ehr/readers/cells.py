@@ -283,21 +283,14 @@ def kind_of(word: str) -> str:
     return _KIND_OF.get(word.strip().lower(), "")
 
 
-def bad_cell(reason: str, source: str, line: int, field: str, remedy: str) -> DataError:
-    """The error for a row that cannot be used; it names the column and never a value."""
+_FAULTS = {
+    "patient": ("no patient in the row", "fill in the patient's id"),
+    "code": ("no code in the row", "fill in the code, or leave the row out"),
+    "time": ("the time cannot be read", _REMEDY),
+}
+
+
+def fault(what: str, source: str, line: int, field: str) -> DataError:
+    """The error for a row without "patient", "code" or a "time"; it names the column and never a value."""
+    reason, remedy = _FAULTS[what]
     return DataError(reason, source=source, line=line, field=field, remedy=remedy)
-
-
-def no_subject(source: str, line: int, field: str) -> DataError:
-    """The error for a row that says nothing of whom it speaks."""
-    return bad_cell("no patient in the row", source, line, field, "fill in the patient's id")
-
-
-def no_code(source: str, line: int, field: str) -> DataError:
-    """The error for a row without a code."""
-    return bad_cell("no code in the row", source, line, field, "fill in the code, or leave the row out")
-
-
-def no_time(source: str, line: int, field: str) -> DataError:
-    """The error for a row whose time is missing or cannot be read."""
-    return bad_cell("the time cannot be read", source, line, field, _REMEDY)

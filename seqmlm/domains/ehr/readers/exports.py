@@ -7,7 +7,7 @@ names differ in capitals and order between versions, so they are found by name.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -22,55 +22,46 @@ from seqmlm.tokenizers.events_history import DEATH
 
 _SYNTHEA_PEOPLE = People(
     name="patients",
-    subject=("id",),
+    patient=("id",),
     birth=("birthdate",),
     death=("deathdate",),
     static={"SEX": ("gender",), "RACE": ("race",), "ETHNICITY": ("ethnicity",)},
 )
-
-
-def _coded(name: str, vocabulary: str) -> Table:
-    return Table(
-        meaning=("description",),
-        name=name,
-        subject=("patient",),
-        time=("start", "date"),
-        code=("code",),
-        vocabulary=vocabulary,
-        visit=("encounter",),
-    )
-
-
-_VISITS = Table(
-    name="encounters",
-    subject=("patient",),
+_CODED = Table(
+    name="",
+    patient=("patient",),
     time=("start", "date"),
-    code=("encounterclass", "code"),
-    vocabulary="VISIT",
-    visit=("id",),
-    opens=True,
-    further=(("code",), "ENCOUNTER"),
-    meaning=("description",),
-)
-_MEASURED = Table(
-    name="observations",
-    subject=("patient",),
-    time=("date",),
     code=("code",),
-    vocabulary="LAB",
+    prefix="",
     visit=("encounter",),
-    value=("value",),
-    unit=("units", "unit"),
-    meaning=("description",),
+    description=("description",),
 )
-_CODED = {
-    "conditions": "CONDITION",
-    "medications": "DRUG",
-    "procedures": "PROCEDURE",
-    "immunizations": "IMMUNIZATION",
-    "allergies": "ALLERGY",
-}
-_SYNTHEA_TABLES = (_VISITS, *(_coded(name, vocabulary) for name, vocabulary in _CODED.items()), _MEASURED)
+_SYNTHEA_TABLES = (
+    replace(
+        _CODED,
+        name="encounters",
+        code=("encounterclass", "code"),
+        prefix="VISIT",
+        visit=("id",),
+        opens=lambda word, _: cells.kind_of(word),
+        further=("code",),
+        further_prefix="ENCOUNTER",
+    ),
+    replace(_CODED, name="conditions", prefix="CONDITION"),
+    replace(_CODED, name="medications", prefix="DRUG"),
+    replace(_CODED, name="procedures", prefix="PROCEDURE"),
+    replace(_CODED, name="immunizations", prefix="IMMUNIZATION"),
+    replace(_CODED, name="allergies", prefix="ALLERGY"),
+    replace(
+        _CODED,
+        name="observations",
+        time=("date",),
+        prefix="LAB",
+        value=("value",),
+        worded=True,
+        unit=("units", "unit"),
+    ),
+)
 
 
 def read_synthea(
@@ -103,7 +94,7 @@ def is_synthea(folder: Path) -> bool:
 # MIMIC-III: diagnoses and procedures belong to stays, prescriptions have days of their own
 
 _MIMIC_PEOPLE = People(
-    name="patients", subject=("subject_id",), birth=("dob",), death=("dod",), static={"SEX": ("gender",)}
+    name="patients", patient=("subject_id",), birth=("dob",), death=("dod",), static={"SEX": ("gender",)}
 )
 _STAY = ("hadm_id",)
 
@@ -118,41 +109,31 @@ def _dotted_procedure(code: str) -> str:
     return code if "." in code or len(code) <= 2 else f"{code[:2]}.{code[2:]}"
 
 
-_MIMIC_TABLES = (
-    Table(
-        name="admissions",
-        subject=("subject_id",),
-        time=("admittime",),
-        code=("admission_type",),
-        vocabulary="ADMISSION",
-        visit=_STAY,
-        opens=True,
-        kind=lambda _: "inpatient",
-    ),
-    Table(
-        name="diagnoses_icd",
-        subject=("subject_id",),
-        code=("icd9_code",),
-        vocabulary="ICD9",
-        visit=_STAY,
-        spell=_dotted,
-    ),
-    Table(
-        name="procedures_icd",
-        subject=("subject_id",),
-        code=("icd9_code",),
-        vocabulary="ICD9PROC",
-        visit=_STAY,
-        spell=_dotted_procedure,
-    ),
-    Table(
-        name="prescriptions",
-        subject=("subject_id",),
-        time=("startdate",),
-        code=("drug", "ndc"),
-        vocabulary="DRUG",
-        visit=_STAY,
-    ),
+_ADMITTED = Table(
+    name="admissions",
+    patient=("subject_id",),
+    time=("admittime",),
+    code=("admission_type",),
+    prefix="ADMISSION",
+    visit=_STAY,
+    opens=lambda word, _: "inpatient",
+)
+_ICD = Table(
+    name="diagnoses_icd",
+    patient=("subject_id",),
+    code=("icd9_code",),
+    prefix="ICD9",
+    visit=_STAY,
+    spell=_dotted,
+)
+_ICD_PROCEDURES = replace(_ICD, name="procedures_icd", prefix="ICD9PROC", spell=_dotted_procedure)
+_PRESCRIBED = Table(
+    name="prescriptions",
+    patient=("subject_id",),
+    time=("startdate",),
+    code=("drug", "ndc"),
+    prefix="DRUG",
+    visit=_STAY,
 )
 
 
@@ -183,27 +164,20 @@ def read_mimic3(
             at = read(out)
             if at is not None:  # else its diagnoses have no time, and say so
                 visits[cells.words(stay)] = at
-    titles = {
-        name: _titles(files.get(f"d_icd_{name.removesuffix('_icd')}", ()))
-        for name in ("diagnoses_icd", "procedures_icd")
-    }
-    tables = [
-        replace(table, means=titles[table.name].get) if table.name in titles else table
-        for table in _MIMIC_TABLES
-    ]
+    tables = [_ADMITTED, *(_titled(table, files) for table in (_ICD, _ICD_PROCEDURES)), _PRESCRIBED]
     yield from read_tables(
         path, problems, _MIMIC_PEOPLE, tables, until=until, date_format=date_format, visits=visits
     )
 
 
-def _titles(files: Iterable[Path]) -> dict[str, str]:
-    """Code, as the other tables have it, to its title."""
+def _titled(table: Table, files: Mapping[str, Sequence[Path]]) -> Table:
+    """A table of codes with the titles that a table beside it gives them."""
     columns = {"code": ("icd9_code", "icd_code"), "title": ("long_title", "short_title")}
     found: dict[str, str] = {}
-    for file in files:
+    for file in files.get(f"d_icd_{table.name.removesuffix('_icd')}", ()):
         for _, (code, title) in scan(file, Problems("skip"), columns, list(columns)):
             found[cells.words(code)] = cells.words(title)
-    return found
+    return replace(table, means=found.get)
 
 
 def is_mimic3(folder: Path) -> bool:
@@ -297,7 +271,7 @@ def _concepts(file: Path, problems: Problems) -> Iterator[tuple[int, str, str]]:
     for line, (concept, vocabulary, code, name) in scan(file, problems, columns, names[:3]):
         number = cells.words(concept)
         if not number.isdecimal() or len(number) > _DIGITS or not cells.words(code):
-            problems.bad(cells.no_code(str(file), line, "concept_id"))
+            problems.bad(cells.fault("code", str(file), line, "concept_id"))
         else:
             yield int(number), f"{cells.words(vocabulary)}//{cells.words(code)}", cells.words(name)
 
@@ -305,7 +279,7 @@ def _concepts(file: Path, problems: Problems) -> Iterator[tuple[int, str, str]]:
 def _people(concepts: Concepts) -> People:
     return People(
         name="person",
-        subject=_PERSON,
+        patient=_PERSON,
         birth=("birth_datetime",),
         birth_parts=(("year_of_birth",), ("month_of_birth",), ("day_of_birth",)),
         static={
@@ -317,40 +291,32 @@ def _people(concepts: Concepts) -> People:
     )
 
 
-def _table(concepts: Concepts | None, name: str, stem: str, time: str, vocabulary: str) -> Table:
-    return Table(
+def _table(concepts: Concepts | None, name: str, stem: str, time: str, prefix: str) -> Table:
+    table = Table(
         name=name,
-        subject=_PERSON,
+        patient=_PERSON,
         time=(f"{time}_datetime", f"{time}_date"),
         day=(f"{time}_date",),
         code=(f"{stem}_concept_id",),
-        vocabulary=vocabulary,
+        prefix=prefix,
         visit=_VISIT,
-        spell=concepts.code if concepts else None,
-        means=concepts.known_name if concepts else None,
         source_code=(f"{stem}_source_value",),
     )
+    return replace(table, spell=concepts.code, means=concepts.known_name) if concepts else table
 
 
 def _tables(concepts: Concepts | None) -> tuple[Table, ...]:
     visits = replace(
-        _table(concepts, "visit_occurrence", "visit", "visit_start", "VISIT"),
-        means=None,
-        opens=True,
-        kind=lambda concept: _KIND_OF.get(concept, ""),
+        _table(None, "visit_occurrence", "visit", "visit_start", "VISIT"),
+        opens=lambda concept, _: _KIND_OF.get(concept, ""),
         spell=lambda concept: None if concept == "0" else f"VISIT//{_KIND_OF.get(concept, concept)}",
     )
     death = replace(_table(None, "death", "", "death", ""), code=_PERSON, visit=(), spell=lambda _: DEATH)
-    values: dict[str, Any] = {
-        "value": ("value_as_number",),
-        "text": ("value_as_concept_id",),
-        "say": lambda concept: (concepts.name(concept) if concepts else None) or "",
-        "unit": ("unit_concept_id",),
-        "source_unit": ("unit_source_value",),
-        "name_unit": lambda concept: (
-            concepts and ((concepts.code(concept) or "").rpartition("//")[2] or None)
-        ),
-    }
+    values: dict[str, Any] = {"value": ("value_as_number",), "text": ("value_as_concept_id",)}
+    values |= {"unit": ("unit_concept_id",), "source_unit": ("unit_source_value",)}
+    if concepts:
+        values["say"] = lambda cell: concepts.name(cells.words(cell)) or ""
+        values["name_unit"] = lambda concept: (concepts.code(concept) or "").rpartition("//")[2] or None
     return (
         visits,
         _table(concepts, "condition_occurrence", "condition", "condition_start", "CONDITION"),

@@ -152,7 +152,7 @@ class _Reading:
     def _patient(self, resource: Resource) -> Iterator[Cells]:
         subject = cells.words(resource.get("id"))
         if not subject:
-            self.problems.bad(cells.no_subject(self.source, self.line, "id"))
+            self.problems.bad(cells.fault("patient", self.source, self.line, "id"))
             return
         sex = cells.words(resource.get("gender"))
         statics = [("SEX", _SEX.get(sex, sex))]
@@ -193,7 +193,7 @@ class _Reading:
         code = _spelled(resource.get(key), vocabulary)
         parts = _dicts(resource.get("component")) if kind == "Observation" else []
         if code is None and not parts:
-            self.problems.bad(cells.no_code(self.source, self.line, key))
+            self.problems.bad(cells.fault("code", self.source, self.line, key))
             return
         at = self._time(resource, times)
         if at is None:
@@ -211,7 +211,7 @@ class _Reading:
     def _subject(self, resource: Resource) -> str | None:
         found = _reference(resource.get("subject") or resource.get("patient"))
         if found is None:
-            self.problems.bad(cells.no_subject(self.source, self.line, "subject"))
+            self.problems.bad(cells.fault("patient", self.source, self.line, "subject"))
         return found
 
     def _time(self, resource: Resource, fields: tuple[str, ...]) -> float | None:
@@ -222,9 +222,9 @@ class _Reading:
                 continue
             at = cells.when(cell) if isinstance(cell, str) else None
             if at is None:
-                self.problems.bad(cells.no_time(self.source, self.line, field))
+                self.problems.bad(cells.fault("time", self.source, self.line, field))
             return at
-        self.problems.bad(cells.no_time(self.source, self.line, fields[0]))
+        self.problems.bad(cells.fault("time", self.source, self.line, fields[0]))
         return None
 
     def _row(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from seqmlm.data.files import source_of
 from seqmlm.data.problems import Problems
@@ -25,30 +26,31 @@ from seqmlm.domains.ehr.readers.histories import (
     grouped,
 )
 from seqmlm.domains.ehr.readers.meds import opening
-from seqmlm.domains.ehr.readers.relational import measured
+from seqmlm.domains.ehr.readers.relational import Source, Table, rows_of_table
 from seqmlm.domains.ehr.readers.tables import Columns, header, present, scan, table_files
 from seqmlm.errors import UsageError
-from seqmlm.tokenizers.events_history import BIRTH, DEATH
 
 OFFSETS = "a table whose times are offsets, read as minutes since an admission, which is placed at 1970"
 _ASKED = ("value", "text", "visit", "unit", "description")
 STATIC = "an event without time, taken as background"
 
 _NAMES = {
-    "patient": "patient patient_id subject subject_id person_id patientid pid patient_nbr mrn "
-    "patientunitstayid id",
-    "time": "time timestamp datetime date start start_date event_time charttime observationoffset "
-    "labresultoffset diagnosisoffset drugstartoffset treatmentoffset",
-    "code": "code concept concept_code event event_code event_type name itemid labname drugname",
-    "value": "value numeric_value value_as_number result valuenum labresult",
-    "unit": "unit units valueuom unit_of_measure uom unit_concept_id unit_source_value "
-    "labmeasurenamesystem value_unit",
-    "description": "description code_description long_title short_title concept_name display",
-    "text": "text_value value_text value_as_string categorical_value",
-    "visit": "visit visit_id encounter encounter_id hadm_id admission_id visit_occurrence_id",
-    "vocabulary": "vocabulary vocabulary_id code_system coding_system system table domain",
+    field: tuple(names.split())
+    for field, names in {
+        "patient": "patient patient_id subject subject_id person_id patientid pid patient_nbr mrn "
+        "patientunitstayid id",
+        "time": "time timestamp datetime date start start_date event_time charttime observationoffset "
+        "labresultoffset diagnosisoffset drugstartoffset treatmentoffset",
+        "code": "code concept concept_code event event_code event_type name itemid labname drugname",
+        "value": "value numeric_value value_as_number result valuenum labresult",
+        "unit": "unit units valueuom unit_of_measure uom unit_concept_id unit_source_value "
+        "labmeasurenamesystem value_unit",
+        "description": "description code_description long_title short_title concept_name display",
+        "text": "text_value value_text value_as_string categorical_value",
+        "visit": "visit visit_id encounter encounter_id hadm_id admission_id visit_occurrence_id",
+        "vocabulary": "vocabulary vocabulary_id code_system coding_system system table domain",
+    }.items()
 }
-_LIVES = {"birth": BIRTH, "dob": BIRTH, "born": BIRTH, "death": DEATH, "dod": DEATH, "died": DEATH}
 
 
 def read_long(
@@ -88,80 +90,34 @@ def read_long(
         delimiter: of a CSV file; None looks at its first line.
         until: the last day of events; later ones are left out.
     """
-    chosen = {
-        "patient": patient,
-        "time": time,
-        "code": code,
-        "value": value,
-        "text": text,
-        "visit": visit,
-        "vocabulary": vocabulary,
-        "unit": unit,
-        "description": description,
-    }
-    columns = {field: (name,) if name else tuple(_NAMES[field].split()) for field, name in chosen.items()}
-    needed = ["patient", "time", "code", *(f for f in _ASKED if chosen[f])]
-    meanings = Meanings()
-    histories = Histories(problems, [source_of(path)], until=until, in_order=True, meanings=meanings)
-    table = scan(source_of(path), problems, columns, needed, delimiter=delimiter, option="column")
-    table, when = _dated(table, path, problems, 1, columns["time"], date_format)
-    rows = _rows(table, source_of(path), problems, columns, vocabulary or "CODE", when, meanings)
+    chosen = {"patient": patient, "time": time, "code": code, "value": value, "text": text, "visit": visit}
+    chosen |= {"vocabulary": vocabulary, "unit": unit, "description": description}
+    names: dict[str, Any] = {field: (name,) if name else _NAMES[field] for field, name in chosen.items()}
+    table = Table(
+        name="",
+        **names,
+        prefix=vocabulary or "CODE",
+        undated=STATIC,
+        worded=True,
+        opens=lambda _, code: opening(code),
+    )
+    histories = Histories(problems, [source_of(path)], until=until, in_order=True, meanings=Meanings())
+    form = date_format or _offsets(path, names["time"], problems)
+    source = Source(source_of(path), 0, problems, {}, form, histories.meanings)
+    needed = ["patient", "time", "code", *(field for field in _ASKED if chosen[field])]
+    rows = rows_of_table(table, source, needed=needed, delimiter=delimiter, option="column")
     yield from histories.records(rows)
 
 
-def _dated(
-    table: cells.Rows, path: str | Path, problems: Problems, at: int, names: Sequence[str], form: str | None
-) -> tuple[cells.Rows, cells.When]:
-    """As `cells.dated`; minutes where nobody says how times are written and the column is one of eICU's."""
-    if form is None and _of_offsets(path, names):
-        form = "minutes"
-        problems.note(OFFSETS, source=source_of(path))
-    return cells.dated(table, problems, source_of(path), {at: names[0]}, form)
-
-
-def _of_offsets(path: str | Path, names: Sequence[str]) -> bool:
-    """Whether the column of times is one of eICU's, which count minutes."""
+def _offsets(path: str | Path, names: Sequence[str], problems: Problems) -> str | None:
+    """How times are written where nobody says and the column is one of eICU's: in minutes."""
     named = names[0] if len(names) == 1 else ""
     if not named and os.path.isfile(path):  # what is no file can be read once only
         named = present({"time": names}, header(path)).get("time", "")
-    return named.lower().endswith("offset")
-
-
-def _rows(
-    table: cells.Rows,
-    source: str,
-    problems: Problems,
-    columns: Columns,
-    default: str,
-    read: cells.When,
-    meanings: Meanings,
-) -> Iterator[Cells]:
-    for line, (who, when, name, value, text, place, system, unit, meaning) in table:
-        subject, code = cells.words(who), cells.words(name)
-        if not subject:
-            problems.bad(cells.no_subject(source, line, columns["patient"][0]))
-            continue
-        if not code:
-            problems.bad(cells.no_code(source, line, columns["code"][0]))
-            continue
-        at = read(when)
-        if when is None or when == "":
-            problems.note(STATIC)
-        elif at is None:
-            problems.bad(cells.no_time(source, line, columns["time"][0]))
-            continue
-        full = code if "//" in code else _LIVES.get(code.lower()) or _spelled(code, system, default)
-        number, said = measured(value, text, False, problems)
-        own = None if number is None else cells.unit(unit)
-        if meaning:
-            meanings.add(full, cells.words(meaning), subject)
-        yield subject, at, full, number, said, own, cells.words(place) or None, opening(full), 0, line
-
-
-def _spelled(code: str, system: str | None, default: str) -> str:
-    if code in (BIRTH, DEATH):
-        return code
-    return f"{cells.words(system) or default}//{code}"
+    if not named.lower().endswith("offset"):
+        return None
+    problems.note(OFFSETS, source=source_of(path))
+    return "minutes"
 
 
 # Wide tables
@@ -221,22 +177,18 @@ def read_wide(
     """
     if not (columns or flags or values):
         raise UsageError("a wide table needs columns, for example --option columns=diag_1=ICD9,diag_2=ICD9")
-    wanted = [
-        (*_named(name), role) for role, names in _roles(static, columns, flags, values) for name in names
-    ]
-    fields: dict[str, tuple[str, ...]] = {
-        "patient": (patient,),
-        "visit": (visit,),
-        "time": (time,) if time else (),
-    }
-    fields["kind"] = (kind,) if kind else ()
+    roles = {"static": static, "columns": columns, "flags": flags, "values": values}
+    wanted = [(*_named(name), role) for role, names in roles.items() for name in _listed(names)]
+    fields: dict[str, tuple[str, ...]] = {"patient": (patient,), "visit": (visit,)}
+    fields |= {"time": (time,) if time else (), "kind": (kind,) if kind else ()}
     fields |= {f"{role} {column}": (column,) for column, _, role in wanted}
     needed = [name for name in fields if name not in ("time", "kind")] + (["time"] if time else [])
     kinds = cells.kind_of(kind or "")
     table = scan(source_of(path), problems, fields, needed, delimiter=delimiter)
     read: cells.When = cells.when
     if time is not None:
-        table, read = _dated(table, path, problems, 2, [time], date_format)
+        form = date_format or _offsets(path, [time], problems)
+        table, read = cells.dated(table, problems, source_of(path), {2: time}, form)
     rows = _wide_rows(
         table, source_of(path), problems, fields, wanted, kinds, frozenset(_listed(absent)), read
     )
@@ -248,6 +200,18 @@ def read_wide(
     yield from histories.of_groups(groups)
 
 
+_STAY = """time_in_hospital num_lab_procedures num_procedures num_medications number_outpatient
+    number_emergency number_inpatient number_diagnoses"""
+_LISTS = {
+    "static": "gender=SEX,race=RACE,age=AGE",
+    "columns": "admission_type_id=ADMISSION,admission_source_id=ADMISSION_SOURCE,medical_specialty=SPECIALTY,"
+    "diag_1=ICD9,diag_2=ICD9,diag_3=ICD9,discharge_disposition_id=DISCHARGE,payer_code=PAYER,weight=WEIGHT",
+    "flags": "max_glu_serum=LAB,A1Cresult=LAB,change=DRUGS,diabetesMed=DRUGS,"
+    + ",".join(f"{drug}=DRUG" for drug in _DRUGS.split()),
+    "values": ",".join(f"{name}=STAY" for name in _STAY.split()),
+}
+
+
 def read_diabetes130(path: str | Path, problems: Problems) -> Iterator[Record]:
     """Read `diabetic_data.csv` (Strack et al. 2014; UCI 296): inpatient encounters in order, without dates.
 
@@ -257,40 +221,8 @@ def read_diabetes130(path: str | Path, problems: Problems) -> Iterator[Record]:
         path: the file, or the folder it is in.
         problems: as for `read_wide`.
     """
-    file = _diabetes(Path(path)) if Path(path).is_dir() else path
-    yield from read_wide(
-        file or path,
-        problems,
-        patient="patient_nbr",
-        visit="encounter_id",
-        kind="inpatient",
-        static=("gender=SEX", "race=RACE", "age=AGE"),
-        columns=(
-            "admission_type_id=ADMISSION",
-            "admission_source_id=ADMISSION_SOURCE",
-            "medical_specialty=SPECIALTY",
-            "diag_1=ICD9",
-            "diag_2=ICD9",
-            "diag_3=ICD9",
-            "discharge_disposition_id=DISCHARGE",
-            "payer_code=PAYER",
-            "weight=WEIGHT",
-        ),
-        flags=(
-            "max_glu_serum=LAB",
-            "A1Cresult=LAB",
-            "change=DRUGS",
-            "diabetesMed=DRUGS",
-            *(f"{drug}=DRUG" for drug in _DRUGS.split()),
-        ),
-        values=tuple(
-            f"{name}=STAY"
-            for name in (
-                *("time_in_hospital", "num_lab_procedures", "num_procedures", "num_medications"),
-                *("number_outpatient", "number_emergency", "number_inpatient", "number_diagnoses"),
-            )
-        ),
-    )
+    file = (Path(path).is_dir() and _diabetes(Path(path))) or path
+    yield from read_wide(file, problems, patient="patient_nbr", kind="inpatient", **_LISTS)
 
 
 def is_diabetes130(folder: Path) -> bool:
@@ -300,10 +232,6 @@ def is_diabetes130(folder: Path) -> bool:
 
 def _diabetes(folder: Path) -> Path | None:
     return next(iter(table_files(folder).get("diabetic_data", ())), None)
-
-
-def _roles(*lists: str | Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
-    yield from zip(("static", "columns", "flags", "values"), map(_listed, lists), strict=True)
 
 
 def _listed(names: str | Sequence[str]) -> Sequence[str]:
@@ -330,29 +258,26 @@ def _wide_rows(
     for line, (who, stay, when, kind, *rest) in table:
         subject, visit = cells.words(who), cells.words(stay)
         if not subject or not visit:
-            problems.bad(cells.no_subject(source, line, place if subject else patient))
+            problems.bad(cells.fault("patient", source, line, place if subject else patient))
             continue
         at = read(when) if dated else 0.0
         if at is None:
-            problems.bad(cells.no_time(source, line, fields["time"][0]))
+            problems.bad(cells.fault("time", source, line, fields["time"][0]))
             continue
         opened = kinds or cells.kind_of(cells.words(kind))
         yield subject, at, f"VISIT//{opened or 'other'}", None, None, None, visit, opened, 0, line
         for (column, vocabulary, role), cell in zip(wanted, rest, strict=True):
-            word = cells.words(cell)
-            if word in absent:
+            if (word := cells.words(cell)) in absent:
                 continue
+            code = f"{vocabulary}//{word if role in ('static', 'columns') else column}"
+            number = cells.number(cell) if role == "values" else None
+            said = word if role == "flags" and len(word) <= cells.TEXT_LIMIT else None
             if role == "static":
-                yield subject, None, f"{vocabulary}//{word}", None, None, None, None, "", 0, line
-            elif role == "columns":
-                yield subject, at, f"{vocabulary}//{word}", None, None, None, visit, "", 0, line
-            elif role == "flags":
-                said = word if len(word) <= cells.TEXT_LIMIT else None
-                yield subject, at, f"{vocabulary}//{column}", None, said, None, visit, "", 0, line
-            elif (number := cells.number(cell)) is not None:
-                yield subject, at, f"{vocabulary}//{column}", number, None, None, visit, "", 0, line
-            else:
+                yield subject, None, code, None, None, None, None, "", 0, line
+            elif role == "values" and number is None:
                 problems.note("a value that is no number, left out")
+            else:
+                yield subject, at, code, number, said, None, visit, "", 0, line
 
 
 def _in_order(rows: list[Cells], problems: Problems) -> list[Cells]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain, groupby, islice, pairwise
 from operator import itemgetter
@@ -236,10 +236,10 @@ class Histories:
         until: str | None = None,
         in_order: bool = False,
         split: Callable[[str], str | None] | None = None,
-        meanings: Mapping[str, str] | None = None,
+        meanings: Meanings | None = None,
     ) -> None:
         self._problems, self._sources, self._split = problems, sources, split
-        self._meanings = Meanings() if meanings is None else meanings
+        self.meanings = Meanings() if meanings is None else meanings
         self._units = _Units()
         self._until, self._in_order = until_seconds(until), in_order
         self._now = time.time()
@@ -306,7 +306,7 @@ class Histories:
         split = None if self._split is None else self._split(subject)
         return Record(
             id=subject,
-            raw=History(subject=subject, birth=birth, events=events, meanings=self._meanings),
+            raw=History(subject=subject, birth=birth, events=events, meanings=self.meanings),
             source=self._sources[first[SOURCE]],
             line=first[LINE],
             document=subject,

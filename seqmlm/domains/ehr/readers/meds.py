@@ -13,27 +13,41 @@ from seqmlm.data.files import require_file, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
-from seqmlm.domains.ehr.readers.histories import Cells, Histories, Meanings, grouped, neighbours
-from seqmlm.domains.ehr.readers.relational import measured
+from seqmlm.domains.ehr.readers.histories import Histories, Meanings, grouped, neighbours
+from seqmlm.domains.ehr.readers.relational import Source, Table, rows_of_table
 from seqmlm.domains.ehr.readers.tables import described, present, scan
 from seqmlm.errors import DataError
 
 UNORDERED = "a shard that is not in order of subjects"
 SCATTERED = "a subject whose events are not together in one shard"
 
-_COLUMNS = {
-    "subject_id": ("subject_id",),
-    "time": ("time",),
-    "code": ("code",),
-    "numeric_value": ("numeric_value",),
-    "text_value": ("text_value", "categorical_value"),
-    "unit": ("unit", "units", "valueuom", "unit_concept_id", "unit_source_value"),
-    "visit": ("visit_id", "encounter_id", "visit_occurrence_id", "hadm_id"),
-}
-_NEEDED = ("subject_id", "time", "code")
-_SPLITS = {"train": "train", "tuning": "validation", "held_out": "test"}
 _VISITS = ("VISIT", "ENCOUNTER")
 _OPENING = {"HOSPITAL_ADMISSION": "inpatient", "ED_REGISTRATION": "emergency"}
+
+
+@lru_cache(maxsize=1 << 14)
+def opening(code: str) -> str:
+    """The kind of visit that a code opens, "" for any other code."""
+    front, _, rest = code.partition("//")
+    if front in _VISITS:
+        return cells.kind_of(rest.partition("//")[0])
+    return _OPENING.get(front, "")
+
+
+_TABLE = Table(
+    name="data",
+    patient=("subject_id",),
+    time=("time",),
+    code=("code",),
+    prefix="",
+    undated="",
+    visit=("visit_id", "encounter_id", "visit_occurrence_id", "hadm_id"),
+    value=("numeric_value",),
+    text=("text_value", "categorical_value"),
+    unit=("unit", "units", "valueuom", "unit_concept_id", "unit_source_value"),
+    opens=lambda _, code: opening(code),
+)
+_SPLITS = {"train": "train", "tuning": "validation", "held_out": "test"}
 
 
 def read_meds(path: str | Path, problems: Problems, *, until: str | None = None) -> Iterator[Record]:
@@ -65,7 +79,7 @@ def read_meds(path: str | Path, problems: Problems, *, until: str | None = None)
     )
     seen = SeenHashes()
     for number, shard in enumerate(shards):
-        rows = _rows(shard, number, problems)
+        rows = rows_of_table(_TABLE, Source(shard, number, problems, {}, None, meanings))
         in_order = _in_order(shard)
         if not in_order:
             problems.note(UNORDERED)
@@ -115,7 +129,7 @@ def _in_order(shard: str) -> bool:
     try:
         require_file(shard)
         file = pq.ParquetFile(pa.memory_map(os.fsencode(shard)))  # names need not be UTF-8
-        column = present(_COLUMNS, file.schema_arrow.names)["subject_id"]
+        column = present({"id": _TABLE.patient}, file.schema_arrow.names)["id"]
         for batch in file.iter_batches(columns=[column]):
             ids = batch.column(0).drop_null()
             if pa.types.is_dictionary(ids.type):
@@ -130,33 +144,3 @@ def _in_order(shard: str) -> bool:
     except (pa.ArrowException, OSError, KeyError, DataError):
         pass
     return True
-
-
-def _rows(shard: str, number: int, problems: Problems) -> Iterator[Cells]:
-    for line, (who, at, name, value, text, unit, place) in scan(shard, problems, _COLUMNS, _NEEDED):
-        subject, code = cells.words(who), cells.words(name)
-        if not subject:
-            problems.bad(cells.no_subject(shard, line, "subject_id"))
-            continue
-        if not code:
-            problems.bad(cells.no_code(shard, line, "code"))
-            continue
-        time = cells.when(at)
-        if time is None and at is not None:
-            problems.bad(cells.no_time(shard, line, "time"))
-            continue
-        if value != value:
-            value = None  # not a number: what pandas writes where there is none
-        if value is not None or text is not None:
-            value, text = measured(value, text, True, problems)
-        own = None if value is None else cells.unit(unit)
-        yield subject, time, code, value, text, own, cells.words(place) or None, opening(code), number, line
-
-
-@lru_cache(maxsize=1 << 14)
-def opening(code: str) -> str:
-    """The kind of visit that a code opens, "" for any other code."""
-    front, _, rest = code.partition("//")
-    if front in _VISITS:
-        return cells.kind_of(rest.partition("//")[0])
-    return _OPENING.get(front, "")

@@ -15,10 +15,12 @@ from seqmlm.domains.ehr.readers import cells
 from seqmlm.domains.ehr.readers.histories import LONG_TEXT, NO_NUMBER, WRITTEN, Cells, Histories, Meanings
 from seqmlm.domains.ehr.readers.tables import scan, table_files
 from seqmlm.errors import DataError
+from seqmlm.parsing import word_list
 from seqmlm.tokenizers.events_history import BIRTH, DEATH
 
 Names = tuple[str, ...]
 
+_LIVES = {"birth": BIRTH, "dob": BIRTH, "born": BIRTH, "death": DEATH, "dod": DEATH, "died": DEATH}
 UNNAMED = "a row whose concept is unknown, left out"
 _REMEMBERED = 100_000
 
@@ -29,43 +31,51 @@ class Table:
 
     Args:
         name: of the table, in lower case.
-        subject, time, code: columns that a row needs; without `time` the event has the time of its visit.
-        vocabulary: goes in front of the code.
+        patient, time, code: columns that a row needs; without `time` the event has the time of its visit.
+        prefix: goes in front of a code that has no vocabulary; "" leaves codes as they are.
+        vocabulary: column whose cell does so, where it is filled in.
+        undated: what is noted of a row without time, whose event is background; None where that is a fault.
         day: column taken where that of `time` is empty.
         visit: the visit's id.
-        value, text: a number; words. A value that is no number is taken for words where there is no `text`.
+        value, text: a number; words. `worded`: a value that is no number is taken for words.
         unit, source_unit: of the value; the second is taken where the first names nothing.
-        meaning: column with the description of the code.
+        description: column with the meaning of the code.
         spell: cell of the code -> the code (with "//" where it has its own vocabulary), None for a row that
             names nothing; such rows are counted and no fault.
         say: cell of `text` -> the words.
         name_unit: cell of `unit` -> the unit, None for a cell that names nothing.
         means: cell of the code -> its description, of a table of codes.
         source_code: taken where the code names nothing.
-        opens: the row opens a visit; its code is the class of the visit.
-        further: column of one more code in the row, and its vocabulary.
+        opens: (cell of the code, the whole code) -> the kind of visit that the row opens, or "".
+        further, further_prefix: column of one more code in the row, and its vocabulary.
     """
 
     name: str
-    subject: Names
+    patient: Names
     code: Names
-    vocabulary: str
+    prefix: str
+    vocabulary: Names = ()
     time: Names = ()
     day: Names = ()
+    undated: str | None = None
     visit: Names = ()
     value: Names = ()
     text: Names = ()
+    worded: bool = False
     unit: Names = ()
     source_unit: Names = ()
-    meaning: Names = ()
+    description: Names = ()
     spell: Callable[[str], str | None] | None = None
-    say: Callable[[str], str] | None = None
-    name_unit: Callable[[str], str | None] | None = None
-    means: Callable[[str], str | None] | None = None
+    say: Callable[[Any], Any] = lambda cell: cell
+    name_unit: Callable[[str], str | None] = lambda unit: unit
+    means: Callable[[str], str | None] = lambda cell: None
     source_code: Names = ()
-    opens: bool = False
-    kind: Callable[[str], str] = cells.kind_of
-    further: tuple[Names, str] | None = None
+    opens: Callable[[str, str], str] = lambda cell, code: ""
+    further: Names = ()
+    further_prefix: str = ""
+
+
+_CELLS = word_list("patient time code visit value text day source_code further unit source_unit description")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,19 +84,19 @@ class People:
 
     Args:
         name: of the table, in lower case.
-        subject: column of the id.
+        patient: column of the id.
         birth, death: columns of the dates; `birth` may be a year, a month and a day.
         static: vocabulary -> columns of what does not change (sex, race).
         spell: cell of a static column -> code, None for a cell that names nothing.
     """
 
     name: str
-    subject: Names
+    patient: Names
     static: Mapping[str, Names]
     birth: Names = ()
     birth_parts: tuple[Names, Names, Names] | None = None
     death: Names = ()
-    spell: Callable[[str], str | None] | None = None
+    spell: Callable[[str], str | None] = lambda word: word
 
 
 @dataclass(slots=True)
@@ -94,7 +104,7 @@ class Source:
     """One file of an export under way: its name and number, where its faults go, the visits' times, how dates
     are written, and where descriptions of codes go."""
 
-    path: Path
+    path: str | Path
     number: int
     problems: Problems
     visits: Mapping[str, float]
@@ -123,20 +133,17 @@ def read_tables(
         visits: time of each visit's codes, for tables without times.
     """
     found = table_files(Path(folder))
-    if people.name not in found and not any(table.name in found for table in tables):
-        names = ", ".join([people.name, *(table.name for table in tables)])
-        error = DataError(
-            "none of the tables is in the folder", source=str(folder), remedy=f"known are {names}"
-        )
-        problems.bad(error)
+    readers = {people.name: partial(_people_rows, people)}
+    readers |= {table.name: partial(rows_of_table, table) for table in tables}
+    if not readers.keys() & found.keys():
+        reason, remedy = "none of the tables is in the folder", f"known are {', '.join(readers)}"
+        problems.bad(DataError(reason, source=str(folder), remedy=remedy))
         return
     sources: list[str] = []
     meanings = Meanings()
     histories = Histories(problems, sources, until=until, meanings=meanings)
 
     def rows() -> Iterator[Cells]:
-        readers = {people.name: partial(_people_rows, people)}
-        readers |= {table.name: partial(_table_rows, table) for table in tables}
         for name, read in readers.items():
             if name not in found:
                 problems.note(f"no table {name} in the folder")
@@ -149,16 +156,9 @@ def read_tables(
 
 
 def _people_rows(people: People, source: Source) -> Iterator[Cells]:
-    year, month, day = people.birth_parts or ((), (), ())
-    columns = {
-        "patient": people.subject,
-        "birth": people.birth,
-        "death": people.death,
-        "year": year,
-        "month": month,
-        "day": day,
-        **people.static,
-    }
+    parts = dict(zip(("year", "month", "day"), people.birth_parts or ((), (), ()), strict=True))
+    columns = {field: getattr(people, field) for field in ("patient", "birth", "death")}
+    columns |= parts | dict(people.static)
     name, number = str(source.path), source.number
     table = scan(source.path, source.problems, columns, ["patient"])
     named = {at: names[0] for at, names in ((1, people.birth), (2, people.death)) if names}
@@ -166,12 +166,11 @@ def _people_rows(people: People, source: Source) -> Iterator[Cells]:
     for line, (who, birth, death, *rest) in table:
         subject = cells.words(who)
         if not subject:
-            source.problems.bad(cells.no_subject(name, line, people.subject[0]))
+            source.problems.bad(cells.fault("patient", name, line, people.patient[0]))
             continue
         for vocabulary, cell in zip(people.static, rest[3:], strict=True):
             word = cells.words(cell)
-            spelled = people.spell(word) if people.spell and word else word
-            if spelled:
+            if spelled := word and people.spell(word):
                 yield subject, None, f"{vocabulary}//{spelled}", None, None, None, None, "", number, line
         born = _date(rest[:3]) if birth is None or birth == "" else birth
         dates = ((BIRTH, born, people.birth), (DEATH, death, people.death))
@@ -180,7 +179,7 @@ def _people_rows(people: People, source: Source) -> Iterator[Cells]:
                 continue
             at = cells.when(cell) if code == BIRTH and cell is not birth else read(cell)
             if at is None:
-                source.problems.bad(cells.no_time(name, line, (column or year)[0]))
+                source.problems.bad(cells.fault("time", name, line, (column or parts["year"])[0]))
             else:
                 yield subject, at, code, None, None, None, None, "", number, line
 
@@ -190,82 +189,72 @@ def _date(parts: Sequence[Any]) -> str | None:
     return f"{year:0>4}-{month or 1:0>2}-{day or 1:0>2}" if year else None
 
 
-def _table_rows(table: Table, source: Source) -> Iterator[Cells]:
-    further, further_vocabulary = table.further or ((), "")
-    columns = {
-        "patient": table.subject,
-        "time": table.time,
-        "code": table.code,
-        "visit": table.visit,
-        "value": table.value,
-        "text": table.text,
-        "day": table.day,
-        "source_code": table.source_code,
-        "further": further,
-        "unit": table.unit,
-        "source_unit": table.source_unit,
-        "meaning": table.meaning,
-    }
-    needed = ["patient", "code", "time"] if table.time else ["patient", "code", "visit"]
-    problems, name, number, say = source.problems, str(source.path), source.number, table.say
-    spelling, has_words, meanings = _spelling(table, source.meanings), bool(table.text), source.meanings
-    rows = scan(source.path, problems, columns, needed)
+def rows_of_table(
+    table: Table,
+    source: Source,
+    *,
+    needed: Sequence[str] = (),
+    delimiter: str | None = None,
+    option: str = "",
+) -> Iterator[Cells]:
+    """The rows of one file of a table as events; `needed`, `delimiter` and `option` as in `scan`."""
+    columns = {field: getattr(table, field) for field in (*_CELLS, "vocabulary")}
+    needed = needed or ["patient", "code", "time" if table.time else "visit"]
+    problems, name, number = source.problems, str(source.path), source.number
+    spelling, meanings = _spelling(table, source.meanings), source.meanings
+    rows = scan(source.path, problems, columns, needed, delimiter=delimiter, option=option)
     read: cells.When = cells.when
     if table.time:
         times = {1: table.time[0], 6: (table.day or table.time)[0]}
         rows, read = cells.dated(rows, problems, name, times, source.date_format)
-    for line, (who, when, what, place, *rest) in rows:
-        value, text, day, source_code, more, unit, source_unit, meaning = rest
+    for line, (who, when, what, place, value, text, day, given, more, *units, meaning, system) in rows:
         subject, visit = cells.words(who), cells.words(place) or None
         if not subject:
-            problems.bad(cells.no_subject(name, line, table.subject[0]))
+            problems.bad(cells.fault("patient", name, line, table.patient[0]))
             continue
-        code = spelling(what)
-        if code is None and (other := cells.words(source_code)):
-            code = f"{table.vocabulary}//{other}"
+        code = spelling(what, system)
+        if code is None and (other := cells.words(given)):
+            code = f"{table.prefix}//{other}"
         if code is None:
             if table.spell is None:
-                problems.bad(cells.no_code(name, line, table.code[0]))
+                problems.bad(cells.fault("code", name, line, table.code[0]))
             else:
                 problems.note(UNNAMED)
             continue
         moment = day if when is None or when == "" else when
         at = read(moment) if table.time else source.visits.get(visit or "")
-        if at is None:
-            problems.bad(cells.no_time(name, line, (table.time or table.visit)[0]))
+        if at is None and table.undated is not None and moment in (None, ""):
+            problems.note(table.undated, bool(table.undated))
+        elif at is None:
+            problems.bad(cells.fault("time", name, line, (table.time or table.visit)[0]))
             continue
-        kind = table.kind(cells.words(what)) if table.opens else ""
-        said = text if say is None else say(cells.words(text))
-        size, said = measured(value, said, has_words, problems)
-        measure = None if size is None else _measure(table, unit, source_unit)
-        means = cells.words(meaning) if meaning else ""
+        size, said = measured(value, table.say(text), not table.worded, problems)
+        measure = None
+        if size is not None:
+            own, given = map(cells.unit, units)
+            measure = (own and table.name_unit(own)) or given
+        kind = table.opens(cells.words(what), code)
         yield subject, at, code, size, said, measure, visit, kind, number, line
-        if further and (another := cells.words(more)):
-            code = f"{further_vocabulary}//{another}"  # which the description is of, then
+        if another := cells.words(more):
+            code = f"{table.further_prefix}//{another}"  # which the description is of, then
             yield subject, at, code, None, None, None, visit, "", number, line
-        if means:
-            meanings.add(code, means, subject)
+        if meaning:
+            meanings.add(code, cells.words(meaning), subject)
 
 
-def _measure(table: Table, unit: Any, source_unit: Any) -> str | None:
-    """The unit of a row's value."""
-    own = cells.unit(unit)
-    if own is not None and table.name_unit is not None:
-        own = table.name_unit(own)
-    return own or cells.unit(source_unit)
-
-
-def _spelling(table: Table, meanings: Meanings) -> Callable[[Any], str | None]:
-    """Cells of a table's code -> the whole code, None for none; those met before are remembered."""
+def _spelling(table: Table, meanings: Meanings) -> Callable[[Any, Any], str | None]:
+    """Cells of a table's code and its system -> the whole code, None for none; those met are remembered."""
 
     @lru_cache(_REMEMBERED)
-    def spelled(cell: Any) -> str | None:
+    def spelled(cell: Any, system: Any) -> str | None:
         word = cells.words(cell)
-        code = table.spell(word) if table.spell is not None and word else word
+        own = (table.prefix and _LIVES.get(word.lower())) or word
+        code = own if table.spell is None or not word else table.spell(word)
         if not code:
             return None
-        full = code if "//" in code or code in (BIRTH, DEATH) else f"{table.vocabulary}//{code}"
-        if table.means is not None and (text := table.means(word)):
+        prefix = "" if "//" in code or code in (BIRTH, DEATH) else cells.words(system) or table.prefix
+        full = f"{prefix}//{code}" if prefix else code
+        if text := table.means(word):
             meanings.define(full, text)
         return full
 
@@ -277,12 +266,12 @@ def measured(value: Any, text: Any, own: bool, problems: Problems) -> tuple[floa
 
     Args:
         value, text: cells.
-        own: words have a column of their own, so that a value must be a number.
+        own: a value must be a number: words have a column of their own.
         problems: receives the counts.
     """
     said = cells.words(text)
     found: float | None = None
-    if value not in (None, ""):
+    if value not in (None, "") and value == value:  # pandas writes "not a number" where there is none
         found = cells.number(value)
         if found is None:
             written = cells.amount(value) if isinstance(value, str) else None
