@@ -58,11 +58,16 @@ def lines_and_pauses(
     max_bytes: int = MAX_BYTES,
     pauses: bool = True,
     encoding: str | None = None,
+    replace: bool = False,
 ) -> Iterator[tuple[int, str] | None]:
-    """The same as `lines`, and None at each pause of a live source."""
+    """The same as `lines`, and None at each pause of a live source.
+
+    `replace` puts U+FFFD for bytes that are no UTF-8 and leaves out NUL bytes (what a machine that lost power
+    or a log cut off in place leaves), with a note, instead of refusing the line.
+    """
     name, memory = source_of(source), memory_of(source)
     number = 0
-    stream = TextBlocks(name, problems, lambda: number + 1, pauses=pauses, encoding=encoding)
+    stream = TextBlocks(name, problems, lambda: number + 1, pauses=pauses, encoding=encoding, binary=replace)
     for chunk in _chunks_of_lines(stream, max_bytes):
         if chunk == b"":
             number = number if memory is None else memory.numbered(number)
@@ -79,9 +84,18 @@ def lines_and_pauses(
         except ValueError:
             for raw in chunk.removesuffix(b"\n").split(b"\n"):
                 number += 1
-                text = _decode_line(raw, name, number, problems, max_bytes, encoding)
-                if text is not None:
-                    yield number, text
+                if len(raw) > max_bytes:
+                    fault = too_long(name, number, max_bytes)
+                elif b"\0" in raw and not replace:
+                    fault = _binary(name, number)
+                elif replace or _is_utf8(raw):
+                    yield number, (_replaced(raw, problems) if replace else raw.decode()).removesuffix("\r")
+                    continue
+                else:
+                    what = "UTF-8" if encoding is None or _codec(encoding) is None else encoding
+                    remedy = RESAVE if encoding is None else _NAME_IT
+                    fault = DataError(f"bytes that are not {what}", source=name, line=number, remedy=remedy)
+                problems.bad(fault, raw.decode("utf-8", "backslashreplace"))
             continue
         if not texts[-1]:
             texts.pop()
@@ -241,16 +255,12 @@ def _refuse_other_text(block: bytes, source: str, binary: bool) -> None:
     head = head.lstrip(b"\0")
     whole = head.split(b"\n")[:-1] or [head]
     controls = len(head) - len(head.translate(None, _CONTROLS))
-    if len(head) >= _TOLD_BY and 10 * controls > len(head) and 2 * sum(map(_is_bad, whole)) > len(whole):
+    if (
+        len(head) >= _TOLD_BY
+        and 10 * controls > len(head)
+        and 2 * sum(b"\0" in one or not _is_utf8(one) for one in whole) > len(whole)
+    ):
         raise _binary(source, None)
-
-
-def _is_bad(line: bytes) -> bool:
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError:
-        return True
-    return b"\0" in line
 
 
 class _TooLong:
@@ -289,26 +299,21 @@ def _chunks_of_lines(parts: TextBlocks, limit: int) -> Iterator[bytes | _TooLong
         yield b"".join(held)
 
 
-def _decode_line(
-    raw: bytes, source: str, number: int, problems: Problems, limit: int, encoding: str | None
-) -> str | None:
-    if len(raw) > limit:
-        problems.bad(too_long(source, number, limit), raw[:1000].decode("utf-8", "backslashreplace"))
-        return None
-    error = _binary(source, number)
-    if b"\0" not in raw:
-        try:
-            return raw.decode("utf-8").removesuffix("\r")
-        except UnicodeDecodeError:
-            utf8 = encoding is None or _codec(encoding) is None
-            error = DataError(
-                f"bytes that are not {'UTF-8' if utf8 else encoding}",
-                source=source,
-                line=number,
-                remedy=RESAVE if encoding is None else _NAME_IT,
-            )
-    problems.bad(error, raw.decode("utf-8", "backslashreplace"))
-    return None
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _replaced(raw: bytes, problems: Problems) -> str:
+    if b"\0" in raw:
+        problems.note("NUL bytes were left out")
+        raw = raw.replace(b"\0", b"")
+    if not _is_utf8(raw):
+        problems.note("bytes that are not text were replaced")
+    return raw.decode("utf-8", "replace")
 
 
 def _binary(source: str, line: int | None) -> DataError:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from math import isnan
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from seqmlm.data.files import live_of, memory_of, too_long
-from seqmlm.data.lines import TextBlocks, lines, lines_and_pauses
+from seqmlm.data.files import live_of
+from seqmlm.data.lines import lines_and_pauses
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.timestamps import NAN
@@ -73,8 +73,6 @@ class LogLines:
 BATCH = 4096
 """Lines of a batch."""
 
-UNDECODABLE = "bytes that are not text were replaced"
-
 
 class Lines(NamedTuple):
     """Some lines of a file, one after the other; none at all is a pause of a live input.
@@ -95,30 +93,17 @@ def line_batches(source: str, problems: Problems, *, replace: bool, max_bytes: i
     Args:
         source: the file, or a table of Arrow.
         problems: receives lines that cannot be read.
-        replace: put U+FFFD for bytes that are no UTF-8 and leave out NUL bytes (what a machine that lost
-            power or a log cut off in place leaves), with a note, instead of refusing the line.
+        replace: see `lines_and_pauses`.
         max_bytes: longest line.
     """
-    if live_of(source) is not None:
-        coming = (
-            _replaced(source, problems, max_bytes)
-            if replace
-            else lines_and_pauses(source, problems, max_bytes=max_bytes)
-        )
-        yield from (Lines([n for n, _ in some], [text for _, text in some]) for some in batched(coming))
-        return
+    live = live_of(source) is not None
+    numbered: Iterator[Any]
     if is_table(source):  # its rows are the objects of JSON lines
-        rows = numbered_rows(source, problems)
-        while some := list(islice(rows, BATCH)):
-            yield Lines([n for n, _ in some], [json.dumps(row, default=str) for _, row in some])
-        return
-    numbered = (
-        (pair for pair in _replaced(source, problems, max_bytes) if pair is not None)
-        if replace
-        else lines(source, problems, max_bytes=max_bytes)
-    )
-    while batch := list(islice(numbered, BATCH)):
-        yield Lines(*map(list, zip(*batch, strict=True)))
+        numbered = ((n, json.dumps(row, default=str)) for n, row in numbered_rows(source, problems))
+    else:
+        numbered = lines_and_pauses(source, problems, max_bytes=max_bytes, pauses=live, replace=replace)
+    for some in batched(numbered) if live else iter(lambda: list(islice(numbered, BATCH)), []):
+        yield Lines(*map(list, zip(*some, strict=True))) if some else Lines([], [])
 
 
 T = TypeVar("T")
@@ -143,49 +128,6 @@ def peek(batches: Iterator[Lines]) -> tuple[Lines, Iterator[Lines]]:
     """The first lines, and all of them again."""
     first = next((batch for batch in batches if batch.texts), Lines([], []))
     return first, chain([first] if first.texts else [], batches)
-
-
-def _replaced(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, str] | None]:
-    number, memory = 0, memory_of(source)
-    for raw in _raw_lines(source, problems, max_bytes):
-        if raw is None:
-            number = number if memory is None else memory.numbered(number)
-            yield None
-            continue
-        number += 1
-        if isinstance(raw, int):
-            problems.bad(too_long(source, number, max_bytes))
-            continue
-        if b"\0" in raw:
-            problems.note("NUL bytes were left out")
-            raw = raw.replace(b"\0", b"")
-        try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError:
-            problems.note(UNDECODABLE)
-            text = raw.decode("utf-8", "replace")
-        yield number, text.removesuffix("\r")
-
-
-def _raw_lines(source: str, problems: Problems, max_bytes: int) -> Iterator[bytes | int | None]:
-    """Every line as bytes, its length alone where that is beyond the limit; None at a pause."""
-    held: list[bytes] = []
-    size = number = 0
-    blocks = TextBlocks(source, problems, lambda: number + 1, pauses=True, binary=True)
-    for block in blocks:
-        if not block:
-            yield None
-            continue
-        first, *rest = block.split(b"\n")
-        for part in rest:
-            number += 1
-            size += len(first)
-            yield size if size > max_bytes else b"".join([*held, first])
-            held, size, first = [], 0, part
-        size += len(first)
-        held = [*held, first] if size <= max_bytes else []
-    if size and not blocks.broken:
-        yield size if size > max_bytes else b"".join(held)
 
 
 # Events

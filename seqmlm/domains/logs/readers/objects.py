@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import isnan
 from typing import Any
@@ -48,7 +48,12 @@ class Fields:
     session: str | None = None
     label: str | None = None
 
-    def among(self, rows: Sequence[Collection[str]]) -> Found:
+    @property
+    def times(self) -> tuple[str, ...]:
+        """The fields whose values make a time."""
+        return tuple(self.time.split(",")) if self.time else ()
+
+    def among(self, rows: Sequence[Collection[str]]) -> Fields:
         """Choose among the names that are there; of several usual ones that which most lines have.
 
         Args:
@@ -56,49 +61,29 @@ class Fields:
         """
         lower = [{name.lower(): name for name in reversed([*names])} for names in rows]
 
-        def usual(wanted: str | None, known: Iterable[str]) -> str | None:
-            if wanted is not None:
-                return wanted
+        def usual(known: Iterable[str]) -> str | None:
             order = list(known)
             own = (next((names[one] for one in order if one in names), None) for names in lower)
             counts = Counter(name for name in own if name is not None)
             return max(counts, key=lambda name: (counts[name], -order.index(name.lower())), default=None)
 
-        if self.time is not None:
-            times = tuple(self.time.split(","))
-        elif (one := usual(None, TIME)) is not None:
-            times = (one,)
-        else:
-            names = dict.fromkeys(chain.from_iterable(rows))
-            parts = tuple(name for name in names if name.lower() in TIME_PARTS)
-            times = parts if any(name.lower() == "time" for name in parts) else ()
-        return Found(
-            message=usual(self.message, (*MESSAGE, *LISTS)),
-            times=times,
-            session=usual(self.session, SESSION),
-            label=usual(self.label, LABEL),
+        parts = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name.lower() in TIME_PARTS]
+        split = ",".join(parts) if any(name.lower() == "time" for name in parts) else None
+        return Fields(
+            message=self.message or usual((*MESSAGE, *LISTS)),
+            time=self.time or usual(TIME) or split,
+            session=self.session or usual(SESSION),
+            label=self.label or usual(LABEL),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """The fields of one file; as `Fields`."""
-
-    message: str | None
-    times: tuple[str, ...]
-    session: str | None
-    label: str | None
 
     def missing(self, asked: Fields, names: Iterable[str]) -> tuple[str, str] | None:
         """(name, option) of the first field that was asked for, or needed, and is not there."""
-        there = set(names)
-        if self.message is None or self.message not in there:
-            return self.message or "message", "message_field"
-        for name in self.times if asked.time is not None else ():
-            if name not in there:
-                return name, "time_field"
-        wanted = ((self.session, "session_field"), (self.label, "label_field"))
-        return next(((n, option) for n, option in wanted if n is not None and n not in there), None)
+        wanted = [(self.message or "message", "message_field")]
+        wanted += [(name, "time_field") for name in self.times if asked.time is not None]
+        wanted += [(self.session, "session_field")] if self.session else []
+        wanted += [(self.label, "label_field")] if self.label else []
+        there = set(names) if self.message else set()
+        return next((one for one in wanted if one[0] not in there), None)
 
 
 def read_time(value: Any, clock: Clock) -> float:
@@ -124,7 +109,7 @@ class Dates:
     """
 
     def __init__(self, clock: Clock, source: str, problems: Problems, told: bool) -> None:
-        self.clock, self._source, self._problems, self._settled = clock, source, problems, told
+        self.clock, self.source, self.problems, self._settled = clock, source, problems, told
 
     def settled(self, times: Iterable[tuple[int, Any]], field: str) -> bool:
         """Whether the file can be read on, decided by its first times, each with its line."""
@@ -138,10 +123,10 @@ class Dates:
             return True
         fitting = common(fits for _, fits in odd)
         if len(fitting) == 1:
-            self._problems.note(read_as(fitting[0]), source=self._source, line=odd[0][0])
+            self.problems.note(read_as(fitting[0]), source=self.source, line=odd[0][0])
             self.clock.read_dates(moments_of(fitting[0]))
         elif 2 * len(odd) > len(given):
-            self._problems.bad(unsettled(fitting, self._source, odd[0][0], field))
+            self.problems.bad(unsettled(fitting, self.source, odd[0][0], field))
             return False
         return True
 
@@ -202,17 +187,15 @@ def is_container(row: dict[str, Any]) -> bool:
     return row.keys() >= DOCKER
 
 
-def docker(
-    batches: Iterator[list[ObjectRow]], clock: Clock, source: str, problems: Problems
-) -> Iterator[Events]:
+def docker(batches: Iterator[list[ObjectRow]], dates: Dates) -> Iterator[Events]:
     """What a container wrote, line by line; one without a line end goes on in its stream.
 
     Objects without a message go to `problems`.
     """
     for rows in batches:
         events: Events = []
-        for (number, row), text in _with_message(rows, "log", source, problems):
-            message, time = text.rstrip("\r\n"), read_time(row.get("time"), clock)
+        for (number, row), text in _with_message(rows, "log", dates):
+            message, time = text.rstrip("\r\n"), read_time(row.get("time"), dates.clock)
             more = bool(text) and not text.endswith("\n")
             stream = str(row.get("stream"))
             events.append(Event(number, message, time, head=False, whole=message, more=more, stream=stream))
@@ -222,11 +205,9 @@ def docker(
 
 def events_of(
     batches: Iterator[list[ObjectRow]],
-    found: Found,
+    found: Fields,
     asked: Fields,
     dates: Dates,
-    source: str,
-    problems: Problems,
     spoken: Callable[[dict[str, Any], str], str] | None = None,
 ) -> Iterator[Events]:
     """Objects as events, a message each; objects without a message go to `problems`.
@@ -237,7 +218,7 @@ def events_of(
     assert found.message is not None
     others = () if asked.message is not None else MESSAGE
     for rows in batches:
-        kept = list(_with_message(rows, found.message, source, problems, others))
+        kept = list(_with_message(rows, found.message, dates, others))
         if spoken is not None:
             kept = [((number, row), spoken(row, text)) for (number, row), text in kept]
         origin = reading(name for (_, row), _ in kept for name in row)
@@ -257,7 +238,7 @@ class Spoken:
         found: fields of the file, which are read apart from what is said.
     """
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: Fields) -> None:
         apart = (found.message, "message", *found.times, found.session, found.label)
         self._message = found.message or ""
         self._apart = {name.lower() for name in (*apart, *TIME, *TIME_PARTS, *SESSION) if name is not None}
@@ -284,7 +265,7 @@ def _is_short(value: Any) -> bool:
     return isinstance(value, dict) or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
-def _event(numbered: ObjectRow, text: str, found: Found, clock: Clock, origin: Origin | None) -> Event:
+def _event(numbered: ObjectRow, text: str, found: Fields, clock: Clock, origin: Origin | None) -> Event:
     number, row = numbered
     return Event(
         number,
@@ -298,12 +279,12 @@ def _event(numbered: ObjectRow, text: str, found: Found, clock: Clock, origin: O
 
 
 def _with_message(
-    rows: list[ObjectRow], name: str, source: str, problems: Problems, others: Sequence[str] = ()
+    rows: list[ObjectRow], name: str, dates: Dates, others: Sequence[str] = ()
 ) -> Iterator[tuple[ObjectRow, str]]:
     """The objects that have a message, each with it; the others go to `problems`.
 
     Args:
-        rows, source, problems: of the file.
+        rows, dates: of the file.
         name: of the field.
         others: usual names of it, for objects without a message there, as other programs write them.
     """
@@ -311,9 +292,9 @@ def _with_message(
         text = message_of(row.get(name))
         if text is None:
             text = next(filter(None, (message_of(row.get(other)) for other in others)), None)
-            problems.note(_ELSEWHERE, text is not None, source=source, line=number)
+            dates.problems.note(_ELSEWHERE, text is not None, source=dates.source, line=number)
         if text is None:
-            problems.bad(no_message(name, source, number), json.dumps(row, ensure_ascii=False))
+            dates.problems.bad(no_message(name, dates.source, number), json.dumps(row, ensure_ascii=False))
         else:
             yield (number, row), text
 
@@ -338,15 +319,18 @@ def no_message(name: str, source: str, line: int) -> DataError:
     )
 
 
-def fields_of(rows: list[ObjectRow], wanted: Fields, source: str, problems: Problems) -> Found | None:
+def fields_of(rows: list[ObjectRow], wanted: Fields, dates: Dates) -> Fields | None:
     """The fields of a file by its first objects; None where one is missing, which `problems` then has."""
-    names = _names(rows)
     found = wanted.among(_given(rows))
+    return found if is_whole(found, wanted, _names(rows), rows[0][0], dates) else None
+
+
+def is_whole(found: Fields, wanted: Fields, names: Sequence[str], line: int, dates: Dates) -> bool:
+    """Whether all fields are there that are needed or were asked for; else the problems are told."""
     absent = found.missing(wanted, names)
-    if absent is None:
-        return found
-    problems.bad(missing(absent[0], names, source, rows[0][0], absent[1], problems))
-    return None
+    if absent is not None:
+        dates.problems.bad(missing(absent[0], names, dates.source, line, absent[1], dates.problems))
+    return absent is None
 
 
 def without_message(rows: list[ObjectRow], wanted: Fields) -> bool:
@@ -370,8 +354,7 @@ def _given(rows: list[ObjectRow]) -> list[list[str]]:
 def whole_events(batches: Iterator[list[ObjectRow]], wanted: Fields, dates: Dates) -> Iterator[Events]:
     """Objects as events whose message is the object itself, as JSON."""
     for rows in batches:
-        times = wanted.among([_names(rows)]).times
-        found = Found(message=None, times=times or ("time",), session=wanted.session, label=wanted.label)
+        found = replace(wanted, time=wanted.among([_names(rows)]).time or "time")
         if not _settled(rows, found.times, dates):
             return
         yield [_event(one, json.dumps(one[1], ensure_ascii=False), found, dates.clock, None) for one in rows]
@@ -429,43 +412,28 @@ class Table:
         delimiter: between columns; with a tab, quotation marks are ordinary characters.
         wanted: the columns asked for.
         max_bytes: of the longest field.
-        source, problems: receives what cannot be read.
+        dates: of the file; its problems receive what cannot be read.
 
-    After `open` the columns are in `names` and `found`.
+    Attributes:
+        names, found: the columns; None where a wanted one is missing.
     """
 
     def __init__(
-        self,
-        batches: Iterator[Lines],
-        delimiter: str,
-        wanted: Fields,
-        max_bytes: int,
-        source: str,
-        problems: Problems,
+        self, batches: Iterator[Lines], delimiter: str, wanted: Fields, max_bytes: int, dates: Dates
     ) -> None:
         feed = _Feed(batches)
+        style = {"delimiter": delimiter}
         # Without quotation marks a row is a line, and need not pass through the csv module.
         self._each = (
             _divided(feed.numbered)
             if delimiter == "\t"
-            else rows_and_pauses(feed, source, problems, {"delimiter": delimiter}, max_bytes)
+            else rows_and_pauses(feed, dates.source, dates.problems, style, max_bytes)
         )
-        self._wanted, self._source, self._problems = wanted, source, problems
-        self.names: list[str] = []
-        self.found: Found = wanted.among([])
-
-    def open(self) -> bool:
-        """Read the names of the columns; False where a wanted one is missing, which `problems` then has."""
+        self._dates = dates
         empty: TableRow = (1, [])
-        first = next((pair for pair in self._each if pair is not None), empty)
-        self.names = first[1]
-        self.found = self._wanted.among([self.names])
-        absent = self.found.missing(self._wanted, self.names)
-        if absent is None:
-            return True
-        name, option = absent
-        self._problems.bad(missing(name, self.names, self._source, first[0], option, self._problems))
-        return False
+        line, self.names = next((pair for pair in self._each if pair is not None), empty)
+        found = wanted.among([self.names])
+        self.found = found if is_whole(found, wanted, self.names, line, dates) else None
 
     def batches(self) -> Iterator[list[TableRow]]:
         """The rows that have all columns; the others go to `problems`; no rows are a pause (`Lines`)."""
@@ -475,22 +443,20 @@ class Table:
                 yield []
                 continue
             for line, row in (pair for pair in rows if len(pair[1]) < width):
-                self._problems.bad(too_few_fields(self._source, line, width), "\t".join(row))
+                fault = too_few_fields(self._dates.source, line, width)
+                self._dates.problems.bad(fault, "\t".join(row))
             if whole := [pair for pair in rows if len(pair[1]) >= width]:
                 yield whole
 
-    def events(self, dates: Dates) -> Iterator[Events]:
+    def events(self, found: Fields) -> Iterator[Events]:
         """The rows as events."""
-        at = {name: i for i, name in enumerate(self.names)}
-        assert self.found.message is not None
-        message = at[self.found.message]
-        session = None if self.found.session is None else at[self.found.session]
-        label = None if self.found.label is None else at[self.found.label]
-        times = [at[name] for name in self.found.times]
-        origin, clock = reading(self.names), dates.clock
+        at: dict[str | None, int] = {name: i for i, name in enumerate(self.names)}
+        message, session, label = at[found.message], at.get(found.session), at.get(found.label)
+        times, clock = [at[name] for name in found.times], self._dates.clock
+        origin = reading(self.names)
         for rows in self.batches():
             written = ((line, " ".join(row[i] for i in times)) for line, row in rows)
-            if times and not dates.settled(written, ",".join(self.found.times)):
+            if times and not self._dates.settled(written, ",".join(found.times)):
                 return
             yield [
                 Event(

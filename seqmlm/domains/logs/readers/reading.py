@@ -7,19 +7,24 @@ begins unlike the rest has to be given its format.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import memory_of
+from seqmlm.data.dates import is_form
+from seqmlm.data.files import live_of, memory_of, source_of
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.objects import json_object
 from seqmlm.data.record import Record
 from seqmlm.data.splits import hash64
 from seqmlm.data.timestamps import Clock
 from seqmlm.domains.logs.readers import headers, objects
+from seqmlm.domains.logs.readers.escapes import without_escapes
 from seqmlm.domains.logs.readers.events import (
     Continues,
     Events,
@@ -27,14 +32,16 @@ from seqmlm.domains.logs.readers.events import (
     LogLines,
     filled,
     joined,
+    line_batches,
     peek,
     unsplit,
 )
 from seqmlm.domains.logs.readers.headers import fitting
-from seqmlm.domains.logs.readers.objects import LISTS, Fields, Found, Table, delimiter_of, read_time
+from seqmlm.domains.logs.readers.objects import LISTS, Dates, Fields, Table, delimiter_of, read_time
 from seqmlm.domains.logs.readers.rotations import service_of
 from seqmlm.domains.logs.readers.sessions import (
     Ids,
+    Limits,
     Piece,
     Sessions,
     Window,
@@ -45,11 +52,22 @@ from seqmlm.domains.logs.readers.sessions import (
     remaining,
     still_open,
     usual_pattern,
+    window_of,
     windows,
 )
 from seqmlm.errors import DataError, UsageError
+from seqmlm.parsing import duration
 
 _JOURNAL = "__REALTIME_TIMESTAMP"
+
+MAX_BYTES = 4 << 20
+"""Longest line of a log that is taken for one."""
+
+WINDOW = 64
+"""Lines of a window where nothing is said of windows or sessions."""
+
+LIVE_GAP = 60.0
+"""Seconds without a line after which a session of a live input is over, where no session_gap is given."""
 
 LOOKED_AT = 500
 """Lines that decide."""
@@ -99,45 +117,157 @@ _ALONE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What the options of a reader ask for, checked; see `read_logs`."""
+@dataclass(frozen=True)
+class Reading:
+    """Read a log (also .gz, .zst, "-") as windows or sessions: records whose raw is a `LogLines`.
+
+    `meta["lines"]` has the 1-based line each message begins on; `meta["labels"]` what the file calls each and
+    `meta["label"]` what it calls the session, where it does; `meta["origins"]` where each comes from (see
+    `origins`), and None where no header says so; sensitive logs have none. `document` is the session,
+    or the stretch of windows that share lines.
+
+    Args:
+        kind: name of a format in `KINDS`; "auto" tells it by the first lines.
+        path: the file.
+        problems: receives what cannot be read.
+        session: expression whose group 1, else whole match, is the id of a line's session (a line with
+            several belongs to each); "none" for windows; "auto" takes ids that a field names, or usual ones
+            (blk_1, request_id=...) where most of the first lines have them, unless a window is given.
+        window: lines of a window, or its duration ("5m"); 64 lines where nothing else is said. With sessions,
+            lines that belong to none make such windows.
+        step: from one window to the next, in the same kind; None for windows side by side.
+        session_gap: pause that ends a session ("30m", or seconds); None: it lasts to the end of the file. On
+            a live standard input it is also measured by our own clock, and a minute if it is None.
+        max_open, max_held: most sessions open at a time, and most lines of them together; beyond it the one
+            idle longest is ended, with a note.
+        max_session: most lines of one session's record; further ones make another.
+        multiline: "auto" gives lines without the header of the format that go on by their form (indented, of
+            a trace) to the message before; "off"; or an expression for the lines that begin a message.
+        zone: of times that name none: UTC, an offset (+02:00), or a name (Europe/Berlin).
+        year: of the first line, where times have none (syslog); None: the latest the file's age allows.
+        date_format: how JSON lines and tables write their dates, such as %m/%d/%Y, where these are no usual
+            times of logs; None: in the one order of day and month that all of the first ones fit.
+        keep_header: messages are whole lines.
+        undecodable: "refuse" lines that are no UTF-8 or hold NUL bytes, or "replace" those bytes.
+        text: the same as message_field, as data sets of all fields have it.
+        message_field, time_field, session_field, label_field: of JSON lines and tables, where names are not
+            the usual ones; several fields of a time with commas between them.
+        labels: a CSV or TSV file with a session's id and its label in the first two columns.
+        fields: "auto" takes requests of access logs, key=value pairs and JSON objects for fields when a model
+            is trained, "none" for words; a trained model reads them as it was trained.
+        keep: when a model is trained, fields that stand in templates with each of their values, however many;
+            several with commas between them.
+        mask: when a model is trained, fields that never do, in the same way.
+        patterns: when a model is trained, a file of further kinds of values, one a line: a name in capital
+            letters, white space, a regular expression.
+        max_bytes: longest line.
+
+    Raises:
+        UsageError: options that make no sense.
+    """
 
     kind: str
-    session: str
-    window: Window
-    windowed: bool
-    gap: float | None
-    idle: float | None
-    max_open: int
-    max_held: int
-    max_session: int
-    multiline: str
-    keep_header: bool
-    fields: Fields
-    max_bytes: int
-    whole: bool = False
+    path: str | Path
+    problems: Problems
+    _: KW_ONLY
+    session: str = "auto"
+    window: int | str | None = None
+    step: int | str | None = None
+    session_gap: int | str | None = None
+    max_open: int = 50_000
+    max_held: int = 1_000_000
+    max_session: int = 10_000
+    multiline: str = "auto"
+    zone: str = "UTC"
+    year: int | None = None
     date_format: str | None = None
+    keep_header: bool = False
+    undecodable: str = "refuse"
+    text: str | None = None
+    message_field: str | None = None
+    time_field: str | None = None
+    session_field: str | None = None
+    label_field: str | None = None
+    labels: str | None = None
+    fields: str = "auto"
+    keep: str | None = None
+    mask: str | None = None
+    patterns: str | None = None
+    max_bytes: int = MAX_BYTES
 
+    def __post_init__(self) -> None:
+        if self.fields not in ("auto", "none"):
+            raise UsageError(f"fields is auto or none; got {self.fields!r}")
+        if self.fields == "none" and (self.keep or self.mask):
+            raise UsageError("keep and mask name fields, and fields=none reads none: leave one of them out")
+        _ = self.cut, self.limits, self.dates, self.named_labels  # what is wrong is said at once
+        if self.undecodable not in ("refuse", "replace"):
+            raise UsageError(f"undecodable is refuse or replace; got {self.undecodable!r}")
 
-class Reading:
-    """One file being read."""
+    @property
+    def source(self) -> str:
+        """The file, or a live input."""
+        return source_of(self.path)
 
-    def __init__(
-        self, asked: Asked, clock: Clock, source: str, labels: Mapping[str, str], problems: Problems
-    ) -> None:
-        self._asked, self._clock, self._source = asked, clock, source
-        self._labels, self._problems = labels, problems
-        self._name, self._service = Path(source).name, service_of(source)
-        self._memory = memory_of(source)
-        self._dates = objects.Dates(clock, source, problems, asked.date_format is not None)
-        if asked.date_format is not None:
-            clock.read_dates(objects.moments_of(asked.date_format))
+    @property
+    def name(self) -> str:
+        """Of the file."""
+        return Path(self.path).name
 
-    def records(self, batches: Iterator[Lines]) -> Iterator[Record]:
+    @cached_property
+    def asked(self) -> Fields:
+        """The fields that were named."""
+        message = self.text or self.message_field
+        return Fields(
+            message=message, time=self.time_field, session=self.session_field, label=self.label_field
+        )
+
+    @cached_property
+    def cut(self) -> Window:
+        """The windows of lines without sessions."""
+        return window_of(WINDOW if self.window is None else self.window, self.step)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """When sessions are over."""
+        gap = None
+        if self.session_gap is not None:
+            given = self.session_gap
+            gap = float(given) if isinstance(given, int) else duration(given)
+            if not gap:
+                raise UsageError(f"session_gap is a duration such as 90s, 30m, 1h; got {given!r}")
+        idle = None if live_of(self.path) is None else gap or LIVE_GAP
+        most = {"max_open": self.max_open, "max_held": self.max_held, "max_lines": self.max_session}
+        return Limits(gap=gap, idle=idle, **most)
+
+    @cached_property
+    def dates(self) -> Dates:
+        """How times are read."""
+        form = self.date_format
+        if form is not None and not is_form(form):
+            raise UsageError(f"date_format takes how a date is written, such as %m/%d/%Y; got {form!r}")
+        clock = Clock(self.zone, self.year, _last_written(self.path))
+        if form is not None:
+            clock.read_dates(objects.moments_of(form))
+        return Dates(clock, self.source, self.problems, form is not None)
+
+    @cached_property
+    def named_labels(self) -> dict[str, str]:
+        """Session id to label, from a table whose first line names its columns."""
+        found: dict[str, str] = {}
+        for number, text in lines(self.labels, self.problems) if self.labels is not None else ():
+            cells = text.split("\t" if "\t" in text else ",")
+            if number > 1 and len(cells) > 1:
+                found[cells[0]] = cells[1]
+        return found
+
+    def records(self) -> Iterator[Record]:
         """The file's lines as records, without those that an earlier reader of a live input has handed on."""
-        for record in self._records(batches):
-            memory = self._memory
+        batches = line_batches(
+            self.source, self.problems, replace=self.undecodable == "replace", max_bytes=self.max_bytes
+        )
+        memory = memory_of(self.source)
+        for record in self._records(without_escapes(batches, self.problems)):
             if memory is not None and memory.is_past(record.line):
                 continue  # of a format with a record a line; those of others have been left out before
             if memory is not None:
@@ -146,7 +276,7 @@ class Reading:
 
     def _records(self, batches: Iterator[Lines]) -> Iterator[Record]:
         first, batches = peek(batches)
-        kind = self._asked.kind if self._asked.kind != "auto" else kind_of(first.texts, self._asked.fields)
+        kind = self.kind if self.kind != "auto" else kind_of(first.texts, self.asked)
         if kind == "sessions":
             yield from self._key_sessions(batches)
         elif kind in ("csv", "tsv"):
@@ -155,14 +285,14 @@ class Reading:
             yield from self._objects(batches)
         else:
             header = None if kind == "plain" else kind
-            events = headers.parsed(header, batches, self._clock, self._asked.keep_header)
+            events = headers.parsed(header, batches, self.dates.clock, self.keep_header)
             if kind == "cri":  # every line of a trace has the runtime's header
                 events = unsplit(list(map(headers.of_runtime, batch)) for batch in events)
-            yield from self._events(joined(events, *self._continues(kind), self._problems))
+            yield from self._events(joined(events, *self._continues(kind), self.problems))
 
     def _continues(self, kind: str) -> tuple[Continues | None, re.Pattern[str] | None]:
         """Whether a line without header continues a message, and what begins one, where the user says so."""
-        choice = self._asked.multiline
+        choice = self.multiline
         if choice == "off":
             return None, None
         if choice != "auto":
@@ -176,33 +306,24 @@ class Reading:
         """Whether a line without header is of the message before by its form; others are counted."""
         found = _GOES_ON.match(line) is not None
         if not found:
-            self._problems.note(_ALONE, source=self._source)
+            self.problems.note(_ALONE, source=self.source)
         return found
 
     def _events(self, events: Iterator[Events]) -> Iterator[Record]:
         """Events to records: sessions or windows."""
-        events = filled(events, self._problems)
+        events = filled(events, self.problems)
         first = next(filter(None, events), None)
         if first is None:
             return
         events = chain([first], events)
-        ids, memory = self._ids(first), self._memory
+        ids, memory = self._ids(first), memory_of(self.source)
         if memory is not None:
             events = remaining(events, memory)
         if ids is None:
-            pieces = windows(events, self._asked.window, self._source, self._problems, memory)
+            pieces = windows(events, self.cut, self.source, self.problems, memory)
         else:
-            sessions = Sessions(
-                ids if memory is None else still_open(ids, memory),
-                gap=self._asked.gap,
-                max_open=self._asked.max_open,
-                max_held=self._asked.max_held,
-                max_lines=self._asked.max_session,
-                rest=self._asked.window,
-                idle=self._asked.idle,
-                source=self._source,
-                problems=self._problems,
-            )
+            own = ids if memory is None else still_open(ids, memory)
+            sessions = Sessions(own, self.limits, self.cut, self.source, self.problems)
             if memory is not None:
                 memory.held = sessions.held
             pieces = sessions(events)
@@ -211,13 +332,13 @@ class Reading:
 
     def _ids(self, first: Events) -> Ids | None:
         """How to tell the sessions of lines; None for windows."""
-        choice = self._asked.session
+        choice = self.session
         if choice not in ("auto", "none"):
             return ids_by(pattern_of(choice))
-        if choice == "none" or (self._asked.windowed and self._asked.fields.session is None):
+        if choice == "none" or ((self.window, self.step) != (None, None) and self.asked.session is None):
             return None
         if first[0].sessions is not None:
-            asked = self._asked.fields.session is not None
+            asked = self.asked.session is not None
             return named_ids if asked or recurring([one.sessions or () for one in first]) else None
         pattern = usual_pattern(first)
         return None if pattern is None else ids_by(pattern)
@@ -226,26 +347,26 @@ class Reading:
         meta: dict[str, object] = {"lines": piece.numbers}
         if piece.labels is not None:
             meta["labels"] = piece.labels
-        if not self._problems.sensitive:
+        if not self.problems.sensitive:
             meta["origins"] = piece.origins
-        cut = piece.session is None and not self._asked.window.by_time
+        cut = piece.session is None and not self.cut.by_time
         raw = LogLines(lines=piece.messages, times=piece.times, windowed=cut)
-        return self._made(raw, piece.session, piece.numbers[0], f"{self._name}:{piece.group}", meta)
+        return self._made(raw, piece.session, piece.numbers[0], f"{self.name}:{piece.group}", meta)
 
     def _made(
         self, raw: LogLines, session: str | None, line: int, group: str, meta: dict[str, object]
     ) -> Record:
-        place = f"{self._name}:{line}"
-        if session is not None and session in self._labels:
-            meta["label"] = self._labels[session]
-        if "label" in meta and self._asked.fields.label is not None:
-            meta[self._asked.fields.label] = meta["label"]
-        if session is not None and self._problems.sensitive:
+        place = f"{self.name}:{line}"
+        if session is not None and session in self.named_labels:
+            meta["label"] = self.named_labels[session]
+        if "label" in meta and self.asked.label is not None:
+            meta[self.asked.label] = meta["label"]
+        if session is not None and self.problems.sensitive:
             session = f"{hash64(session) & (1 << 64) - 1:016x}"  # an id may be a person's
         return Record(
             id=session or place,
-            raw=replace(raw, subject=self._service if session is None else f"session {session}"),
-            source=self._source,
+            raw=replace(raw, subject=service_of(self.source) if session is None else f"session {session}"),
+            source=self.source,
             line=line,
             document=session or group,
             meta=meta,
@@ -256,83 +377,78 @@ class Reading:
         meta: dict[str, object] = {"lines": (line,) * len(raw.lines)}
         if label is not None:
             meta["label"] = label
-        return self._made(raw, session, line, f"{self._name}:{line}", meta)
+        return self._made(raw, session, line, f"{self.name}:{line}", meta)
 
     def _table(self, kind: str, first: Lines, batches: Iterator[Lines]) -> Iterator[Record]:
-        asked = self._asked
         header = next((text for text in first.texts if text and not text.isspace()), "")
-        delimiter = "\t" if kind == "tsv" else (delimiter_of(header, asked.fields) or ",")
-        table = Table(batches, delimiter, asked.fields, asked.max_bytes, self._source, self._problems)
-        if not table.open():
-            return
+        delimiter = "\t" if kind == "tsv" else (delimiter_of(header, self.asked) or ",")
+        table = Table(batches, delimiter, self.asked, self.max_bytes, self.dates)
         found = table.found
-        assert found.message is not None
-        if found.message.lower() in LISTS and asked.fields.message is None:
+        if found is None:
+            return
+        if str(found.message).lower() in LISTS and self.asked.message is None:
             yield from self._session_rows(table, found)
         else:
-            yield from self._events(table.events(self._dates))
+            yield from self._events(table.events(found))
 
-    def _session_rows(self, table: Table, found: Found) -> Iterator[Record]:
+    def _session_rows(self, table: Table, found: Fields) -> Iterator[Record]:
         """A table with a session a row: its event ids in one column."""
-        at = {name: i for i, name in enumerate(table.names)}
-        assert found.message is not None
+        at: dict[str | None, int] = {name: i for i, name in enumerate(table.names)}
         for rows in table.batches():
             for line, row in rows:
                 keys = tuple(row[at[found.message]].split())
                 if not keys:
-                    self._problems.note("a session without events")
+                    self.problems.note("a session without events")
                     continue
-                session = None if found.session is None else row[at[found.session]]
-                label = None if found.label is None else row[at[found.label]]
+                session, label = (row[at[one]] if one else None for one in (found.session, found.label))
                 raw = LogLines(lines=keys, keys=all(map(str.isdecimal, keys)))
                 yield self._session(raw, session, line, label)
 
     def _objects(self, batches: Iterator[Lines]) -> Iterator[Record]:
-        rows = objects.objects(batches, self._source, self._problems)
+        rows = objects.objects(batches, self.source, self.problems)
         first = next((batch for batch in rows if batch), None)
         if first is None:
             return
         rows = chain([first], rows)
-        if self._asked.fields == Fields() and objects.is_container(first[0][1]):
-            events = unsplit(objects.docker(rows, self._clock, self._source, self._problems))
-            yield from self._events(joined(events, *self._continues("docker"), self._problems))
+        if self.asked == Fields() and objects.is_container(first[0][1]):
+            events = unsplit(objects.docker(rows, self.dates))
+            yield from self._events(joined(events, *self._continues("docker"), self.problems))
             return
-        if self._asked.whole and objects.without_message(first, self._asked.fields):
-            yield from self._events(objects.whole_events(rows, self._asked.fields, self._dates))
+        if self.fields == "auto" and objects.without_message(first, self.asked):
+            yield from self._events(objects.whole_events(rows, self.asked, self.dates))
             return
-        found = objects.fields_of(first, self._asked.fields, self._source, self._problems)
+        found = objects.fields_of(first, self.asked, self.dates)
         if found is None:
             return
         assert found.message is not None
         if objects.is_session(first[0][1], found.message):
             yield from self._session_objects(rows, found)
         else:
-            asked = self._asked.fields
             spoken = objects.Spoken(found) if self._reads_fields(first[0][1]) else None
-            events = objects.events_of(rows, found, asked, self._dates, self._source, self._problems, spoken)
+            events = objects.events_of(rows, found, self.asked, self.dates, spoken)
             yield from self._events(events)
 
     def _reads_fields(self, row: Mapping[str, Any]) -> bool:
         """Whether what stands beside a message is read: not where one field was named, nor of the journal,
         whose other fields are about the process."""
-        return self._asked.whole and self._asked.fields.message is None and _JOURNAL not in row
+        return self.fields == "auto" and self.asked.message is None and _JOURNAL not in row
 
-    def _session_objects(self, batches: Iterator[list[objects.ObjectRow]], found: Found) -> Iterator[Record]:
+    def _session_objects(self, batches: Iterator[list[objects.ObjectRow]], found: Fields) -> Iterator[Record]:
         """An object a session: its messages in one field."""
         assert found.message is not None
         for line, row in chain.from_iterable(batches):
             texts = row.get(found.message)
             if not isinstance(texts, list) or not texts or not all(isinstance(t, (str, int)) for t in texts):
-                self._problems.bad(objects.no_message(found.message, self._source, line))
+                self.problems.bad(objects.no_message(found.message, self.source, line))
                 continue
             session = None if found.session is None else row.get(found.session)
             times = row.get(found.times[0]) if len(found.times) == 1 else None
             known = isinstance(times, list) and len(times) == len(texts)
-            if known and not self._dates.settled(((line, one) for one in times or ()), found.times[0]):
+            if known and not self.dates.settled(((line, one) for one in times or ()), found.times[0]):
                 return
             raw = LogLines(
                 lines=tuple(map(str, texts)),
-                times=tuple(read_time(one, self._clock) for one in times or ()) if known else None,
+                times=tuple(read_time(one, self.dates.clock) for one in times or ()) if known else None,
                 keys=all(str(t).isdecimal() for t in texts),
             )
             label = None if found.label is None else row.get(found.label)
@@ -349,13 +465,20 @@ class Reading:
                 if found is None:
                     error = DataError(
                         "a line of a session file that is not event ids",
-                        source=self._source,
+                        source=self.source,
                         line=line,
                         remedy="event ids are whole numbers between spaces; name the format the file has",
                     )
-                    self._problems.bad(error, text)
+                    self.problems.bad(error, text)
                     continue
                 yield self._session(LogLines(lines=tuple(found[2].split()), keys=True), found[1], line)
+
+
+def _last_written(path: str | Path) -> float:
+    try:
+        return time.time() if str(path) == "-" else Path(path).stat().st_mtime
+    except OSError:
+        return time.time()  # what is wrong with the file is said where it is read
 
 
 def _always(message: str) -> bool:

@@ -325,37 +325,38 @@ class _Open:
     came: float = 0.0  # by our clock, the last of them, of a live input
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a session is over.
+
+    Args:
+        gap: seconds without a line after which it is; None: only the end of the file ends it.
+        idle: the same by our own clock, of a live input, looked at when it pauses; None for files.
+        max_open: most sessions open at a time; beyond it the one idle longest ends, with a note.
+        max_held: most lines of open sessions together, in the same way.
+        max_lines: of one session; the next ones make a further record of the same id.
+    """
+
+    gap: float | None = None
+    idle: float | None = None
+    max_open: int = 50_000
+    max_held: int = 1_000_000
+    max_lines: int = 10_000
+
+
 class Sessions:
     """Gathers the lines of each id; a session ends with the file, after a gap, or when memory is full.
 
     Args:
         ids: of events; an event with several belongs to each session.
-        gap: seconds without a line after which a session is over; None: only the end of the file ends it.
-        max_open: most sessions open at a time; beyond it the one idle longest ends, with a note.
-        max_held: most lines of open sessions together, in the same way.
-        max_lines: of one session; the next ones make a further record of the same id.
+        limits: of sessions.
         rest: the windows that lines without an id make.
-        idle: of a live input, seconds by our own clock without a line after which a session is over; looked
-            at when the input pauses. None for files.
         source, problems: of the file.
     """
 
-    def __init__(
-        self,
-        ids: Ids,
-        *,
-        gap: float | None,
-        max_open: int,
-        max_held: int,
-        max_lines: int,
-        rest: Window,
-        idle: float | None = None,
-        source: str,
-        problems: Problems,
-    ) -> None:
-        self._ids, self._gap, self._idle = ids, gap, idle
-        self._max_open, self._max_held, self._max_lines = max_open, max_held, max_lines
-        self._rest, self._source, self._problems = rest, source, problems
+    def __init__(self, ids: Ids, limits: Limits, rest: Window, source: str, problems: Problems) -> None:
+        self._ids, self._limits, self._rest = ids, limits, rest
+        self._source, self._problems = source, problems
         self._open: dict[str, _Open] = {}  # the one idle longest first
         self._lines = 0
         self._without: Events = []
@@ -382,9 +383,9 @@ class Sessions:
         return {**found, REST: rest} if rest else found
 
     def _add(self, batch: Events) -> Iterator[Piece]:
-        sessions, gap = self._open, self._gap
-        came = 0.0 if self._idle is None else time.monotonic()
-        if gap is not None and batch[0].time is None and self._idle is None:
+        sessions, gap, idle = self._open, self._limits.gap, self._limits.idle
+        came = 0.0 if idle is None else time.monotonic()
+        if gap is not None and batch[0].time is None and idle is None:
             raise DataError(
                 "sessions that end after a pause need lines with times",
                 source=self._source,
@@ -406,7 +407,7 @@ class Sessions:
                 one.came = came
                 one.lines.append(line)
                 self._lines += 1
-                if len(one.lines) >= self._max_lines:
+                if len(one.lines) >= self._limits.max_lines:
                     self._problems.note("a session was cut: it has more lines than max_session")
                     yield self._ended(name, sessions.pop(name))
         yield from self._close_idle(batch[-1].time)
@@ -417,8 +418,9 @@ class Sessions:
         while self._open:
             name = next(iter(self._open))
             one = self._open[name]
-            full = len(self._open) > self._max_open or self._lines > self._max_held
-            idle = self._gap is not None and _apart(one.lines[-1][2], now) > self._gap
+            limits = self._limits
+            full = len(self._open) > limits.max_open or self._lines > limits.max_held
+            idle = limits.gap is not None and _apart(one.lines[-1][2], now) > limits.gap
             if not (full or idle):
                 return
             if full and not idle:
@@ -429,7 +431,7 @@ class Sessions:
         """At a pause of a live input: end the sessions that are over, and the windows of the other lines."""
         while self._open:
             name = next(iter(self._open))
-            if self._idle is None or now - self._open[name].came < self._idle:
+            if self._limits.idle is None or now - self._open[name].came < self._limits.idle:
                 break
             yield self._ended(name, self._open.pop(name))
         yield from self._flush_rest()

@@ -16,7 +16,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.readers import READERS, sessions
 from seqmlm.domains.logs.readers.events import Event, Events
-from seqmlm.domains.logs.readers.sessions import STRETCH, Piece, Sessions, ids_by, window_of, windows
+from seqmlm.domains.logs.readers.sessions import STRETCH, Limits, Piece, Sessions, ids_by, window_of, windows
 from seqmlm.errors import DataError
 
 
@@ -131,9 +131,7 @@ def gather(lines: list[str], times: list[float] | None = None, **options: Any) -
     if times is not None:
         events = [one._replace(time=time) for one, time in zip(events, times, strict=True)]
     cut = (events[start : start + size] for start in range(0, len(events), size))
-    made = Sessions(
-        ids_by(re.compile(r"s\d")), rest=window_of(4, None), source="f", problems=problems, **settings
-    )
+    made = Sessions(ids_by(re.compile(r"s\d")), Limits(**settings), window_of(4, None), "f", problems)
     return list(made(cut))
 
 
