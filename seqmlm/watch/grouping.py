@@ -1,4 +1,7 @@
-"""What alarms of followed files come to: incidents, by place and time, and what an incident silences."""
+"""What alarms of followed files come to: incidents, by place and time, and what an incident silences.
+
+A fold over rows: each alarm is an incident of its own, which is joined to one that stands, or is silenced.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seqmlm.data.severities import highest
-from seqmlm.errors import DataError, number_of, printable
+from seqmlm.errors import DataError, printable
 from seqmlm.streams.sinks import Fields
-from seqmlm.watch.store import LIKES, TOLD, Change, Incident
+from seqmlm.watch.store import Change, Incident
 
 QUIET = 300.0
 """Seconds: an alarm that follows an incident of its file so soon belongs to it, and an incident without one
@@ -22,8 +25,10 @@ for so long is over."""
 Ignored = tuple[re.Pattern[str], str]
 """A pattern, and where it was given: "FILE:LINE"."""
 
-_NAMED = 3  # new values in a title
-_LONGEST = 120  # characters of each
+TOLD, LIKES = 8, 64
+"""How much is kept of an incident that goes on and on."""
+
+_LONGEST = 120  # characters of a new value
 _OF_SPEAKER = ("what", "reason", "template", "expected", "host", "service")
 
 
@@ -60,8 +65,7 @@ class Grouping:
     Args:
         model: reference of the model that judges.
         quiet: see `QUIET`.
-        ignored: alarms that one of these fits, by the message or the template that they tell of, make no
-            incident.
+        ignored: alarms whose message or template one of these fits make no incident.
         private: incidents say nothing of what is in the data.
     """
 
@@ -95,7 +99,6 @@ class Grouping:
     def begun(self, number: int, row: Fields, now: float) -> Incident:
         """The incident that a row opens; its texts are `printable`: a log may hold what no database takes."""
         at, line = datetime.fromtimestamp(now, UTC), int(row["line"])
-        last, place = int(row.get("last_line", line)), printable(row["source"])
         shown: dict[str, Any] = {"template": "", "new": (), "reason": "", "what": "unusual lines"}
         if not self.private:
             shown = {
@@ -107,14 +110,11 @@ class Grouping:
                 "severity": row.get("severity"),
                 **{name: _named(row, name) for name in ("host", "service")},
             }
-        made = Incident(
+        return Incident(
             **shown,
             row=number,
             model=self.model,
-            place=place,
-            title="",
-            first_line=f"{place}:{line}",
-            last_line=f"{place}:{last}",
+            place=printable(row["source"]),
             first_time=row.get("time"),
             last_time=row.get("last_time"),
             rows=1,
@@ -122,12 +122,11 @@ class Grouping:
             new_lines=int(row.get("new_lines", 0)),
             p_value=1.0 if row.get("p_value") is None else float(row["p_value"]),
             start=line,
-            end=last + 1,
+            end=int(row.get("last_line", line)) + 1,
             likes=_likes(row),
             opened=at,
             updated=at,
         )
-        return replace(made, title=_title(made))
 
 
 class _Fold:
@@ -186,46 +185,21 @@ def _joined(one: Incident, new: Incident) -> Incident:
     """An incident with one more row, given as the incident that it alone would be."""
     speaks = (new.new_lines > 0, -new.p_value) > (one.new_lines > 0, -one.p_value)
     near = [one, new] if new.place == one.place else [one]  # an alarm that is silenced may be of another
-    first, last = min(near, key=lambda x: x.start), max(near, key=lambda x: x.end)
     times = [x for x in (one.first_time, one.last_time, new.first_time, new.last_time) if x is not None]
-    joined = replace(
+    return replace(
         one,
         **({name: getattr(new, name) for name in _OF_SPEAKER} if speaks else {}),
         **{name: getattr(one, name) + getattr(new, name) for name in ("rows", "lines", "new_lines")},
         new=tuple(dict.fromkeys((*one.new, *new.new)))[:TOLD],
         likes=tuple(dict.fromkeys((*one.likes, *new.likes)))[:LIKES],
-        first_line=first.first_line,
-        last_line=last.last_line,
         first_time=min(times, default=None),
         last_time=max(times, default=None),
         severity=highest((one.severity, new.severity)),
         p_value=min(one.p_value, new.p_value),
-        start=first.start,
-        end=last.end,
+        start=min(x.start for x in near),
+        end=max(x.end for x in near),
         updated=new.updated,
     )
-    return replace(joined, title=_title(joined))
-
-
-def _title(one: Incident) -> str:
-    """What broke, how much of it, and where."""
-    what = one.what
-    if one.new:
-        more = f" and {len(one.new) - _NAMED} more" if len(one.new) > _NAMED else ""
-        was = "was" if len(one.new) == 1 else "were"
-        what = f"{', '.join(one.new[:_NAMED])}{more} {was} never seen"
-    lines = number_of(one.lines, "line")
-    count = f"{one.new_lines:,} of {lines}" if one.new_lines else lines
-    return f"{what}: {count}, {span(Path(one.place).name, one.start, one.end - 1)}"
-
-
-def span(file: str, line: int, last: int | None) -> str:
-    """Where some lines are.
-
-    >>> span("a.log", 3, 5), span("a.log", 3, None)
-    ('a.log:3-5', 'a.log:3')
-    """
-    return f"{file}:{line}" if last in (None, line) else f"{file}:{line}-{last}"
 
 
 def _short(text: object) -> str:
@@ -255,14 +229,8 @@ def _meets(one: Incident, new: Incident, quiet: float) -> bool:
     both have them, else by when they were judged."""
     if new.start <= one.end and new.end >= one.start:
         return True
-    before, times = _times(one), _times(new)
-    if before is None or times is None:
+    times = (one.first_time, one.last_time, new.first_time, new.last_time)
+    if None in times:
         return abs((new.updated - one.updated).total_seconds()) < quiet
-    return times[0] < before[1] + quiet and times[1] > before[0] - quiet
-
-
-def _times(one: Incident) -> tuple[float, float] | None:
-    if one.first_time is None or one.last_time is None:
-        return None
-    first, last = map(datetime.fromisoformat, (one.first_time, one.last_time))
-    return first.timestamp(), last.timestamp()
+    first, last, begin, end = (datetime.fromisoformat(str(at)).timestamp() for at in times)
+    return begin < last + quiet and end > first - quiet

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,22 @@ from seqmlm.errors import StateError, UsageError, nearest, printable
 from seqmlm.parsing import duration
 from seqmlm.registry.references import resolve
 from seqmlm.registry.store import Registry
-from seqmlm.watch.grouping import span
-from seqmlm.watch.store import STATES, Incident, Pruned, StreamEntry, Streams
+from seqmlm.watch.store import STATES, Incident, Pruned, StreamEntry, Streams, span
 from seqmlm.workspace import Workspace
 
-_OURS = ("row", "start", "end", "likes")  # what only the stream needs
+_FACTS = (
+    *("id", "stream_id", "output", "model", "place", "state", "muted", "verdict", "note", "title", "what"),
+    *("reason", "template", "new", "expected", "first_line", "last_line", "first_time", "last_time"),
+    *("severity", "host", "service", "rows", "lines", "new_lines", "p_value", "opened", "updated"),
+    "resolved",
+)
 _PLACE = ("id", "source", "line", "last_line", "lines", "p_value", "alarm", "muted", "sensitive")
 _BEGIN = "to begin one: seqmlm watch {} 'logs/*.log' --fpr 0.001 --out OUT"
 
 
 def facts(incident: Incident, stream: StreamEntry | None = None) -> dict[str, Any]:
     """An incident for JSON; with `stream`, whether that runs and when it last judged a row."""
-    found = {one.name: getattr(incident, one.name) for one in fields(incident) if one.name not in _OURS}
+    found = {name: getattr(incident, name) for name in _FACTS}
     if stream is not None:
         found |= {"stream_running": stream.running, "stream_judged": stream.judged}
     return found
@@ -107,13 +110,9 @@ def mark_incident(
     """Say what an incident is to a person; what is None stays as it is.
 
     Args:
-        incident: id.
-        acknowledged: somebody knows of it, and it is a fault: its likes are silenced while it goes on. False
-            takes back whatever was said of it.
-        normal: it was a false alarm: that is acknowledged, and its likes are silenced for good. False takes
-            that back, and nothing else.
+        acknowledged: it is a fault that somebody knows of. False takes back whatever was said of it.
+        normal: it was a false alarm: that is acknowledged, and muted. False takes that back, and no more.
         muted: its likes are silenced for good.
-        note: for others.
 
     Raises:
         StateError: there is none of this id, or what is to be taken back was not said.
@@ -160,16 +159,13 @@ def streams_of(registry: Registry, found: list[StreamEntry], model: str | None) 
 
     def judged(request: Mapping[str, Any]) -> bool:
         """By this folder, or by what an alias of the model names, which may be any of its versions."""
-        alias = str(request.get("model", ""))
+        alias, files = str(request.get("model", "")), request.get("model file", ())
         by_alias = "@" in alias and model in (alias, alias.partition("@")[0])
-        return by_alias or any(os.path.realpath(Path(x).parent) in folders for x in request.get(_FILE, ()))
+        return by_alias or any(os.path.realpath(Path(file).parent) in folders for file in files)
 
     if own := [one for one in found if judged(one.request)]:
         return own
     raise StateError(f"no scoring of this workspace follows files with {model}; {_BEGIN.format(model)}")
-
-
-_FILE = "model file"
 
 
 def since_of(text: str, option: str = "--since") -> timedelta:
@@ -191,14 +187,8 @@ def since_of(text: str, option: str = "--since") -> timedelta:
 def prune_streams(
     older_than: str, *, stream: Path | None = None, pretend: bool = False
 ) -> list[tuple[StreamEntry, Pruned]]:
-    """Delete what is older than a duration ("30d") and no longer needed of scorings, which may be running.
-
-    Args:
-        stream: only the scoring that writes this file.
-        pretend: delete nothing, and say what would be deleted.
-
-    Returns:
-        Of each stream how it stood, and what was deleted of it.
+    """Delete what is older than a duration ("30d") and no longer needed, of all scorings or of the one that
+    writes `stream`, or `pretend` to; of each how it stood, and what was deleted of it.
 
     Raises:
         UsageError: no duration.

@@ -138,7 +138,8 @@ def counters(of: Any) -> Values:
             values["shifted"] = int(judging.shift is not None)
     with suppress(StateError):
         if rated and open_:
-            values["incidents"] = of.registry.incident_counts(outbox.stream)
+            states = [one.state for one in of.registry.incidents(stream=outbox.stream, standing=True)]
+            values["incidents"] = {name: states.count(name) for name in ("open", "acknowledged")}
         values["webhooks"] = of.registry.notices(outbox.stream).counts()
     return values
 

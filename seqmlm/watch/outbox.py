@@ -5,10 +5,7 @@ what these did to incidents and the counts are committed together, or not at all
 process begins where the last commit left it, and no row is lost or doubled. The file of rows comes after
 that: its length, with the number of its last row, is in the next commit, and whoever continues cuts it back
 to that and fills it again from the database. The trade-off: the rows are in the database as well as in the
-file.
-
-Standard output cannot be cut back. Rows are given to it in order, and none is left out; those after the last
-commit before a kill are given twice.
+file. Standard output cannot be cut back: rows after the last commit before a kill are given twice.
 """
 
 from __future__ import annotations
@@ -65,6 +62,8 @@ class Outbox:
 
     follower: Follower
     gaps = stream = number = 0
+    _lines: LinesSink | StreamSink | None = None
+    _rolling: Rolling | None = None
 
     def __init__(
         self,
@@ -84,7 +83,7 @@ class Outbox:
         self._lock = output_lock(path)
         self._lock.acquire()
         self._grouping = replace(grouping or Grouping(model=""), private=private)
-        self._tell, self._clock, self._rolling = tell, clock, None
+        self._tell, self._clock = tell, clock
         self._open: dict[int, Incident] = {}
         self._out, self._registry, self._follow, self._notify = path, registry, follow, notify
         self._name = str(path.expanduser().resolve())
@@ -92,9 +91,6 @@ class Outbox:
         self._mark: Mark = {}
         self._written = 0
         self._waiting: list[tuple[int, Fields]] = []
-
-    _lines: LinesSink | StreamSink | None = None
-    _rolling: Rolling | None
 
     def begin(self, problems: Problems) -> dict[str, Any]:
         """Find the stream of this output, or begin one; the file is brought to what the database has.
@@ -165,10 +161,13 @@ class Outbox:
                 "away, and it is written anew from what rows the database has"
             ) from None
         while some := self._registry.stream_rows(self.stream, self._written, _REFILLED):
-            self._lines.put("".join(f"{line}\n" for _, line in some).encode())
-            self._written = some[-1][0]
+            self._put(self._lines, some)
         self._mark = self._lines.commit()
         self.number = self._written
+
+    def _put(self, sink: LinesSink | StreamSink, rows: Sequence[tuple[int, str]]) -> None:
+        sink.put("".join(f"{line}\n" for _, line in rows).encode())
+        self._written = rows[-1][0]
 
     def _opened(self, mark: Mark | None = None) -> LinesSink | StreamSink:
         if self._stdout is not None:
@@ -176,12 +175,8 @@ class Outbox:
         return LinesSink(self._out, private=self._private, mark=mark)
 
     def take_up(self, rolling: Rolling | None, model: str) -> None:
-        """From now on keep this calibration with the rows; it goes on where it was, if it was this one's.
-
-        Args:
-            rolling: keeps statistics of the rows with them; None where none are kept.
-            model: reference of the model that judges.
-        """
+        """From now on keep this calibration with the rows (None: keep no statistics), which goes on where it
+        was, if it was this one's; `model` is the reference of the one that judges."""
         self._rolling, self._grouping = rolling, replace(self._grouping, model=model)
         if rolling is not None:
             faults = partial(patiently, partial(self._registry.faults, self.stream))
@@ -206,9 +201,8 @@ class Outbox:
 
     def write(self, rows: Sequence[Fields]) -> None:
         """Take rows; they are kept with the next commit."""
-        for row in rows:
-            self.number += 1
-            self._waiting.append((self.number, row))
+        self._waiting += enumerate(rows, self.number + 1)
+        self.number += len(rows)
 
     def tell_gap(self, gap: Gap) -> None:
         """Take a row that says which bytes could not be read."""
@@ -237,9 +231,7 @@ class Outbox:
         if self.due or any(row.get("alarm") for _, row in given):
             standing = patiently(partial(self._registry.incidents, stream=self.stream, standing=True))
             given, changes, belongs = self._grouping.judge(given, standing, self._clock())
-        rows = [
-            (number, bool(row.get("alarm")), json_lines([row]).decode().rstrip()) for number, row in given
-        ]
+        rows = [(n, bool(row.get("alarm")), json_lines([row]).decode().rstrip()) for n, row in given]
         save = partial(
             self._registry.commit_stream,
             self.stream,
@@ -257,9 +249,8 @@ class Outbox:
         if self._rolling is not None:
             self._rolling.committed()
         if rows:
-            self._lines.put("".join(f"{line}\n" for _, _, line in rows).encode())
+            self._put(self._lines, [(number, line) for number, _, line in rows])
             self._mark = self._lines.commit()
-            self._written = rows[-1][0]
         for change in done:
             self._open[change.incident.row] = change.incident
             if change.kind == "resolved":
@@ -277,12 +268,8 @@ class Outbox:
 
 
 def turns(outbox: Outbox, *, stopping: Callable[[], bool]) -> Iterator[list[Record]]:
-    """The records of turn after turn, until it is to stop; each is to be committed before the next.
-
-    Args:
-        outbox: its follower reads; it takes what is told of gaps.
-        stopping: asked before each turn; then what was read last is committed once more.
-    """
+    """The records of turn after turn until it is to stop, asked before each; each is to be committed before
+    the next, and in the end what was read last once more."""
     committed, follower = time.monotonic(), outbox.follower
     while not stopping():
         records = follower.turn()

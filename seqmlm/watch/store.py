@@ -3,11 +3,6 @@
 A transaction has all that one turn has done, so a kill neither loses nor doubles any of it. What happened to
 an incident is the stream's to say, what it means to a person (acknowledged, muted, a note) that person's:
 neither overwrites the other's columns, so a command may run while the stream does.
-
-Rows are kept for the output to be filled again; of a stream that goes on for years they would be most of the
-database. What is pruned are rows that are in the output (`written`), were judged before a time and belong to
-no incident that stays: of a fault, as long as statistics of its rows are kept. The last row always stays,
-because the numbers of the next ones go on from it.
 """
 
 from __future__ import annotations
@@ -18,18 +13,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-from sqlalchemy import ColumnElement, CursorResult, and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from seqmlm.engine.durable import FileLock
-from seqmlm.errors import StateError
+from seqmlm.errors import StateError, number_of
 from seqmlm.registry import tables
 from seqmlm.registry.database import utc
 from seqmlm.registry.store import Registry
 
 STATES = ("open", "acknowledged", "resolved")
-TOLD, LIKES = 8, 64
-"""How much is kept of an incident that goes on and on."""
 
 UPDATES = timedelta(seconds=30)
 """An incident that goes on is told of once in this time."""
@@ -43,79 +36,64 @@ ALIVE = timedelta(seconds=60)
 STEP = 5000
 """Rows that are deleted, or read, at a time: a stream that runs waits for no more."""
 
-Step = Callable[[Session, int, datetime], "Pruned"]
-
 _SOME = 100  # notices that are looked up at a time
-_NUMBERS = 500  # in a statement; databases take some thousand
+_NAMED = 3  # new values in a title
 
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
-    """Alarms of one place that belong together.
+    """Alarms of one place that belong together; times are UTC by the clock, those of lines ISO 8601."""
 
-    Args:
-        id: for people; 0 before it is kept.
-        stream_id, output: of the stream, and the file its rows go to.
-        row: number of the row that opened it; with the stream, it names the incident.
-        model: reference of the model that judged.
-        place: alarms of one place may join; the file.
-        state: "open", "acknowledged" by a person, or "resolved": over by the clock.
-        muted: its likes make no incident.
-        verdict: what the person took it for: a "fault", or a false alarm: what it shows is "normal"; None
-            where nobody has said. It stays when the incident is over.
-        note: of the person.
-        title: a sentence that says what broke.
-        what: the same without counts and place.
-        reason: of its most unusual row.
-        template: of the line that made that row unusual; "" where that is not known or not told.
-        new: what no training line had, at most `TOLD`.
-        expected: what was expected in place of that line, the most probable first.
-        first_line, last_line: where it lies, as "file:line".
-        first_time, last_time: what the lines say, ISO 8601; None where they say nothing.
-        severity: the highest that its rows name, as the lines write it; None where they say nothing.
-        host, service: that most lines of its most unusual row name, "web1 and 2 others"; None likewise.
-        rows: that alarmed.
-        lines, new_lines: in these rows, and how many of them training never had.
-        p_value: the smallest of the rows.
-        start, end: first line, and the one behind the last, in its file.
-        likes: what its rows are recognised by, at most `LIKES`.
-        opened, updated: by the clock, when its first and last row were judged; UTC.
-        resolved: when it was over; None while it is not.
-    """
-
-    id: int = 0
+    id: int = 0  # for people; 0 before it is kept
     stream_id: int = 0
-    output: str = ""
-    row: int
-    model: str
-    place: str
-    state: str = "open"
-    muted: bool = False
-    verdict: str | None = None
+    output: str = ""  # the file that the stream's rows go to
+    row: int  # number of the row that opened it; with the stream, it names the incident
+    model: str  # reference of the model that judged
+    place: str  # alarms of one place may join: the file
+    state: str = "open"  # one of `STATES`; by a person, or resolved by the clock
+    muted: bool = False  # its likes make no incident
+    verdict: str | None = None  # what a person took it for, also when it is over: "fault" or "normal"
     note: str = ""
-    title: str
-    what: str
-    reason: str
-    template: str
-    new: tuple[str, ...]
-    expected: tuple[str, ...] = ()
-    first_line: str
-    last_line: str
-    first_time: str | None
+    what: str  # broke, without counts and place
+    reason: str  # of its most unusual row, as `template` and `expected`
+    template: str  # of the line that made that row unusual
+    new: tuple[str, ...]  # what no training line had
+    expected: tuple[str, ...] = ()  # in place of that line, the most probable first
+    first_time: str | None  # what the lines say; None where they say nothing
     last_time: str | None
-    severity: str | None = None
-    host: str | None = None
+    severity: str | None = None  # the highest that its rows name, as the lines write it
+    host: str | None = None  # that most lines of its most unusual row name, "web1 and 2 others"
     service: str | None = None
-    rows: int
-    lines: int
-    new_lines: int = 0
-    p_value: float
-    start: int
-    end: int
-    likes: tuple[str, ...] = ()
-    opened: datetime
-    updated: datetime
-    resolved: datetime | None = None
+    rows: int  # that alarmed
+    lines: int  # in these rows
+    new_lines: int = 0  # of them, those that training never had
+    p_value: float  # the smallest of the rows
+    start: int  # first line in its file
+    end: int  # the one behind the last
+    likes: tuple[str, ...] = ()  # what its rows are recognised by
+    opened: datetime  # when its first row was judged
+    updated: datetime  # when its last row was
+    resolved: datetime | None = None  # when it was over
+
+    @property
+    def title(self) -> str:
+        """What broke, how much of it, and where."""
+        what = self.what
+        if self.new:
+            more = f" and {len(self.new) - _NAMED} more" if len(self.new) > _NAMED else ""
+            was = "was" if len(self.new) == 1 else "were"
+            what = f"{', '.join(self.new[:_NAMED])}{more} {was} never seen"
+        lines = number_of(self.lines, "line")
+        count = f"{self.new_lines:,} of {lines}" if self.new_lines else lines
+        return f"{what}: {count}, {span(Path(self.place).name, self.start, self.end - 1)}"
+
+    @property
+    def first_line(self) -> str:
+        return f"{self.place}:{self.start}"
+
+    @property
+    def last_line(self) -> str:
+        return f"{self.place}:{self.end - 1}"
 
     @property
     def told_state(self) -> str:
@@ -127,6 +105,15 @@ class Incident:
     def silences(self) -> bool:
         """Whether alarms like its own make no noise: for good, or while it goes on and somebody knows."""
         return self.muted or self.state == "acknowledged"
+
+
+def span(file: str, line: int, last: int | None) -> str:
+    """Where some lines are.
+
+    >>> span("a.log", 3, 5), span("a.log", 3, None)
+    ('a.log:3-5', 'a.log:3')
+    """
+    return f"{file}:{line}" if last in (None, line) else f"{file}:{line}-{last}"
 
 
 _KEYS = ("id", "stream_id", "row", "state", "muted", "verdict", "note")  # columns the stream does not change
@@ -147,29 +134,21 @@ Notice = tables.Notice
 
 
 class Figures(NamedTuple):
-    """Statistics of one row: its number among those of the stream that have a score, from 1; that of its row
-    of results, where it is an alarm; and 64-bit floating-point numbers, little-endian."""
+    """Statistics of one row."""
 
-    number: int
-    row: int | None
-    figures: bytes
+    number: int  # among the rows of the stream that have a score, from 1
+    row: int | None  # of an alarm, the number of its row of results
+    figures: bytes  # 64-bit floating-point numbers, little-endian
 
 
 @dataclass(frozen=True, kw_only=True)
 class RollingState:
-    """A rolling calibration as it stands, or what became of it since the last commit.
+    """A rolling calibration as it stands, or what became of it since the last commit."""
 
-    Args:
-        state: JSON.
-        rows: by number; of a change the new ones.
-        dropped: numbers of rows that are not needed any more.
-        anew: no earlier row is needed.
-    """
-
-    state: Mapping[str, Any]
-    rows: Sequence[Figures]
-    dropped: Sequence[int] = ()
-    anew: bool = False
+    state: Mapping[str, Any]  # JSON
+    rows: Sequence[Figures]  # by number; of a change the new ones
+    dropped: Sequence[int] = ()  # numbers of rows that are not needed any more
+    anew: bool = False  # no earlier row is needed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,32 +159,27 @@ class Pruned:
     through: int = 0
     incidents: int = 0
 
+    def __add__(self, more: Pruned) -> Pruned:
+        through = max(self.through, more.through)
+        return Pruned(rows=self.rows + more.rows, through=through, incidents=self.incidents + more.incidents)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StreamEntry:
-    """A stream as it stands.
-
-    Args:
-        output: the file its rows go to, from the root on.
-        written, mark: rows up to this number are in the output, which ends at the mark with them.
-        files: how far each generation is, the oldest first.
-        alive: its last commit; one that runs commits at least every minute.
-        judged, last: when its last row was judged, and the number of that.
-        server: the database is one.
-    """
+    """A stream as it stands."""
 
     id: int
-    output: str
+    output: str  # the file its rows go to, from the root on
     request: Mapping[str, Any]
     counts: Mapping[str, Any]
-    mark: Mapping[str, Any]
-    written: int
-    files: tuple[Mapping[str, Any], ...] = ()
-    alive: datetime
-    judged: datetime | None
-    last: int
+    mark: Mapping[str, Any]  # where the output ends
+    written: int  # rows up to this number are in it then
+    files: tuple[Mapping[str, Any], ...] = ()  # how far each generation is, the oldest first
+    alive: datetime  # its last commit
+    judged: datetime | None  # when its last row was
+    last: int  # number of that
     pruned: Pruned
-    server: bool
+    server: bool  # the database is one
 
     @property
     def running(self) -> bool:
@@ -251,9 +225,9 @@ class Streams(Registry):
         if self.engine.dialect.name != "sqlite" or not file:
             return
         try:
-            for name in (file, f"{file}-wal", f"{file}-shm"):
-                if Path(name).exists():
-                    Path(name).chmod(0o600)
+            for path in map(Path, (file, f"{file}-wal", f"{file}-shm")):
+                if path.exists():
+                    path.chmod(0o600)
         except OSError as error:
             raise StateError(
                 f"{file} is to have rows of sensitive data, and cannot be kept from others: "
@@ -310,21 +284,20 @@ class Streams(Registry):
             notify: what webhooks are to be told of the changes, as they are kept.
             calibration: what became of its rolling calibration.
         """
+        kind = tables.StreamRow
         with self.writing() as session:
             row = session.get_one(tables.Stream, stream)
-            last = session.get(tables.StreamRow, (stream, rows[-1][0])) if rows else None
+            last = session.get(kind, (stream, rows[-1][0])) if rows else None
             if last is not None and last.line == rows[-1][2]:
                 return [_kept(session, row, one) for one in changes]
-            row.counts, row.mark, row.written = dict(counts), dict(mark), written
-            row.alive = now()
+            row.counts, row.mark, row.written, row.alive = dict(counts), dict(mark), written, now()
             for one in files:
                 own = {"number": one["number"], "done": one["done"], "state": dict(one)}
                 session.merge(tables.StreamFile(stream_id=stream, **own))
-            new = [
-                {"number": number, "alarm": alarm, "line": line, "incident": (belongs or {}).get(number)}
-                for number, alarm, line in rows
-            ]
-            _add(session, tables.StreamRow, stream, new)
+            names, owner = ("stream_id", "number", "alarm", "line", "incident"), belongs or {}
+            new = [dict(zip(names, (stream, *one, owner.get(one[0])), strict=True)) for one in rows]
+            if new:
+                session.execute(insert(kind), new)
             if calibration is not None:
                 _keep_calibration(session, row, calibration)
             told = [_kept(session, row, one) for one in changes]
@@ -371,8 +344,7 @@ class Streams(Registry):
             query = query.where(kind.created >= since)
         with self.reading() as session:
             state = session.get_one(tables.Stream, stream).rolling
-            rows = session.execute(query.order_by(kind.number))
-            found = [Figures(number=n, row=row, figures=figures) for n, row, figures in rows]
+            found = [Figures(*row) for row in session.execute(query.order_by(kind.number))]
         return RollingState(state=state, rows=found) if state else None
 
     def owners(self, stream: int) -> dict[int, tuple[int, str | None]]:
@@ -404,25 +376,16 @@ class Streams(Registry):
         since: datetime | None = None,
         standing: bool = False,
     ) -> list[Incident]:
-        """Incidents, in the order they were opened.
-
-        Args:
-            id, stream, output, state: only those of it; `output` is the file of the stream's rows.
-            since: only those with a row judged since then.
-            standing: only those that are not resolved, or whose likes are silenced for good.
-        """
+        """Incidents in the order they were opened; those of an id, stream, output or state, with a row judged
+        `since`, or `standing`: not resolved, or their likes are silenced for good."""
         kind, streams = tables.Incident, tables.Stream
-        query = select(kind, streams.output).join(streams, streams.id == kind.stream_id).order_by(kind.id)
         given = [(kind.id, id), (kind.stream_id, stream), (streams.output, output), (kind.state, state)]
-        for column, value in cast(list[tuple[Any, Any]], given):
-            if value is not None:
-                query = query.where(column == value)
-        if since is not None:
-            query = query.where(kind.updated >= since)
-        if standing:
-            query = query.where(or_(kind.state != "resolved", kind.muted))
+        which = [column == value for column, value in cast(Any, given) if value is not None]
+        which += [] if since is None else [kind.updated >= since]
+        which += [or_(kind.state != "resolved", kind.muted)] if standing else []
+        query = select(kind, streams.output).join(streams, streams.id == kind.stream_id).where(*which)
         with self.reading() as session:
-            return [_incident(row, name) for row, name in session.execute(query)]
+            return [_incident(row, name) for row, name in session.execute(query.order_by(kind.id))]
 
     def incident(self, incident: int) -> Incident:
         """One incident.
@@ -433,11 +396,6 @@ class Streams(Registry):
         if not (found := self.incidents(id=incident)):
             raise StateError(f"there is no incident {incident}; see 'seqmlm incidents list'")
         return found[0]
-
-    def incident_counts(self, stream: int) -> dict[str, int]:
-        """Incidents of a stream that are not resolved, by state."""
-        states = [one.state for one in self.incidents(stream=stream, standing=True)]
-        return {state: states.count(state) for state in ("open", "acknowledged")}
 
     def mark_incident(self, incident: int, **said: Any) -> Incident:
         """Keep what a person says of an incident: `muted`, `note`, `verdict`, or the `state` (open or
@@ -462,37 +420,36 @@ class Streams(Registry):
             session.flush()
             return _incident(row, known.output)
 
-    # what is old
-
     def prune(self, stream: int, before: datetime, *, pretend: bool = False) -> Pruned:
         """Delete what was judged before a time and is no longer needed of a stream, which may be running; to
-        `pretend` is only to say what would be deleted."""
-        kind, incidents = tables.StreamRow, select(func.count()).select_from(tables.Incident)
-        with self.reading() as session:
-            old = select(func.count(), func.max(kind.number)).where(_old_rows(session, stream, before))
-            rows, through = session.execute(old).one()
-            over = session.scalar(incidents.where(_old_incidents(stream, before))) or 0
-        found = Pruned(rows=rows, through=through or 0, incidents=over)
-        if pretend:
-            return found
-        deleted = 0
-        while some := self._pruned(stream, before, _prune_rows).rows:
-            deleted += some
-        return replace(
-            found, rows=deleted, incidents=self._pruned(stream, before, _prune_incidents).incidents
-        )
+        `pretend` is only to say what would be deleted.
 
-    def _pruned(
-        self, stream: int, before: datetime, do: Callable[[Session, int, datetime], Pruned]
-    ) -> Pruned:
-        """One step of it."""
-        with self.writing() as session:
-            query = select(tables.Stream).where(tables.Stream.id == stream).with_for_update()
-            row = session.scalars(query).one()
-            known, done = Pruned(**row.pruned), do(session, stream, before)
-            rows, over = known.rows + done.rows, known.incidents + done.incidents
-            row.pruned = asdict(Pruned(rows=rows, through=max(known.through, done.through), incidents=over))
-            return done
+        Rows go that are in the output and belong to no incident that stays; the last one stays, because the
+        numbers of the next ones go on from it.
+        """
+        kind, over = tables.StreamRow, _old_incidents(stream, before)
+        if pretend:
+            with self.reading() as session:
+                old = select(func.count(), func.max(kind.number)).where(_old_rows(session, stream, before))
+                rows, through = session.execute(old).one()
+                incidents = session.scalar(select(func.count()).select_from(tables.Incident).where(over))
+            return Pruned(rows=rows, through=through or 0, incidents=incidents or 0)
+        done, more = Pruned(), True
+        while more:
+            with self.writing() as session:
+                query = select(tables.Stream).where(tables.Stream.id == stream).with_for_update()
+                row, which = session.scalars(query).one(), _old_rows(session, stream, before)
+                numbers = list(
+                    session.scalars(select(kind.number).where(which).order_by(kind.number).limit(STEP))
+                )
+                more = bool(numbers)
+                if more:
+                    session.execute(delete(kind).where(which, kind.number <= numbers[-1]))
+                    step = Pruned(rows=len(numbers), through=numbers[-1])
+                else:
+                    step = Pruned(incidents=_delete_incidents(session, stream, over))
+                row.pruned, done = asdict(Pruned(**row.pruned) + step), done + step
+        return done
 
     def notices(self, stream: int) -> NoticeQueue:
         """What webhooks are to be told of a stream."""
@@ -516,27 +473,19 @@ def _entry(session: Session, row: tables.Stream, files: bool) -> StreamEntry:
     )
 
 
-def _add(session: Session, kind: Any, stream: int, rows: Sequence[Mapping[str, Any]]) -> None:
-    if rows:
-        session.execute(insert(kind), [{"stream_id": stream, **one} for one in rows])
-
-
 def _keep_calibration(session: Session, stream: tables.Stream, change: RollingState) -> None:
     """Write a change; doing it again changes nothing."""
-    kind, new = tables.StreamStatistics, change.rows
-    stream.rolling = dict(change.state)
+    kind: Any = tables.StreamStatistics
     own = kind.stream_id == stream.id
-    if change.anew:
-        session.execute(delete(kind).where(own))
-    elif new:
-        session.execute(delete(kind).where(own, kind.number >= new[0].number))
-    _add(session, kind, stream.id, [one._asdict() for one in new])
-    for first in range(0, len(change.dropped), _NUMBERS):
-        some = list(change.dropped[first : first + _NUMBERS])
-        session.execute(delete(kind).where(own, kind.number.in_(some)))
-
-
-# Incidents
+    stream.rolling = dict(change.state)
+    if change.anew or change.rows:
+        first = 0 if change.anew else change.rows[0].number
+        session.execute(delete(kind).where(own, kind.number >= first))
+    if change.rows:
+        session.execute(insert(kind), [{"stream_id": stream.id, **one._asdict()} for one in change.rows])
+    if change.dropped:
+        gone = delete(kind.__table__).where(own, kind.number == bindparam("gone"))
+        session.execute(gone, [{"gone": number} for number in change.dropped])
 
 
 def _kept(session: Session, stream: tables.Stream, change: Change) -> Change:
@@ -559,10 +508,8 @@ def _kept(session: Session, stream: tables.Stream, change: Change) -> Change:
 
 def _incident(row: tables.Incident, output: str) -> Incident:
     known: dict[str, Any] = {n: tuple(one) if isinstance(one, list) else one for n, one in row.facts.items()}
-    times = {name: getattr(row, name) for name in _TIMES}
-    known |= {name: None if one is None else utc(one) for name, one in times.items()}
-    known |= {name: getattr(row, name) for name in _KEYS}
-    return Incident(**known, output=output)
+    known |= {name: None if (one := getattr(row, name)) is None else utc(one) for name in _TIMES}
+    return Incident(**known, **{name: getattr(row, name) for name in _KEYS}, output=output)
 
 
 # What is old
@@ -590,8 +537,7 @@ def _old_rows(session: Session, stream: int, before: datetime) -> ColumnElement[
     )
     return and_(
         kind.stream_id == stream,
-        kind.number <= written,
-        kind.number < last,
+        kind.number <= min(written, last - 1),
         kind.created < before,
         or_(kind.incident.is_(None), kind.incident.not_in(staying)),
     )
@@ -611,21 +557,14 @@ def _old_incidents(stream: int, before: datetime) -> ColumnElement[bool]:
     )
 
 
-def _prune_rows(session: Session, stream: int, before: datetime) -> Pruned:
-    """Delete `STEP` of the old rows, the oldest first."""
-    kind, which = tables.StreamRow, _old_rows(session, stream, before)
-    numbers = list(session.scalars(select(kind.number).where(which).order_by(kind.number).limit(STEP)))
-    if numbers:
-        session.execute(delete(kind).where(which, kind.number <= numbers[-1]))
-    return Pruned(rows=len(numbers), through=max(numbers, default=0))
-
-
-def _prune_incidents(session: Session, stream: int, before: datetime) -> Pruned:
-    """Delete the old incidents, and what webhooks were told of them."""
-    kind, notice, which = tables.Incident, tables.Notice, _old_incidents(stream, before)
-    told = and_(notice.stream_id == stream, notice.incident.in_(select(kind.id).where(which)))
-    session.execute(delete(notice).where(told))
-    return Pruned(incidents=cast(CursorResult[Any], session.execute(delete(kind).where(which))).rowcount)
+def _delete_incidents(session: Session, stream: int, which: ColumnElement[bool]) -> int:
+    """Delete incidents, and what webhooks were told of them; how many they were."""
+    kind, notice = tables.Incident, tables.Notice
+    ids = list(session.scalars(select(kind.id).where(which)))
+    for one in ids:
+        session.execute(delete(notice).where(notice.stream_id == stream, notice.incident == one))
+        session.execute(delete(kind).where(kind.id == one))
+    return len(ids)
 
 
 # The queue of notices
@@ -653,10 +592,9 @@ def _queue(session: Session, stream: int, one: Notice) -> None:
 class NoticeQueue:
     """What webhooks are to be told of one stream, for whoever sends it; any thread may have its own.
 
-    A notice is there exactly if the change of the incident that it tells of is: both are of one transaction.
-    It waits until the webhook has it, whatever ends the process meanwhile, so each is sent at least once; its
-    key is the same each time. Notices of one incident keep their order; those of others do not wait for them.
-    Of an incident that changes often only the newest update waits: not every state is told.
+    A notice waits until the webhook has it, whatever ends the process meanwhile, so each is sent at least
+    once; its key is the same each time. Notices of one incident keep their order; those of others do not wait
+    for them. Of an incident that changes often only the newest update waits.
 
     Raises:
         StateError: from each method, where the database cannot be used.
@@ -666,11 +604,8 @@ class NoticeQueue:
         self._registry, self._stream = registry, stream
 
     def due(self, sink: str, now: datetime) -> list[Notice]:
-        """Notices of a webhook that may be sent now, at most one of each incident.
-
-        Those come first that have failed least, the oldest of them first: one that always fails is not what
-        a webhook is always asked first.
-        """
+        """Notices of a webhook that may be sent now, at most one of each incident; first those that have
+        failed least, the oldest of them first, lest one that always fails is always asked first."""
         kind, earlier = Notice, aliased(Notice)
         waiting = (
             *(kind.stream_id == self._stream, kind.sink == sink, kind.done.is_(None)),
@@ -698,20 +633,18 @@ class NoticeQueue:
 
         Its row may have become that of another notice while it was sent: that is left alone.
         """
-        kind = tables.Notice
         values = {"error": error, **({"done": done} if due is None else {"due": due})}
-        mine = and_(kind.id == one.id, kind.key == one.key)
+        mine = and_(Notice.id == one.id, Notice.key == one.key)
         with self._registry.writing() as session:
-            session.execute(update(kind).where(mine).values(attempts=one.attempts + 1, **values))
+            session.execute(update(Notice).where(mine).values(attempts=one.attempts + 1, **values))
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Of each webhook of this stream, also of earlier processes: "waiting", "delivered", "given_up"."""
-        kind = tables.Notice
-        state = (kind.sink, kind.done.is_not(None), kind.error.is_not(None))
-        query = select(*state, func.count()).where(kind.stream_id == self._stream).group_by(*state)
+        state = (Notice.sink, Notice.done.is_not(None), Notice.error.is_not(None))
+        query = select(*state, func.count()).where(Notice.stream_id == self._stream).group_by(*state)
         found: dict[str, dict[str, int]] = {}
         with self._registry.reading() as session:
-            for sink, done, failed, number in session.execute(query.order_by(kind.sink)):
+            for sink, done, failed, number in session.execute(query.order_by(Notice.sink)):
                 of = found.setdefault(sink, {"waiting": 0, "delivered": 0, "given_up": 0})
                 of["waiting" if not done else "given_up" if failed else "delivered"] += number
         return found

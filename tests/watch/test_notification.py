@@ -172,7 +172,7 @@ def test_counters_are_those_of_the_whole_stream_also_after_a_restart(config: Wat
 def test_counters_of_sensitive_data_say_little(sensitive: bool, alarms: int | None) -> None:
     counts = WatchCounts()
     counts.alarms, counts.never_seen, counts.rows = 7, 11, 500
-    registry = SimpleNamespace(incident_counts=_locked, notices=_locked)
+    registry = SimpleNamespace(incidents=_locked, notices=_locked)
     judging = _judging(sensitive=sensitive, alpha=0.05, calibrated=True)
     told = counters(_watching(judging=judging, registry=registry, counts=counts))
     assert (told["alarms"], told["never_seen"], told["rows"]) == (alarms, 11, 500)
@@ -260,7 +260,7 @@ def test_a_calibration_of_few_records_is_said_at_the_start() -> None:
     assert _few(plan(30)) == _few(plan(0)) == _few(SimpleNamespace(stored=None)) == []  # type: ignore[arg-type]
 
 
-def _locked(stream: int) -> None:
+def _locked(stream: int, standing: bool = True) -> None:
     raise StateError("locked")
 
 

@@ -409,7 +409,7 @@ def test_alarms_become_incidents_that_are_told_and_end_by_the_clock(calibrated: 
 def test_what_joins_an_incident_is_told_where_it_is_new(calibrated: str, logs: Path) -> None:
     said = Said()
     one = Grouping(model="app").begun(1, {"source": "a.log", "line": 1, "p_value": 0.01}, 0.0)
-    one, told = replace(one, id=3, title="a"), _Told(said)
+    one, told = replace(one, id=3, what="a"), _Told(said)
     for kind, new in (
         ("opened", ()),
         ("updated", ()),
@@ -417,12 +417,11 @@ def test_what_joins_an_incident_is_told_where_it_is_new(calibrated: str, logs: P
         ("updated", ("status=502",)),
         ("resolved", ("status=502",)),
     ):
-        title = f"{', '.join(new)} was never seen" if new else one.title
-        told(Change(kind=kind, incident=replace(one, new=new, title=title, rows=2)))  # type: ignore[arg-type]
+        told(Change(kind=kind, incident=replace(one, new=new, rows=2)))  # type: ignore[arg-type]
     assert said.said == [
-        "incident 3: a (p 0.01)",
-        "incident 3 goes on: status=502 was never seen (p 0.01)",
-        "incident 3 is over after 2 rows: status=502 was never seen",
+        "incident 3: a: 1 line, a.log:1 (p 0.01)",
+        "incident 3 goes on: status=502 was never seen: 1 line, a.log:1 (p 0.01)",
+        "incident 3 is over after 2 rows: status=502 was never seen: 1 line, a.log:1",
     ]
     said.said.clear()
     later = _Told(said)  # another process goes on

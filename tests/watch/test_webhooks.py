@@ -146,7 +146,7 @@ def test_plain() -> None:
 
 def test_an_alert_keeps_its_labels_and_ends_when_the_incident_does() -> None:
     opened = _one("alertmanager")
-    resolved = _one("alertmanager", "resolved", title="another title", rows=9, state="resolved")
+    resolved = _one("alertmanager", "resolved", what="another", rows=9, state="resolved")
     ((first,), (last,)) = opened.body, resolved.body
     assert first["labels"] == last["labels"]
     assert first["labels"]["alertname"] == "SeqmlmIncident"
@@ -213,7 +213,7 @@ def test_the_end_of_a_false_alarm_says_what_it_was(style: str) -> None:
 
 @pytest.mark.parametrize("style", FORMATS)
 def test_hostile_texts_arrive_as_data(style: str) -> None:
-    texts = dict.fromkeys(("title", "reason", "template", "first_line", "place"), HOSTILE)
+    texts = dict.fromkeys(("what", "reason", "template", "place"), HOSTILE)
     found = _one(style, **texts, new=(HOSTILE,), expected=(HOSTILE,))
     with Receiver() as receiver:
         (hook,) = webhooks([f"{receiver.url}/x"], [style])
@@ -226,15 +226,15 @@ def test_hostile_texts_arrive_as_data(style: str) -> None:
         "alertmanager": lambda body: body[0]["annotations"]["summary"],
         "otlp": lambda body: body["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]["body"]["stringValue"],
     }[style](receiver.posted[0].body)
-    assert title == shown
+    assert shown in title
 
 
 @pytest.mark.parametrize("style", FORMATS)
 def test_texts_are_bounded_and_sensitive_data_say_nothing(style: str) -> None:
-    long = dict.fromkeys(("title", "reason", "template", "first_line", "last_line", "place"), "x" * 10**6)
+    long = dict.fromkeys(("what", "reason", "template", "place"), "x" * 10**6)
     assert len(json.dumps(_one(style, **long, new=("y" * 10**6,) * 50).body)) < 40_000
     kept = Origin(output="o", version="1", host="here", sensitive=True)
-    secret = dict.fromkeys(("title", "reason", "template"), "Tr0ub4dor")
+    secret = dict.fromkeys(("what", "reason", "template"), "Tr0ub4dor")
     told = json.dumps(_one(style, origin=kept, **secret, new=("Tr0ub4dor",), expected=("Tr0ub4dor",)).body)
     assert "Tr0ub4dor" not in told
     assert "incident 7 in sensitive data" in told

@@ -39,7 +39,7 @@ def test_a_stream_and_a_person_do_not_overwrite_each_other(registry: Streams) ->
     (first,) = commit(registry, stream, Change(kind="opened", incident=incident(1)))
     number = first.incident.id
     registry.mark_incident(number, state="acknowledged", muted=True, note="mine")
-    (second,) = commit(registry, stream, Change(kind="updated", incident=incident(1, rows=7, title="more")))
+    (second,) = commit(registry, stream, Change(kind="updated", incident=incident(1, rows=7, what="more")))
     kept = second.incident
     said = (kept.id, kept.state, kept.muted, kept.note, kept.rows)
     assert said == (number, "acknowledged", True, "mine", 7)
