@@ -17,8 +17,6 @@ TRAINED_ON, SALT = "trained_on.npy", "trained_on_salt.npy"
 MOST = 4_000_000
 """Most hashes kept: of more records, those with the smallest hashes."""
 
-_CHUNK = 1 << 20  # records handled at a time
-
 Hashes = NDArray[np.uint64]
 
 
@@ -40,13 +38,8 @@ def write_trained_on(folder: Path, trains: NDArray[np.bool_]) -> None:
         folder: holds what `seqmlm.data.store.RecordWriter` left.
         trains: (N,) True where a record trains.
     """
-    kept = np.zeros(0, dtype=np.uint64)
-    with (folder / IDENTITIES).open("rb") as file:
-        for start in range(0, len(trains), _CHUNK):
-            chosen = trains[start : start + _CHUNK]
-            own = np.fromfile(file, dtype="<u8", count=len(chosen)).astype(np.uint64)[chosen]
-            kept = np.unique(np.concatenate([kept, own]))[:MOST]
-    np.save(folder / TRAINED_ON, kept)
+    hashes = np.fromfile(folder / IDENTITIES, dtype="<u8").astype(np.uint64)
+    np.save(folder / TRAINED_ON, np.unique(hashes[trains])[:MOST])
     (folder / IDENTITIES).unlink()
 
 

@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from seqmlm.data.duplicates import SeenHashes, hash128
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.splits import Labelled, Split
+from seqmlm.data.splits import Split
 from seqmlm.data.store import MANIFEST, WAYS, Prepared, RecordWriter, SequenceWriter, divide
 from seqmlm.engine.durable import is_full, move_into_place
 from seqmlm.engine.randomness import uniform
@@ -44,36 +45,14 @@ class Encoder(Protocol):
     def encode_batch(self, raws: list[Any], /) -> list[Encoding]: ...
 
 
-def prepare(
-    records: Iterable[Record],
-    tokenizer: Encoder,
-    space: TokenSpace,
-    *,
-    cache: Path,
-    fingerprint: str,
-    max_length: int,
-    split: Split | Callable[[Record], str],
-    dedupe: bool = False,
-    join_documents: bool = False,
-    cut: Cut | None = None,
-    moving: MovingCut | None = None,
-    seed: int = 0,
-    identity: Callable[[Record], str] | None = None,
-    problems: Problems | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Prepared:
-    """Tokenize a stream of records into a cache entry, or open the existing entry.
-
-    The stream is read once and nothing is kept of it but 24 bytes a record (with `dedupe`: about 40 more).
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """How records become windows.
 
     Args:
-        records: the stream; not read if the entry exists.
-        tokenizer: anything with `encode_batch`.
         space: the tokenizer's.
-        cache: folder of all entries.
-        fingerprint: name of the entry: a hash of everything that decides its content.
         max_length: tokens of the longest window, special tokens included.
-        split: a rule from `seqmlm.data.splits`, or a function from record to the name of its part.
+        split: a rule from `seqmlm.data.splits`.
         dedupe: keep only the first of records whose raw text is exactly the same.
         join_documents: consecutive records of one document (of one file, where records name no document)
             and of one split group share windows.
@@ -84,6 +63,39 @@ def prepare(
             places always, as those that are joined with others are.
         seed: of those places.
         identity: key by which two records are the same; by default the raw text.
+    """
+
+    space: TokenSpace
+    max_length: int
+    split: Split
+    dedupe: bool = False
+    join_documents: bool = False
+    cut: Cut | None = None
+    moving: MovingCut | None = None
+    seed: int = 0
+    identity: Callable[[Record], str] = lambda record: str(record.raw)
+
+
+def prepare(
+    records: Iterable[Record],
+    tokenizer: Encoder,
+    how: Preparation,
+    *,
+    cache: Path,
+    fingerprint: str,
+    problems: Problems | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Prepared:
+    """Tokenize a stream of records into a cache entry, or open the existing entry.
+
+    The stream is read once and nothing is kept of it but 24 bytes a record (with `dedupe`: about 40 more).
+
+    Args:
+        records: the stream; not read if the entry exists.
+        tokenizer: anything with `encode_batch`.
+        how: see `Preparation`.
+        cache: folder of all entries.
+        fingerprint: name of the entry: a hash of everything that decides its content.
         problems: receives records the tokenizer refuses; if `sensitive`, only the owner may read the entry.
         progress: called from time to time with the records and tokens so far.
 
@@ -103,10 +115,7 @@ def prepare(
             shutil.rmtree(building, ignore_errors=True)  # left by a process that died: we hold the lock
             building.mkdir(mode=0o700 if problems.sensitive else 0o777)
             try:
-                rule = split if isinstance(split, Split) else Labelled(split)
-                cuts = (cut or (lambda encoding, longest: windows(encoding, space, longest)), moving, seed)
-                maker = _Maker(building, tokenizer, space, max_length, rule, problems, cuts, identity)
-                maker.run(records, dedupe, join_documents, progress)
+                _Maker(building, tokenizer, how, problems).run(records, progress)
                 shutil.rmtree(folder, ignore_errors=True)  # an entry without a manifest is incomplete
                 move_into_place(building, folder)
             except BaseException:
@@ -118,32 +127,15 @@ def prepare(
 class _Maker:
     """Builds one cache entry in a folder of its own."""
 
-    def __init__(
-        self,
-        folder: Path,
-        tokenizer: Encoder,
-        space: TokenSpace,
-        max_length: int,
-        split: Split,
-        problems: Problems,
-        cuts: tuple[Cut, MovingCut | None, int],
-        identity: Callable[[Record], str] | None,
-    ) -> None:
-        self._folder, self._tokenizer, self._space = folder, tokenizer, space
-        self._max_length, self._split, self._problems = max_length, split, problems
-        self._cut, self._moving, self._seed = cuts
-        self._sequences = SequenceWriter(folder, max_length, getattr(tokenizer, "units", Units(space)))
-        self._records = RecordWriter(folder, identity or (lambda record: str(record.raw)))
+    def __init__(self, folder: Path, tokenizer: Encoder, how: Preparation, problems: Problems) -> None:
+        self._folder, self._tokenizer, self._how, self._problems = folder, tokenizer, how, problems
+        units = getattr(tokenizer, "units", Units(how.space))
+        self._sequences = SequenceWriter(folder, how.max_length, units)
+        self._records = RecordWriter(folder, how.identity)
         self._duplicates = self._characters = 0
 
-    def run(
-        self,
-        records: Iterable[Record],
-        dedupe: bool,
-        join_documents: bool,
-        progress: Callable[[int, int], None] | None,
-    ) -> None:
-        seen = SeenHashes() if dedupe else None
+    def run(self, records: Iterable[Record], progress: Callable[[int, int], None] | None) -> None:
+        seen = SeenHashes() if self._how.dedupe else None
         try:
             for batch in _batches(records):
                 if seen is not None:
@@ -151,7 +143,7 @@ class _Maker:
                     self._duplicates += len(batch) - len(fresh)
                     batch = fresh
                 encoded = self._encode(batch)
-                self._add_joined(encoded) if join_documents else self._add(encoded)
+                self._add_joined(encoded) if self._how.join_documents else self._add(encoded)
                 if progress is not None:
                     progress(self._records.rows, self._sequences.tokens)
         finally:
@@ -167,7 +159,7 @@ class _Maker:
             "tokens": self._sequences.tokens,
             "units": self._sequences.units,
         }
-        divided = divide(self._folder, self._split, self._space, self._max_length)
+        divided = divide(self._folder, self._how.split, self._how.space, self._how.max_length)
         statistics = {**counts, **divided, "problems": self._problems.counts}
         # Written last: it marks the entry as complete.
         (self._folder / MANIFEST).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
@@ -189,23 +181,27 @@ class _Maker:
         return [pair for record in batch for pair in self._encode([record])]
 
     def _add(self, encoded: list[tuple[Record, Encoding]]) -> None:
+        how, longest = self._how, self._how.max_length
         for record, encoding in encoded:
-            number = self._note(record, self._split.mark(record))
-            moving = self._moving and self._moving(encoding, self._max_length, self._shares(number))
+            number = self._note(record, how.split.mark(record))
+            moving = how.moving and how.moving(encoding, longest, self._shares(number))
             if moving:
                 self._sequences.add_moving(moving, number)
                 continue
-            for window, part in enumerate(self._cut(encoding, self._max_length)):
+            cuts = (
+                how.cut(encoding, how.max_length) if how.cut else windows(encoding, how.space, how.max_length)
+            )
+            for window, part in enumerate(cuts):
                 self._sequences.add(part, number, window)
 
     def _shares(self, record: int) -> NDArray[np.float64]:
         """(`WAYS`,) of a range: spread evenly from a place drawn for the record, neighbours far apart."""
-        drawn = uniform(self._seed, np.array([record]), np.zeros(1, dtype=np.int64))
+        drawn = uniform(self._how.seed, np.array([record]), np.zeros(1, dtype=np.int64))
         return np.asarray((drawn + np.arange(WAYS) * _GOLDEN) % 1.0)
 
     def _add_joined(self, encoded: list[tuple[Record, Encoding]]) -> None:
         """Join neighbours of one document and one split group in windows."""
-        marked = [(record, encoding, self._split.mark(record)) for record, encoding in encoded]
+        marked = [(record, encoding, self._how.split.mark(record)) for record, encoding in encoded]
         for _, run in groupby(marked, key=lambda m: (m[0].source, m[0].document, m[2][0])):
             members = list(run)
             numbers = [self._note(record, mark) for record, _, mark in members]
@@ -214,7 +210,7 @@ class _Maker:
             ends = np.cumsum([np.count_nonzero(e.groups >= 0) for e in encodings])
             done = window = 0
             last = -1
-            for part in join(encodings, self._space, self._max_length):
+            for part in join(encodings, self._how.space, self._how.max_length):
                 at = min(int(np.searchsorted(ends, done, side="right")), len(numbers) - 1)
                 window = window + 1 if at == last else 0
                 self._sequences.add(part, numbers[at], window)

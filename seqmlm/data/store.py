@@ -51,28 +51,31 @@ def rows_per_batch(max_length: int) -> int:
     return 1 << (rows.bit_length() - 1)
 
 
-class _ArrowStream:
-    """An Arrow stream file whose schema is that of its first batch."""
+class _Writer:
+    """Files that grow together, a batch at a time, and an Arrow stream among them."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._sink: Any = pa.OSFile(str(path), "wb")
-        self._writer: Any = None
+    def __init__(self, folder: Path, stream: str, *names: str) -> None:
+        self.rows = 0
+        self._files = ExitStack()
+        self._sink = self._files.enter_context(pa.OSFile(str(folder / stream), "wb"))
+        self._stream: Any = None  # its schema is that of the first batch
+        self._numbers = [self._files.enter_context((folder / name).open("wb")) for name in names]
 
-    def write(self, batch: Any) -> None:
-        if self._writer is None:
-            self._writer = pa.ipc.new_stream(self._sink, batch.schema)
-        self._writer.write_batch(batch)
+    def _write(self, batch: Any) -> None:
+        if self._stream is None:
+            self._stream = self._files.enter_context(pa.ipc.new_stream(self._sink, batch.schema))
+        self._stream.write_batch(batch)
+
+    def _flush(self) -> None:
+        raise NotImplementedError
 
     def close(self) -> None:
-        try:
-            if self._writer is not None:
-                self._writer.close()
-        finally:
-            self._sink.close()
+        """Write what is buffered and close all files, even if one fails."""
+        with self._files:
+            self._flush()
 
 
-class SequenceWriter:
+class SequenceWriter(_Writer):
     """Appends windows to `sequences.arrow`, and their lengths and records to binary files next to it.
 
     Args:
@@ -82,16 +85,10 @@ class SequenceWriter:
     """
 
     def __init__(self, folder: Path, max_length: int, units: Units) -> None:
+        super().__init__(folder, SEQUENCES, LENGTHS, OWNERS, MOVES)
         self._rule = units
-        self.rows = self.tokens = self.units = 0
+        self.tokens = self.units = 0
         self._limit = rows_per_batch(max_length)
-        self._stream = _ArrowStream(folder / SEQUENCES)
-        self._lengths = (folder / LENGTHS).open("wb")
-        self._owners = (folder / OWNERS).open("wb")
-        self._moves = (folder / MOVES).open("wb")
-        self._files = ExitStack()
-        for file in (self._stream, self._lengths, self._owners, self._moves):
-            self._files.callback(file.close)
         self._held: list[Encoding] = []
         self._origin: list[tuple[int, int]] = []
 
@@ -106,7 +103,7 @@ class SequenceWriter:
         """Append the windows of a record that may be cut elsewhere."""
         rows = self.rows + len(self._held) + np.arange(len(moving.windows))
         repeated = np.tile([moving.head, moving.tail], (len(rows), 1))
-        self._moves.write(np.column_stack([rows, repeated, moving.moves]).astype("<i8").tobytes())
+        self._numbers[2].write(np.column_stack([rows, repeated, moving.moves]).astype("<i8").tobytes())
         for number, window in enumerate(moving.windows):
             self.add(window, record, number)
 
@@ -118,9 +115,9 @@ class SequenceWriter:
         origin = np.array(self._origin, dtype=np.int64)
         columns = {name: _lists(offsets, values) for name, values in self._columns().items()}
         columns["record"], columns["window"] = pa.array(origin[:, 0]), pa.array(origin[:, 1].astype(np.int32))
-        self._stream.write(pa.record_batch(columns))
-        self._lengths.write(lengths.tobytes())
-        self._owners.write(origin[:, 0].tobytes())
+        self._write(pa.record_batch(columns))
+        self._numbers[0].write(lengths.tobytes())
+        self._numbers[1].write(origin[:, 0].tobytes())
         self.rows += len(lengths)
         self.tokens += int(offsets[-1])
         ids, groups = (np.concatenate([getattr(e, name) for e in self._held]) for name in ("ids", "groups"))
@@ -136,13 +133,8 @@ class SequenceWriter:
             found[CHANNEL + name] = np.concatenate([e.channels[name] for e in self._held])
         return found
 
-    def close(self) -> None:
-        """Write what is buffered and close all files, even if one fails."""
-        with self._files:
-            self._flush()
 
-
-class RecordWriter:
+class RecordWriter(_Writer):
     """Appends the origin of each record to `records.arrow`, and a keyed hash of it to a file next to it.
 
     Args:
@@ -151,25 +143,18 @@ class RecordWriter:
     """
 
     def __init__(self, folder: Path, identity: Callable[[Record], str]) -> None:
-        self.rows = 0
+        super().__init__(folder, RECORDS, MARKS, IDENTITIES)
         self._identity = identity
         salt = new_salt()
         np.save(folder / SALT, salt)
         self._salt = salt.tobytes()
-        self._identities = (folder / IDENTITIES).open("wb")
-        self._stream = _ArrowStream(folder / RECORDS)
-        self._marks = (folder / MARKS).open("wb")
-        self._files = ExitStack()
-        self._files.callback(self._stream.close)
-        self._files.callback(self._marks.close)
-        self._files.callback(self._identities.close)
         self._held: list[tuple[str, str, int, str | None]] = []
 
     def add(self, record: Record, mark: tuple[int, int]) -> int:
         """Append one record with the marks its split needs; returns its number."""
         self._held.append((record.id, record.source, record.line, record.document))
-        self._marks.write(_TWO_NUMBERS.pack(*mark))
-        self._identities.write(_NUMBER.pack(identity_hash(self._identity(record), self._salt)))
+        self._numbers[0].write(_TWO_NUMBERS.pack(*mark))
+        self._numbers[1].write(_NUMBER.pack(identity_hash(self._identity(record), self._salt)))
         self.rows += 1
         if len(self._held) >= _RECORD_ROWS:
             self._flush()
@@ -179,13 +164,8 @@ class RecordWriter:
         if self._held:
             columns = list(zip(*self._held, strict=True))
             arrays = [pa.array(c, type=t.type) for c, t in zip(columns, _RECORD_SCHEMA, strict=True)]
-            self._stream.write(pa.record_batch(arrays, schema=_RECORD_SCHEMA))
+            self._write(pa.record_batch(arrays, schema=_RECORD_SCHEMA))
             self._held = []
-
-    def close(self) -> None:
-        """Write what is buffered and close all files, even if one fails."""
-        with self._files:
-            self._flush()
 
 
 class ArrowRows:
@@ -229,7 +209,6 @@ def _lists(offsets: NDArray[np.int32], values: NDArray[Any]) -> Any:
 TOKEN_COUNTS = "token_counts.npy"
 CALIBRATES = "calibration_records.npy"
 
-_CHUNK = 1 << 20  # rows handled at a time
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
@@ -251,40 +230,24 @@ def divide(folder: Path, split: Split, space: TokenSpace, max_length: int) -> di
     parts = split.parts(_plain(folder / MARKS, np.int64).reshape(-1, 2))
     statistics: dict[str, Any] = {}
     for part, called in enumerate(PARTS):
-        records = int(np.count_nonzero(parts == part))
-        written = _write_part(folder, called, owners, lengths, parts == part)
-        statistics[called] = {"records": records, **written}
+        rows = np.flatnonzero(parts[owners] == part)
+        np.save(folder / f"{called}.npy", rows)
+        np.save(folder / f"{called}_lengths.npy", lengths[rows])
+        statistics[called] = {
+            "records": int(np.count_nonzero(parts == part)),
+            "windows": len(rows),
+            "tokens": int(lengths[rows].sum(dtype=np.int64)),
+        }
     np.save(folder / CALIBRATES, np.flatnonzero(parts == CALIBRATION))
     write_trained_on(folder, parts == TRAIN)
     _write_moves(folder)
-    by_length = np.zeros(max_length + 1, dtype=np.int64)
-    for start in range(0, len(lengths), _CHUNK):
-        by_length += np.bincount(lengths[start : start + _CHUNK], minlength=len(by_length))
+    by_length = np.bincount(lengths, minlength=max_length + 1)
     counts, statistics["unknown_tokens"] = _count_tokens(folder, owners, lengths, parts, space)
     statistics["length_quantiles"] = _quantiles(by_length)
     np.save(folder / TOKEN_COUNTS, counts)
     for name in (MARKS, OWNERS, LENGTHS, MOVES):
         (folder / name).unlink()
     return statistics
-
-
-def _write_part(
-    folder: Path, part: str, owners: NDArray[np.int64], lengths: NDArray[np.int32], chosen: NDArray[np.bool_]
-) -> dict[str, int]:
-    """Write the rows whose records are `chosen` and their lengths, a stretch of rows at a time."""
-    stretches = [slice(start, start + _CHUNK) for start in range(0, len(owners), _CHUNK)]
-    total = sum(int(np.count_nonzero(chosen[owners[stretch]])) for stretch in stretches)
-    tokens = 0
-    with (folder / f"{part}.npy").open("wb") as rows_out, (folder / f"{part}_lengths.npy").open("wb") as out:
-        _header(rows_out, "<i8", total)
-        _header(out, "<i4", total)
-        for stretch in stretches:
-            rows = np.flatnonzero(chosen[owners[stretch]])
-            here = lengths[stretch][rows]
-            rows_out.write((rows + stretch.start).astype("<i8").tobytes())
-            out.write(here.astype("<i4").tobytes())
-            tokens += int(here.sum(dtype=np.int64))
-    return {"windows": total, "tokens": tokens}
 
 
 WAYS = 8
@@ -302,18 +265,7 @@ def _write_moves(folder: Path) -> None:
     trained = np.flatnonzero(rows[np.minimum(at, len(rows) - 1)] == found[:, 0]) if len(rows) else at[:0]
     if not len(trained):
         return
-    out = np.lib.format.open_memmap(
-        folder / TRAIN_MOVES, mode="w+", dtype="<i8", shape=(3 + WAYS, len(trained))
-    )
-    out[0] = at[trained]
-    for start in range(0, len(trained), _CHUNK):
-        stretch = slice(start, start + _CHUNK)
-        out[1:, stretch] = found[trained[stretch], 1:].T
-    out.flush()
-
-
-def _header(out: Any, kind: str, size: int) -> None:
-    np.lib.format.write_array_header_1_0(out, {"descr": kind, "fortran_order": False, "shape": (size,)})
+    np.save(folder / TRAIN_MOVES, np.concatenate([at[trained][None], found[trained, 1:].T]))
 
 
 def _count_tokens(

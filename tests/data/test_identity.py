@@ -45,7 +45,6 @@ def test_hashes_of_two_models_cannot_be_compared(tmp_path: Path) -> None:
 
 def test_many_records_are_thinned_by_their_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity, "MOST", 100)
-    monkeypatch.setattr(identity, "_CHUNK", 64)
     texts = [str(n) for n in range(1000)]
     known = TrainedOn.of_prepared([prepared(tmp_path / "a", texts, [True] * 1000)])
     salt = known.corpora[0][1]

@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 
 from seqmlm.data import store
-from seqmlm.data.prepare import prepare
+from seqmlm.data.prepare import Preparation, prepare
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.splits import ByKey, neighbours
+from seqmlm.data.splits import ByKey, Labelled, Split, neighbours
 from seqmlm.data.store import EncodedDataset, Prepared
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.windows import moving_windows
@@ -86,8 +86,12 @@ BY_ID = ByKey(key=lambda r: r.id, share=0.2)
 def made(
     records: Iterable[Record], cache: Path, tokenizer: Letters | None = None, **options: Any
 ) -> Prepared:
-    settings = {"fingerprint": "f", "max_length": 64, "split": BY_ID, **options}
-    return prepare(records, tokenizer or Letters(), SPACE, cache=cache, **settings)
+    settings: dict[str, Any] = {"max_length": 64, "split": BY_ID, **options}
+    own = {name: settings.pop(name) for name in ("problems", "progress") if name in settings}
+    own["fingerprint"] = settings.pop("fingerprint", "f")
+    if not isinstance(settings["split"], Split):
+        settings["split"] = Labelled(settings["split"])
+    return prepare(records, tokenizer or Letters(), Preparation(space=SPACE, **settings), cache=cache, **own)
 
 
 def rows(dataset: EncodedDataset) -> Iterator[tuple[str, Encoding]]:
