@@ -18,18 +18,19 @@ from seqmlm.errors import DataError, StateError, UsageError
 
 OnError = Literal["raise", "skip", "quarantine"]
 
+_COUNTS = ("bad", "notes", "places", "remedies")
 _DISTINCT_REASONS = 1000  # bounds memory when every bad record has a reason of its own
 _RAW_KEPT = 1 << 20  # characters of a bad record that are saved to the quarantine file
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass
 class Met:
-    """The problems of a part of an input that was read in another process (`Problems.apart`).
+    """What was met, in this process or another (`Problems.apart`).
 
-    Args:
+    Attributes:
         bad, notes: reason to count. places, remedies: as of `Problems`.
         first: the first bad record.
-        aside: lines for the quarantine file.
+        aside: lines for the quarantine file, where another process writes it.
     """
 
     bad: Counter[str] = field(default_factory=Counter)
@@ -72,14 +73,9 @@ class Problems:
             raise UsageError("on_error 'quarantine' needs a file for the quarantined records")
         self.on_error, self.quarantine, self.sensitive = on_error, quarantine, sensitive
         self.met = 0
-        self._bad: Counter[str] = Counter()
-        self._notes: Counter[str] = Counter()
-        self.places: dict[str, str] = {}
-        self.remedies: dict[str, str] = {}
+        self._met = Met()
         self._sink: TextIO | None = None
-        self._replayed = False
-        self._first: DataError | None = None  # the first bad record
-        self._aside: list[str] | None = None  # lines that another process puts aside
+        self._replayed = self._apart = False
         self._one_at_a_time = threading.RLock()
 
     def bad(self, error: DataError, raw: str | None = None) -> None:
@@ -96,8 +92,8 @@ class Problems:
             error.skippable = error.line is not None  # skipping a whole file would hide a wrong format
             raise error
         with self._one_at_a_time:
-            self._first = self._first or error
-            reason = _count(self._bad, error.reason, 1)
+            self._met.first = self._met.first or error
+            reason = _count(self._met.bad, error.reason, 1)
             self._placed(reason, error.source, error.line)
             if error.remedy:
                 field = f"field {error.field!r}: " if error.field else ""
@@ -115,7 +111,7 @@ class Problems:
         """
         if n and not self._replayed:
             with self._one_at_a_time:
-                self._placed(_count(self._notes, reason, n), source, line)
+                self._placed(_count(self._met.notes, reason, n), source, line)
 
     def _placed(self, reason: str, source: str | None, line: int | None) -> None:
         if source is not None:
@@ -124,21 +120,12 @@ class Problems:
     def apart(self) -> Problems:
         """For another process, which reads and tells this one what it met (`taken`, `add`): the same rule."""
         other = Problems(self.on_error, self.quarantine, self.sensitive)
-        other._aside = []
+        other._apart = True
         return other
 
     def taken(self) -> Met:
         """What was met since the last time."""
-        found = Met(
-            bad=self._bad,
-            notes=self._notes,
-            places=self.places,
-            remedies=self.remedies,
-            first=self._first,
-            aside=self._aside or [],
-        )
-        self._bad, self._notes, self.places, self.remedies = Counter(), Counter(), {}, {}
-        self._first, self._aside = None, []
+        found, self._met = self._met, Met()
         return found
 
     def add(self, met: Met) -> None:
@@ -148,19 +135,27 @@ class Problems:
             StateError: as `bad`.
         """
         with self._one_at_a_time:
-            for counts, more in ((self._bad, met.bad), (self._notes, met.notes)):
+            for counts, more in ((self._met.bad, met.bad), (self._met.notes, met.notes)):
                 for reason, n in more.items():
                     _count(counts, reason, n)
             self.met += met.bad.total()
-            self.places, self.remedies = met.places | self.places, met.remedies | self.remedies
-            self._first = self._first or met.first
+            self._met.places, self._met.remedies = met.places | self.places, met.remedies | self.remedies
+            self._met.first = self._met.first or met.first
             for line in met.aside:
                 self._append(line)
+
+    @property
+    def places(self) -> dict[str, str]:
+        return self._met.places
+
+    @property
+    def remedies(self) -> dict[str, str]:
+        return self._met.remedies
 
     def nothing(self) -> DataError:
         """The error for an input without a record that could be used; it says what was met first."""
         with self._one_at_a_time:
-            first, left_out = self._first, next(iter(self._notes), None)
+            first, left_out = self._met.first, next(iter(self._met.notes), None)
         remedy = "check the files, their format and its options"
         if first is not None:
             return DataError(
@@ -180,13 +175,13 @@ class Problems:
     def bad_count(self) -> int:
         """Bad records and files so far."""
         with self._one_at_a_time:
-            return self._bad.total()
+            return self._met.bad.total()
 
     @property
     def counts(self) -> dict[str, int]:
         """Number of occurrences of each reason, of bad records and notes."""
         with self._one_at_a_time:
-            return dict(sorted((self._bad + self._notes).items()))
+            return dict(sorted((self._met.bad + self._met.notes).items()))
 
     def snapshot(self) -> dict[str, Any]:
         """All counts so far and the synced size of the quarantine file, as JSON values.
@@ -199,13 +194,8 @@ class Problems:
                 self._sink.flush()
                 assert self.quarantine is not None
                 DISK.sync(self.quarantine)
-            return {
-                "bad": dict(self._bad),
-                "notes": dict(self._notes),
-                "places": dict(self.places),
-                "remedies": dict(self.remedies),
-                "quarantined": self.quarantined,
-            }
+            counts = {name: dict(getattr(self._met, name)) for name in _COUNTS}
+            return {**counts, "quarantined": self.quarantined}
 
     @property
     def quarantined(self) -> int:
@@ -232,8 +222,9 @@ class Problems:
             yield
         finally:
             self._replayed = False
-        self._bad, self._notes = Counter(earlier["bad"]), Counter(earlier["notes"])
-        self.places, self.remedies = dict(earlier["places"]), dict(earlier["remedies"])
+        for name in _COUNTS:
+            getattr(self._met, name).clear()
+            getattr(self._met, name).update(earlier[name])
 
     def close(self) -> None:
         """Close the quarantine file; a later bad record opens it again."""
@@ -251,20 +242,14 @@ class Problems:
         self.close()
 
     def _put_aside(self, error: DataError, raw: str | None) -> None:
-        line: dict[str, Any] = {
-            "source": error.source,
-            "line": error.line,
-            "field": error.field,
-            "reason": error.reason,
-            "remedy": error.remedy,
-        }
+        line = {name: getattr(error, name) for name in ("source", "line", "field", "reason", "remedy")}
         if raw is not None and not self.sensitive:
             line["raw"] = raw[:_RAW_KEPT]
         self._append(json.dumps(line) + "\n")  # in ASCII: nothing in it acts on a terminal
 
     def _append(self, line: str) -> None:
-        if self._aside is not None:
-            self._aside.append(line)
+        if self._apart:
+            self._met.aside.append(line)
             return
         if self._sink is None:
             assert self.quarantine is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from seqmlm.errors import DataError, UsageError
 
 _DIGITS = 20
 _WIDEST = 1000  # words of one contraction
+_PLACE = re.compile(r"(\d+)(?:([-.])(\d+))?")  # of a word, of several, of one that is not written
+_KEPT = {"words": 1, "upos": 3, "xpos": 4, "deprel": 7}
 _COLUMNS = 10  # ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC
 
 
@@ -52,7 +55,8 @@ def _conllu(numbered: Iterator[tuple[int, str]], path: str | Path, problems: Pro
         if not words:
             problems.note("comments without a sentence")
             continue
-        raw = comments.get("text") or _joined(words)
+        written = (form + (" " if spaced else "") for form, _, spaced in _surface(words))
+        raw = comments.get("text") or "".join(written).rstrip(" ")
         yield Record(
             id=comments.get("sent_id") or f"{name}:{start}",
             raw=raw,
@@ -70,14 +74,16 @@ def _comment(text: str) -> tuple[str, str]:
 
 def _word(text: str, source: str, line: int) -> list[str]:
     fields = text.split("\t")
-    place = fields[0]
+    place = _PLACE.fullmatch(fields[0])
     if len(fields) != _COLUMNS:
         reason = f"{len(fields)} columns where CoNLL-U has {_COLUMNS}"
-    elif len(place) > _DIGITS or len(fields[6]) > _DIGITS or (_is_range(place) and _width(place) > _WIDEST):
+    elif max(len(fields[0]), len(fields[6])) > _DIGITS or (
+        place and place[2] == "-" and int(place[3]) - int(place[1]) > _WIDEST
+    ):
         reason = "a word number that is too large"
-    elif not (place.isdecimal() or _is_range(place) or _is_empty_node(place)):
+    elif place is None:
         reason = "the first column is not a word number"
-    elif place.isdecimal() and not (fields[6].isdecimal() or fields[6] == "_"):
+    elif not place[2] and not (fields[6].isdecimal() or fields[6] == "_"):
         reason = "HEAD is not a word number"
     else:
         return fields
@@ -85,56 +91,32 @@ def _word(text: str, source: str, line: int) -> list[str]:
     raise DataError(reason, source=source, line=line, remedy=remedy)
 
 
-def _is_range(place: str) -> bool:
-    first, dash, last = place.partition("-")
-    return bool(dash) and first.isdecimal() and last.isdecimal()
-
-
-def _width(place: str) -> int:
-    first, _, last = place.partition("-")
-    return int(last) - int(first)
-
-
-def _is_empty_node(place: str) -> bool:
-    first, dot, last = place.partition(".")
-    return bool(dot) and first.isdecimal() and last.isdecimal()
-
-
-def _surface(words: list[list[str]]) -> Iterator[tuple[str, int, int, bool]]:
-    """Yield (form, first word, last word, space after) of what is really written, contractions whole."""
+def _surface(words: list[list[str]]) -> Iterator[tuple[str, range, bool]]:
+    """Yield (form, numbers of its words, space after) of what is really written, contractions whole."""
     covered = 0
     for fields in words:
-        spaced = "SpaceAfter=No" not in fields[9].split("|")
-        if _is_range(fields[0]):
-            first, _, last = fields[0].partition("-")
-            covered = int(last)
-            yield fields[1], int(first), covered, spaced
-        elif fields[0].isdecimal() and int(fields[0]) > covered:
-            yield fields[1], int(fields[0]), int(fields[0]), spaced
-
-
-def _joined(words: list[list[str]]) -> str:
-    return "".join(form + (" " if spaced else "") for form, _, _, spaced in _surface(words)).rstrip(" ")
+        first, dash, last = fields[0].partition("-")
+        if dash or (first.isdecimal() and int(first) > covered):
+            covered = int(last) if dash else covered
+            yield (
+                fields[1],
+                range(int(first), int(last or first) + 1),
+                "SpaceAfter=No" not in fields[9].split("|"),
+            )
 
 
 def _syntax(words: list[list[str]], raw: str) -> dict[str, Any]:
     real = [fields for fields in words if fields[0].isdecimal()]
     spans: dict[int, tuple[int, int]] = {}
     done = 0
-    for form, first, last, _ in _surface(words):
+    for form, numbers, _ in _surface(words):
         at = raw.find(form, done)
-        if at < 0:
-            continue
-        done = at + len(form)
-        spans.update(dict.fromkeys(range(first, last + 1), (at, done)))
-    return {
-        "words": [fields[1] for fields in real],
-        "upos": [fields[3] for fields in real],
-        "xpos": [fields[4] for fields in real],
-        "deprel": [fields[7] for fields in real],
-        "heads": [int(fields[6]) if fields[6].isdecimal() else None for fields in real],
-        "spans": [spans.get(int(fields[0])) for fields in real],
-    }
+        if at >= 0:
+            done = at + len(form)
+            spans.update(dict.fromkeys(numbers, (at, done)))
+    columns = {name: [fields[at] for fields in real] for name, at in _KEPT.items()}
+    heads = [int(fields[6]) if fields[6].isdecimal() else None for fields in real]
+    return columns | {"heads": heads, "spans": [spans.get(int(fields[0])) for fields in real]}
 
 
 # Columns: a word and its tag a line

@@ -143,7 +143,7 @@ def test_partners_in_a_formula_are_its_truth(tmp_path: Path):
         breaks = {n for n, unit in enumerate(units) if unit == "\n"}
         assert all(own.known((0, n)) == (n not in breaks) for n in range(1, len(units)))
         assert knows(record, ["x"]) is None
-    assert problems._notes
+    assert problems.counts
 
 
 def _units(record: Record, encoding) -> list[str]:
@@ -171,7 +171,7 @@ def test_what_has_no_truth_is_said(tmp_path: Path):
     assert truth(record_of("def f(:"), ["def", "f", "(", ":"]) is None
     assert truth(record_of("int x;", "java"), ["int", "x", ";"]) is None
     assert truth(record_of("x = 1"), ["y"]) is None
-    assert sorted(problems._notes.values()) == [1, 2]
+    assert sorted(problems.counts.values()) == [1, 2]
     (tmp_path / "a.java").write_text("int x;")
     for path in (tmp_path / "a.java", tmp_path / "none"):
         with pytest.raises(DataError, match="computed from Python alone"):

@@ -184,7 +184,7 @@ def test_a_sentence_that_cannot_be_aligned_is_counted(tmp_path: Path):
     [record] = TEXT.read([sample.files[0]], Problems())
     problems = Problems()
     assert TreeDecoder().truths(sample.truth, problems)(record, ["something", "else"]) is None
-    assert any("could not be aligned" in reason for reason in problems._notes)
+    assert any("could not be aligned" in reason for reason in problems.counts)
 
 
 def test_predicted_trees_as_conllu_read_back(tmp_path: Path):
