@@ -11,7 +11,7 @@ and hides later ones that are like it, or less unusual.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -27,27 +27,19 @@ from seqmlm.tasks.calibrate import CalibrateConfig, CalibrateResult
 from seqmlm.tasks.models import register_calibrations
 from seqmlm.watch.incidents import since_of, stream_of
 from seqmlm.watch.rolling import FEWEST, judged_by, refitted
-from seqmlm.watch.store import RollingState, Streams
+from seqmlm.watch.store import Figures, Streams
 from seqmlm.workspace import Workspace
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateStreamResult(CalibrateResult):
-    """What was calibrated from a stream; how many records its rows are of is not known.
+    """What was calibrated from a stream; how many records its rows are of is not known."""
 
-    Args:
-        output: the file that the scoring writes.
-        rows: that were used.
-        faults: rows left out, of incidents that were acknowledged as faults.
-        false_alarms: incidents with rows among those used that people took for false alarms.
-        unjudged: such incidents of which nobody has said anything.
-    """
-
-    output: str
-    rows: int
-    faults: int
-    false_alarms: int
-    unjudged: int
+    output: str  # the file that the scoring writes
+    rows: int  # that were used
+    faults: int  # rows left out, of incidents that were acknowledged as faults
+    false_alarms: int  # incidents with rows among those used that people took for false alarms
+    unjudged: int  # such incidents of which nobody has said anything
 
 
 def calibrate_stream(
@@ -92,11 +84,11 @@ def calibrate_stream(
                 f"{within}, and a calibration needs {FEWEST}: wait until more are judged, or calibrate with "
                 "files"
             )
-        made = _made(stored, RollingState(state={}, rows=used), config.seed)
+        made = _made(stored, used, config.seed)
         store(Path(session.model.path), {(level, known["mode"]): made})
         if session.entry is not None:
             register_calibrations(registry, session.entry)
-    verdicts = dict(owners[one.number] for one in used if one.number in owners)
+    verdicts = list(dict(owners[one.number] for one in used if one.number in owners).values())
     return CalibrateStreamResult(
         model=config.model,
         level=level,
@@ -107,8 +99,8 @@ def calibrate_stream(
         output=of.output,
         rows=len(used),
         faults=len(entry.rows) - len(used),
-        false_alarms=list(verdicts.values()).count("normal"),
-        unjudged=list(verdicts.values()).count(None),
+        false_alarms=verdicts.count("normal"),
+        unjudged=verdicts.count(None),
     )
 
 
@@ -138,8 +130,8 @@ def _own(session: Session, known: Mapping[str, Any], model: str, stream: Path) -
     return level.name, stored
 
 
-def _made(stored: Stored, kept: RollingState, seed: int) -> Stored:
-    rows = [np.frombuffer(one.figures, dtype="<f8") for one in kept.rows]
+def _made(stored: Stored, kept: Sequence[Figures], seed: int) -> Stored:
+    rows = [np.frombuffer(one.figures, dtype="<f8") for one in kept]
     if any(len(one) != 1 + len(stored.fitted.statistics) for one in rows):
         raise StateError("the statistics in the database are not whole; calibrate with files")
     source = f"stream:{sha256(np.stack(rows).tobytes()).hexdigest()}"

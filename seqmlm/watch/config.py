@@ -73,12 +73,18 @@ class WatchConfig(ScoringRequest):
     @property
     def latency(self) -> float:
         """Seconds within which a row follows its line."""
-        return _seconds(self.max_latency, "--max-latency", "1s or 0.5s")
+        return self._seconds("max_latency", "--max-latency is a duration such as 1s or 0.5s")
 
     @property
     def quiet_seconds(self) -> float:
         """How long nothing may come of an incident that goes on."""
-        return _seconds(self.quiet, "quiet", "5m or 30s")
+        return self._seconds("quiet", "quiet is a duration such as 5m or 30s")
+
+    def _seconds(self, name: str, wanted: str) -> float:
+        seconds = duration(text := getattr(self, name))
+        if not seconds:
+            raise UsageError(f"{wanted}; got {text!r}")
+        return seconds
 
     def check(self) -> None:
         self._check_files()
@@ -124,15 +130,3 @@ class WatchConfig(ScoringRequest):
             raise UsageError("--webhook-format is that of --webhook, which is not given")
         if self.webhook and self.rate_option is None:
             raise UsageError("--webhook is told of alarms: say how many are wanted with --fpr, such as 0.001")
-
-
-def _seconds(text: str, option: str, such: str) -> float:
-    """A duration above 0.
-
-    Raises:
-        UsageError: it is none.
-    """
-    seconds = duration(text)
-    if not seconds:
-        raise UsageError(f"{option} is a duration such as {such}; got {text!r}")
-    return seconds

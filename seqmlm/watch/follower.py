@@ -53,9 +53,6 @@ PATIENCE = 5.0
 _FORGOTTEN = 1000  # generations read to their end that are still recognised
 
 
-# All of them
-
-
 class Follower:
     """Reads files that grow, fairly, each line once; new files of the patterns as they appear.
 
@@ -71,6 +68,11 @@ class Follower:
         exclude: absolute paths of files that are not followed: the output.
         patience: see `PATIENCE`.
         clock: seconds; one that never goes back.
+
+    Attributes:
+        gaps: what was found missing in the last turn.
+        idle: whether the last turn found nothing to read.
+        lines, bytes: what was read of all generations, by earlier followers too.
     """
 
     def __init__(
@@ -90,27 +92,18 @@ class Follower:
         self._patterns, self._read, self._tell, self._again = patterns, read, tell, again
         self._tick, self._patience, self._clock, self._rotation = tick, patience, clock, rotation
         self._exclude, self._told = set(exclude), set[str]()
-        self._files: list[Generation] = []
-        self._done: list[FileState] = []
+        known = list(states)
+        self._files = [Generation(one, read, math.inf) for one in known if not one.done]
+        self._done = [one for one in known if one.done][-_FORGOTTEN:]
         self._copies: set[tuple[int, ...]] = set()  # files that hold nothing new
         self._ended: list[FileState] = []
         self._error: DataError | None = None
-        self._scan_at = self._clock()
-        self._number, self._size, self._turned, self._read_much = 0, FILE_BYTES, self._scan_at, False
+        self._scan_at = self._turned = self._clock()
+        self._number = max((one.number for one in known), default=0)
+        self._size, self._read_much = FILE_BYTES, False
         self.gaps: list[Gap] = []
-        """What was found missing in the last turn."""
         self.idle = False
-        """Whether the last turn found nothing to read."""
-        self.lines = self.bytes = 0
-        """What was read of all generations, by earlier followers too."""
-        for state in states:
-            self._number = max(self._number, state.number)
-            self.lines, self.bytes = self.lines + state.line, self.bytes + state.offset
-            if state.done:
-                self._done.append(state)
-            else:
-                self._files.append(Generation(state, read, math.inf))
-        self._done = self._done[-_FORGOTTEN:]
+        self.lines, self.bytes = sum(one.line for one in known), sum(one.offset for one in known)
 
     @property
     def open(self) -> int:
@@ -146,11 +139,12 @@ class Follower:
                     break
                 before, lines = file.state.offset, file.state.line
                 records += self._careful(file, now, min(FILE_BYTES, left))
-                left -= max(0, file.state.offset - before)
-                self.bytes += file.state.offset - before
+                read = file.state.offset - before
+                left -= max(0, read)
+                self.bytes += read
                 self.lines += file.state.line - lines
-                more = more or (file.state.offset > before and not file.whole)
-                self.idle = self.idle and file.state.offset == before
+                more = more or (read > 0 and not file.whole)
+                self.idle = self.idle and not read
         self._read_much = left <= 0
         return records
 
@@ -170,11 +164,8 @@ class Follower:
     @property
     def unread(self) -> int:
         """Bytes of whole lines that are there and were not read; of a compressed file those that expanded."""
-        found = 0
-        for file in self._files:
-            size = file.state.size if file.content is None else file.content.size()
-            found += max(0, size - file.state.offset - file.partial)
-        return found
+        sizes = ((one, one.state.size if one.content is None else one.content.size()) for one in self._files)
+        return sum(max(0, size - one.state.offset - one.partial) for one, size in sizes)
 
     def states(self) -> list[FileState]:
         """How far the generations are that have changed since this was asked last."""
@@ -257,23 +248,29 @@ class Follower:
             file.in_place = own is not None and not own.packed and own.node == _node(file.state.path)
             if before and not file.in_place:
                 file.since = now  # whoever writes it may go on for a while
-            if file.content is None and not file.broken:
-                try:
-                    newer = self._find(file, matches, now)
-                    if file.content is not None and file.fed is None:
-                        with self._again():
-                            records += file.restored()
-                        for path in newer:
-                            records += self._meet(path, now, file.state.path)
-                except Destroyed:
-                    self._lose(file, now)
-                if file.content is None:
-                    file.since = min(file.since, now)  # it may go from name to name while it is looked for
-                    if file.since < now and now - file.since >= self._patience:
-                        records += self._give_up(file)
+            if own is None and not file.broken:
+                records += self._sought(file, matches, now)
         for path in matches:
             if path not in self._exclude:
                 records += self._meet(path, now)
+        return records
+
+    def _sought(self, file: Generation, matches: Sequence[str], now: float) -> list[Record]:
+        """Look for the content of a generation, and give it up if it cannot be found for long."""
+        records: list[Record] = []
+        try:
+            newer = self._find(file, matches, now)
+            if file.content is not None and file.fed is None:
+                with self._again():
+                    records += file.restored()
+                for path in newer:
+                    records += self._meet(path, now, file.state.path)
+        except Destroyed:
+            self._lose(file, now)
+        if file.content is None:
+            file.since = min(file.since, now)  # it may go from name to name while it is looked for
+            if file.since < now and now - file.since >= self._patience:
+                records += self._give_up(file)
         return records
 
     def _matches(self) -> list[str]:
@@ -287,6 +284,9 @@ class Follower:
             else:
                 found.add(pattern)
         return sorted(found)
+
+    def _open_elsewhere(self, node: tuple[int, ...]) -> bool:
+        return any(one.content is not None and one.content.node == node for one in self._files)
 
     def _find(self, file: Generation, matches: Sequence[str], now: float) -> Sequence[str]:
         """Look for the content of a generation: under its path, else in the files that are called like it.
@@ -306,16 +306,14 @@ class Follower:
                 if path in self._exclude or key in file.refused:
                     continue
                 content = opened(path)
-                if any(one.content is not None and one.content.node == content.node for one in self._files):
-                    content.close()
-                elif is_of(content, file.state):
-                    file.content, file.since = content, now
-                    file.in_place = path == own and not content.packed
-                    file.state.device, file.state.inode = content.node
-                    return self._between(path, own, beside)
-                else:
-                    content.close()
+                if not self._open_elsewhere(content.node):
+                    if is_of(content, file.state):
+                        file.content, file.since = content, now
+                        file.in_place = path == own and not content.packed
+                        file.state.device, file.state.inode = content.node
+                        return self._between(path, own, beside)
                     file.refused.add(key)
+                content.close()
         return ()
 
     def _between(self, first: str, last: str, files: Iterable[str]) -> list[str]:
@@ -327,28 +325,19 @@ class Follower:
 
     def _give_up(self, file: Generation) -> list[Record]:
         """A generation is gone: end its reader, if it has one, and tell what is missing."""
-        state = file.state
+        state, line = file.state, file.state.line + 1
         unread = max(0, state.size - state.offset)
+        if file.fed is None:
+            line = min([line, *(min(lines) for lines in state.held.values())])
         if file.fed is None or unread:
-            waiting = [min(lines) for lines in state.held.values()]
-            known = file.fed is not None
-            self.gaps.append(
-                Gap(
-                    path=state.path,
-                    line=state.line + 1 if known else min([state.line + 1, *waiting]),
-                    offset=state.offset,
-                    size=unread,
-                )
-            )
+            self.gaps.append(Gap(path=state.path, line=line, offset=state.offset, size=unread))
         return self._end(file)
 
     def _meet(self, path: str, now: float, name: str | None = None) -> list[Record]:
         """What is under a path: known, or a new generation, of this name or that of the path."""
         try:
             key = _key(path)
-            if key in self._copies or stat.S_ISDIR(key[4]):
-                return []
-            if any(one.content is not None and one.content.node == key[:2] for one in self._files):
+            if key in self._copies or stat.S_ISDIR(key[4]) or self._open_elsewhere(key[:2]):
                 return []
             if stat.S_ISREG(key[4]) and not key[2]:
                 return []  # an empty file says not yet what it is
@@ -366,31 +355,30 @@ class Follower:
         try:
             known = self._known(content)
         except DataError:
-            content.close()  # still being compressed, or damaged
+            known = True  # still being compressed, or damaged
             self._say(f"{path} cannot be unpacked; this is tried again and again")
-            return []
-        if known is _COPY:
-            self._copies.add(key)
+        else:
+            self._copies |= {key} if known is False else set()
         if known is not None:
             content.close()
             return []
         return self._begin(name or path, content, now)
 
-    def _known(self, content: Content) -> object | None:
-        """Whether nothing new is in a content: it was read under another name, or is so far like another."""
-        for state in self._done:
-            if is_of(content, state) and not content.read(state.offset, 1):
-                return _COPY
+    def _known(self, content: Content) -> bool | None:
+        """Whether nothing new is in a content: None, there is; False, it was read under another name; True,
+        it is like another so far."""
+        if any(is_of(content, one) and not content.read(one.offset, 1) for one in self._done):
+            return False
         for file in self._files:
             own = file.content
             if not file.state.offset:  # nothing of it was read yet
                 if own is not None and begin_alike(content, own):
-                    return _PERHAPS
+                    return True
             elif is_of(content, file.state):
                 if own is None or not content.read(max(own.size(), file.state.offset), 1):
-                    return _PERHAPS
+                    return True
                 if not is_of(own, file.state):  # it has been cut off by now, and this may be the copy
-                    return _PERHAPS
+                    return True
         return None
 
     def _begin(self, path: str, content: Content, now: float) -> list[Record]:
@@ -419,19 +407,15 @@ class Follower:
             self._tell(text)
 
 
-_COPY, _PERHAPS = "a copy", "perhaps a copy"
-
-
 def _key(path: str) -> tuple[int, ...]:
     """What changes when a file does: device, node, size, time, mode."""
     about = os.stat(path)
     return (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_mode)
 
 
-def _node(path: str) -> tuple[int, int] | None:
+def _node(path: str) -> tuple[int, ...] | None:
     with suppress(OSError):
-        about = os.stat(path)
-        return about.st_dev, about.st_ino
+        return _key(path)[:2]
     return None
 
 

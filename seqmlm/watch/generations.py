@@ -27,41 +27,24 @@ _HEAD_LINES = 4096  # lines by which readers tell the format, at most
 
 @dataclass(kw_only=True)
 class FileState:
-    """How far one generation of a file has been read; JSON can hold all of it.
+    """How far one generation of a file has been read; JSON can hold all of it."""
 
-    Args:
-        number: of the generation, from 1, in the order they were met.
-        path: absolute; what it was called first.
-        device, inode: of the file it was last read in.
-        prefix, tail: hashes of its first, and its last `PREFIX` bytes before `offset`.
-        offset: bytes that were handed to the reader: whole lines.
-        line: number of these lines.
-        size: bytes that were seen.
-        taken, held: see `Memory`.
-        begin, begin_line: bytes and lines before those that a new reader has to be given.
-        head: bytes of the first lines, which every reader is given; 0 until these are there.
-        pauses: offsets, behind `begin`, at which the reader was told to hand on what it kept.
-        head_paused: so was it behind the first lines.
-        done: it has been read to its end, or is gone.
-    """
-
-    number: int
-    path: str
-    device: int = 0
+    number: int  # of the generation, from 1, in the order they were met
+    path: str  # absolute; what it was called first
+    device: int = 0  # of the file it was last read in
     inode: int = 0
-    prefix: str = ""
+    prefix: str = ""  # hashes of its first, and its last `PREFIX` bytes before `offset`
     tail: str = ""
-    offset: int = 0
-    line: int = 0
-    size: int = 0
-    taken: int = 0
+    offset: int = 0  # bytes that were handed to the reader: whole lines
+    line: int = 0  # number of these lines
+    size: int = 0  # bytes that were seen
+    taken: int = 0  # see `Memory`, as `held`
     held: dict[str, list[int]] = field(default_factory=dict)
-    begin: int = 0
+    begin: int = 0  # bytes and lines before those that a new reader has to be given
     begin_line: int = 0
-    head: int = 0
-    head_paused: bool = False
-    pauses: list[int] = field(default_factory=list)
-    done: bool = False
+    head: int = 0  # bytes of the first lines, which every reader is given; 0 until these are there
+    pauses: list[int] = field(default_factory=list)  # offsets where the reader handed on what it kept
+    done: bool = False  # it has been read to its end, or is gone
 
 
 DESTROYED = "the file was cut off or removed, and no copy of it was found"
@@ -69,24 +52,13 @@ DESTROYED = "the file was cut off or removed, and no copy of it was found"
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """Bytes that were destroyed before they could be read.
-
-    Args:
-        path: of the file.
-        line: the first line that is missing, in its generation.
-        offset: bytes before it.
-        size: bytes that are known to be missing; 0 where it is not known how many were there.
-        cause: what became of them.
-    """
+    """Bytes that were destroyed before they could be read."""
 
     path: str
-    line: int
+    line: int  # the first one that is missing, in its generation
     offset: int
-    size: int
+    size: int  # bytes that are known to be missing; 0 where that is not known
     cause: str = DESTROYED
-
-
-# One reader
 
 
 class _GivenUp(BaseException):
@@ -161,18 +133,13 @@ class Fed:
         self._asks.release()
 
 
-# Contents
-
-
 class Plain:
     """The bytes of a file as they lie on the disk."""
 
     packed = False
 
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-        about = os.fstat(handle)
-        self.node = (about.st_dev, about.st_ino)
+    def __init__(self, handle: int, node: tuple[int, int]) -> None:
+        self._handle, self.node = handle, node
 
     def read(self, offset: int, size: int) -> bytes:
         return os.pread(self._handle, size, offset)
@@ -206,10 +173,7 @@ class Packed:
         """
         if offset < self._at:
             self.restart()
-        while self._at + len(self._held) < offset + size:
-            block = next(self._blocks, b"")
-            if not block:
-                break
+        while self.size() < offset + size and (block := next(self._blocks, b"")):
             spare = min(max(0, offset - PREFIX - self._at), len(self._held))
             self._held, self._at = self._held[spare:] + block, self._at + spare
         return self._held[max(0, offset - self._at) : max(0, offset + size - self._at)]
@@ -236,16 +200,16 @@ def opened(path: str) -> Content:
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     about = os.fstat(handle)
-    if not stat.S_ISREG(about.st_mode):
-        os.close(handle)
-        raise NoFile(
-            "a pipe, socket or device, which has no durability: read it with "
-            f"'cat {path} | seqmlm score MODEL - --max-latency 1s'"
-        )
-    if compression(os.pread(handle, MAGIC_BYTES, 0)) is not None:
-        os.close(handle)
-        return Packed(path, (about.st_dev, about.st_ino))
-    return Plain(handle)
+    node = about.st_dev, about.st_ino
+    if stat.S_ISREG(about.st_mode) and compression(os.pread(handle, MAGIC_BYTES, 0)) is None:
+        return Plain(handle, node)
+    os.close(handle)
+    if stat.S_ISREG(about.st_mode):
+        return Packed(path, node)
+    raise NoFile(
+        "a pipe, socket or device, which has no durability: read it with "
+        f"'cat {path} | seqmlm score MODEL - --max-latency 1s'"
+    )
 
 
 def _hash(data: bytes) -> str:
@@ -276,9 +240,6 @@ def goes_on(content: Content, state: FileState) -> bool:
     return sure and is_of(content, state)
 
 
-# One generation
-
-
 class Destroyed(Exception):
     """The bytes that were read are no longer those of the file: it was cut off, and perhaps written anew."""
 
@@ -291,18 +252,20 @@ class Generation:
         in_place: it is what its path leads to, so that it may grow.
         whole: at the last look its end was reached; a line without an end waits for it.
         partial: bytes of that line.
+        since: of the last bytes, or since when it cannot be found.
+        unpaused: when the first byte behind the last pause came.
+        refused: files that are not its copies.
     """
 
     def __init__(self, state: FileState, read: Callable[[Source], Iterator[Record]], now: float) -> None:
-        self.state, self._read = state, read
+        self.state, self._read, self.since = state, read, now
         self.content: Content | None = None
         self.fed: Fed | None = None
         self.in_place, self.whole, self.broken, self.changed = True, False, False, False
         self.partial = 0
-        self.since = now  # of the last bytes, or since when it cannot be found
         self.marks = [(state.begin_line, state.begin)]
-        self.unpaused: float | None = None  # when the first byte behind the last pause came
-        self.refused: set[tuple[int, ...]] = set()  # files that are not its copies
+        self.unpaused: float | None = None
+        self.refused: set[tuple[int, ...]] = set()
         self._first = self._last = b""  # bytes that its hashes are of
         self._at_line_start = True
 
@@ -319,39 +282,33 @@ class Generation:
         self.unpaused = self.since if state.offset else None
         self.fed = Fed(state.path, self._read, Memory(state.taken, state.held))
         try:
-            return self._given_again(self.fed)
+            return list(self._given_again(self.content, self.fed))
         except Destroyed:  # a reader that was given a part must not go on with what comes after it
             self.fed.close()
             self.fed = None
             raise
 
-    def _given_again(self, fed: Fed) -> list[Record]:
-        state = self.state
-        records: list[Record] = []
-        pauses = sorted({*state.pauses, *([state.head] if state.head_paused else [])})
-        at = 0
-        if state.begin > state.head:
-            records += self._again(0, state.head)
-            fed.memory.jump = state.begin_line
-            records += fed.feed(None)
-            at = state.begin
-        for pause in [one for one in pauses if at < one <= state.offset]:
-            records += self._again(at, pause)
-            records += fed.feed(None)
-            at = pause
-        return records + self._again(at, state.offset)
+    def _given_again(self, content: Content, fed: Fed) -> Iterator[Record]:
+        state, at = self.state, 0
 
-    def _again(self, start: int, end: int) -> list[Record]:
-        assert self.fed is not None
-        assert self.content is not None
-        records: list[Record] = []
-        while start < end:
-            block = self.content.read(start, min(FILE_BYTES, end - start))
-            if not block:
-                raise Destroyed
-            records += self.fed.feed(block)
-            start += len(block)
-        return records
+        def given(end: int) -> Iterator[Record]:
+            nonlocal at
+            while at < end:
+                block = content.read(at, min(FILE_BYTES, end - at))
+                if not block:
+                    raise Destroyed
+                yield from fed.feed(block)
+                at += len(block)
+
+        if state.begin > state.head:
+            yield from given(state.head)
+            fed.memory.jump = state.begin_line
+            yield from fed.feed(None)
+            at = state.begin
+        for pause in [one for one in sorted(state.pauses) if at < one <= state.offset]:
+            yield from given(pause)
+            yield from fed.feed(None)
+        yield from given(state.offset)
 
     def take(self, most: int, now: float, *, final: bool = False) -> list[Record]:
         """Hand on the next whole lines, of about so many bytes; at the very end also a line without its end.
@@ -367,11 +324,9 @@ class Generation:
             if size < state.offset or (block and state.offset and not is_of(self.content, state)):
                 raise Destroyed
             state.size = max(state.size, size)
-        cut = block.rfind(b"\n") + 1
-        while not cut and len(block) == most and most < LONGEST_LINE:
+        while not (cut := block.rfind(b"\n") + 1) and len(block) == most and most < LONGEST_LINE:
             most *= 2
             block = self.content.read(state.offset, most)
-            cut = block.rfind(b"\n") + 1
         self.whole = len(block) < most
         cut = cut or (len(block) if not self.whole or final else 0)
         self.partial = len(block) - cut if self.whole else 0
@@ -397,8 +352,7 @@ class Generation:
         """Let the reader hand on what it keeps."""
         state = self.state
         assert self.fed is not None
-        if not state.head and state.offset:
-            state.head, state.head_paused = state.offset, True
+        state.head = state.head or state.offset
         if state.offset > max(state.pauses, default=state.begin):
             state.pauses.append(state.offset)
         self.unpaused, self.changed = None, True
@@ -421,7 +375,7 @@ class Generation:
             while len(self.marks) > 1 and self.marks[1][0] < first:
                 del self.marks[0]
             state.begin_line, state.begin = self.marks[0]
-            state.pauses = [one for one in state.pauses if one > state.begin]
+            state.pauses = [one for one in state.pauses if one > state.begin or one == state.head]
         return replace(state, pauses=list(state.pauses))
 
     @property
@@ -432,7 +386,6 @@ class Generation:
     def close(self) -> None:
         if self.fed is not None:
             self.fed.close()
-            self.fed = None
         if self.content is not None:
             self.content.close()
-            self.content = None
+        self.fed = self.content = None

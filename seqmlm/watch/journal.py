@@ -54,9 +54,6 @@ _LONG = [*_VALUED, "namespace=", "since=", "dmesg", "merge", "system", "user"]
 def asked(source: str) -> tuple[list[str], str | None]:
     """What `--source` says: arguments of journalctl that choose entries, and since when to begin.
 
-    Args:
-        source: "journald", perhaps with such arguments as in a shell.
-
     Raises:
         UsageError: it is another source, or has other arguments.
     """
@@ -88,11 +85,8 @@ def asked(source: str) -> tuple[list[str], str | None]:
 
 
 class Journalctl:
-    """One run of journalctl, whose entries are taken as they are there.
-
-    Args:
-        cursor: of the entry that it is to begin with, which was kept before; None where it begins elsewhere.
-        ends: it tells all that there is, and ends.
+    """One run of journalctl, whose entries are taken as they are there; it begins with the entry of the
+    `cursor`, which was kept before, and `ends` where it tells only what there is.
 
     Raises:
         OSError: it cannot be started.
@@ -103,13 +97,12 @@ class Journalctl:
         self.came = self.over = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         try:
-            self._child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                start_new_session=True,  # Ctrl-C is for us alone
-            )
+            to: dict[str, Any] = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": subprocess.PIPE,
+                "stderr": self._errors,
+            }
+            self._child = subprocess.Popen(command, start_new_session=True, **to)  # Ctrl-C is for us alone
         except OSError:
             self._errors.close()
             raise
@@ -180,11 +173,7 @@ class JournalFollower(Follower):
         self._tries, self._start_at = 0, 0.0
 
     def turn(self) -> list[Record]:
-        """As of the base class; an entry that the journal has lost is told before those behind it are read.
-
-        Raises:
-            StateError: entries cannot be written.
-        """
+        """As of the base class; what the journal has lost is told before the entries behind it are read."""
         try:
             self._keep(self._behind_loss)  # that was committed: now they may come
             self._behind_loss = b""

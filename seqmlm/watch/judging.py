@@ -38,35 +38,26 @@ _BESIDE = ("shadow_alarms", "shadow_served", "shadow_common")
 class WatchCounts(Tally):
     """What is counted of all rows of a stream; kept with each commit, for rows without an alarm may not be.
 
-    Attributes:
-        kept: gives the number of incidents.
-        asked: records that were scored.
-        never_seen: rows that name something no training line had.
-        shadow_rows, shadow_failed: rows that a shadow judged, too, and those that it did not judge.
-        shadow_alarms, shadow_served, shadow_common: of those that both judged, rows that it would alarm, that
-            alarmed, and both.
-        p_sum, p_histogram: of all p-values, by `P_EDGES`.
-        recent: of the last `RECENT` rows with p-values, the bin of each.
-        told: of shifts that were told, when; seconds since 1970-01-01 UTC.
+    `kept` gives the number of incidents.
     """
 
     kept: Callable[[], int] = staticmethod(lambda: 0)
 
-    asked: int
-    never_seen: int
-    shadow_rows: int
-    shadow_failed: int
-    shadow_alarms: int
-    shadow_served: int
-    shadow_common: int
+    asked: int  # records that were scored
+    never_seen: int  # rows that name something no training line had
+    shadow_rows: int  # that a shadow judged, too
+    shadow_failed: int  # that it did not
+    shadow_alarms: int  # of those that both judged, rows that it would alarm
+    shadow_served: int  # that alarmed
+    shadow_common: int  # both
     p_sum: float
     numbers = (*Tally.numbers, "asked", "never_seen", "p_sum", "shadow_rows", "shadow_failed", *_BESIDE)
 
     def __init__(self) -> None:
         super().__init__()
         self.p_histogram = [0] * len(P_EDGES)
-        self.recent: deque[int] = deque(maxlen=RECENT)
-        self.told: dict[str, float] = {}
+        self.recent: deque[int] = deque(maxlen=RECENT)  # of the last rows with p-values, the bin of each
+        self.told: dict[str, float] = {}  # of shifts that were told, when; seconds since 1970-01-01 UTC
 
     def snapshot(self) -> dict[str, Any]:
         """What is kept with a commit; JSON can hold it."""
@@ -104,18 +95,12 @@ class WatchCounts(Tally):
         if len(self.recent) < RECENT or not tells_shares(plan):
             return {}
         shares = {"low_p": 0.5, "lowest_p": 0.05}
-        return {
-            name: sum(P_EDGES[bin] <= most for bin in list(self.recent)) / RECENT
-            for name, most in shares.items()
-        }
+        bins = list(self.recent)
+        return {name: sum(P_EDGES[bin] <= most for bin in bins) / RECENT for name, most in shares.items()}
 
 
 class Judging:
     """The model that judges, and what makes lines of what it judged.
-
-    Args:
-        progress: told when p-values are not those of normal data any more.
-        clock: seconds since 1970-01-01 UTC.
 
     Attributes:
         rolling: its calibration, which may move on with the rows; None of sensitive data where it may not, or
@@ -145,12 +130,9 @@ class Judging:
                 f"level {plan.level.name} in mode {plan.mode}: make one ('seqmlm calibrate')"
             )
         if plan.stored is not None and (rolls or not plan.sensitive):
-            rolling = Rolling(
-                plan.stored.fitted,
-                judged_by(plan.session, plan.stored.fitted, plan.level.name, str(plan.mode)),
-                rate=plan.alpha,
-                fixed=not rolls,
-            )
+            own = plan.stored.fitted
+            by = judged_by(plan.session, own, plan.level.name, str(plan.mode))
+            rolling = Rolling(own, by, rate=plan.alpha, fixed=not rolls)
         self._detector = plan.detector(Detector if rolling is None else partial(RollingDetector, rolling))
         self.plan, self.rolling, self.familiar = plan, rolling, Familiar(plan)
         self._counts.recent.clear()  # the p-values of another model
@@ -203,10 +185,8 @@ class Judging:
 
 
 def brief(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
-    """Further fields of an alarm, by which those of a followed file become incidents.
-
-    They are `what` is wrong; of the unit that says most its `message`, its `template` and what was `expected`
-    instead, the most probable first; `time` and `last_time` in ISO 8601; and as `Level.brief` says.
+    """Further fields of an alarm, by which those of a followed file become incidents: `what` is wrong; of the
+    unit that says most its `message`, `template` and what was `expected`; times; and as `Level.brief` says.
     """
     row, scored = judged.row, judged.scored
     if row.score is None:

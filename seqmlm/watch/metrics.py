@@ -63,24 +63,15 @@ _METRICS = {
 
 
 class Lag:
-    """How far behind the end of its files a reader is.
-
-    Args:
-        clock: seconds; one that never goes back.
-    """
+    """How far behind the end of its files a reader is: `bytes` that were not read, and for how long."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seen: list[tuple[float, int]] = []  # time, and bytes that were there then, read or not
         self.bytes = 0
-        """That were not read."""
 
     def look(self, read: Callable[[], tuple[int, int]]) -> None:
-        """Take a sample, if the last one is some time ago.
-
-        Args:
-            read: gives the bytes that were read so far, and those that were not.
-        """
+        """Take a sample, if the last one is some time ago, of what was `read` so far, and what was not."""
         time = self._clock()
         if self._seen and time - self._seen[-1][0] < _LOOK:
             return
@@ -119,8 +110,8 @@ def counters(of: Any) -> Values:
     rated, open_ = plan.alpha is not None, not plan.sensitive
     if rated:
         values["alarms"] = counts.alarms
-    for name in () if open_ else ("alarms", "never_seen"):
-        if redacted_count(values[name] or 0) != (values[name] or 0):
+    for name in ("alarms", "never_seen"):
+        if plan.sensitive and redacted_count(values[name] or 0) != (values[name] or 0):
             values[name] = None
     if config.calibration == ROLLING and judging.rolling is not None:
         values["calibration_rows"] = judging.rolling.rows
@@ -161,9 +152,9 @@ class Families(Collector):
             edges, below = [*map(str, found["upper"]), "+Inf"], accumulate([*found["rows"], 0])
             meaning, bins = (
                 "P-values of the rows; uniform where all is normal.",
-                list(zip(edges, below, strict=True)),
+                zip(edges, below, strict=True),
             )
-            yield HistogramMetricFamily("seqmlm_p_value", meaning, buckets=bins, sum_value=found["sum"])
+            yield HistogramMetricFamily("seqmlm_p_value", meaning, buckets=list(bins), sum_value=found["sum"])
 
 
 def _family(name: str, meaning: str, labels: Iterable[str], samples: Iterable[tuple[Any, float]]) -> Metric:

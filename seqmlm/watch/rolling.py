@@ -5,17 +5,15 @@ made anew of the newest ones; which statistics judge, and how they are fused, st
 counts after one more such step, so that somebody can say meanwhile that it is a real incident: rows of
 incidents that a person acknowledged are left out, and only those. Leaving out all alarms would be wrong. At a
 rate a they are the share a of the normal rows, the most unusual ones; of the others the next window alarms at
-the share a of what is left, so that 1 - (1 - a)^2 of normal rows alarm, after k windows 1 - (1 - a)^(k + 1):
-.01 becomes .02, .03, .04 and so on, without an end.
+the share a of what is left, so that after k windows 1 - (1 - a)^(k + 1) of normal rows alarm: .01 becomes
+.02, .03, .04 and so on, without an end.
 
 The trade-off: what nobody acknowledged is normal after a while. b rows of an incident in a window of n make
 the calibration blind to what is less unusual than they are as soon as b / n exceeds the rate.
 
 Of a stream whose calibration is fixed the same rows are kept, for a new calibration that somebody asks for
-(`watch.calibration`); they move nothing.
-
-Moves depend on the number of a row in its stream, and on nothing that is not in the database; so how rows
-were batched, and where a scorer was killed, changes no p-value.
+(`watch.calibration`); they move nothing. Moves depend on the number of a row in its stream, and on nothing
+that is not in the database; so how rows were batched, and where a scorer was killed, changes no p-value.
 """
 
 from __future__ import annotations
@@ -69,11 +67,8 @@ def refitted(own: Normal, table: Doubles, *, seed: int) -> Normal:
 
 
 def judged_by(session: Session, fitted: Normal, level: str, mode: str) -> dict[str, Any]:
-    """What statistics of rows are of, and which calibration judged (`judge`).
-
-    Only of those where all the rest is the same a calibration can be made: statistics are what p-values are
-    made of.
-    """
+    """What statistics of rows are of, and which calibration judged (`judge`): only of those where all the
+    rest is the same a calibration can be made."""
     files = {Path(path).name: digest for path, digest in file_facts(session.model.files).items()}
     others = {name: digest for name, digest in files.items() if name not in (CALIBRATION, CARD)}
     card = json.dumps(to_dict(replace(session.card, files={})), sort_keys=True, default=str)
@@ -93,8 +88,7 @@ class Rolling:
 
     Args:
         own: the model's calibration.
-        judged_by: names the model, level, mode and calibration, which is kept with the rows; those of another
-            one are not taken over.
+        judged_by: names the model, level, mode and calibration; rows of another one are not taken over.
         rate: share of normal rows that may raise an alarm; None where none is asked.
         fixed: the model's own calibration judges for good; rows are kept all the same.
 
@@ -104,26 +98,18 @@ class Rolling:
     """
 
     def __init__(
-        self,
-        own: Normal,
-        judged_by: Mapping[str, Any],
-        *,
-        rate: float | None = None,
-        fixed: bool = False,
+        self, own: Normal, judged_by: Mapping[str, Any], *, rate: float | None = None, fixed: bool = False
     ) -> None:
-        self.own, self._rate, self.fixed = own, rate, fixed
-        self._judged_by = dict(judged_by)
+        self.own, self._rate, self.fixed, self._judged_by = own, rate, fixed, dict(judged_by)
         self._real: Callable[[], Collection[int]] = frozenset
         self.fitted = own
         self.size = size_of(own, rate)
         self.step = -(-self.size // _STEPS)
-        self.moves = 0
         self._guarantees = rate is not None and rate >= own.smallest_rate
-        self._number = self._moved = 0
-        self._held: dict[int, Doubles] = {}
+        self.moves = self._number = self._moved = self._committed = 0
+        self._held: dict[int, Doubles] = {}  # by number, in order
         self._window: list[int] = []
-        self._fresh: list[int] = []  # numbers that were not committed
-        self._rows: dict[int, int] = {}  # of these, alarms to their rows of results
+        self._rows: dict[int, int] = {}  # alarms that were not committed to their rows of results
         self._dropped: list[int] = []
         self._anew = True
 
@@ -132,21 +118,17 @@ class Rolling:
         """Rows of the stream that the calibration rests on now; 0 while it is the model's own."""
         return 0 if self.fitted is self.own else len(self._window)
 
-    # What judges
-
     def parts(self, scored: Sequence[Sequence[bool]]) -> Iterator[slice]:
         """Slices of some records, each to be judged and taken, by the calibration as it is then, in turn.
 
         Args:
             scored: of each record, which of its rows have a score.
         """
+        begin = ahead = 0
         if self.fixed:
             self._forget(self._number)
-            yield slice(0, len(scored))
-            return
-        begin = ahead = 0
         for place, own in enumerate(scored):
-            if self._number + ahead >= self._moved + self.step:  # a record is judged as a whole
+            if not self.fixed and self._number + ahead >= self._moved + self.step:  # records stay whole
                 if place > begin:
                     yield slice(begin, place)
                 self._move()
@@ -158,10 +140,9 @@ class Rolling:
     def take(self, statistics: Statistics, lengths: Longs, scored: Sequence[bool]) -> None:
         """Take the (M,) statistics of the rows that were just judged, of those that have a score."""
         columns = [lengths, *(statistics[name] for name in self.own.statistics)]
-        for figures in np.stack(columns, axis=1).astype("<f8")[np.array(scored, dtype=np.bool_)]:
-            self._number += 1
-            self._held[self._number] = figures
-            self._fresh.append(self._number)
+        figures = np.stack(columns, axis=1).astype("<f8")[np.array(scored, dtype=np.bool_)]
+        self._held |= enumerate(figures, self._number + 1)
+        self._number += len(figures)
 
     def tie(self, judged: Iterable[tuple[bool, bool]], rows: Iterable[int]) -> None:
         """Say which rows of results the alarms of the batch that was just judged have.
@@ -181,44 +162,33 @@ class Rolling:
     def _move(self) -> None:
         """Rest on the newest rows, as they are at the last multiple of the step."""
         self._moved = self._number // self.step * self.step
-        last = self._moved - self.step
-        left_out = self._real()
+        last, left_out, before = self._moved - self.step, self._real(), self.fitted
         usual = [number for number in self._held if number <= last and number not in left_out]
         self._window = usual[-self.size :] if len(usual) >= self.size else []
         self._forget(last)
-        before = self.fitted
         self._fit()
         self.moves += before is not self.fitted
 
     def _forget(self, last: int) -> None:
         """Hold no more than is needed once rows up to a number count."""
-        window = max(self.size, _ENOUGH) if self.fixed else self.size
-        kept, oldest, old = set(self._window), last - _HELD * window, list[int]()
-        for number in self._held:  # in order
-            if number > oldest:
-                break
-            if number not in kept:
-                old.append(number)
-        for number in old:
-            del self._held[number]
-        self._dropped += old
+        oldest = last - _HELD * (max(self.size, _ENOUGH) if self.fixed else self.size)
+        old = self._held.keys() - set(self._window) - set(range(oldest + 1, self._number + 1))
+        self._dropped += sorted(old)
+        self._held = {number: one for number, one in self._held.items() if number not in old}
 
     def _fit(self) -> None:
         """Make the calibration of the window; that is the model's own where rows are too few."""
         self.fitted = self.own
-        if not self._window:
-            return
-        table = np.stack([self._held[number] for number in self._window])
-        made = refitted(self.own, table, seed=self._moved)  # another half is ranked each time
-        if not self._guarantees or (self._rate or 0) >= made.smallest_rate:
-            self.fitted = made
-
-    # What is kept
+        if self._window:
+            rows = np.stack([self._held[number] for number in self._window])
+            made = refitted(self.own, rows, seed=self._moved)  # another half is ranked each time
+            if not self._guarantees or (self._rate or 0) >= made.smallest_rate:
+                self.fitted = made
 
     def change(self) -> RollingState:
         """What is to be kept with the next commit; `committed` says that it was."""
-        fresh = [number for number in self._fresh if number in self._held]
-        given = [Figures(number=n, row=self._rows.get(n), figures=self._held[n].tobytes()) for n in fresh]
+        fresh = [(n, one) for n, one in self._held.items() if n > self._committed]
+        given = [Figures(number=n, row=self._rows.get(n), figures=one.tobytes()) for n, one in fresh]
         state = {
             "number": self._number,
             "moved": self._moved,
@@ -230,7 +200,7 @@ class Rolling:
 
     def committed(self) -> None:
         """What `change` gave is kept."""
-        self._fresh, self._rows, self._dropped, self._anew = [], {}, [], False
+        self._committed, self._rows, self._dropped, self._anew = self._number, {}, [], False
 
     def begin(self, entry: RollingState | None, real: Callable[[], Collection[int]]) -> None:
         """Go on as it was at the last commit; begin anew where that was of another calibration.
@@ -252,13 +222,13 @@ class Rolling:
             width = 1 + len(self.own.statistics)
             if not held.keys() >= set(window) or any(len(one) != width for one in held.values()):
                 raise ValueError("rows are missing")
-            self._number, self._moved = int(entry.state["number"]), int(entry.state["moved"])
-            self.moves = int(entry.state["moves"])
+            number, self._moved, self.moves = (int(entry.state[one]) for one in ("number", "moved", "moves"))
         except (LookupError, TypeError, ValueError) as error:
             raise StateError(
                 f"the rolling calibration in the database cannot be used ({error}); name another --out, or "
                 "leave --calibration out"
             ) from None
+        self._number = self._committed = number
         self._held, self._window, self._anew = held, window, False
         self._fit()
 

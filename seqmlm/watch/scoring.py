@@ -81,15 +81,8 @@ class Watch:
 def watch_files(
     config: WatchConfig, progress: Progress | None = None, *, stdout: TextIO | None = None
 ) -> Summary:
-    """Score the lines of files as they are written, until a signal comes.
-
-    Args:
-        config: what to watch; its paths may be patterns, and new files are taken up.
-        progress: told what happens on the way.
-        stdout: where rows go when `config.out` is None; default: that of the process.
-
-    Returns:
-        The summary of the whole stream, earlier processes included.
+    """Score the lines of files as they are written, until a signal comes; the summary of the whole stream,
+    earlier processes included. Without `config.out` rows go to `stdout`, or that of the process.
 
     Raises:
         UsageError: a request that makes no sense, a port that is taken, a field whose files cannot be
@@ -154,7 +147,7 @@ class Watching:
             partial(self._follow, out, patterns),
             private=plan.sensitive,
             grouping=grouping,
-            tell=_Told(self.progress),
+            tell=_teller(self.progress),
             notify=notices(hooks, origin),
             stdout=stdout,
         )
@@ -265,10 +258,10 @@ class Watching:
 def _chosen(config: WatchConfig, progress: Progress) -> ScoringPlan:
     """The plan for a model whose files can be followed."""
     plan = plan_of(config)
-    domain = plan.session.domain
-    if not domain.followed:
+    if not plan.session.domain.followed:
         raise UsageError(
-            f"files of the domain {domain.name} cannot be watched; pipe them in: 'seqmlm score MODEL -'"
+            f"files of the domain {plan.session.domain.name} cannot be watched; pipe them in: 'seqmlm score "
+            "MODEL -'"
         )
     for note in (*plan.notes, *_few(plan)):
         progress.message(note)
@@ -300,12 +293,9 @@ def _request(config: WatchConfig, plan: ScoringPlan, patterns: Sequence[str]) ->
     asked = {name: value for name, value in asdict(config).items() if name not in UNDECIDED}
     if config.calibration != ROLLING:
         del asked["calibration"]  # what judges is the model
-    asked |= {
-        "mode": str(plan.mode),
-        "level": plan.level.name,
-        "options": dict(sorted(config.options.items())),
-    }
-    asked |= {"counts": plan.session.counts, "precision": plan.session.precision, "files": patterns}
+    asked |= {"mode": str(plan.mode), "level": plan.level.name, "files": patterns}
+    asked |= {"options": dict(sorted(config.options.items()))}
+    asked |= {"counts": plan.session.counts, "precision": plan.session.precision}
     if alias_of(config, plan) is not None:
         return {**asked, "model": config.model}
     return {**asked, "model file": file_facts(plan.session.model.files)}
@@ -328,22 +318,19 @@ def _send(hooks: Sequence[Webhook], queue: NoticeQueue, progress: Progress, stac
         courier.start()
 
 
-class _Told:
-    """Says in one line that an incident opens, that something new joins it, and that it is over."""
+def _teller(progress: Progress) -> Callable[[Change], None]:
+    """What says in one line that an incident opens, that something new joins it, and that it is over."""
+    known: dict[int, tuple[str, ...]] = {}
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._new: dict[int, tuple[str, ...]] = {}
-
-    def __call__(self, change: Change) -> None:
+    def tell(change: Change) -> None:
         one = change.incident
-        before = self._new.get(one.id, one.new)
-        self._new[one.id] = one.new
-        if change.kind == "opened":
-            self._progress.message(f"incident {one.id}: {one.title} (p {small(one.p_value)})")
-        elif change.kind == "resolved":
-            del self._new[one.id]
-            rows = number_of(one.rows, "row")
-            self._progress.message(f"incident {one.id} is over after {rows}: {one.title}")
-        elif before != one.new:
-            self._progress.message(f"incident {one.id} goes on: {one.title} (p {small(one.p_value)})")
+        before = known.get(one.id, one.new)
+        known[one.id] = one.new
+        if change.kind == "resolved":
+            del known[one.id]
+            progress.message(f"incident {one.id} is over after {number_of(one.rows, 'row')}: {one.title}")
+        elif change.kind == "opened" or before != one.new:
+            goes_on = "" if change.kind == "opened" else " goes on"
+            progress.message(f"incident {one.id}{goes_on}: {one.title} (p {small(one.p_value)})")
+
+    return tell

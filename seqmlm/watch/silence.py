@@ -26,13 +26,8 @@ _LONG = 1 << 40  # units: a window that was full
 
 
 class Silence:
-    """Looks, between two turns, how long no line has come.
-
-    Args:
-        follower: counts lines.
-        judged: what judges now, and the normal rows it judges by; None where no alarms are asked for.
-        take: takes the row of an alarm.
-        quiet: seconds after which an incident without a further alarm is over: sooner there is another one.
+    """Looks, between two turns, how long no line has come; while it lasts there is an alarm again before its
+    incident would be over, which `quiet` seconds without one are.
     """
 
     def __init__(
@@ -47,7 +42,7 @@ class Silence:
         self._clock, self._lines, self._since, self._next = clock, -1, 0.0, FEWEST
 
     def look(self) -> None:
-        """Take an alarm where the pause is as long as the asked rate wants; again while it lasts."""
+        """Take an alarm where the pause is as long as the asked rate wants."""
         now, place, judged = self._clock(), self._follower.place, self._judged()
         if self._follower.lines != self._lines or place is None or judged is None:
             self._lines, self._since, self._next = self._follower.lines, now, FEWEST

@@ -6,9 +6,11 @@ Silence is not health: a stream that has stopped, or judged nothing, is said at 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from heapq import nsmallest
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +28,9 @@ from seqmlm.workspace import Workspace
 
 Row = Mapping[str, Any]
 
-FIRST_ROWS = 5
-"""Rows of an incident that the report has."""
-
-DIFFERING = 20
-"""Rows that two versions judge differently which the report has."""
-
-DETAILED = 20
-"""Incidents that have a part of the page of their own; all others are in its table."""
-
-LANES = 40
-"""Incidents that are drawn."""
+FIRST_ROWS, DIFFERING, DETAILED, LANES = 5, 20, 20, 40
+"""What the page has, at most: rows of an incident, rows that two versions judge differently, incidents with a
+part of their own, incidents that are drawn; all are in its table."""
 
 P_BINS = 20
 
@@ -57,12 +51,10 @@ class Comparison:
     """Two versions of a model that judged the same rows of the period: one served, one was its shadow.
 
     Args:
-        output: where the rows are.
         served, shadow: references of the versions; `served` is "" where rows do not name it.
         alias: that named the shadow.
         partial: rows that the shadow alone would alarm are not kept; `alone` are those of the whole stream.
-        sensitive: of sensitive data.
-        rows, alarms, shadow_alarms, common: that both judged; of them those that one, the other, both alarm.
+        judged: rows by whether the one that served alarms, and whether the shadow does.
         differing: rows that one of them alone alarms, those with the smallest p-values.
     """
 
@@ -70,27 +62,32 @@ class Comparison:
     served: str
     shadow: str
     alias: str
-    partial: bool = False
-    alone: int = 0
+    partial: bool
+    alone: int
     sensitive: bool = False
-    rows: int = 0
-    alarms: int = 0
-    shadow_alarms: int = 0
-    common: int = 0
+    judged: Counter[tuple[bool, bool]] = field(default_factory=Counter)
     differing: list[Row] = field(default_factory=list)
 
     def add(self, row: Row) -> None:
         """Count a row that both judged."""
-        own, other = bool(row.get("alarm")), bool(row["shadow"]["alarm"])
+        which = bool(row.get("alarm")), bool(row["shadow"]["alarm"])
+        self.judged[which] += 1
         self.sensitive = self.sensitive or bool(row.get("sensitive"))
-        self.rows += 1
-        self.alarms += own
-        self.shadow_alarms += other
-        self.common += own and other
-        if own != other:
+        if which[0] != which[1]:
             self.differing.append(row)
             if len(self.differing) > 10 * DIFFERING:
                 self.differing = self.shown()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Rows that both judged; of them those that one, the other, both alarm."""
+        both, own, other = (self.judged[one] for one in ((True, True), (True, False), (False, True)))
+        return {
+            "rows": self.judged.total(),
+            "alarms": own + both,
+            "common": both,
+            "shadow_alarms": other + both,
+        }
 
     def shown(self) -> list[Row]:
         """Rows that one of them alone alarms, the smallest p-values first; none of sensitive data."""
@@ -99,13 +96,14 @@ class Comparison:
             given = (row.get("p_value"), row["shadow"]["p_value"])
             return min((one for one in given if one is not None), default=0.0)  # without one: unfamiliar
 
-        return [] if self.sensitive else sorted(self.differing, key=smallest)[:DIFFERING]
+        return [] if self.sensitive else nsmallest(DIFFERING, self.differing, key=smallest)
 
     def lines(self) -> list[str]:
         """The same rows, a line each."""
+        p = ["none" if one is None else small(one) for cells in self.cells() for one in cells[3:5]]
+        given = zip(self.cells(), p[::2], p[1::2], strict=True)
         return [
-            f"{place}: {who} alone alarms (p {_p(own)}, of the shadow {_p(other)})"
-            for place, _, who, own, other, _ in self.cells()
+            f"{at}: {who} alone alarms (p {own}, of the shadow {o})" for (at, _, who, *_), own, o in given
         ]
 
     def cells(self) -> Iterator[list[Any]]:
@@ -124,27 +122,31 @@ class Comparison:
 
     def sentence(self) -> str:
         """What came of it."""
-        served, shadow = self._names
+        (served, shadow), of = self._names, self.counts
         if self.sensitive:  # differences of counts would tell small ones
             return f"{shadow} judged the same rows as {served}; of sensitive data no more is told."
         if self.partial:
             return (
-                f"{shadow} would have raised {self.common:,} of the {number_of(self.alarms, 'alarm')} of "
+                f"{shadow} would have raised {of['common']:,} of the {number_of(of['alarms'], 'alarm')} of "
                 f"{served}. What it alone would have raised is not kept (alarms_only): "
                 f"{number_of(self.alone, 'alarm')} of shadows since the stream began."
             )
         return (
-            f"{shadow} would have raised {number_of(self.shadow_alarms, 'alarm')} where {served} raised "
-            f"{self.alarms:,}: {self.common:,} in common, of {number_of(self.rows, 'row')} that both judged."
+            f"{shadow} would have raised {number_of(of['shadow_alarms'], 'alarm')} where {served} raised "
+            f"{of['alarms']:,}: {of['common']:,} in common, of {number_of(of['rows'], 'row')} that both "
+            "judged."
         )
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in ("output", "alias", "shadow", "rows")}
-        hidden = {"alarms": self.sensitive, "common": self.sensitive}
+        hidden = {"rows": False, "alarms": self.sensitive, "common": self.sensitive}
         hidden["shadow_alarms"] = self.sensitive or self.partial
-        found |= {name: None if hide else getattr(self, name) for name, hide in hidden.items()}
-        return {**found, "served": self.served or None, "differing": self.shown()}
+        return {
+            **{name: getattr(self, name) for name in ("output", "alias", "shadow")},
+            **{name: None if hidden[name] else count for name, count in self.counts.items()},
+            "served": self.served or None,
+            "differing": self.shown(),
+        }
 
 
 @dataclass
@@ -165,29 +167,26 @@ class StreamPeriod:
     rated: bool | None = None
     sensitive: bool = False
     pruned_until: datetime | None = None
-    comparisons: list[Comparison] = field(default_factory=list)
+    comparisons: dict[tuple[str, str, str], Comparison] = field(default_factory=dict)
 
     def count(self, alarm: bool, row: Row) -> None:
-        """Count a row."""
+        """Count a row, and compare what two versions say of it."""
         self.rows += 1
         self.alarms += alarm
         self.never_seen += bool(row.get("never_seen"))
         self.rated = self.rated or "alarm" in row
         self.sensitive = self.sensitive or bool(row.get("sensitive"))
-
-    def compare(self, row: Row) -> None:
-        """Count a row that two versions judged."""
-        served, beside = str(row.get("model", "")), row["shadow"]
-        which = {"served": served, "shadow": beside["version"], "alias": beside["alias"]}
-        if served == beside["version"]:
+        served, beside = str(row.get("model", "")), row.get("shadow")
+        if beside is None or served == beside["version"]:
             return  # the shadow serves by now: a version is not compared with itself
-        known = [one for one in self.comparisons if all(getattr(one, n) == v for n, v in which.items())]
-        if not known:
-            of, counts = self.standing, self.standing.counts
-            alone = int(counts.get("shadow_alarms", 0)) - int(counts.get("shadow_common", 0))
-            known = [Comparison(output=of.output, **which, partial=of.alarms_only, alone=alone)]
-            self.comparisons += known
-        known[0].add(row)
+        which, of = (served, beside["version"], beside["alias"]), self.standing
+        if which not in self.comparisons:
+            alone = int(of.counts.get("shadow_alarms", 0)) - int(of.counts.get("shadow_common", 0))
+            named = dict(zip(("served", "shadow", "alias"), which, strict=True))
+            self.comparisons[which] = Comparison(
+                output=of.output, **named, partial=of.alarms_only, alone=alone
+            )
+        self.comparisons[which].add(row)
 
     @property
     def told_alarms(self) -> int | str | None:
@@ -204,17 +203,38 @@ class StreamPeriod:
         pruned = self.pruned_until is not None and self.pruned_until > begin
         silent = of.running and not self.rows and not of.alarms_only
         told = {
-            f"{name} is not running: nothing was judged {since}. Start its command again.": not of.running,
-            f"{name} is running, but nothing was judged {since}: see that its files are still written to "
+            f"is not running: nothing was judged {since}. Start its command again.": not of.running,
+            f"is running, but nothing was judged {since}: see that its files are still written to "
             f"({files}).": silent,
-            f"{name} keeps the rows of alarms alone (alarms_only): how many others were judged, and "
-            "their p-values, are not known here.": of.alarms_only,
-            f"{name} is scored without --fpr or alarms_per_day, so it raises no alarms.": self.rated is False,
-            f"{name} has {places} where bytes were destroyed before they could be read.": self.gaps,
-            f"{name} was pruned: of what was judged before {moment(self.pruned_until)} UTC not all is "
-            "here.": pruned,
+            "keeps the rows of alarms alone (alarms_only): how many others were judged, and their p-values, "
+            "are not known here.": of.alarms_only,
+            "is scored without --fpr or alarms_per_day, so it raises no alarms.": self.rated is False,
+            f"has {places} where bytes were destroyed before they could be read.": self.gaps,
+            f"was pruned: of what was judged before {moment(self.pruned_until)} UTC not all is here.": pruned,
         }
-        return [text for text, so in told.items() if so]
+        return [f"{name} {text}" for text, so in told.items() if so]
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        of = self.standing
+        return {
+            "output": of.output,
+            "files": of.follows,
+            "running": of.running,
+            "judged": of.judged,
+            "committed": of.alive,
+            "rows": self.rows,
+            "alarms": self.told_alarms,
+            "gaps": self.gaps,
+            "never_seen": redacted_count(self.never_seen) if self.sensitive else self.never_seen,
+            "sensitive": self.sensitive,
+        }
+
+    def cells(self) -> list[Cell]:
+        """For a table."""
+        of, alarms = self.standing, "none asked" if self.told_alarms is None else self.told_alarms
+        state, times = "running" if of.running else "not running", [moment(of.judged), moment(of.alive)]
+        return [of.output, ", ".join(of.follows), state, *times, self.rows, alarms, self.gaps]
 
 
 @dataclass(kw_only=True)
@@ -223,10 +243,12 @@ class Timeline:
 
     Args:
         model: reference; None for all.
+        edges: (B + 1,) seconds since 1970 UTC of the bins of time.
         incidents: with an alarm in the period, or not over; those that are not over first, then the newest.
         first_rows: of each, by number.
-        edges: (B + 1,) seconds since 1970 UTC of the bins of time.
-        rows, alarms, with_p, low: (B,) in each; `low` have a p-value of at most .05.
+
+    Attributes:
+        rows, alarms, with_p, low: (B,) in each bin; `low` have a p-value of at most .05.
         p_counts: (P_BINS,) of the period; `half` is how many are at most .5.
     """
 
@@ -240,8 +262,7 @@ class Timeline:
     half: int = 0
 
     def __post_init__(self) -> None:
-        bins = len(self.edges) - 1
-        self.rows, self.alarms, self.with_p, self.low = np.zeros((4, bins), dtype=np.int64)
+        self.rows, self.alarms, self.with_p, self.low = np.zeros((4, len(self.edges) - 1), dtype=np.int64)
         self.p_counts = np.zeros(P_BINS, dtype=np.int64)
 
     @property
@@ -252,7 +273,7 @@ class Timeline:
     @property
     def comparisons(self) -> list[Comparison]:
         """Of versions that judged the same rows, of all streams."""
-        return [one for stream in self.streams for one in stream.comparisons]
+        return [one for stream in self.streams for one in stream.comparisons.values()]
 
     @property
     def verdicts(self) -> dict[str, int]:
@@ -274,12 +295,10 @@ class Timeline:
                 stream.gaps += 1
                 continue
             stream.count(alarm, row)
-            if "shadow" in row:
-                stream.compare(row)
             place = min(max(int((at.timestamp() - first) // width), 0), len(self.rows) - 1)
             self.rows[place] += 1
             self.alarms[place] += alarm
-            if (p_value := row.get("p_value")) is not None and not stream.standing.alarms_only:
+            if (p_value := row.get("p_value")) is not None and not entry.alarms_only:
                 self.with_p[place] += 1
                 self.low[place] += p_value <= _LOW
                 self.half += p_value <= 0.5
@@ -322,23 +341,22 @@ class Timeline:
             for number, state in ((len(self.incidents) - over, "not over"), (over, "over"))
             if number
         ]
-        said += self._verdicts()
+        found = self.verdicts
+        if judged := found["fault"] + found["normal"]:  # of the others nothing is known
+            was = "was a false alarm" if found["normal"] == 1 else "were false alarms"
+            more = f"; of {found['none']:,} more nobody has said it" if found["none"] else ""
+            said.append(
+                f"{found['normal']:,} of {number_of(judged, 'incident')} that people judged "
+                f"({found['normal'] / judged:.0%}) {was}{more}."
+            )
         how = "kept" if any(one.standing.alarms_only for one in self.streams) else "judged"
         said.append(f"{number_of(rows, 'row')} {how}{self._alarmed() if rows else ''}.")
-        said += [one.sentence() for one in self.comparisons]
         told = self.p_told()
-        return [*said, *([f"P-values: {told}."] if told else [])]
-
-    def _verdicts(self) -> list[str]:
-        """What people said of the incidents, where they said something; of the others nothing is known."""
-        found = self.verdicts
-        judged = found["fault"] + found["normal"]
-        if not judged:
-            return []
-        share = f"{found['normal']:,} of {number_of(judged, 'incident')} that people judged "
-        share += f"({found['normal'] / judged:.0%}) "
-        share += "was a false alarm" if found["normal"] == 1 else "were false alarms"
-        return [f"{share}; of {found['none']:,} more nobody has said it." if found["none"] else f"{share}."]
+        return [
+            *said,
+            *(one.sentence() for one in self.comparisons),
+            *([f"P-values: {told}."] if told else []),
+        ]
 
     def _alarmed(self) -> str:
         """How many of the rows alarmed, where that was asked for."""
@@ -351,33 +369,15 @@ class Timeline:
         opened = "" if self.incidents else ", which opened no incident: they were muted or ignored"
         return f", {number_of(told, 'alarm')}{opened}"
 
-    # for machines
-
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         bins = {"alarms": self.alarms, "p_values": self.with_p, "p_values_to_0.05": self.low}
         upper = [(n + 1) / P_BINS for n in range(P_BINS)]
         return {
-            "model": self.model,
-            "begin": self.begin,
-            "end": self.end,
+            **{name: getattr(self, name) for name in ("model", "begin", "end")},
             "verdict": self.verdict(),
             "warnings": self.warnings(),
-            "streams": [
-                {
-                    "output": one.standing.output,
-                    "files": one.standing.follows,
-                    "running": one.standing.running,
-                    "judged": one.standing.judged,
-                    "committed": one.standing.alive,
-                    "rows": one.rows,
-                    "alarms": one.told_alarms,
-                    "never_seen": redacted_count(one.never_seen) if one.sensitive else one.never_seen,
-                    "gaps": one.gaps,
-                    "sensitive": one.sensitive,
-                }
-                for one in self.streams
-            ],
+            "streams": [one.facts() for one in self.streams],
             "shadows": [one.to_dict() for one in self.comparisons],
             "bins": {
                 "begin": [datetime.fromtimestamp(at, UTC) for at in self.edges[:-1].tolist()],
@@ -424,14 +424,10 @@ class Timeline:
         )
         self._draw(page)
         for one in self.incidents[:DETAILED]:
-            page.facts(
-                f"Incident {one.id}",
-                {"what broke": one.title, "state": self._state(one), **columns(one, moment)},
-            )
+            said = {"what broke": one.title, "state": self._state(one), **columns(one, moment)}
+            page.facts(f"Incident {one.id}", said)
             if rows := self.first_rows[one.id]:
-                page.table(
-                    "", ["first rows", "time in the log", "p", "what they say"], [_row(row) for row in rows]
-                )
+                page.table("", ["first rows", "time in the log", "p", "what they say"], list(map(_row, rows)))
         page.write(path, private=self.sensitive)
 
     def _draw(self, page: Page) -> None:
@@ -463,27 +459,25 @@ class Timeline:
                 note=f"{self.p_told()}; the level line is what normal rows give",
             )
         names = ["rows go to", "follows", "state", "last row judged", "last commit", "rows", "alarms"]
-        page.table("Streams", [*names, "gaps"], list(map(_stream, self.streams)))
+        page.table("Streams", [*names, "gaps"], [one.cells() for one in self.streams])
 
     def _draw_incidents(self, page: Page) -> None:
         bars = []
         for one in self.incidents[:LANES]:
             over = one.state == "resolved"
             seen = self.end if self.standing(one).running else one.updated  # later nobody looked
-            end = (one.resolved or one.updated) if over else seen
+            begin, end = one.opened, (one.resolved or one.updated) if over else seen
             tip = f"incident {one.id}, {self._state(one)}\n{one.title}"
-            label = f"{one.id} {one.title}"
-            bars.append(
-                Bar(begin=one.opened.timestamp(), end=end.timestamp(), label=label, tip=tip, over=over)
-            )
+            span = {"begin": begin.timestamp(), "end": end.timestamp()}
+            bars.append(Bar(**span, label=f"{one.id} {one.title}", tip=tip, over=over))
         left_out = len(self.incidents) - LANES
         note = "pale: not over" + (f"; {left_out:,} more are in the table" if left_out > 0 else "")
         page.bars("Incidents in time", bars, float(self.edges[0]), float(self.edges[-1]), note=note)
-        known = {one.id: columns(one, moment) for one in self.incidents}
-        told = [name for name in _LISTED if any(of[name] not in (None, "") for of in known.values())]
+        known = [columns(one, moment) for one in self.incidents]
+        told = [name for name in _LISTED if any(of[name] not in (None, "") for of in known)]
         rows = [
-            [one.id, one.title, self._state(one), *(known[one.id][name] for name in told)]
-            for one in self.incidents
+            [one.id, one.title, self._state(one), *(of[name] for name in told)]
+            for one, of in zip(self.incidents, known, strict=True)
         ]
         page.table("Incidents", ["id", "what broke", "state", *told], rows)
 
@@ -507,8 +501,7 @@ def timeline(model: str | None = None, since: str = "24h") -> Timeline:
     end = datetime.now(UTC)
     begin = end - since_of(since)
     with Streams(Workspace.locate()) as registry:
-        entries = streams_of(registry, registry.streams(), model)
-        streams = [StreamPeriod(one) for one in entries]
+        streams = [StreamPeriod(one) for one in streams_of(registry, registry.streams(), model)]
         found = Timeline(model=model, begin=begin, end=end, streams=streams, edges=_edges(begin, end))
         for stream in streams:
             found.count(registry, stream)
@@ -542,17 +535,6 @@ def _width(edges: np.ndarray[Any, np.dtype[np.float64]]) -> str:
     seconds = float(edges[1] - edges[0])
     unit, size = next(((unit, size) for unit, size in _UNITS if seconds >= size), ("", 1))
     return f"a bar is {number_of(round(seconds / size), unit)}" if unit else f"a bar is {seconds:g} s"
-
-
-def _p(p_value: float | None) -> str:
-    return "none" if p_value is None else small(p_value)
-
-
-def _stream(one: StreamPeriod) -> list[Cell]:
-    of, alarms = one.standing, "none asked" if one.told_alarms is None else one.told_alarms
-    state = "running" if of.running else "not running"
-    times = [moment(of.judged), moment(of.alive)]
-    return [of.output, ", ".join(of.follows), state, *times, one.rows, alarms, one.gaps]
 
 
 def _row(row: Row) -> list[Cell]:

@@ -76,8 +76,7 @@ class Successor:
         progress: told which version `does` what it is for from now on, or why it is not taken up.
 
     Attributes:
-        seen: reference of the version that the alias names.
-        judging: of the one that was taken up; None for none.
+        seen, judging: references of the version that the alias names, and of the one that was taken up.
 
     Raises:
         StateError: the model has no such alias.
@@ -124,11 +123,8 @@ class Successor:
 
 
 class Shadow:
-    """Another version of the model, which judges the same rows and raises nothing.
-
-    Args:
-        serving: gives the plan of the version that serves.
-        progress: told which version it is, and once what fails in it.
+    """Another version of the model, which judges the same rows and raises nothing; `serving` gives the plan
+    of the one that serves, and `progress` is told which version it is, and once what fails in it.
 
     Raises:
         UsageError: the model is not registered, or the alias is the one that serves.
@@ -139,11 +135,7 @@ class Shadow:
     _version = ""
 
     def __init__(
-        self,
-        config: WatchConfig,
-        serving: Callable[[], ScoringPlan],
-        registry: Registry,
-        progress: Progress,
+        self, config: WatchConfig, serving: Callable[[], ScoringPlan], registry: Registry, progress: Progress
     ) -> None:
         entry, alias = serving().session.entry, config.shadow
         assert alias is not None

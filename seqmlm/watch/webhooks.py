@@ -182,7 +182,7 @@ def notices(hooks: Sequence[Webhook], origin: Origin) -> Callable[[Sequence[Chan
 def _notice(hook: Webhook, change: Change, origin: Origin) -> Notice:
     one = change.incident
     known = [hook.name, origin.host, origin.output, one.stream_id, one.row, one.rows, change.kind]
-    known += [one.opened.astimezone(UTC).isoformat(), one.updated.astimezone(UTC).isoformat()]
+    known += [at.astimezone(UTC).isoformat() for at in (one.opened, one.updated)]
     key = blake2b(json.dumps(known).encode(), digest_size=16).hexdigest()
     body = _BODIES[hook.format](key, change.kind, incident_fields(one, origin), origin)
     return Notice(sink=hook.name, key=key, incident=one.id, kind=change.kind, body=body)
@@ -276,17 +276,11 @@ _BODIES = {"plain": _plain, "alertmanager": _alertmanager, "otlp": _otlp}
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What came of one attempt.
+    """What came of one attempt."""
 
-    Args:
-        status: of HTTP, or None where there was no answer.
-        problem: what went wrong, without anything that the webhook has said.
-        wait: seconds that the webhook asks for.
-    """
-
-    status: int | None
-    problem: str = ""
-    wait: float = 0.0
+    status: int | None  # of HTTP; None where there was no answer
+    problem: str = ""  # without anything that the webhook has said
+    wait: float = 0.0  # seconds that the webhook asks for
 
     @property
     def taken(self) -> bool:
@@ -361,6 +355,7 @@ class Courier:
         self._down, self._refused = False, set[int | None]()
         self._ending, self._abandoned = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
+        self.start = self._thread.start
 
     def step(self) -> float:
         """Send what is due; the seconds until there may be more.
@@ -403,12 +398,7 @@ class Courier:
             if not self._down:
                 self._down = True
                 self._tell(f"webhook {name} {answer.problem}; notices wait in the database for it")
-            return False
-        return True
-
-    def start(self) -> None:
-        """Begin to send."""
-        self._thread.start()
+        return answer.taken or answer.final
 
     def close(self) -> None:
         """Send what is due, as far as that takes no time, and end; the rest waits for the next process."""

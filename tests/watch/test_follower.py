@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -308,14 +308,14 @@ def test_a_file_that_is_cut_off_while_a_new_process_reads_it_again(
     world.after(append(block(0) + block(2)[:20]))
     world.die()
     append(block(2)[20:])(tmp_path)
-    given, cuts = generations.Generation._again, [copy_truncate("app.log", "app.log.1")]
+    given, cuts = generations.Generation._given_again, [copy_truncate("app.log", "app.log.1")]
 
-    def late(self: generations.Generation, start: int, end: int) -> list[Record]:
+    def late(self: generations.Generation, content: Content, fed: generations.Fed) -> Iterator[Record]:
         if cuts:
             cuts.pop()(tmp_path)
-        return given(self, start, end)
+        return given(self, content, fed)
 
-    monkeypatch.setattr(generations.Generation, "_again", late)
+    monkeypatch.setattr(generations.Generation, "_given_again", late)
     world.settle()
     world.after(append(block(4)))
     assert not cuts

@@ -45,7 +45,7 @@ from seqmlm.watch import outbox as module
 from seqmlm.watch.config import WatchConfig
 from seqmlm.watch.grouping import Grouping
 from seqmlm.watch.incidents import list_incidents, mark_incident, show_incident
-from seqmlm.watch.scoring import _Told, watch_files
+from seqmlm.watch.scoring import _teller, watch_files
 from seqmlm.watch.store import Change, StreamEntry, Streams
 from seqmlm.workspace import Workspace
 
@@ -409,7 +409,7 @@ def test_alarms_become_incidents_that_are_told_and_end_by_the_clock(calibrated: 
 def test_what_joins_an_incident_is_told_where_it_is_new(calibrated: str, logs: Path) -> None:
     said = Said()
     one = Grouping(model="app").begun(1, {"source": "a.log", "line": 1, "p_value": 0.01}, 0.0)
-    one, told = replace(one, id=3, what="a"), _Told(said)
+    one, told = replace(one, id=3, what="a"), _teller(said)
     for kind, new in (
         ("opened", ()),
         ("updated", ()),
@@ -424,7 +424,7 @@ def test_what_joins_an_incident_is_told_where_it_is_new(calibrated: str, logs: P
         "incident 3 is over after 2 rows: status=502 was never seen: 1 line, a.log:1",
     ]
     said.said.clear()
-    later = _Told(said)  # another process goes on
+    later = _teller(said)  # another process goes on
     later(Change(kind="updated", incident=one))
     assert said.said == []
 

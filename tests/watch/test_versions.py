@@ -141,8 +141,8 @@ def test_the_report_compares_rows_that_both_judged(
     both = [(row["alarm"], row["shadow"]["alarm"]) for row in rows_of(config)[:21]]
     own, others = sum(one for one, _ in both), sum(one for _, one in both)
     (compared,) = timeline("app").comparisons
-    counted = (compared.rows, compared.alarms, compared.shadow_alarms, compared.common)
-    assert counted == (21, own, others, both.count((True, True)))
+    common = both.count((True, True))
+    assert compared.counts == {"rows": 21, "alarms": own, "shadow_alarms": others, "common": common}
     sentence = (
         f"candidate (version 2) would have raised {others} alarms where version 1 raised {own}: "
         f"{both.count((True, True))} in common, of 21 rows that both judged."
