@@ -175,39 +175,31 @@ def dated(
     """
     if date_format is not None:
         return rows, written(date_format)
-    found = _Found()
-    return _deciding(rows, found, problems, source, columns), found
+    read: When = when
 
+    def deciding() -> Rows:
+        nonlocal read
+        before = 0
+        for line, cells in rows:
+            at = next((at for at in columns if _orders(cells[at])), None)
+            if at is None:
+                before += 1
+                yield line, cells
+                continue
+            head = [(line, cells), *islice(rows, _HEAD)]
+            given = [cell for _, row in head for at in columns if (cell := row[at])]
+            odd = [fits for cell in given if (fits := _orders(cell))]
+            fitting = common(odd)
+            if len(fitting) == 1:
+                problems.note(read_as(fitting[0]), source=source, line=line)
+                read = written(fitting[0])
+            elif 2 * len(odd) > before + len(given):  # else some are odd, each a problem of its row
+                problems.bad(unsettled(fitting, source, line, columns[at]))
+                return
+            yield from head
+            yield from rows
 
-class _Found:
-    """How times are read: as `when` does, until rows say more."""
-
-    read: When = staticmethod(when)
-
-    def __call__(self, cell: Any) -> float | None:
-        return self.read(cell)
-
-
-def _deciding(rows: Rows, found: _Found, problems: Problems, source: str, columns: Mapping[int, str]) -> Rows:
-    before = 0
-    for line, cells in rows:
-        at = next((at for at in columns if _orders(cells[at])), None)
-        if at is None:
-            before += 1
-            yield line, cells
-            continue
-        head = [(line, cells), *islice(rows, _HEAD)]
-        given = [cell for _, row in head for at in columns if (cell := row[at])]
-        odd = [fits for cell in given if (fits := _orders(cell))]
-        fitting = common(odd)
-        if len(fitting) == 1:
-            problems.note(read_as(fitting[0]), source=source, line=line)
-            found.read = written(fitting[0])
-        elif 2 * len(odd) > before + len(given):  # else some are odd, each a problem of its row
-            problems.bad(unsettled(fitting, source, line, columns[at]))
-            return
-        yield from head
-        yield from rows
+    return deciding(), lambda cell: read(cell)
 
 
 def _orders(cell: Any) -> tuple[str, ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import COMPRESSED, MAX_BYTES, source_of
+from seqmlm.data.files import MAX_BYTES, source_of, stem_suffix
 from seqmlm.data.lines import TextBlocks, lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import whole_file
@@ -83,14 +84,8 @@ def is_fhir(folder: Path) -> bool:
 
 
 def _files(folder: Path) -> list[Path]:
-    found = []
-    for path in sorted(folder.rglob("*")):
-        name = path.name.lower()
-        for ending in COMPRESSED:
-            name = name.removesuffix(ending)
-        if name.endswith(_SUFFIXES) and not name.startswith(".") and path.is_file() and name != "truth.json":
-            found.append(path)
-    return found
+    found = (path for path in sorted(folder.rglob("*")) if stem_suffix(path) in _SUFFIXES and path.is_file())
+    return [path for path in found if not path.name.lower().startswith((".", "truth.json"))]
 
 
 def _resources(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, Resource]]:
@@ -115,32 +110,30 @@ def _resources(source: str, problems: Problems, max_bytes: int) -> Iterator[tupl
 
 
 def _texts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, str]]:
-    name = source.lower()
-    for ending in COMPRESSED:
-        name = name.removesuffix(ending)
-    if not name.endswith(".json"):
+    if stem_suffix(source) != ".json":
         yield from ((n, text) for n, text in lines(source, problems, max_bytes=max_bytes) if text.strip())
         return
     yield from whole_file(source, problems, max_bytes, "bundle")
 
 
+@dataclass(frozen=True)
 class _Reading:
     """One resource on its way to rows."""
 
-    def __init__(self, source: str, line: int, number: int, problems: Problems, meanings: Meanings) -> None:
-        self.source, self.line, self.number, self.problems = source, line, number, problems
-        self.meanings = meanings
+    source: str
+    line: int
+    number: int
+    problems: Problems
+    meanings: Meanings
 
     def rows(self, resource: Resource) -> Iterator[Cells]:
         kind = str(resource.get("resourceType"))
-        states = {_code_of(resource.get("verificationStatus")), str(resource.get("status"))}
+        states = {_coding(resource.get("verificationStatus"))[1], str(resource.get("status"))}
         if "entered-in-error" in states:
             self.problems.note(RETRACTED, source=self.source, line=self.line)
-            return
-        if states & _NOT_SO or resource.get("doNotPerform") is True:
+        elif states & _NOT_SO or resource.get("doNotPerform") is True:
             self.problems.note(NOT_SO, source=self.source, line=self.line)
-            return
-        if kind == "Patient":
+        elif kind == "Patient":
             yield from self._patient(resource)
         elif kind == "Encounter":
             yield from self._encounter(resource)
@@ -149,10 +142,13 @@ class _Reading:
         else:
             self.problems.note(OTHER)
 
+    def _fault(self, what: str, field: str) -> None:
+        self.problems.bad(cells.fault(what, self.source, self.line, field))
+
     def _patient(self, resource: Resource) -> Iterator[Cells]:
         subject = cells.words(resource.get("id"))
         if not subject:
-            self.problems.bad(cells.fault("patient", self.source, self.line, "id"))
+            self._fault("patient", "id")
             return
         sex = cells.words(resource.get("gender"))
         statics = [("SEX", _SEX.get(sex, sex))]
@@ -166,10 +162,8 @@ class _Reading:
             if word:
                 yield self._row(subject, None, f"{vocabulary}//{word}")
         for code, field in ((BIRTH, "birthDate"), (DEATH, "deceasedDateTime")):
-            if resource.get(field):
-                at = self._time({field: resource[field]}, (field,))
-                if at is not None:
-                    yield self._row(subject, at, code)
+            if resource.get(field) and (at := self._time(resource, (field,))) is not None:
+                yield self._row(subject, at, code)
 
     def _encounter(self, resource: Resource) -> Iterator[Cells]:
         subject = self._subject(resource)
@@ -177,41 +171,44 @@ class _Reading:
         if subject is None or at is None:
             return
         coding = resource.get("class")
-        word = cells.words(coding.get("code") if isinstance(coding, dict) else _code_of(coding))
+        word = cells.words(coding.get("code")) if isinstance(coding, dict) else ""
         kind, visit = cells.kind_of(word), cells.words(resource.get("id")) or None
         yield self._row(subject, at, f"VISIT//{kind or word or 'other'}", visit=visit, kind=kind)
         for concept in _dicts(resource.get("type")):
-            if code := _code_of(concept):
-                self.meanings.add(f"ENCOUNTER//{code}", _display(concept), subject)
-                yield self._row(subject, at, f"ENCOUNTER//{code}", visit=visit)
+            yield from self._coded(subject, at, visit, concept, "ENCOUNTER")
+
+    def _coded(
+        self, subject: str, at: float, visit: str | None, concept: Any, vocabulary: str, value: Any = None
+    ) -> Iterator[Cells]:
+        """The event of a concept, if it has a code, and its value (see `_value`)."""
+        system, code, meaning = _coding(concept)
+        if code:
+            own = (name for part, name in _SYSTEMS.items() if value and part in system.lower())
+            full = f"{next(own, vocabulary)}//{code}"
+            self.meanings.add(full, meaning, subject)
+            yield self._row(subject, at, full, value or (None, None, None), visit)
 
     def _event(self, resource: Resource, kind: str) -> Iterator[Cells]:
         vocabulary, key, times = _TYPES[kind]
         subject = self._subject(resource)
         if subject is None:
             return
-        code = _spelled(resource.get(key), vocabulary)
         parts = _dicts(resource.get("component")) if kind == "Observation" else []
-        if code is None and not parts:
-            self.problems.bad(cells.fault("code", self.source, self.line, key))
+        if not _coding(resource.get(key))[1] and not parts:
+            self._fault("code", key)
             return
         at = self._time(resource, times)
         if at is None:
             return
         visit = _reference(resource.get("encounter"))
-        if code is not None:
-            self.meanings.add(code, _display(resource.get(key)), subject)
-            yield self._row(subject, at, code, _value(resource), visit)
+        yield from self._coded(subject, at, visit, resource.get(key), vocabulary, _value(resource))
         for part in parts:
-            inner = _spelled(part.get("code"), vocabulary)
-            if inner is not None:
-                self.meanings.add(inner, _display(part.get("code")), subject)
-                yield self._row(subject, at, inner, _value(part), visit)
+            yield from self._coded(subject, at, visit, part.get("code"), vocabulary, _value(part))
 
     def _subject(self, resource: Resource) -> str | None:
         found = _reference(resource.get("subject") or resource.get("patient"))
         if found is None:
-            self.problems.bad(cells.fault("patient", self.source, self.line, "subject"))
+            self._fault("patient", "subject")
         return found
 
     def _time(self, resource: Resource, fields: tuple[str, ...]) -> float | None:
@@ -222,9 +219,9 @@ class _Reading:
                 continue
             at = cells.when(cell) if isinstance(cell, str) else None
             if at is None:
-                self.problems.bad(cells.fault("time", self.source, self.line, field))
+                self._fault("time", field)
             return at
-        self.problems.bad(cells.fault("time", self.source, self.line, fields[0]))
+        self._fault("time", fields[0])
         return None
 
     def _row(
@@ -246,26 +243,14 @@ def _dicts(cell: Any) -> list[Resource]:
 
 
 def _coding(concept: Any) -> tuple[str, str, str]:
-    """(system, code, display) of a CodeableConcept's first coding that has a code."""
+    """(system, code, display) of a CodeableConcept's first coding that has a code.
+
+    The concept's own text is left alone, for it may be anything.
+    """
     for coding in _dicts(concept.get("coding")) if isinstance(concept, dict) else ():
         if code := cells.words(coding.get("code")):
             return str(coding.get("system", "")), code, cells.words(coding.get("display"))
     return "", "", ""
-
-
-def _code_of(concept: Any) -> str:
-    return _coding(concept)[1]
-
-
-def _display(concept: Any) -> str:
-    """What the code means; the concept's own text is left alone, for it may be anything."""
-    return _coding(concept)[2]
-
-
-def _spelled(concept: Any, vocabulary: str) -> str | None:
-    system, code, _ = _coding(concept)
-    named = next((name for part, name in _SYSTEMS.items() if part in system.lower()), vocabulary)
-    return f"{named}//{code}" if code else None
 
 
 def _value(resource: Resource) -> tuple[Any, Any, Any]:
@@ -275,7 +260,7 @@ def _value(resource: Resource) -> tuple[Any, Any, Any]:
         return quantity.get("value"), None, cells.words(quantity.get("code") or quantity.get("unit"))
     if "valueInteger" in resource:
         return resource["valueInteger"], None, None
-    return None, _code_of(resource.get("valueCodeableConcept")) or None, None
+    return None, _coding(resource.get("valueCodeableConcept"))[1] or None, None
 
 
 def _reference(cell: Any) -> str | None:

@@ -10,7 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import COMPRESSED, MAX_BYTES, source_of
+from seqmlm.data.files import MAX_BYTES, source_of, stem_suffix
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import damaged, is_table, open_table
@@ -60,10 +60,8 @@ def table_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def _table_name(path: Path) -> str:
-    name = path.name.lower()
-    for ending in COMPRESSED:
-        name = name.removesuffix(ending)
-    return next((name.removesuffix(ending) for ending in _ENDINGS if name.endswith(ending)), "")
+    suffix = stem_suffix(path)
+    return path.name.lower().rpartition(suffix)[0] if suffix in _ENDINGS else ""
 
 
 def scan(
