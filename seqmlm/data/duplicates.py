@@ -2,9 +2,7 @@
 
 Copied files are common in collections of source code (Allamanis 2019, "The adverse effects of code
 duplication"): they get too much weight, and when they are on both sides of a split they make a model look
-better than it is. Both kinds are found in one pass over a stream in bounded memory. Near duplicates have
-signatures that are looked up by bands (Broder 1997; Leskovec et al.). Own code, because the usual library
-(datasketch) keeps a Python object for each text and band, where this keeps two flat arrays of bounded size.
+better than it is. Both kinds are found in one pass over a stream in bounded memory.
 """
 
 from __future__ import annotations
@@ -15,9 +13,6 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Any
 from zlib import crc32
-
-import numpy as np
-from numpy.typing import NDArray
 
 from seqmlm.data.record import Record
 
@@ -52,11 +47,7 @@ def distinct(records: Iterable[Record]) -> Iterator[Record]:
 
 
 _WORD = re.compile(r"\w+|[^\w\s]")
-_SEED = 20260101
-_BLOCK = 2048
-_LARGEST = 1 << 18
-
-Signature = NDArray[np.uint32]
+_ROWS = 8  # minima of a band
 
 
 class NearDuplicates:
@@ -64,17 +55,15 @@ class NearDuplicates:
 
     A text is the set of its runs of `shingle` words; two are similar if the share of runs they have in common
     (Jaccard) is at least `threshold`, estimated from `permutations` hash minima (standard error at most
-    .5 / sqrt(permutations)). Texts that share a band of 8 minima are compared; at a similarity of .85 that
-    finds 99 in 100.
+    .5 / sqrt(permutations)). Texts that share a band of 8 minima are compared (Broder 1997): at a likeness of
+    .85 that finds 99 in 100.
 
     Args:
         threshold: in (0, 1].
         permutations: a multiple of 8.
         shingle: words of a run; texts with fewer words are never similar.
-        capacity: texts remembered, 512 bytes each; beyond it the oldest are forgotten.
+        capacity: texts remembered, about 3 KB each; beyond it the oldest are forgotten.
     """
-
-    _rows = 8
 
     def __init__(
         self,
@@ -82,19 +71,14 @@ class NearDuplicates:
         *,
         permutations: int = 128,
         shingle: int = 5,
-        capacity: int = _LARGEST,
+        capacity: int = 1 << 17,
     ) -> None:
-        self.threshold, self._shingle = threshold, shingle
-        random = np.random.Generator(np.random.Philox(_SEED))
-        # Multiply-shift hashing (Dietzfelbinger et al. 1997): odd factors, the upper half of 64 bits.
-        self._factors = random.integers(0, 1 << 63, permutations, dtype=np.uint64) * np.uint64(2) + np.uint64(
-            1
-        )
-        self._terms = random.integers(0, 1 << 63, permutations, dtype=np.uint64)
-        self._bands = permutations // self._rows
-        # Of zeros, so that the system gives memory only where texts are.
-        self._kept: NDArray[np.uint32] = np.zeros((capacity, permutations), dtype=np.uint32)
-        self._slots: NDArray[np.int32] = np.zeros((self._bands, 4 * capacity), dtype=np.int32)
+        from datasketch import MinHash, MinHashLSH
+
+        self.threshold, self._shingle, self._capacity = threshold, shingle, capacity
+        self._nothing = MinHash(permutations, hashfunc=crc32)
+        self._bands = MinHashLSH(num_perm=permutations, params=(permutations // _ROWS, _ROWS))
+        self._kept: dict[int, Any] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -102,52 +86,28 @@ class NearDuplicates:
 
     def seen(self, text: str) -> bool:
         """Whether a similar text was given before; if not, this one is remembered."""
-        signature = self.signature(text)
-        if signature is None:
+        own = self.signature(text)
+        if own is None:
             return False
-        keys = self._keys(signature)
-        if self._likeness(signature, keys) >= self.threshold:
+        if any(self._kept[one].jaccard(own) >= self.threshold for one in self._bands.query(own)):
             return True
-        self._remember(signature, keys)
+        self._bands.insert(self._count, own)
+        self._kept[self._count] = own
+        self._count += 1
+        if len(self._kept) > self._capacity:
+            oldest = next(iter(self._kept))
+            self._bands.remove(oldest)
+            del self._kept[oldest]
         return False
 
-    def signature(self, text: str) -> Signature | None:
-        """(permutations,) hash minima; None for a text shorter than a shingle."""
-        words = _WORD.findall(text)
-        runs = len(words) - self._shingle + 1
-        if runs < 1:
+    def signature(self, text: str) -> Any:
+        """The hash minima (a `LeanMinHash`); None for a text shorter than a shingle."""
+        from datasketch import LeanMinHash
+
+        words, n = _WORD.findall(text), self._shingle
+        runs = {" ".join(words[i : i + n]).encode("utf-8", "replace") for i in range(len(words) - n + 1)}
+        if not runs:
             return None
-        hashes = np.fromiter(
-            (crc32(word.encode("utf-8", "replace")) for word in words), np.uint64, len(words)
-        )
-        combined = np.zeros(runs, dtype=np.uint64)
-        for offset in range(self._shingle):
-            combined = combined * np.uint64(0x9E3779B97F4A7C15) + hashes[offset : offset + runs]
-        combined = np.unique(combined)
-        lowest = np.full(len(self._factors), np.iinfo(np.uint32).max, dtype=np.uint32)
-        for start in range(0, len(combined), _BLOCK):
-            mixed = combined[start : start + _BLOCK, None] * self._factors + self._terms
-            np.minimum(lowest, (mixed >> np.uint64(32)).min(axis=0).astype(np.uint32), out=lowest)
-        return lowest
-
-    def _keys(self, signature: Signature) -> NDArray[np.int64]:
-        """(bands,) the slot each band of a signature falls into."""
-        parts = signature.reshape(self._bands, self._rows).astype(np.uint64)
-        mixed = np.zeros(self._bands, dtype=np.uint64)
-        for row in range(self._rows):
-            mixed = (mixed ^ parts[:, row]) * np.uint64(0x9E3779B97F4A7C15)
-            mixed ^= mixed >> np.uint64(29)
-        return (mixed % np.uint64(self._slots.shape[1])).astype(np.int64)
-
-    def _likeness(self, signature: Signature, keys: NDArray[np.int64]) -> float:
-        found = self._slots[np.arange(self._bands), keys] - 1
-        # The ring has overwritten this text.
-        found = found[(found >= 0) & (found > self._count - 1 - len(self._kept))]
-        if not len(found):
-            return 0.0
-        return float((self._kept[np.unique(found) % len(self._kept)] == signature).mean(axis=1).max())
-
-    def _remember(self, signature: Signature, keys: NDArray[np.int64]) -> None:
-        self._kept[self._count % len(self._kept)] = signature
-        self._count += 1
-        self._slots[np.arange(self._bands), keys] = self._count
+        found = self._nothing.copy()
+        found.update_batch(runs)
+        return LeanMinHash(found)

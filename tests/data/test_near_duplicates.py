@@ -33,7 +33,7 @@ def test_estimates_are_near_the_exact_likeness():
     for places in (1, 3, 6, 12, 25, 60):
         one = text(places)
         two = changed(one, places)
-        estimate = (seen.signature(" ".join(one)) == seen.signature(" ".join(two))).mean()
+        estimate = seen.signature(" ".join(one)).jaccard(seen.signature(" ".join(two)))
         assert abs(estimate - likeness(one, two)) < 4 * 0.5 / np.sqrt(128)
 
 
@@ -66,6 +66,6 @@ def test_memory_is_bounded_and_the_oldest_are_forgotten():
     seen = NearDuplicates(capacity=64)
     texts = [" ".join(text(seed, 60)) for seed in range(400)]
     assert not any(map(seen.seen, texts))
-    assert seen._kept.shape == (64, 128)
+    assert len(seen._kept) == 64
     assert all(map(seen.seen, texts[-50:]))
     assert not any(map(seen.seen, texts[:50]))
