@@ -45,7 +45,7 @@ CACHED_UNITS = 1 << 18
 
 Key = tuple[bytes, Hashable]
 
-_NO_RECORD = Record(id="", raw="", source="", line=0)
+NO_RECORD = Record(id="", raw="", source="", line=0)
 NO_ENCODING = Encoding(ids=np.zeros(0, dtype=np.int32), groups=np.zeros(0, dtype=np.int32))
 """Of a record that is not kept."""
 
@@ -282,7 +282,7 @@ class ScoreCache:
         asked = sorted(fresh.values())
         scores = score(asked) if asked else []
         found = {  # neither texts nor the batch that an encoding is a view of are kept
-            keys[number]: replace(one, record=_NO_RECORD, encoding=NO_ENCODING)
+            keys[number]: replace(one, record=NO_RECORD, encoding=NO_ENCODING)
             for number, one in zip(asked, scores, strict=True)
         }
         known = [found[key] if key in found else self._again(key) for key in keys]

@@ -8,9 +8,14 @@ probability of the new unit minus that of the old one. Summed over M, with place
     mask_fill   x with all of M masked (the formula of Meier et al. 2021)
     mutant      y with this place masked
     match_fill  the new unit in y, the old one in x, each with this place masked
-    pll_delta   pseudo-log-likelihood of y minus that of x: the only one that deletions and insertions have
+    pll_delta   pseudo-log-likelihood of y minus that of x
+    pll_excess  the same of what each place has above its expectation, the negative entropy there
 
-For one substitution all but `wt` and `pll_delta` are the same. Of a sequence longer than the model every
+Deletions and insertions have the last two alone. A unit that is lost or gained counts in `pll_delta` whatever
+it is, so that this says little more than how long a deletion is; by `pll_excess` a unit that is as probable
+as expected counts nothing.
+
+For one substitution all but `wt` and the last two are the same. Of a sequence longer than the model every
 place is asked in the window in whose middle it stands, as ProteinGym does; what lies outside does not count.
 
 Where a token is several letters (k-mers, byte pairs) a letter is hidden with all tokens that show it,
@@ -29,19 +34,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.anomaly.values import Scored
 from seqmlm.domains.variants import Variant
 from seqmlm.engine.query import Query
-from seqmlm.engine.reductions import Rows
+from seqmlm.engine.reductions import Entropy, Rows
 from seqmlm.engine.types import Encoding, Longs
 from seqmlm.engine.units import QUERY_TOKENS
 from seqmlm.engine.windows import window_around
 from seqmlm.errors import UsageError
-from seqmlm.inference.batches import encoded_texts
+from seqmlm.inference.batches import Encoded, encoded_texts
 from seqmlm.inference.scorer import RecordScorer
-from seqmlm.inference.session import Session
+from seqmlm.inference.session import NO_RECORD, Session
 
 MASKED = ("masked", "wt", "mask_fill", "mutant", "match_fill")
-CONVENTIONS = (*MASKED, "pll_delta")
+WHOLE = ("pll_delta", "pll_excess")
+CONVENTIONS = (*MASKED, *WHOLE)
 BITS = "wildtype_bits"
 NOT_LETTERS = "variants need a model whose units are single letters, each a token"
 
@@ -74,13 +81,13 @@ class _Wildtype:
 
     Attributes:
         known: (V,) log-probabilities in the contexts that variants share.
-        pll: its pseudo-log-likelihood, or None as long as nobody asked.
+        pll: its pseudo-log-likelihood and the excess of that, or None as long as nobody asked.
     """
 
     def __init__(self, text: str, encoding: Encoding, tokens: Longs) -> None:
         self.text, self.encoding, self.tokens = text, encoding, tokens
         self.known: dict[Context, Floats] = {}
-        self.pll: float | None = None
+        self.pll: _Likelihood | None = None
 
 
 class _Place(NamedTuple):
@@ -94,13 +101,26 @@ class _Place(NamedTuple):
     mutant: Context
 
 
+class _Likelihood(NamedTuple):
+    """Of a sequence, in nats: the pseudo-log-likelihood, and what of it is above its expectation."""
+
+    pll: float
+    excess: float
+
+    @classmethod
+    def of(cls, one: Scored) -> _Likelihood:
+        """Of what was scored, with the entropy of each unit."""
+        bits, expected = float(one.surprisal.sum()), float(one.values[Entropy.name].sum())
+        return cls(pll=-bits * math.log(2), excess=(expected - bits) * math.log(2))
+
+
 class VariantScorer:
     """Scores variants with one model.
 
     Args:
         session: the model; counts must not be mixed in.
         letters: what can stand at one place.
-        pll: the PLL-delta of all variants, not of deletions and insertions alone.
+        pll: the PLL-delta and its excess of all variants, not of deletions and insertions alone.
         mirrored: the same variant as the other strand has it, or None; the mean of both is taken.
         windows: nearly every variant has a wild type of its own: none is remembered for a later call.
 
@@ -296,12 +316,11 @@ class VariantScorer:
         return [{"masked": ratio} | _bits(own) for ratio, own in zip(ratios, known, strict=True)]
 
     def _deltas(self, variants: Sequence[Variant]) -> list[Effects]:
-        """PLL of each mutant minus that of its wild type, and the same of their means over units."""
+        """`WHOLE` of each mutant and its wild type, and the PLL-delta of their means over units."""
         whole = [one for one in variants if one.flank is None]
         for own in {one.wildtype: self._own(one.wildtype) for one in whole}.values():
             if own.pll is None:
-                [score] = self._scorer.sequences([own.encoding])
-                own.pll = score.pll
+                [own.pll] = self._likelihoods([own.encoding])
         encodings = encoded_texts(self.session.tokenizer, [one.mutant for one in whole])
         wanted = [np.ones(len(one), dtype=np.bool_) for one in encodings]
         for one in variants:
@@ -309,17 +328,26 @@ class VariantScorer:
                 pair = encoded_texts(self.session.tokenizer, [one.wildtype, one.mutant])
                 wanted += self._segments(one, pair[0], pair[1])
                 encodings += pair
-        scores = self._scorer.sequences(encodings, wanted=wanted)
-        mutants, pairs = iter(scores[: len(whole)]), iter(scores[len(whole) :])
+        likelihoods = self._likelihoods(encodings, wanted)
+        mutants, pairs = iter(likelihoods[: len(whole)]), iter(likelihoods[len(whole) :])
         found = []
         for one in variants:
-            before = (self._own(one.wildtype).pll or 0.0) if one.flank is None else next(pairs).pll
-            after = next(mutants if one.flank is None else pairs).pll
-            found.append({"pll_delta": after - before})
+            before = self._own(one.wildtype).pll if one.flank is None else next(pairs)
+            after = next(mutants if one.flank is None else pairs)
+            assert before is not None
+            found.append({"pll_delta": after.pll - before.pll, "pll_excess": after.excess - before.excess})
             if one.flank is None:
-                mean = after / max(1, len(one.mutant)) - before / len(one.wildtype)
+                mean = after.pll / max(1, len(one.mutant)) - before.pll / len(one.wildtype)
                 found[-1]["pll_delta_per_unit"] = mean
         return found
+
+    def _likelihoods(
+        self, encodings: Sequence[Encoding], wanted: Sequence[NDArray[np.bool_]] | None = None
+    ) -> list[_Likelihood]:
+        """Of sequences, or of their tokens that are wanted."""
+        every = wanted or [np.ones(len(one), dtype=np.bool_) for one in encodings]
+        batch = [Encoded(NO_RECORD, one) for one in encodings]
+        return [*map(_Likelihood.of, self._scorer.scored(batch, want=(Entropy(),), wanted=every))]
 
     def _segments(self, variant: Variant, old: Encoding, new: Encoding) -> list[NDArray[np.bool_]]:
         """(L,) of wild type and mutant: the tokens of what changes and of `flank` letters at each side.

@@ -37,7 +37,7 @@ class AssaysConfig(TaskConfig):
 
     Args:
         paths: folder of the benchmark, or its reference file.
-        convention: which log-ratio the effect is; deletions and insertions have pll_delta.
+        convention: which log-ratio the effect is; deletions and insertions have pll_excess, or pll_delta.
         scores: FOLDER: write a table of each assay there in the benchmark's own layout, with the effects in a
             column of the model's name, and the figures of all in summary.csv.
     """

@@ -16,14 +16,14 @@ from seqmlm.data.problems import Problems
 from seqmlm.domains.variants import Variant, Variants, VariantTable
 from seqmlm.errors import UsageError, number_of
 from seqmlm.inference.session import Session
-from seqmlm.inference.variants import BITS, CONVENTIONS, VariantScorer
+from seqmlm.inference.variants import BITS, CONVENTIONS, WHOLE, VariantScorer
 from seqmlm.reports.page import Page
 from seqmlm.rows.file import Row
 from seqmlm.tasks.measurements import Measurements, agreement_table, doubt, gain
 from seqmlm.tasks.substitutions import Grid
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, said
 
-Convention = Literal["masked", "wt", "mask_fill", "mutant", "match_fill", "pll_delta"]
+Convention = Literal["masked", "wt", "mask_fill", "mutant", "match_fill", "pll_delta", "pll_excess"]
 NUMBERS = (*CONVENTIONS, "pll_delta_per_unit", BITS)
 KINDS: dict[str, Any] = {"effect": "number", "convention": "text", **dict.fromkeys(NUMBERS, "number")}
 LISTED = 20  # variants of a report that are the fittest, and the least fit
@@ -37,7 +37,7 @@ class VariantsConfig(TaskConfig):
         paths: variants: .csv, .tsv, .jsonl, .parquet, .txt (one a line), sequences, or a VCF.
         wildtype: file of the wild type, or FASTA that a VCF refers to. Default: the column wt_seq or
             target_seq.
-        convention: which log-ratio the effect is; deletions and insertions have pll_delta.
+        convention: which log-ratio the effect is; deletions and insertions have pll_excess, or pll_delta.
         column: of the variants. Default: mutant, variant, hgvs or mutated_sequence.
         first: number that the file gives to the first letter of the wild type. Default: inferred.
         measured: COLUMN: compare with these measurements; higher = fitter.
@@ -48,7 +48,7 @@ class VariantsConfig(TaskConfig):
         next: name so many substitutions to test next: the fittest by the model that were not measured, each
             of another place while there is one.
         out: write the rows to this file: .jsonl, .csv, .tsv or .parquet; of a VCF also .vcf or .vcf.gz, a
-            copy with SEQMLM_LLR in INFO.
+            copy with SEQMLM_LLR in INFO, and SEQMLM_EXCESS of deletions and insertions.
         report: write an HTML report with a map of all substitutions to this file and log a run in MLflow.
     """
 
@@ -84,7 +84,8 @@ class VariantsTask(Task[VariantsConfig, Variant]):
     The conventions: wt reads the wild type unmasked, masked hides each place, mask_fill all places of
     the variant together, mutant each in the mutant; match_fill takes the new residue from the mutant and
     the old one from the wild type. For one substitution the last four are the same. Deletions and insertions
-    have only pll_delta, the difference of pseudo-log-likelihoods.
+    have pll_excess: how much better the mutant fits than the wild type, each place against what the model
+    expects there, so that its length says nothing; and pll_delta, the difference of pseudo-log-likelihoods.
 
     Rows go to --out; without it to stdout, unless --measured, --next or --json ask for something else there.
 
@@ -166,10 +167,11 @@ class VariantsTask(Task[VariantsConfig, Variant]):
     def written(self, rows: Iterator[Row]) -> Iterable[str]:
         """The copy of the table."""
         config = self.config
+        length = config.convention if config.convention in WHOLE else "pll_excess"
         note = (
             f"log-ratio (nats) of the allele to the reference by {Path(config.model).name}, "
-            f"{config.convention}, pll_delta of insertions and deletions, mean of both strands; "
-            "higher = fitter"
+            f"{config.convention} of substitutions, {length} of deletions and insertions, mean of both "
+            "strands; higher = fitter"
         )
         return self.field.copy(config.paths[0], rows, note)
 
@@ -206,8 +208,8 @@ class VariantsTask(Task[VariantsConfig, Variant]):
         if figures["mixed"]:
             told.append(
                 f"{said(figures['mixed'])} of {number_of(items, self.unit)} are deletions or insertions: "
-                "they have pll_delta, which others do not compare with; --set convention=pll_delta gives it "
-                "for all"
+                "they have pll_excess, which others do not compare with; --set convention=pll_excess gives "
+                "it for all"
             )
         chance = math.log2(len(self.field.letters))
         if figures[BITS] is not None and figures[BITS] >= chance:
@@ -245,12 +247,12 @@ def scorer_of(session: Session, field: Variants, convention: str) -> VariantScor
     Raises:
         UsageError: the model cannot be asked that way.
     """
-    pll = convention == "pll_delta"
+    pll = convention in WHOLE
     scorer = VariantScorer(session, field.letters, pll=pll, mirrored=field.mirrored, windows=field.windows)
-    if not scorer.one_letter and convention not in ("masked", "pll_delta"):
+    if not scorer.one_letter and convention not in ("masked", *WHOLE):
         raise UsageError(
             f"convention {convention} needs a model in which every letter is a token; here one is "
-            "several: use masked or pll_delta"
+            "several: use masked, pll_delta or pll_excess"
         )
     return scorer
 
@@ -258,9 +260,9 @@ def scorer_of(session: Session, field: Variants, convention: str) -> VariantScor
 def judged(
     scorer: VariantScorer, field: Variants, variants: Sequence[Variant], convention: str
 ) -> Iterator[list[Row]]:
-    """A row for each variant; deletions and insertions have "pll_delta" whatever the convention is."""
+    """A row for each variant; deletions and insertions have "pll_excess" where substitutions have others."""
     for one, own in zip(variants, scorer.effects(variants), strict=True):
-        chosen = convention if one.substitutions else "pll_delta"
+        chosen = convention if one.substitutions or convention in WHOLE else "pll_excess"
         place = {"id": one.name, "source": one.source, "line": one.line}
         told = {"effect": own.get(chosen), "convention": chosen if own else None}
         repeated = {name: one.fields.get(name) for name in field.columns}

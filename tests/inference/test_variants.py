@@ -64,10 +64,22 @@ def naive(model: Any, one: Variant) -> dict[str, float]:
             found[name] += row[new] - row[old]
         found["match_fill"] += direct(model, y, i, {i})[new] - direct(model, x, i, {i})[old]
 
-    def pll(text: str) -> float:
-        return sum(direct(model, text, i, {i})[ID[one]] for i, one in enumerate(text))
+    return {
+        **found,
+        "pll_delta": pll(model, y) - pll(model, x),
+        "pll_excess": excess(model, y) - excess(model, x),
+    }
 
-    return {**found, "pll_delta": pll(y) - pll(x)}
+
+def pll(model: Any, text: str) -> float:
+    return sum(direct(model, text, i, {i})[ID[one]] for i, one in enumerate(text))
+
+
+def excess(model: Any, text: str) -> float:
+    """The pseudo-log-likelihood above its expectation, place by place."""
+    rows = [direct(model, text, i, {i}) for i in range(len(text))]
+    expected = [float((np.exp(row) * row).sum()) for row in rows]
+    return sum(row[ID[one]] - mean for row, one, mean in zip(rows, text, expected, strict=True))
 
 
 def test_conventions_are_those_of_transformers(esm: tuple[Session, Any]):
@@ -81,15 +93,13 @@ def test_conventions_are_those_of_transformers(esm: tuple[Session, Any]):
         assert len(one.edits) < 2 or len({round(found[name], 3) for name in MASKED}) == len(MASKED)
 
 
-def test_deletions_and_insertions_have_a_pll_delta_alone(esm: tuple[Session, Any]):
+def test_deletions_and_insertions_have_what_is_of_whole_sequences_alone(esm: tuple[Session, Any]):
     session, model = esm
     for one, found in zip(INDELS, VariantScorer(session, STANDARD).effects(INDELS), strict=True):
-        plls = [
-            sum(direct(model, text, i, {i})[ID[letter]] for i, letter in enumerate(text))
-            for text in (one.wildtype, one.mutant)
-        ]
+        plls, above = ([of(model, text) for text in (one.wildtype, one.mutant)] for of in (pll, excess))
         assert found == {
             "pll_delta": pytest.approx(plls[1] - plls[0], abs=1e-4),
+            "pll_excess": pytest.approx(above[1] - above[0], abs=1e-4),
             "pll_delta_per_unit": pytest.approx(plls[1] / len(one.mutant) - plls[0] / 22, abs=1e-5),
         }
 

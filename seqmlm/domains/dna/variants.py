@@ -45,8 +45,8 @@ MOST_WRONG = 0.05
 
 LEAST_WRONG = 5  # of them at least: one wrong row of ten is a wrong row
 
-INFO = "SEQMLM_LLR"
-"""The INFO field of a scored VCF."""
+INFO, EXCESS = "SEQMLM_LLR", "SEQMLM_EXCESS"
+"""The INFO fields of a scored VCF: of substitutions; of deletions and insertions, which do not compare."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "chrom": ("#chrom", "chrom", "chr", "contig", "chromosome"),
@@ -150,14 +150,16 @@ class DNAVariants(Variants):
         return {"transition": transition, "triplet frequencies": triplets}
 
     def copy(self, path: str, rows: Iterator[Mapping[str, Any]], note: str) -> Iterator[str]:
-        """The same VCF with `SEQMLM_LLR` in INFO; every other column stays as it is."""
+        """The same VCF with `INFO` and `EXCESS` in INFO; every other column stays as it is."""
         scored = groupby(rows, key=itemgetter("line"))
         line, own = next(scored, (0, ()))
         for number, text in lines(path, Problems()):
             if text.startswith("#CHROM"):
-                yield f"##INFO=<ID={INFO},Number=A,Type=Float,Description={json.dumps(note)}>\n"
+                for name, what in ((INFO, "substitutions"), (EXCESS, "deletions and insertions")):
+                    told = json.dumps(f"of {what}: {note}")
+                    yield f"##INFO=<ID={name},Number=A,Type=Float,Description={told}>\n"
             if number == line:
-                text = _with_effects(text, {row["alt"]: row["effect"] for row in own})
+                text = _with_effects(text, {row["alt"]: row for row in own})
                 line, own = next(scored, (0, ()))
             yield f"{text}\n"
 
@@ -289,9 +291,11 @@ def _vcf(table: VariantTable) -> Iterator[_Allele]:
             header = header or text.startswith("#CHROM")
             if (match := re.match(r"##INFO=<ID=([^,>]+)", text)) is not None:
                 declared[match[1]] = None
-                if table.copied and match[1] == INFO:
-                    remedy = f"take it out first: bcftools annotate -x INFO/{INFO}"
-                    raise DataError(f"the VCF has {INFO} already", source=path, line=number, remedy=remedy)
+                if table.copied and match[1] in (INFO, EXCESS):
+                    remedy = f"take it out first: bcftools annotate -x INFO/{INFO},INFO/{EXCESS}"
+                    raise DataError(
+                        f"the VCF has {match[1]} already", source=path, line=number, remedy=remedy
+                    )
             continue
         if not text.strip():
             continue
@@ -350,12 +354,14 @@ def _rows(path: str) -> Iterator[_Allele]:
             yield _Allele(line, chrom, int(pos), ref, one, fields)
 
 
-def _with_effects(text: str, known: Mapping[str, float | None]) -> str:
+def _with_effects(text: str, known: Mapping[str, Mapping[str, Any]]) -> str:
     """A line with the effects of its alleles in INFO; as it was where none has one."""
     cells = text.split("\t")
-    values = [known.get(alt) for alt in cells[4].split(",")]
-    if all(value is None for value in values):
-        return text
-    told = f"{INFO}={','.join('.' if value is None else f'{value:.6g}' for value in values)}"
-    cells[7] = told if cells[7] == "." else f"{cells[7].rstrip(';')};{told}"
+    alts = cells[4].split(",")
+    for name, lengths in ((INFO, False), (EXCESS, True)):
+        own = {alt: row["effect"] for alt, row in known.items() if (len(alt) != len(cells[3])) is lengths}
+        values = [own.get(alt) for alt in alts]
+        if any(value is not None for value in values):
+            told = f"{name}={','.join('.' if value is None else f'{value:.6g}' for value in values)}"
+            cells[7] = told if cells[7] == "." else f"{cells[7].rstrip(';')};{told}"
     return "\t".join(cells)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from Bio import bgzf
 from fork_server import Run
+from numpy.typing import NDArray
 from stopped import stop_at
 from tiny_models import random_model
 
@@ -140,14 +141,17 @@ def test_a_deletion_is_the_pll_delta_of_its_segment_by_hand():
     own, text = session(BaseTokenizer()), CHR1[:60]
     gone = Variant(name="", wildtype=text, edits=(Edit(30, 32, ""),), source="", line=1, flank=4)
 
-    def segment(sequence: str, start: int, end: int) -> float:
-        codes = ["ACGT".index(one) for one in sequence]
-        return sum(by_hand(own, sequence, {i}, i)[codes[i]] for i in range(start, end))
+    def segment(sequence: str, start: int, end: int) -> NDArray[np.float64]:
+        """Log-probability, and the same above its expectation."""
+        rows = [by_hand(own, sequence, {i}, i) for i in range(start, end)]
+        there = np.array([row["ACGT".index(one)] for row, one in zip(rows, sequence[start:end], strict=True)])
+        return np.array([there.sum(), (there - [(np.exp(row) * row).sum() for row in rows]).sum()])
 
     [found] = scorer(own).effects([gone])
     one = segment(gone.mutant, 26, 34) - segment(text, 26, 36)
     two = segment(reverse_complement(gone.mutant), 24, 32) - segment(reverse_complement(text), 24, 34)
-    assert found == {"pll_delta": pytest.approx((one + two) / 2, abs=1e-4)}
+    delta, above = (one + two) / 2
+    assert found == pytest.approx({"pll_delta": delta, "pll_excess": above}, abs=1e-4)
 
 
 @pytest.mark.parametrize("tokenizer", [BaseTokenizer(), KmerTokenizer(k=3), KmerBlockTokenizer(k=3), bpe()])
@@ -182,7 +186,7 @@ def test_conventions_of_single_letters_are_refused_for_others(seqmlm: Run, refer
     model_folder.write(tmp_path / "kmers", own.rows, own.tokenizer, own.card)
     asked = vcf(tmp_path, row(100))
     given = ("variants", tmp_path / "kmers", asked, "--reference", reference)
-    seqmlm(*given, "--set", "convention=wt").refused(2, "use masked or pll_delta")
+    seqmlm(*given, "--set", "convention=wt").refused(2, "use masked, pll_delta or pll_excess")
     assert seqmlm(*given).code == 0
 
 
@@ -326,16 +330,18 @@ def test_rows_and_a_vcf_that_comes_back(seqmlm: Run, model: Path, reference: Pat
         ("1", 100, two[0]),
         ("1", 100, two[1]),
     ]
-    assert [one["convention"] for one in told] == ["masked", "masked", "masked", "pll_delta", "masked"]
+    assert [one["convention"] for one in told] == ["masked", "masked", "masked", "pll_excess", "masked"]
     for name in ("scored.vcf.gz", "scored.vcf"):
         out = tmp_path / name
         done = seqmlm(*given, "--out", out)
         assert (done.code, done.out) == (0, ""), done.err
         before, after = lines_of(asked), lines_of(out)
-        added = [one for one in after if one.startswith("##INFO=<ID=SEQMLM_LLR,Number=A,Type=Float,")]
-        assert len(added) == 1
-        assert "reference by model, masked" in added[0]
-        kept = [one for one in after if one != added[0]]
+        added = [one for one in after if one.startswith("##INFO=<ID=SEQMLM_")]
+        assert [one[11:].split(",")[:3] for one in added] == [
+            [name, "Number=A", "Type=Float"] for name in ("SEQMLM_LLR", "SEQMLM_EXCESS")
+        ]
+        assert "reference by model, masked of substitutions, pll_excess of" in added[0]
+        kept = [one for one in after if one not in added]
         assert len(kept) == len(before)
         for old, new in zip(before, kept, strict=True):
             if old.startswith("#"):
@@ -352,6 +358,8 @@ def test_rows_and_a_vcf_that_comes_back(seqmlm: Run, model: Path, reference: Pat
             [one["effect"] for one in told[1:3]], rel=1e-4
         )
         assert info[2] == "END=150"  # nothing to say
+        name, value = info[3].split(";")[-1].split("=")
+        assert (name, float(value)) == ("SEQMLM_EXCESS", pytest.approx(told[3]["effect"], rel=1e-4))
     with bgzf.open(str(tmp_path / "scored.vcf.gz"), "rb") as packed:  # refuses gzip that is not BGZF
         assert packed.readline().startswith(b"##fileformat")
     again, _ = read(tmp_path / "scored.vcf.gz", reference)
@@ -398,7 +406,7 @@ def test_a_file_with_a_wrong_base_leaves_no_output(seqmlm: Run, model: Path, ref
         "variants", model, asked, "--reference", reference, "--out", out, "--on-error", "skip", "--resume"
     ).ok()
     assert f"the reference has {CHR1[99]} at chr1:100, not {other(CHR1[99])}: 1" in done.err
-    assert len(lines_of(out)) == 4 + 1 + 2
+    assert len(lines_of(out)) == 4 + 2 + 2
 
 
 def test_measurements_in_info(seqmlm: Run, model: Path, reference: Path, tmp_path: Path):
