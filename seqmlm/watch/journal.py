@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from select import select
 from typing import IO, Any
@@ -39,7 +40,6 @@ MOST_UNREAD = 1 << 24
 """Bytes that are not read yet, beyond which the journal waits: it keeps what it has."""
 
 _BLOCK = 1 << 20  # bytes that are taken of it in a turn
-_TAIL = 1 << 20  # bytes in which the end of a file is looked for first
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before journalctl is started again
 _MOMENT = 0.01  # seconds that the next entries are waited for
 _NAMED = "entries.json"
@@ -209,12 +209,10 @@ class JournalFollower(Follower):
         What the journal has let go of meanwhile a journalctl that waits leaves out in silence; another, which
         looks for the entry that was kept last, tells it.
         """
-        if self.unread >= MOST_UNREAD:
-            if self._child is not None:
-                self._child.close()
-                self._child = None
-            return False
-        if self._child is None:
+        if self.unread >= MOST_UNREAD and self._child is not None:
+            self._child.close()
+            self._child = None
+        elif self.unread < MOST_UNREAD and self._child is None:
             self._launch()
         child = self._child
         if child is None:
@@ -230,7 +228,11 @@ class JournalFollower(Follower):
         else:
             self._keep(lines)
         if child.over:
-            self._finished(child)
+            self._child, said = None, child.close()
+            if not child.ends:
+                self._retry(said, came=child.came)
+            elif not lost:
+                self._launch(all_told=True)
         return lost
 
     def _launch(self, *, all_told: bool = False) -> None:
@@ -253,13 +255,6 @@ class JournalFollower(Follower):
         except OSError as error:
             self._retry(str(error.strerror), came=False)
 
-    def _finished(self, child: Journalctl) -> None:
-        self._child, said = None, child.close()
-        if child.ends and not self._behind_loss:
-            self._launch(all_told=True)
-        elif not child.ends:
-            self._retry(said, came=child.came)
-
     def _retry(self, said: str, *, came: bool) -> None:
         """It ended though nobody wanted that: start another, later and later."""
         self._tries = 0 if came else self._tries + 1
@@ -272,10 +267,7 @@ class JournalFollower(Follower):
         """The file of entries, without a line that has no end."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         file = os.fdopen(os.open(self._file, flags, 0o600), "ab")
-        at, tail = _tail(self._file)
-        whole = tail.rfind(b"\n") + 1
-        if whole < len(tail):
-            file.truncate(at + whole)
+        file.truncate(_last_line(self._file)[0])
         DISK.sync(self._file.parent)
         return file
 
@@ -304,25 +296,16 @@ class JournalFollower(Follower):
     def _cursor(self) -> str | None:
         """Of the last entry that was written."""
         files = [self._file.with_name(f"{_NAMED}.{number}") for number in self._numbers()] + [self._file]
-        for file in reversed(files):
-            for line in reversed(_tail(file)[1].splitlines()):
-                if cursor := _cursor_of(line):
-                    return cursor
-        return None
+        return next(filter(None, (_cursor_of(_last_line(file)[1]) for file in reversed(files))), None)
 
 
-def _tail(file: Path) -> tuple[int, bytes]:
-    """Where the end of a file begins, at least one whole line of it if there is one, and these bytes."""
-    if not file.exists():
+def _last_line(file: Path) -> tuple[int, bytes]:
+    """Where the last whole line of a file ends, and that line."""
+    if not file.exists() or not file.stat().st_size:
         return 0, b""
-    with file.open("rb") as content:
-        size, length = content.seek(0, os.SEEK_END), _TAIL
-        while True:
-            at = content.seek(max(0, size - length))
-            tail = content.read()
-            if not at or tail.count(b"\n") > 1:
-                return at, tail
-            length *= 2
+    with file.open("rb") as content, mmap(content.fileno(), 0, access=ACCESS_READ) as lines:
+        end = lines.rfind(b"\n") + 1
+        return end, lines[lines.rfind(b"\n", 0, max(0, end - 1)) + 1 : end]
 
 
 def _cursor_of(line: bytes) -> str | None:

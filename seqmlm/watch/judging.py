@@ -100,17 +100,11 @@ class WatchCounts(Tally):
 
 
 class Judging:
-    """The model that judges, and what makes lines of what it judged.
-
-    Attributes:
-        rolling: its calibration, which may move on with the rows; None of sensitive data where it may not, or
-            where there is none.
-        shadow: another version that judges beside it; None for none.
-    """
+    """The model that judges, and what makes lines of what it judged."""
 
     plan: ScoringPlan
-    rolling: Rolling | None = None
-    shadow: Shadow | None = None
+    rolling: Rolling | None = None  # its calibration, where there is one, and it may be kept with the rows
+    shadow: Shadow | None = None  # another version that judges beside it
 
     def __init__(
         self,

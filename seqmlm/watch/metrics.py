@@ -51,10 +51,7 @@ _METRICS = {
     "recent_low_p": ("recent_p_below_half_ratio", "Share of the last 200 p-values that are at most .5."),
     "recent_lowest_p": ("recent_p_below_twentieth_ratio", "Share of them that are at most .05."),
     "shifted": ("shifted", "1 while the last 200 p-values are not those of normal data."),
-    "calibration_rows": (
-        "calibration_rows",
-        "Rows of the stream that p-values are ranks among, if any.",
-    ),
+    "calibration_rows": ("calibration_rows", "Rows of the stream that p-values are ranks among, if any."),
     "lag_bytes": ("lag_bytes", "Bytes of whole lines that are there and were not read."),
     "lag_seconds": ("lag_seconds", "For how long the oldest of them has been there, at most."),
     "incidents": ("incidents", "Incidents that are not resolved.", "state"),
@@ -150,11 +147,9 @@ class Families(Collector):
                 yield _family(name, meaning, labels, _flat(values[key]))
         if (found := values.get("p_values")) is not None:
             edges, below = [*map(str, found["upper"]), "+Inf"], accumulate([*found["rows"], 0])
-            meaning, bins = (
-                "P-values of the rows; uniform where all is normal.",
-                zip(edges, below, strict=True),
-            )
-            yield HistogramMetricFamily("seqmlm_p_value", meaning, buckets=list(bins), sum_value=found["sum"])
+            meaning = "P-values of the rows; uniform where all is normal."
+            bins = list(zip(edges, below, strict=True))
+            yield HistogramMetricFamily("seqmlm_p_value", meaning, buckets=bins, sum_value=found["sum"])
 
 
 def _family(name: str, meaning: str, labels: Iterable[str], samples: Iterable[tuple[Any, float]]) -> Metric:
@@ -180,11 +175,9 @@ def prometheus(values: Values) -> str:
 
 
 class MetricsServer:
-    """Answers on a port from the moment it is made until it is closed; use as a context manager.
+    """Answers on a port (`address`) from the moment it is made until it is closed; use as a context manager.
 
-    Attributes:
-        address: as a link begins.
-        values: gives what is answered, asked for in another thread; None before there is any.
+    `values` gives what is answered, asked for in another thread; None before there is any.
 
     Raises:
         UsageError: the port is taken, or the address is none of this machine's.
@@ -209,11 +202,13 @@ class MetricsServer:
         values, path = self.values, environ["PATH_INFO"]
         if path == "/metrics" and values is not None:
             return make_wsgi_app(Families(values()))(environ, start)  # type: ignore[no-any-return]
-        status, kind, text = "404 Not Found", "text/plain", "see /metrics and /metrics.json\n"
-        if path in ("/metrics", "/metrics.json"):
+        kind = "text/plain"
+        if path not in ("/metrics", "/metrics.json"):
+            status, text = "404 Not Found", "see /metrics and /metrics.json\n"
+        elif values is None:
             status, text = "503 Service Unavailable", "not yet: the model is being loaded\n"
-            if values is not None:
-                status, kind, text = "200 OK", "application/json", json.dumps(values()) + "\n"
+        else:
+            status, kind, text = "200 OK", "application/json", json.dumps(values()) + "\n"
         start(status, [("Content-Type", kind)])
         return [text.encode()]
 

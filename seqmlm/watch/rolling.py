@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.anomaly.levels import Level
 from seqmlm.anomaly.values import Doubles, Longs, Row
 from seqmlm.config import to_dict
 from seqmlm.errors import StateError
@@ -35,7 +34,6 @@ from seqmlm.inference.batches import Encoded
 from seqmlm.inference.calibrations import CALIBRATION
 from seqmlm.inference.detector import Detector, JudgedRow, table
 from seqmlm.inference.model_folder import CARD
-from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Judgement, Normal, Statistics
 from seqmlm.streams.cursor import file_facts
@@ -251,8 +249,8 @@ def _ranges(numbers: Sequence[int]) -> list[list[int]]:
 class RollingDetector(Detector):
     """Judges by the calibration of a stream, which is given the statistics of all rows."""
 
-    def __init__(self, rolling: Rolling, scorer: RecordScorer, level: Level, **rest: Any) -> None:
-        super().__init__(scorer, level, **rest)
+    def __init__(self, rolling: Rolling, *given: Any, **rest: Any) -> None:
+        super().__init__(*given, **rest)
         self._rolling = rolling
 
     def encoded(self, encoded: Sequence[Encoded]) -> list[JudgedRow]:

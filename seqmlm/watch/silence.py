@@ -69,21 +69,13 @@ def stopped(
     if p_value > plan.alpha:
         return None
     [(name, value)] = asked.items()
-    row = Row(
-        id=f"{Path(path).name}:{line}",
-        source=path,
-        line=line,
-        start=0,
-        end=0,
-        units=np.zeros(0, dtype=np.int64),
-        length=_LONG,
-        statistics=asked,
-        score=value,
-    )
+    at: dict[str, Any] = {"id": f"{Path(path).name}:{line}", "source": path, "line": line, "score": value}
+    none = np.zeros(0, dtype=np.int64)
+    row = Row(**at, start=0, end=0, units=none, length=_LONG, statistics=asked)
     text = plan.level.meaning(name, row, normal.usual(name, _LONG))
     times = (datetime.fromtimestamp(one, UTC).isoformat() for one in (now - seconds, now))
     return {
-        **{name: getattr(row, name) for name in ("id", "source", "line", "score")},
+        **at,
         "units": 0,
         "silence": seconds,
         **dict(zip(("time", "last_time"), times, strict=True)),

@@ -9,7 +9,7 @@ turn in the same process, so every batch takes as long as both of them.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -82,6 +82,8 @@ class Successor:
         StateError: the model has no such alias.
     """
 
+    judging: str | None
+
     def __init__(
         self,
         name: str,
@@ -93,8 +95,7 @@ class Successor:
     ) -> None:
         self._name, self._alias, self._take_up, self._does = name, alias, take_up, does
         self._registry, self._progress = registry, progress
-        self.seen = registry.get(name, alias=alias).reference
-        self.judging: str | None = self.seen
+        self.judging = self.seen = registry.get(name, alias=alias).reference
         self._looked = time.monotonic()
 
     def look(self) -> None:
@@ -114,8 +115,7 @@ class Successor:
         try:
             self._take_up(named)
         except SeqmlmError as error:
-            stays = "none" if before is None else before
-            self._progress.message(f"{alias} names {named}, and {stays} goes on: {error}")
+            self._progress.message(f"{alias} names {named}, and {before or 'none'} goes on: {error}")
             return
         self.judging = named
         was = "" if before is None else f"; it was {before}"
@@ -133,6 +133,7 @@ class Shadow:
 
     _detector: Detector | None = None
     _version = ""
+    _failing = False
 
     def __init__(
         self, config: WatchConfig, serving: Callable[[], ScoringPlan], registry: Registry, progress: Progress
@@ -149,8 +150,7 @@ class Shadow:
                 f"--shadow {alias} names the version that serves: give another alias, as of 'seqmlm models "
                 f"alias {entry.name}:VERSION candidate'"
             )
-        self._config, self._serving, self._progress = config, serving, progress
-        self._alias, self._failing = alias, False
+        self._config, self._serving, self._progress, self._alias = config, serving, progress, alias
         successor = Successor(entry.name, alias, self._take_up, registry, progress, "judges beside it")
         told = f"{entry.name}@{alias} is {successor.seen}"
         try:
@@ -191,20 +191,18 @@ class Shadow:
         return {**named, "p_value": p_value, "alarm": bool(other.alarm)}
 
     def _tell(self, error: Exception) -> None:
-        if self._failing:
-            return
-        self._failing = True
-        why = str(error) if isinstance(error, SeqmlmError) else type(error).__name__
-        self._progress.message(
-            f"{self._version}, the shadow, cannot judge some rows, which have no answer of it; this is said "
-            f"once, and counted: {why}"
-        )
+        if not self._failing:
+            self._failing = True
+            why = str(error) if isinstance(error, SeqmlmError) else type(error).__name__
+            self._progress.message(
+                f"{self._version}, the shadow, cannot judge some rows, which have no answer of it; this is "
+                f"said once, and counted: {why}"
+            )
 
 
 def _by_place(judged: Sequence[JudgedRow]) -> dict[tuple[int, int], JudgedRow]:
     """Rows by their record, which is the same object to both versions, and their place in it; in order."""
-    seen: defaultdict[int, int] = defaultdict(int)
-    found = {}
+    seen, found = Counter[int](), {}
     for one in judged:
         record = id(one.scored.record)
         found[record, seen[record]] = one

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from log_models import NORMAL, write_log_model
 from registered import origin
 
+from seqmlm.inference import model_folder
 from seqmlm.registry.entries import ModelEntry
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.tasks.score_config import ScoreConfig, ScoringRequest
@@ -36,6 +38,29 @@ def in_one_go(config: WatchConfig, **changed: Any) -> ScoreConfig:
     """A request to score the same when it is written."""
     given = {one.name: getattr(config, one.name) for one in fields(ScoringRequest)}
     return ScoreConfig(**{**given, **changed})
+
+
+ORDERS = ((0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (0, 1, 3, 2), (3, 2, 1, 0))
+
+
+def line(number: int, message: str | None = None) -> str:
+    """One a second, which says something usual where nothing else is given."""
+    time = f"{10 + number // 3600}:{number // 60 % 60:02d}:{number % 60:02d}"
+    return f"2024-03-05 {time} INFO {message or NORMAL[number % 4]}"
+
+
+def windows(numbers: Iterable[int]) -> list[str]:
+    """Windows of four lines in one of five orders."""
+    return [line(4 * w + n, NORMAL[k]) for w in numbers for n, k in enumerate(ORDERS[w * w % 11 % 5])]
+
+
+def sensitive_copy(folder: str, to: Path) -> str:
+    """The same model, of sensitive data."""
+    shutil.copytree(folder, to)
+    card = model_folder.read_card(to)
+    assert card is not None
+    model_folder.seal(to, replace(card, sensitive=True))
+    return str(to)
 
 
 class Said(NoProgress):

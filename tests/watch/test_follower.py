@@ -223,7 +223,7 @@ def test_one_name_again_and_again(tmp_path: Path) -> None:
 
 
 def test_what_was_destroyed_before_it_was_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(follow, "FILE_BYTES", len(block(0)))
+    monkeypatch.setattr(follow, "TURN_BYTES", len(block(0)))
     world = World(tmp_path, **WINDOWS)
     append(block(0) + block(2))(tmp_path)
     world.turn()
@@ -279,7 +279,7 @@ def test_a_copy_that_is_there_from_the_beginning_is_read_once(tmp_path: Path) ->
 
 
 def test_a_file_that_is_cut_off_while_its_copy_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(follow, "FILE_BYTES", len(block(0)))
+    monkeypatch.setattr(follow, "TURN_BYTES", len(block(0)))
     world = World(tmp_path, "app.log*", **WINDOWS)
     append(block(0) + block(2))(tmp_path)
     world.turn()

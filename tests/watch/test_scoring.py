@@ -14,7 +14,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,16 +30,18 @@ from scored_streams import (
     follow,
     following,
     in_one_go,
+    line,
     move_alias,
     register,
     rows_of,
+    sensitive_copy,
+    windows,
     write,
 )
 from tiny_models import protein_model, saved
 from written import written
 
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.inference import model_folder
 from seqmlm.registry import database
 from seqmlm.watch import outbox as module
 from seqmlm.watch.config import WatchConfig
@@ -61,12 +63,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def calibrated(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return calibrated_model(tmp_path_factory.mktemp("calibrated"), [_line(n) for n in range(4 * 60)])
-
-
-def _line(number: int, message: str | None = None) -> str:
-    time = f"{10 + number // 3600}:{number // 60 % 60:02d}:{number % 60:02d}"
-    return f"2024-03-05 {time} INFO {message or NORMAL[number % 4]}"
+    return calibrated_model(tmp_path_factory.mktemp("calibrated"), [line(n) for n in range(4 * 60)])
 
 
 @pytest.fixture
@@ -153,7 +150,7 @@ def test_rows_go_to_standard_output_and_it_goes_on_by_itself(model: str, logs: P
 def test_who_reads_standard_output_slowly_is_waited_for(model: str, logs: Path) -> None:
     config, (end, begin) = following(model, logs, out=None), os.pipe()
     fcntl.fcntl(begin, fcntl.F_SETPIPE_SZ, 4096)
-    many = [_line(number) for number in range(4 * 80)]
+    many = [line(number) for number in range(4 * 80)]
     write(logs / "a.log", many[: 4 * 40])
     drained, held = list[bytes](), list[int]()
 
@@ -336,7 +333,7 @@ def test_a_disk_without_room_for_the_database_loses_nothing(
     begun: WatchConfig, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, kept = begun, text_of(begun)
-    many = [_line(number) for number in range(8, 4 * 400)]
+    many = [line(number) for number in range(8, 4 * 400)]
     write(logs / "a.log", many)
 
     def limited(connection: Any, record: Any) -> None:
@@ -381,9 +378,7 @@ def _states(*states: str) -> Callable[[], bool]:
 
 def test_alarms_become_incidents_that_are_told_and_end_by_the_clock(calibrated: str, logs: Path) -> None:
     config, said = _alarming(calibrated, logs), Said()
-    write(
-        logs / "a.log", [*map(_line, range(8)), _line(8), _line(9, "disk 7 on fire"), *map(_line, (10, 11))]
-    )
+    write(logs / "a.log", [*map(line, range(8)), line(8), line(9, "disk 7 on fire"), *map(line, (10, 11))])
     summary = follow(config, _states("resolved"), said)
     assert (summary.figures["alarms"], summary.figures["incidents"]) == (1, 1)
     (one,) = list_incidents()[0]
@@ -430,7 +425,7 @@ def test_what_joins_an_incident_is_told_where_it_is_new(calibrated: str, logs: P
 
 
 def _seen(template: str) -> list[str]:
-    return [_line(12, template), *map(_line, (13, 14, 15))]
+    return [line(12, template), *map(line, (13, 14, 15))]
 
 
 def test_what_is_muted_or_ignored_is_written_and_opens_nothing(calibrated: str, logs: Path) -> None:
@@ -451,20 +446,14 @@ def test_what_is_muted_or_ignored_is_written_and_opens_nothing(calibrated: str, 
     assert [row["line"] for row in show_incident(1, 9)[-1]] == [1, 5]
 
 
-def _mixed(windows: Iterable[int]) -> list[str]:
-    """Windows of four lines, in one of which two lines changed places."""
-    orders = ((0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (0, 1, 3, 2), (3, 2, 1, 0))
-    return [_line(4 * w + n, NORMAL[k]) for w in windows for n, k in enumerate(orders[w * w % 11 % 5])]
-
-
 def test_a_rolling_calibration_goes_on_where_it_was_and_leaves_out_what_is_acknowledged(
     tmp_path_factory: pytest.TempPathFactory, logs: Path
 ) -> None:
-    model = calibrated_model(tmp_path_factory.mktemp("varied"), _mixed(range(60)))
+    model = calibrated_model(tmp_path_factory.mktemp("varied"), windows(range(60)))
     config = _alarming(model, logs, calibration="rolling")
     log, parts = logs / "a.log", [range(30), range(30, 240), range(240, 300), range(300, 330)]
     for number, part in enumerate(parts):
-        write(log, _mixed(part))
+        write(log, windows(part))
         if number == 0:
             write(log, _seen("disk 7 on fire"))
             follow(config, _states("resolved"))
@@ -497,11 +486,11 @@ def test_a_rolling_calibration_goes_on_where_it_was_and_leaves_out_what_is_ackno
 def test_lines_that_are_not_like_those_of_the_calibration_are_told_of(
     tmp_path_factory: pytest.TempPathFactory, logs: Path
 ) -> None:
-    normal = _mixed(range(120))
+    normal = windows(range(120))
     config = _alarming(
         calibrated_model(tmp_path_factory.mktemp("shifted"), normal), logs, calibration="rolling"
     )
-    rare = [_line(n, NORMAL[1]) for n in range(4 * 220)]
+    rare = [line(n, NORMAL[1]) for n in range(4 * 220)]
     write(logs / "a.log", normal + rare)
     said = Said()
     summary = follow(config, 340, said)
@@ -515,7 +504,7 @@ def test_lines_that_are_not_like_those_of_the_calibration_are_told_of(
 
 
 def test_a_rolling_calibration_needs_one_to_begin_with(model: str, logs: Path) -> None:
-    write(logs / "a.log", _mixed([0]))
+    write(logs / "a.log", windows([0]))
     with pytest.raises(StateError, match="moves on from the calibration of the model, which has none"):
         watch_files(following(model, logs, calibration="rolling"))
 
@@ -537,7 +526,7 @@ def test_the_version_that_an_alias_names_judges(
         """Another version, again and again, when half a window was read."""
         _until(lambda: len(rows_of(config)) >= 4)
         for number, (entry, sentences) in enumerate(steps, 1):
-            before, lines = len(told()), [_line(n) for n in range(16 * number, 16 * number + 16)]
+            before, lines = len(told()), [line(n) for n in range(16 * number, 16 * number + 16)]
             write(log, lines[:2])
             move_alias(entry, "live")
             _until(lambda least=before + sentences: len(told()) >= least)  # type: ignore[misc]
@@ -546,7 +535,7 @@ def test_the_version_that_an_alias_names_judges(
             _until(lambda least=4 * number + 4: len(rows_of(config)) >= least)  # type: ignore[misc]
         return True
 
-    write(log, list(map(_line, range(16))))
+    write(log, list(map(line, range(16))))
     follow(replace(config, max_latency="8s"), moved, said)
     assert told()[0] == "app@live is app:1; another version is taken up when it moves"
     assert told()[1] == "app@live is app:2 now, which judges from here on; it was app:1"
@@ -558,7 +547,7 @@ def test_the_version_that_an_alias_names_judges(
     assert [row["model"] for row in rows] == ["app:1"] * 4 + ["app:2"] * 12 + ["app:1"] * 4
     # It goes on with what the alias names then; another reference is another request.
     move_alias(second, "live")
-    write(log, list(map(_line, range(80, 84))))
+    write(log, list(map(line, range(80, 84))))
     follow(config, 21)
     assert [row["model"] for row in rows_of(config)[19:]] == ["app:1", "app:2"]
     with pytest.raises(
@@ -576,11 +565,11 @@ def _prune(config: WatchConfig) -> int:
 
 def test_a_pruned_stream_goes_on_and_says_what_a_removed_output_lacks(calibrated: str, logs: Path) -> None:
     config, said = _alarming(calibrated, logs), Said()
-    write(logs / "a.log", [*_seen("disk 7 on fire"), *map(_line, range(8))])
+    write(logs / "a.log", [*_seen("disk 7 on fire"), *map(line, range(8))])
     follow(config, _states("resolved"))
     before = text_of(config)
     assert _prune(config) == 2  # of three: the last one stays
-    write(logs / "a.log", [*map(_line, range(8, 12))])
+    write(logs / "a.log", [*map(line, range(8, 12))])
     pruned: list[int] = []
 
     def running() -> bool:
@@ -599,7 +588,7 @@ def test_a_pruned_stream_goes_on_and_says_what_a_removed_output_lacks(calibrated
     _prune(config)
     config.out.unlink()
     said = Said()
-    write(logs / "a.log", [*map(_line, range(12, 16))])
+    write(logs / "a.log", [*map(line, range(12, 16))])
     follow(config, 2, said)
     assert f"{config.out} is gone, and is written anew without 4 rows that were pruned" in said.said[0]
     assert [row["line"] for row in rows_of(config)] == [17, 21]
@@ -638,12 +627,7 @@ def test_rules_that_are_wrong_are_refused_before_anything_is_read(calibrated: st
 def test_nothing_of_sensitive_logs_is_in_an_incident_or_on_the_console(
     calibrated: str, logs: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "sensitive"
-    shutil.copytree(calibrated, folder)
-    card = model_folder.read_card(folder)
-    assert card is not None
-    model_folder.seal(folder, replace(card, sensitive=True))
-    config, said = _alarming(str(folder), logs), Said()
+    config, said = _alarming(sensitive_copy(calibrated, tmp_path / "sensitive"), logs), Said()
     write(logs / "a.log", _seen("ann fell ill"))
     follow(config, _states("resolved"), said)
     shown = show_incident(1, 9)

@@ -6,7 +6,7 @@ import io
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,46 +24,35 @@ from scored_streams import (
     move_alias,
     register,
     rows_of,
+    sensitive_copy,
+    windows,
     write,
 )
 
 from seqmlm.errors import StateError, UsageError
-from seqmlm.inference import model_folder
 from seqmlm.inference.detector import Detector
 from seqmlm.watch.config import WatchConfig
 from seqmlm.watch.incidents import list_incidents
-from seqmlm.watch.metrics import prometheus
 from seqmlm.watch.scoring import watch_files
 from seqmlm.watch.store import Streams
 from seqmlm.watch.timeline import timeline
 from seqmlm.workspace import Workspace
 
-ORDERS = ((0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (0, 1, 3, 2), (3, 2, 1, 0))
-
-
-def _lines(windows: Iterable[int]) -> list[str]:
-    """Windows of four lines in one of five orders."""
-    return [
-        f"2024-03-05 {10 + w // 900}:{w // 15 % 60:02d}:{w % 15 * 4 + n:02d} INFO {NORMAL[k]}"
-        for w in windows
-        for n, k in enumerate(ORDERS[w * w % 11 % 5])
-    ]
-
 
 def _strange(text: str) -> list[str]:
-    lines = _lines([0])
+    lines = windows([0])
     return [*lines[:2], f"{lines[2][:25]}{text}", lines[3]]
 
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return calibrated_model(tmp_path_factory.mktemp("serving"), _lines(range(60)))
+    return calibrated_model(tmp_path_factory.mktemp("serving"), windows(range(60)))
 
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A version with other numbers of tokens that knows one order alone, so that the others are unusual."""
-    return calibrated_model(tmp_path_factory.mktemp("other"), _lines([0] * 60), NORMAL[::-1])
+    return calibrated_model(tmp_path_factory.mktemp("other"), windows([0] * 60), NORMAL[::-1])
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +89,9 @@ def test_a_shadow_judges_as_it_would_alone_and_changes_nothing(
 ) -> None:
     register(other, "candidate")
     log = _log(config)
-    write(log, [*_lines(range(30)), *_strange("disk 7 on fire")])
+    write(log, [*windows(range(30)), *_strange("disk 7 on fire")])
     follow(config, 31)
-    write(log, _lines(range(30, 40)))  # goes on in another process
+    write(log, windows(range(30, 40)))  # goes on in another process
     follow(config, 41)
     rows = rows_of(config)
 
@@ -125,7 +114,7 @@ def test_a_shadow_judges_as_it_would_alone_and_changes_nothing(
     assert _counts(config) == {"rows": 41, "failed": 0, **alarms, "common": both.count((True, True))}
     # The stream goes on without a shadow, and with one again.
     config = replace(config, shadow=None)
-    write(log, _lines([0]))
+    write(log, windows([0]))
     follow(config, 42)
     assert "shadow" not in rows_of(config)[-1]
 
@@ -134,7 +123,7 @@ def test_the_report_compares_rows_that_both_judged(
     config: WatchConfig, other: str, workspace: Path, seqmlm: Callable[..., Any]
 ) -> None:
     register(other, "candidate")
-    write(_log(config), [*_lines(range(20)), *_strange("disk 7 on fire")])
+    write(_log(config), [*windows(range(20)), *_strange("disk 7 on fire")])
     follow(config, 21)
     write(_log(config), _strange("disk 8 on fire"))
     follow(replace(config, shadow=None), 22)
@@ -165,7 +154,7 @@ def test_alarms_of_a_shadow_alone_are_counted_where_rows_of_alarms_are_kept_alon
     config: WatchConfig, other: str
 ) -> None:
     register(other, "candidate")
-    write(_log(config), [*_lines(range(20)), *_strange("disk 7 on fire")])
+    write(_log(config), [*windows(range(20)), *_strange("disk 7 on fire")])
     config = replace(config, alarms_only=True)
     follow(config, lambda: bool(rows_of(config)) and rows_of(config)[-1]["line"] == 81)
     assert all(row["alarm"] for row in rows_of(config))
@@ -179,7 +168,7 @@ def test_alarms_of_a_shadow_alone_are_counted_where_rows_of_alarms_are_kept_alon
 def test_a_shadow_opens_no_incident_and_tells_no_webhook(config: WatchConfig, other: str) -> None:
     register(other, "candidate")
     rare = [2, 3, 4, 5, 6, 7, 8, 9]
-    write(_log(config), _lines(rare * 2))
+    write(_log(config), windows(rare * 2))
     with Receiver() as receiver:
         follow(replace(config, webhook=(f"{receiver.url}/hook",)), 16)
     rows = rows_of(config)
@@ -209,10 +198,10 @@ def test_a_shadow_that_fails_changes_no_row_and_is_told_of_once(
 
     def more() -> bool:
         if steps and len(rows_of(config)) == steps[0]:
-            write(log, _lines(range(steps[0], steps.pop(0) + 4)))
+            write(log, windows(range(steps[0], steps.pop(0) + 4)))
         return len(rows_of(config)) == 16
 
-    write(log, _lines(range(4)))
+    write(log, windows(range(4)))
     follow(config, more, said)
     rows = rows_of(config)
     assert ["shadow" in row for row in rows] == [True] * 4 + [False] * 12
@@ -244,10 +233,10 @@ def test_an_alias_of_a_shadow_moves_while_files_are_followed(
             deadline = time.monotonic() + 60
             while len(told()) == before and time.monotonic() < deadline:
                 time.sleep(0.02)
-            write(log, _lines(range(4 * (done + 1), 4 * (done + 2))))
+            write(log, windows(range(4 * (done + 1), 4 * (done + 2))))
         return len(rows_of(config)) == 16
 
-    write(log, _lines(range(4)))
+    write(log, windows(range(4)))
     follow(config, move, said)
     assert told()[0].startswith(
         "app@candidate is app:2, which cannot judge beside it, so nothing is compared: "
@@ -262,14 +251,9 @@ def test_an_alias_of_a_shadow_moves_while_files_are_followed(
 
 
 def test_a_version_of_other_data_is_no_shadow(config: WatchConfig, serving: str, tmp_path: Path) -> None:
-    folder = tmp_path / "sensitive"
-    shutil.copytree(serving, folder)
-    card = model_folder.read_card(folder)
-    assert card is not None
-    model_folder.seal(folder, replace(card, sensitive=True))
-    register(folder, "candidate")
+    register(sensitive_copy(serving, tmp_path / "sensitive"), "candidate")
     said = Said()
-    write(_log(config), _lines(range(4)))
+    write(_log(config), windows(range(4)))
     follow(config, 4, said)
     assert said.has("cannot judge beside it, so nothing is compared: it has another kind of data")
     assert not any("shadow" in row for row in rows_of(config))
@@ -295,10 +279,3 @@ def test_requests_that_make_no_sense(
         changed = {"model": str(tmp_path / "folder")}
     with pytest.raises(error, match=sentence):
         watch_files(replace(config, **changed))
-
-
-def test_counters_of_a_shadow_are_told_to_prometheus() -> None:
-    values = {"shadow_rows": 9, "shadow_alarms": 3, "shadow_common": 2, "shadow_alone": 1, "served_alone": 0}
-    told = prometheus(values)
-    for line in ("shadow_rows_total 9", "shadow_alone_alarms_total 1", "shadow_served_alone_alarms_total 0"):
-        assert f"seqmlm_{line}.0\n" in told

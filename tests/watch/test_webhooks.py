@@ -425,25 +425,6 @@ def test_a_process_that_is_killed_leaves_the_times_of_the_next_attempts(world: W
     assert world.got == keys
 
 
-def test_what_was_sent_and_not_noted_is_sent_again_under_the_same_key(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Killed(BaseException):
-        pass
-
-    def die(*_: object, **__: object) -> None:
-        raise Killed
-
-    keys = world.open(2)
-    with monkeypatch.context() as patched:
-        patched.setattr(NoticeQueue, "settle", die)
-        with pytest.raises(Killed):
-            world.courier.step()
-    world.restart()
-    world.run(5)
-    assert world.got == [keys[0], *keys]
-
-
 def test_what_is_refused_is_told_once_and_kept_with_its_error(world: World) -> None:
     world.answers = lambda one: Answer(status=404, problem="answers 404 Not Found")
     world.open(2)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
-import pytest
 from registered import commit
 
 from seqmlm.watch.grouping import Grouping
@@ -38,19 +36,6 @@ def test_rows_come_and_go_in_one_commit_however_often(registry: Streams) -> None
     assert registry.rolling(stream) == RollingState(state={"number": 0}, rows=[])
     kept = registry.rolling(other)
     assert kept.rows == figures(1, 2)
-
-
-def test_nothing_is_kept_of_a_commit_that_fails(registry: Streams) -> None:
-    stream = registry.begin_stream("/a.jsonl", {})
-    commit(registry, stream, calibration=change(*figures(1), anew=True))
-
-    def fails(changes: object) -> list[Any]:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        commit(registry, stream, notify=fails, calibration=change(*figures(2)))
-    kept = registry.rolling(stream)
-    assert kept.rows == figures(1)
 
 
 def test_real_are_rows_of_incidents_that_were_acknowledged_as_faults(registry: Streams) -> None:
