@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from seqmlm.data.files import MAX_BYTES, source_of
 from seqmlm.data.lines import lines
@@ -259,48 +259,6 @@ def ambiguous(name: str, source: str, line: int | None) -> DataError:
     return DataError("two columns of this name", source=source, line=line, field=name, remedy=remedy)
 
 
-class Feed:
-    """Hands lines to the csv module, and knows of the row under way what that module does not tell.
-
-    Args:
-        numbered: lines and their numbers; a number is left out where a line was refused.
-
-    Attributes:
-        start: line the row began on, 0 between rows; set it to 0 before each row.
-        last: line that came last.
-        gap: whether a line within the row was refused.
-        torn: whether the lines ended within the row: a quotation mark is open.
-    """
-
-    def __init__(self, numbered: Iterator[tuple[int, str]]) -> None:
-        self._numbered = numbered
-        self.start = self.last = 0
-        self.gap = self.torn = False
-
-    def __iter__(self) -> Feed:
-        return self
-
-    def __next__(self) -> str:
-        try:
-            number, text = next(self._numbered)
-        except StopIteration:
-            self.torn = self.start > 0
-            raise
-        if not self.start:
-            self.start, self.gap = number, False
-        elif number != self.last + 1:
-            self.gap = True
-        self.last = number
-        return text + "\n"
-
-    def fault(self, source: str, error: csv.Error) -> DataError:
-        """What the csv module cannot cut into fields."""
-        if not str(error).startswith("new-line"):
-            return endless_field(source, self.start, self.last)
-        remedy = "quote the field, or take the CR out"
-        return DataError("a CR in a field without quotes", source=source, line=self.start, remedy=remedy)
-
-
 def table_rows(
     source: str, problems: Problems, style: Mapping[str, Any], max_bytes: int, *, encoding: str | None = None
 ) -> Iterator[tuple[int, list[str]]]:
@@ -315,7 +273,7 @@ def table_rows(
         encoding: see `seqmlm.data.lines.lines`.
     """
     numbered = lines(source, problems, max_bytes=max_bytes, encoding=encoding)
-    yield from rows_of(numbered, source, problems, style, max_bytes)
+    yield from filter(None, rows_of(numbered, source, problems, style, max_bytes))
 
 
 def rows_of(
@@ -324,31 +282,38 @@ def rows_of(
     problems: Problems,
     style: Mapping[str, Any],
     max_bytes: int,
-) -> Iterator[tuple[int, list[str]]]:
-    """As `table_rows`, of lines with their numbers."""
-    rows = rows_and_pauses(Feed(numbered), source, problems, style, max_bytes)
-    return cast("Iterator[tuple[int, list[str]]]", rows)
-
-
-def rows_and_pauses(
-    feed: Feed, source: str, problems: Problems, style: Mapping[str, Any], max_bytes: int
 ) -> Iterator[tuple[int, list[str]] | None]:
-    """As `rows_of`; None for a line that the feed does not count, such as a pause."""
-    rows = csv.reader(feed, **style)
+    """As `table_rows`, of lines with their numbers; None for a line of number 0 between rows, a pause."""
+    under_way: list[int] = []  # numbers of the lines of a row; one is left out where a line was refused
+    torn = False  # whether the lines ended within a row: a quotation mark is open
+
+    def feed() -> Iterator[str]:
+        nonlocal torn
+        for number, text in numbered:
+            under_way.extend([number] if number else [])
+            if number or not under_way:
+                yield text + "\n"
+        torn = bool(under_way)
+
+    rows = csv.reader(feed(), **style)
     while True:
         csv.field_size_limit(max_bytes)  # of the module as a whole, so set anew before each row
-        feed.start = 0
+        under_way.clear()
         try:
             for fields in rows:
-                if feed.torn:
-                    fault = endless_field(source, feed.start, feed.last)
+                if torn:
+                    fault = endless_field(source, under_way[0], under_way[-1])
                     problems.bad(fault, style["delimiter"].join(fields))
-                elif not feed.start:
+                elif not under_way:
                     yield None
-                elif fields and fields != [""] and not feed.gap:
-                    yield feed.start, fields
+                elif fields and fields != [""] and under_way[-1] - under_way[0] < len(under_way):
+                    yield under_way[0], fields
                     csv.field_size_limit(max_bytes)
-                feed.start = 0
+                under_way.clear()
             return
         except csv.Error as error:
-            problems.bad(feed.fault(source, error))
+            fault = endless_field(source, under_way[0], under_way[-1])
+            if str(error).startswith("new-line"):
+                reason, remedy = "a CR in a field without quotes", "quote the field, or take the CR out"
+                fault = DataError(reason, source=source, line=under_way[0], remedy=remedy)
+            problems.bad(fault)

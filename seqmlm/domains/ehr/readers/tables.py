@@ -198,7 +198,8 @@ def csv_rows(
     if first is None:
         return ",", iter(())
     style = delimiter or _delimiter(first[1])
-    return style, rows_of(chain([first], numbered), source, problems, {"delimiter": style}, MAX_BYTES)
+    rows = rows_of(chain([first], numbered), source, problems, {"delimiter": style}, MAX_BYTES)
+    return style, filter(None, rows)
 
 
 def _scan_arrow(

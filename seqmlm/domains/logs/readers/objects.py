@@ -17,7 +17,7 @@ from typing import Any
 from seqmlm.data.dates import Moment, common, is_date, moments, orders, read_as, unsettled
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.objects import json_object, no_object
-from seqmlm.data.readers.tables import Feed, missing, rows_and_pauses, too_few_fields
+from seqmlm.data.readers.tables import missing, rows_of, too_few_fields
 from seqmlm.data.timestamps import NAN, Clock, epoch
 from seqmlm.domains.logs.readers.events import Event, Events, Lines, batched
 from seqmlm.domains.logs.readers.origins import NOTHING, Origin, reading
@@ -421,13 +421,13 @@ class Table:
     def __init__(
         self, batches: Iterator[Lines], delimiter: str, wanted: Fields, max_bytes: int, dates: Dates
     ) -> None:
-        feed = _Feed(batches)
-        style = {"delimiter": delimiter}
+        pause = Lines([0], [""])
+        numbered = (pair for one in batches for pair in zip(*(one if one.texts else pause), strict=True))
         # Without quotation marks a row is a line, and need not pass through the csv module.
         self._each = (
-            _divided(feed.numbered)
+            _divided(numbered)
             if delimiter == "\t"
-            else rows_and_pauses(feed, dates.source, dates.problems, style, max_bytes)
+            else rows_of(numbered, dates.source, dates.problems, {"delimiter": delimiter}, max_bytes)
         )
         self._dates = dates
         empty: TableRow = (1, [])
@@ -477,12 +477,3 @@ def _divided(numbered: Iterator[tuple[int, str]]) -> Iterator[TableRow | None]:
     for number, text in numbered:
         if text or not number:
             yield (number, text.split("\t")) if number else None
-
-
-class _Feed(Feed):
-    """As `Feed`; a pause is a line of number 0: to the csv module an empty one, unless a row is under way."""
-
-    def __init__(self, batches: Iterator[Lines]) -> None:
-        pause = Lines([0], [""])
-        self.numbered = (pair for one in batches for pair in zip(*(one if one.texts else pause), strict=True))
-        super().__init__(pair for pair in self.numbered if pair[0] or not self.start)
