@@ -67,15 +67,15 @@ def lines_and_pauses(
     """
     name, memory = source_of(source), memory_of(source)
     number = 0
-    stream = TextBlocks(name, problems, lambda: number + 1, pauses=pauses, encoding=encoding, binary=replace)
+    stream = text_blocks(name, problems, lambda: number + 1, pauses=pauses, encoding=encoding, binary=replace)
     for chunk in _chunks_of_lines(stream, max_bytes):
-        if chunk == b"":
+        if not chunk:
             number = number if memory is None else memory.numbered(number)
             yield None
             continue
         if isinstance(chunk, _TooLong):
             number += 1
-            problems.bad(too_long(name, number, max_bytes), chunk.head.decode("utf-8", "backslashreplace"))
+            problems.bad(too_long(name, number, max_bytes), chunk.decode("utf-8", "backslashreplace"))
             continue
         try:
             if b"\0" in chunk or len(chunk) > max_bytes:
@@ -104,15 +104,24 @@ def lines_and_pauses(
             yield number, text.removesuffix("\r")
 
 
-class TextBlocks:
-    """The blocks of a text file without byte order marks; a fault of the file goes to `problems`.
+def text_blocks(
+    source: str,
+    problems: Problems,
+    line: Callable[[], int],
+    *,
+    pauses: bool = False,
+    encoding: str | None = None,
+    binary: bool = False,
+) -> Iterator[bytes | None]:
+    """The blocks of a text file without byte order marks; None is the last where it ended early, so that its
+    last line or record is incomplete.
 
     A mark is left out at the beginning and, where files were put together, at the beginning of a line. In a
     file whose lines end in CR alone, as on old Macs, these become line ends.
 
     Args:
         source: the file, "-" for standard input.
-        problems: receives the fault.
+        problems: receives a fault of the file.
         line: called when a fault is met after the first block; gives the line reached.
         pauses: see `blocks`.
         encoding: of the file, see `lines`; its blocks are UTF-8 all the same (`transcoded`).
@@ -120,56 +129,34 @@ class TextBlocks:
 
     Raises:
         UsageError: an encoding that Python does not know.
-
-    After the iteration `broken` says whether it ended early, so that the last line or record is incomplete.
     """
-
-    def __init__(
-        self,
-        source: str,
-        problems: Problems,
-        line: Callable[[], int],
-        *,
-        pauses: bool = False,
-        encoding: str | None = None,
-        binary: bool = False,
-    ) -> None:
-        self._source, self._problems, self._line = source, problems, line
-        self._pauses, self._binary = pauses, binary
-        self._codec = None if encoding is None else _codec(encoding)
-        self.broken = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        started = False
-        try:
-            for block in _without_marks(self._decided(), self._problems, self._source):
-                started = started or bool(block)
+    codec = None if encoding is None else _codec(encoding)
+    started = False
+    try:
+        parts = blocks(source, pauses=pauses, encoded=codec is not None)
+        parts = parts if codec is None else transcoded(parts, codec, source)
+        for block in _without_marks(_decided(parts, source, problems, binary), problems, source):
+            started = started or bool(block)
+            if block or pauses:
                 yield block
-        except DataError as error:
-            self.broken = True
-            at = self._line() if started else None
-            self._problems.bad(DataError(error.reason, source=self._source, line=at, remedy=error.remedy))
-        live = live_of(self._source)
-        self.broken = self.broken or (live is not None and live.stopped)
+    except DataError as error:
+        at = line() if started else None
+        problems.bad(DataError(error.reason, source=source, line=at, remedy=error.remedy))
+        yield None
+    if (live := live_of(source)) is not None and live.stopped:
+        yield None
 
-    def _decided(self) -> Iterator[bytes]:
-        """The blocks, after it is decided by the first one that they are text, and how its lines end."""
-        first, old = True, False
-        for block in self._in_utf8():
-            if first and block:
-                first = False
-                _refuse_other_text(block, self._source, self._binary)
-                if old := b"\n" not in block and b"\r" in block[:-1]:
-                    self._problems.note("lines that end in CR alone (old Macs)", source=self._source)
-            if block or self._pauses:
-                yield block.replace(b"\r", b"\n") if old else block
 
-    def _in_utf8(self) -> Iterator[bytes]:
-        """The file's blocks in UTF-8; b"" is a pause."""
-        if self._codec is None:
-            return blocks(self._source, pauses=True) if self._pauses else blocks(self._source)
-        parts = blocks(self._source, pauses=self._pauses, encoded=True)
-        return transcoded(parts, self._codec, self._source)
+def _decided(parts: Iterator[bytes], source: str, problems: Problems, binary: bool) -> Iterator[bytes]:
+    """The blocks, after it is decided by the first one that they are text, and how its lines end."""
+    first, old = True, False
+    for block in parts:
+        if first and block:
+            first = False
+            _refuse_other_text(block, source, binary)
+            if old := b"\n" not in block and b"\r" in block[:-1]:
+                problems.note("lines that end in CR alone (old Macs)", source=source)
+        yield block.replace(b"\r", b"\n") if old else block
 
 
 def _codec(encoding: str) -> str | None:
@@ -263,17 +250,17 @@ def _refuse_other_text(block: bytes, source: str, binary: bool) -> None:
         raise _binary(source, None)
 
 
-class _TooLong:
-    """Stands for a line that was too long to keep."""
-
-    def __init__(self, head: bytes) -> None:
-        self.head = head
+class _TooLong(bytes):
+    """The beginning of a line that was too long to keep."""
 
 
-def _chunks_of_lines(parts: TextBlocks, limit: int) -> Iterator[bytes | _TooLong]:
+def _chunks_of_lines(parts: Iterator[bytes | None], limit: int) -> Iterator[bytes]:
     held: list[bytes] = []
     size = 0
     for block in parts:
+        if block is None:
+            held, size = held[:1], size if size > limit else 0
+            break
         if not block:
             yield b""  # a pause
             continue
@@ -293,10 +280,8 @@ def _chunks_of_lines(parts: TextBlocks, limit: int) -> Iterator[bytes | _TooLong
         else:
             yield b"".join(held) + block[:cut]
         held, size = [block[cut:]], len(block) - cut
-    if size > limit:
-        yield _TooLong(held[0][:1000])
-    elif size and not parts.broken:
-        yield b"".join(held)
+    if size:
+        yield _TooLong(held[0][:1000]) if size > limit else b"".join(held)
 
 
 def _is_utf8(raw: bytes) -> bool:

@@ -14,7 +14,7 @@ from typing import Literal
 from zlib import crc32
 
 from seqmlm.data.files import MAX_BYTES, source_of, too_long
-from seqmlm.data.lines import TextBlocks
+from seqmlm.data.lines import text_blocks
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
@@ -136,9 +136,10 @@ def parts(
         (line of the header, bytes, whether they are the record's first, whether its last).
     """
     under_way = _UnderWay(source, problems, max_bytes, spill)
-    stream = TextBlocks(source, problems, lambda: under_way.line)
     tail = b"\n"  # in front of the file, so that its first record begins like the others
-    for block in stream:
+    for block in text_blocks(source, problems, lambda: under_way.line):
+        if block is None:
+            return
         block = tail + block
         tail = b"\n" if block.endswith(b"\n") else b""  # kept back: the next block may begin with ">"
         block = block.removesuffix(b"\n")
@@ -155,8 +156,7 @@ def parts(
                     yield under_way.line, part, True, True
                     under_way.line += part.count(b"\n") + 1
         yield from under_way.extend(block[last + 2 :])
-    if not stream.broken:
-        yield from under_way.end(b"")
+    yield from under_way.end(b"")
 
 
 class _UnderWay:

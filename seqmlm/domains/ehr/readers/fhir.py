@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.files import MAX_BYTES, source_of, stem_suffix
-from seqmlm.data.lines import TextBlocks, lines
+from seqmlm.data.lines import lines, text_blocks
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import whole_file
 from seqmlm.data.readers.objects import json_object
@@ -78,9 +78,8 @@ def is_fhir(folder: Path) -> bool:
     files = _files(folder) if folder.is_dir() else []
     if not files:
         return False
-    for head in TextBlocks(str(files[0]), Problems("skip"), lambda: 1):
-        return b'"resourceType"' in head[:65_536]
-    return False
+    head = next(text_blocks(str(files[0]), Problems("skip"), lambda: 1), None) or b""
+    return b'"resourceType"' in head[:65_536]
 
 
 def _files(folder: Path) -> list[Path]:
