@@ -330,11 +330,8 @@ def transcoded(parts: Iterable[bytes], codec: str, source: str) -> Iterator[byte
                 yield text.encode("utf-8", "surrogateescape")
         yield decoder.decode(b"", final=True).encode("utf-8", "surrogateescape")
     except UnicodeError:  # codecs that heed no handler, or make half a character of an escape
-        raise DataError(
-            f"the file is not in the encoding {codec}",
-            source=source,
-            remedy="name another with --option encoding=NAME, or convert it to UTF-8",
-        ) from None
+        remedy = "name another with --option encoding=NAME, or convert it to UTF-8"
+        raise DataError(f"the file is not in the encoding {codec}", source=source, remedy=remedy) from None
 
 
 def whole(source: str, max_bytes: int, what: str) -> bytes:
@@ -369,11 +366,8 @@ def _live_blocks(live: Live, source: str) -> Iterator[bytes]:
             continue  # too little has come to tell
         refuse_foreign(head, source)
         if compression(head) is not None:
-            raise DataError(
-                "compressed data cannot be read as it comes",
-                source=source,
-                remedy="unpack it on the way (zcat, zstdcat)",
-            )
+            remedy = "unpack it on the way (zcat, zstdcat)"
+            raise DataError("compressed data cannot be read as it comes", source=source, remedy=remedy)
         yield head
         head = None
     if head:
@@ -395,12 +389,8 @@ def too_long(
     source: str, line: int, max_bytes: int, what: str = "line", remedy: str = _BREAK_UP
 ) -> DataError:
     """The error for a line or record beyond the limit."""
-    return DataError(
-        f"a {what} longer than the limit of {max_bytes:,} bytes",
-        source=source,
-        line=line,
-        remedy=remedy,
-    )
+    reason = f"a {what} longer than the limit of {max_bytes:,} bytes"
+    return DataError(reason, source=source, line=line, remedy=remedy)
 
 
 @contextmanager
@@ -415,11 +405,8 @@ def _opened(source: str | Path) -> Iterator[BufferedReader]:
     with handle:
         mode = os.fstat(handle.fileno()).st_mode
         if not stat.S_ISREG(mode):
-            raise DataError(
-                "a pipe, socket or device, and no file",
-                source=str(source),
-                remedy="give what it holds on standard input: cat PATH | seqmlm ... -",
-            )
+            remedy = "give what it holds on standard input: cat PATH | seqmlm ... -"
+            raise DataError("a pipe, socket or device, and no file", source=str(source), remedy=remedy)
         yield handle
 
 

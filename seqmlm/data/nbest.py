@@ -120,13 +120,8 @@ def _plain(text: Any) -> Any:
 def _line(row: Mapping[str, Any], path: str, line: int) -> NBest:
     hypotheses = required(row, "hyps", path, line)
     if not isinstance(hypotheses, list) or not all(isinstance(one, dict) for one in hypotheses):
-        raise DataError(
-            "not a list of objects",
-            source=path,
-            line=line,
-            field="hyps",
-            remedy='write [{"text": ..., "score": ...}, ...]',
-        )
+        remedy = 'write [{"text": ..., "score": ...}, ...]'
+        raise DataError("not a list of objects", source=path, line=line, field="hyps", remedy=remedy)
     texts = [(one.get("text"), one.get("score")) for one in hypotheses]
     return _checked(str(required(row, "id", path, line)), texts, row.get("ref"), path, line)
 
@@ -138,13 +133,9 @@ def _table(path: str, problems: Problems) -> Iterator[Callable[[], NBest]]:
         try:
             score = float(row["score"])
         except ValueError:
-            wrong = DataError(
-                f"{row['score']!r} is not a number",
-                source=path,
-                line=line,
-                field="score",
-                remedy="a row is ID, score, text, separated by tabs and without a header",
-            )
+            reason = f"{row['score']!r} is not a number"
+            remedy = "a row is ID, score, text, separated by tabs and without a header"
+            wrong = DataError(reason, source=path, line=line, field="score", remedy=remedy)
             problems.bad(wrong)
             broken.add(row["id"])
         else:
@@ -162,12 +153,9 @@ def _checked(name: str, texts: list[tuple[Any, Any]], reference: Any, path: str,
     for text, score in texts:
         number = isinstance(score, int | float) and not isinstance(score, bool)
         if not isinstance(text, str) or not number or not -_BEYOND < score < _BEYOND:  # so is NaN
-            raise DataError(
-                f"a hypothesis of {name!r} has no text or no finite score",
-                source=path,
-                line=line,
-                remedy="every hypothesis needs both; the score is a log-probability",
-            )
+            reason = f"a hypothesis of {name!r} has no text or no finite score"
+            remedy = "every hypothesis needs both; the score is a log-probability"
+            raise DataError(reason, source=path, line=line, remedy=remedy)
     return NBest(
         id=name,
         hypotheses=tuple(Hypothesis(text=text, score=float(score)) for text, score in texts),

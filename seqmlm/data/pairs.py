@@ -152,24 +152,16 @@ def _columns(
         return good, bad
     if found is None:
         known = "; ".join(" and ".join(pair) for pair in COLUMNS)
-        raise DataError(
-            "no columns with known names for the two sequences",
-            source=path,
-            line=line,
-            remedy=f"name them with --good and --bad; known: {known}",
-        )
+        reason = "no columns with known names for the two sequences"
+        remedy = f"name them with --good and --bad; known: {known}"
+        raise DataError(reason, source=path, line=line, remedy=remedy)
     return good or found[0], bad or found[1]
 
 
 def _text(value: Any, path: str, line: int, field: str) -> str:
     if not isinstance(value, str) or not value or value.isspace():
-        raise DataError(
-            "no text",
-            source=path,
-            line=line,
-            field=field,
-            remedy="a pair needs both its sequences",
-        )
+        remedy = "a pair needs both its sequences"
+        raise DataError("no text", source=path, line=line, field=field, remedy=remedy)
     return value
 
 
@@ -186,9 +178,7 @@ def _parallel(good: str, bad: str) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """
     for one, other in zip_longest(lines(good, Problems()), lines(bad, Problems())):
         if one is None or other is None:
-            raise DataError(
-                f"the file ends before line {(one or other)[0]} of the other",
-                source=good if one is None else bad,
-                remedy="parallel files need one line for each pair",
-            )
+            reason = f"the file ends before line {(one or other)[0]} of the other"
+            remedy = "parallel files need one line for each pair"
+            raise DataError(reason, source=good if one is None else bad, remedy=remedy)
         yield good, one[0], {"good": one[1], "bad": other[1]}

@@ -104,12 +104,9 @@ def _table(
             if twice := next((name for name in names if names.count(name) > 1), None):
                 raise ambiguous(twice, source, line)
         elif len(fields) != len(names):
-            wrong = DataError(
-                f"a row of {len(fields)} fields in a table of {len(names)} columns",
-                source=source,
-                line=line,
-                remedy="quote fields that contain the delimiter",
-            )
+            reason = f"a row of {len(fields)} fields in a table of {len(names)} columns"
+            remedy = "quote fields that contain the delimiter"
+            wrong = DataError(reason, source=source, line=line, remedy=remedy)
             problems.bad(wrong, "\t".join(fields))
         else:
             yield line, dict(zip(names, fields, strict=True))

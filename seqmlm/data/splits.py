@@ -246,12 +246,9 @@ class Chronological:
         try:
             return hash64(self.key(record)), _ordered(self.order(record))
         except (ValueError, TypeError):
-            raise DataError(
-                "the record has no usable time or position",
-                source=record.source,
-                line=record.line,
-                remedy="give every record a number or an ISO 8601 time, or split by key",
-            ) from None
+            reason = "the record has no usable time or position"
+            remedy = "give every record a number or an ISO 8601 time, or split by key"
+            raise DataError(reason, source=record.source, line=record.line, remedy=remedy) from None
 
     def parts(self, marks: Marks) -> Parts:
         groups, came, member, records = np.unique(

@@ -360,11 +360,8 @@ class Domain:
             if not found:
                 known = (one for one in self.formats.values() if one.in_folders)
                 endings = ", ".join(sorted(suffix for one in known for suffix in one.suffixes))
-                raise DataError(
-                    f"no {self.name} file in this folder",
-                    source=str(path),
-                    remedy=f"known endings are {endings}, also with .gz or .zst; name other files one by one",
-                )
+                remedy = f"known endings are {endings}, also with .gz or .zst; name other files one by one"
+                raise DataError(f"no {self.name} file in this folder", source=str(path), remedy=remedy)
 
     def usual_format(self, path: Path | str) -> Format:
         """The format of a file that the user named, where its name says none."""

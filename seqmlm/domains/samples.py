@@ -104,11 +104,8 @@ def read_truth(path: Path, schema: str, keys: Iterable[str]) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("schema") != schema:
         raise DataError(f"this is no truth of the schema {schema}", source=str(file), remedy=remedy)
     if missing := [key for key in keys if not isinstance(found.get(key), list)]:
-        raise DataError(
-            f"this truth has no list {missing[0]!r}",
-            source=str(file),
-            remedy="draw the sample again",
-        )
+        reason = f"this truth has no list {missing[0]!r}"
+        raise DataError(reason, source=str(file), remedy="draw the sample again")
     return found
 
 

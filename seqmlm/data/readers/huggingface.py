@@ -381,11 +381,8 @@ def _builder(reference: Reference) -> Any:
         _check_described(Path(name))
         name = _plainly_named(Path(name).resolve())  # a folder called csv is not the format csv
     elif name in _PACKAGED_DATASETS_MODULES:  # `datasets` would read whatever is in the current folder
-        raise DataError(
-            "the name of a format of files, and of no data set",
-            source=str(reference),
-            remedy="name a folder: hf:./FOLDER",
-        )
+        reason = "the name of a format of files, and of no data set"
+        raise DataError(reason, source=str(reference), remedy="name a folder: hf:./FOLDER")
     _bound_json()
     builder = datasets.load_dataset_builder(name, reference.subset, revision=reference.revision)
     root = f"{Path(name)}/" if reference.local else "hf://datasets/"
@@ -471,11 +468,9 @@ def _check_described(folder: Path) -> None:
                 text = block[2] if block else ""
             described.append(parse_yaml(text))
         except (ValueError, OSError, yaml.YAMLError) as error:
-            raise DataError(
-                f"the description of the data set cannot be read ({type(error).__name__})",
-                source=str(folder / name),
-                remedy="correct it, or take it away: the data can be read without it",
-            ) from None
+            reason = f"the description of the data set cannot be read ({type(error).__name__})"
+            remedy = "correct it, or take it away: the data can be read without it"
+            raise DataError(reason, source=str(folder / name), remedy=remedy) from None
     for name in chain.from_iterable(_named_files(one, False) for one in described):
         if _leads_out(name):
             raise _outside(str(folder), name)
@@ -518,11 +513,9 @@ def _leads_out(name: str) -> bool:
 
 
 def _outside(source: str, name: str) -> DataError:
-    return DataError(
-        f"the data set names a file outside of itself: {name[:200]!r}",
-        source=source,
-        remedy="its description (README.md, state.json) may only name files in its own folder",
-    )
+    reason = f"the data set names a file outside of itself: {name[:200]!r}"
+    remedy = "its description (README.md, state.json) may only name files in its own folder"
+    return DataError(reason, source=source, remedy=remedy)
 
 
 @contextmanager

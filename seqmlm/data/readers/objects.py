@@ -57,12 +57,8 @@ def json_object(text: str) -> dict[str, Any] | None:
 
 def no_object(source: str, line: int) -> DataError:
     """The error for a line that is no JSON object."""
-    return DataError(
-        "not a JSON object",
-        source=source,
-        line=line,
-        remedy="write one object a line, or an array of them, or name the format the file really has",
-    )
+    remedy = "write one object a line, or an array of them, or name the format the file really has"
+    return DataError("not a JSON object", source=source, line=line, remedy=remedy)
 
 
 def json_rows(

@@ -29,13 +29,8 @@ def missing(
     there = [str(p) for p in present]
     more = f" and {len(there) - _LISTED} more" if len(there) > _LISTED else ""
     listed = "" if problems.sensitive else f"there are: {', '.join(there[:_LISTED])}{more}; "
-    return DataError(
-        f"no {option} of this name",
-        source=source,
-        line=line,
-        field=name,
-        remedy=f"{listed}choose one with --option {option}=NAME",
-    )
+    remedy = f"{listed}choose one with --option {option}=NAME"
+    return DataError(f"no {option} of this name", source=source, line=line, field=name, remedy=remedy)
 
 
 def names_of(given: str | Sequence[str]) -> Sequence[str]:
@@ -64,13 +59,8 @@ def torn_value(text: str, value: Any) -> bool:
 
 def torn_text(source: str, line: int | None = None, name: str | None = None) -> DataError:
     """The error for a text that is `torn`."""
-    return DataError(
-        "half a character (a lone surrogate)",
-        source=source,
-        line=line,
-        field=name,
-        remedy="write the text again as UTF-8, or leave it out",
-    )
+    reason, remedy = "half a character (a lone surrogate)", "write the text again as UTF-8, or leave it out"
+    return DataError(reason, source=source, line=line, field=name, remedy=remedy)
 
 
 def record_from(
@@ -235,22 +225,14 @@ read_csv, read_tsv = partial(csv_records, whole), partial(csv_records, whole, de
 def endless_field(source: str, line: int, last: int) -> DataError:
     """The error for a quotation mark that is not closed, and swallows the lines up to `last`."""
     lost = f"it goes on to line {last}; " if last > line else ""
-    return DataError(
-        "a field without end",
-        source=source,
-        line=line,
-        remedy=f"{lost}close the quotation mark, or raise the limit with --option max_bytes=N",
-    )
+    remedy = f"{lost}close the quotation mark, or raise the limit with --option max_bytes=N"
+    return DataError("a field without end", source=source, line=line, remedy=remedy)
 
 
 def too_few_fields(source: str, line: int, width: int) -> DataError:
     """The error for a row that is shorter than the table is wide."""
-    return DataError(
-        "a row with too few fields",
-        source=source,
-        line=line,
-        remedy=f"the table has {width} columns; quote fields that hold the delimiter",
-    )
+    remedy = f"the table has {width} columns; quote fields that hold the delimiter"
+    return DataError("a row with too few fields", source=source, line=line, remedy=remedy)
 
 
 def ambiguous(name: str, source: str, line: int | None) -> DataError:

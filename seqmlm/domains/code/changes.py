@@ -167,11 +167,8 @@ def _versions(folder: Path, patch: FilePatch, source: str) -> tuple[bytes, bytes
         found = _fitted(patch, b"", backwards=patch.new is None)
         if found is not None:
             return found
-    raise DataError(
-        f"{patch.name} fits neither side of the diff",
-        source=source,
-        remedy="check out the revision that the diff was made of, or name its folder",
-    )
+    remedy = "check out the revision that the diff was made of, or name its folder"
+    raise DataError(f"{patch.name} fits neither side of the diff", source=source, remedy=remedy)
 
 
 def _fitted(patch: FilePatch, data: bytes, *, backwards: bool) -> tuple[bytes, bytes] | None:

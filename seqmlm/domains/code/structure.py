@@ -88,11 +88,9 @@ class SyntaxDecoder(Decoder):
         if path.suffix == ".json" or (path / TRUTH).is_file():
             return _of_sample(path, problems)
         if not path.exists() or (path.is_file() and path.suffix not in LANGUAGES["python"]):
-            raise DataError(
-                "the structure of code is computed from Python alone, and this is none",
-                source=str(path),
-                remedy="give a .py file, a folder, or the truth.json of a sample",
-            )
+            reason = "the structure of code is computed from Python alone, and this is none"
+            remedy = "give a .py file, a folder, or the truth.json of a sample"
+            raise DataError(reason, source=str(path), remedy=remedy)
 
         def computed(record: Record, units: Sequence[str]) -> Truth | None:
             language = getattr(record.raw, "language", "") or language_of(record.source) or "python"
@@ -210,11 +208,9 @@ def _of_sample(path: Path, problems: Problems) -> Callable[[Record, Sequence[str
         try:
             text = (folder / module["file"]).read_text(encoding="utf-8")
         except OSError as error:
-            raise DataError(
-                f"a file of this truth could not be read: {error.strerror}",
-                source=str(folder / module["file"]),
-                remedy="keep truth.json beside the folder that was drawn with it",
-            ) from None
+            reason = f"a file of this truth could not be read: {error.strerror}"
+            remedy = "keep truth.json beside the folder that was drawn with it"
+            raise DataError(reason, source=str(folder / module["file"]), remedy=remedy) from None
         links = {name: [tuple(link) for link in module[name]] for name in Syntax._fields}
         modules[text] = Syntax(**links)
     formulas = {one["id"]: one["pairs"] for one in truth["formulas"]}

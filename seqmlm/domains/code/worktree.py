@@ -101,11 +101,8 @@ def _json(root: Path, problems: Problems, tracked: bool, near_duplicates: float)
     problems.note("a symbolic link, skipped", len(links))
     names = [name for name in names if name not in links]
     if not names:
-        raise DataError(
-            "no source file in this folder",
-            source=str(root),
-            remedy=f"known languages are {', '.join(LANGUAGES)}; also notebooks and JSON lines",
-        )
+        remedy = f"known languages are {', '.join(LANGUAGES)}; also notebooks and JSON lines"
+        raise DataError("no source file in this folder", source=str(root), remedy=remedy)
     for name in names:
         yield from read_code_json(root / name, problems, near_duplicates=near_duplicates)
 

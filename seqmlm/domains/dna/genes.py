@@ -116,12 +116,8 @@ def _read(path: str, *facts: int) -> Mapping[str, Genes]:
         found.setdefault(one.name, set()).add(gene)
         count += 1
         if count > MOST_GENES:
-            raise DataError(
-                f"more than {MOST_GENES:,} genes",
-                source=path,
-                line=number,
-                remedy="keep the lines of genes alone, and of the contigs that are scored",
-            )
+            remedy = "keep the lines of genes alone, and of the contigs that are scored"
+            raise DataError(f"more than {MOST_GENES:,} genes", source=path, line=number, remedy=remedy)
     return {contig: Genes(genes) for contig, genes in found.items()}
 
 

@@ -63,12 +63,8 @@ def spelled(letters: bytes, problems: Problems, *, holes: bool = False) -> bytes
 
 def foreign(source: str, line: int) -> DataError:
     """The error for letters that `spelled` refuses."""
-    return DataError(
-        FOREIGN,
-        source=source,
-        line=line,
-        remedy="DNA and RNA are spelled in ACGTUN and IUPAC codes; for proteins use --domain protein",
-    )
+    remedy = "DNA and RNA are spelled in ACGTUN and IUPAC codes; for proteins use --domain protein"
+    return DataError(FOREIGN, source=source, line=line, remedy=remedy)
 
 
 class Contig:
@@ -140,12 +136,8 @@ class Contig:
         if len(self._held) > self._done:
             yield from self._records(self._done, len(self._held))
         elif not self._at:
-            error = DataError(
-                "a record without a sequence",
-                source=self._source,
-                line=self._line,
-                remedy="remove it, or give it one",
-            )
+            reason, remedy = "a record without a sequence", "remove it, or give it one"
+            error = DataError(reason, source=self._source, line=self._line, remedy=remedy)
             self._problems.bad(error, self._name)
 
     def whole(self, letters: bytes) -> Iterator[Record]:

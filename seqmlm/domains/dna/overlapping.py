@@ -94,10 +94,8 @@ class KmerTokenizer(BaseTokenizer):
 
     def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
         if (flat.lengths < self.k).any():
-            raise DataError(
-                f"a sequence of fewer than {self.k} bases, which has no {self.k}-mer",
-                remedy="leave it out, or use the tokenizer base.v1",
-            )
+            reason = f"a sequence of fewer than {self.k} bases, which has no {self.k}-mer"
+            raise DataError(reason, remedy="leave it out, or use the tokenizer base.v1")
         return super()._encode(raws, flat)
 
     def hf(self) -> PreTrainedTokenizerFast:

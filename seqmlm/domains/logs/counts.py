@@ -392,10 +392,8 @@ class LogCounting:
             DataError: no record had a line.
         """
         if not self._total:
-            raise DataError(
-                "there are no log lines to count",
-                remedy="train on logs with lines in them",
-            )
+            remedy = "train on logs with lines in them"
+            raise DataError("there are no log lines to count", remedy=remedy)
         keys = np.fromiter(self._numbers, dtype=np.int64, count=len(self._numbers))
         lines, records = (
             np.array([one[n] for n in range(len(keys))]) for one in (self._lines, self._records)

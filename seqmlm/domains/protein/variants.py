@@ -182,11 +182,8 @@ class ProteinVariants(Variants):
     def _wildtype(self, path: str) -> str:
         found = list(self._records(path))
         if len(found) != 1:
-            raise DataError(
-                f"{number_of(len(found), 'sequence')}, and the wild type is one",
-                source=path,
-                remedy="give a file with that sequence alone",
-            )
+            reason = f"{number_of(len(found), 'sequence')}, and the wild type is one"
+            raise DataError(reason, source=path, remedy="give a file with that sequence alone")
         return _checked(str(found[0].raw), path, found[0].line)
 
     def _rows(self, table: VariantTable, wildtype: str | None, bad: list[DataError]) -> Iterator[_Row]:
@@ -281,12 +278,9 @@ def _columns(fields: Mapping[str, Any], table: VariantTable, line: int) -> tuple
             return tuple(lower[name] for name in triple)
     known = next((lower[name] for name in (*NAMES, *SEQUENCES) if name in lower), None)
     if known is None:
-        raise DataError(
-            "no column with a known name for the variants",
-            source=table.path,
-            line=line,
-            remedy=f"name it with --set column=NAME; known: {', '.join((*NAMES[:4], *SEQUENCES[:2]))}",
-        )
+        reason = "no column with a known name for the variants"
+        remedy = f"name it with --set column=NAME; known: {', '.join((*NAMES[:4], *SEQUENCES[:2]))}"
+        raise DataError(reason, source=table.path, line=line, remedy=remedy)
     return (known,)
 
 

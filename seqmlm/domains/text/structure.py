@@ -311,17 +311,13 @@ def _of_sample(path: Path) -> Iterator[tuple[str, dict[str, Parse]]]:
     try:
         lines = (folder / str(truth["file"])).read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise DataError(
-            f"the sentences of this truth could not be read: {error.strerror}",
-            source=str(folder / str(truth["file"])),
-            remedy="keep truth.json beside the text that was drawn with it",
-        ) from None
+        reason = f"the sentences of this truth could not be read: {error.strerror}"
+        remedy = "keep truth.json beside the text that was drawn with it"
+        raise DataError(reason, source=str(folder / str(truth["file"])), remedy=remedy) from None
     if len(lines) != len(truth["sentences"]):
-        raise DataError(
-            f"{len(truth['sentences']):,} trees for {len(lines):,} sentences",
-            source=str(path),
-            remedy="keep truth.json beside the text that was drawn with it",
-        )
+        reason = f"{len(truth['sentences']):,} trees for {len(lines):,} sentences"
+        remedy = "keep truth.json beside the text that was drawn with it"
+        raise DataError(reason, source=str(path), remedy=remedy)
     for line, one in zip(lines, truth["sentences"], strict=True):
         spans = placed(line, [*line.removesuffix(".").split(), "."]) or []
         marks = [relation == "punct" for relation in one["relations"]]

@@ -310,13 +310,8 @@ def message_of(value: Any) -> str | None:
 
 def no_message(name: str, source: str, line: int) -> DataError:
     """The error for an object without a message."""
-    return DataError(
-        "no message in the field",
-        source=source,
-        line=line,
-        field=name,
-        remedy="name another field with --option message_field=NAME, or leave such lines out",
-    )
+    remedy = "name another field with --option message_field=NAME, or leave such lines out"
+    return DataError("no message in the field", source=source, line=line, field=name, remedy=remedy)
 
 
 def fields_of(rows: list[ObjectRow], wanted: Fields, dates: Dates) -> Fields | None:

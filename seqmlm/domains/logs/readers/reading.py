@@ -463,12 +463,9 @@ class Reading:
                     continue
                 found = KEYS.fullmatch(text)
                 if found is None:
-                    error = DataError(
-                        "a line of a session file that is not event ids",
-                        source=self.source,
-                        line=line,
-                        remedy="event ids are whole numbers between spaces; name the format the file has",
-                    )
+                    reason = "a line of a session file that is not event ids"
+                    remedy = "event ids are whole numbers between spaces; name the format the file has"
+                    error = DataError(reason, source=self.source, line=line, remedy=remedy)
                     self.problems.bad(error, text)
                     continue
                 yield self._session(LogLines(lines=tuple(found[2].split()), keys=True), found[1], line)

@@ -136,12 +136,9 @@ def windows(
             continue
         time_known = batch and batch[0].time is not None and not isnan(batch[0].time)
         if window.by_time and not time_known:
-            raise DataError(
-                "windows by time need lines with times",
-                source=source,
-                line=batch[0].number,
-                remedy="give the window as a number of lines, or name the format or field of the time",
-            )
+            reason = "windows by time need lines with times"
+            remedy = "give the window as a number of lines, or name the format or field of the time"
+            raise DataError(reason, source=source, line=batch[0].number, remedy=remedy)
         held.add(batch)
         end = held.end(window)
         while end is not None:
@@ -386,12 +383,9 @@ class Sessions:
         sessions, gap, idle = self._open, self._limits.gap, self._limits.idle
         came = 0.0 if idle is None else time.monotonic()
         if gap is not None and batch[0].time is None and idle is None:
-            raise DataError(
-                "sessions that end after a pause need lines with times",
-                source=self._source,
-                line=batch[0].number,
-                remedy="leave session_gap out, or name the format or field of the time",
-            )
+            reason = "sessions that end after a pause need lines with times"
+            remedy = "leave session_gap out, or name the format or field of the time"
+            raise DataError(reason, source=self._source, line=batch[0].number, remedy=remedy)
         for event in batch:
             line, names = event[:5], self._ids(event)
             if not names:
