@@ -50,7 +50,9 @@ def test_lines_do_not_depend_on_where_blocks_end(parts: list[str], size: int, en
     text = "\n".join(parts) + "\n" * ended
     data = text.encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "blocks", lambda _: (data[i : i + size] for i in range(0, len(data), size)))
+        patch.setattr(
+            module, "blocks", lambda *_, **__: (data[i : i + size] for i in range(0, len(data), size))
+        )
         found = list(lines("x", Problems()))
     wanted = text.split("\n")
     if not wanted[-1]:
@@ -75,7 +77,7 @@ def test_an_encoding_that_is_named_gives_the_lines_that_utf_8_gives(
     data = text.encode(encoding, "ignore")
     with pytest.MonkeyPatch.context() as patch:
         pieces = (data[i : i + size] for i in range(0, len(data), size))
-        patch.setattr(module, "blocks", lambda _, **options: pieces)
+        patch.setattr(module, "blocks", lambda *_, **__: pieces)
         found = list(lines("x", Problems(), encoding=encoding))
     again = data.decode(encoding)
     assert found == [(n, one.removesuffix("\r")) for n, one in enumerate(again.split("\n"), 1)]

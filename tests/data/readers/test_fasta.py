@@ -25,7 +25,9 @@ sequences = st.text(LETTERS, min_size=1, max_size=60)
 def read_blocks(data: bytes, size: int, reader: object = read_fasta, **options: object) -> list[Record]:
     """Read from memory, in blocks of a given size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "blocks", lambda _: (data[i : i + size] for i in range(0, len(data), size)))
+        patch.setattr(
+            lines, "blocks", lambda *_, **__: (data[i : i + size] for i in range(0, len(data), size))
+        )
         return list(reader("x.fasta", Problems(), **options))  # type: ignore[operator]
 
 
@@ -89,7 +91,9 @@ def test_a_record_too_long_is_named_and_lines_still_count(size: int, limit: int)
     data = b">a\nMKV\n>long one\n" + b"MKVLA\n" * 20 + b">c\nMV\n"
     problems = Problems("skip")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "blocks", lambda _: (data[i : i + size] for i in range(0, len(data), size)))
+        patch.setattr(
+            lines, "blocks", lambda *_, **__: (data[i : i + size] for i in range(0, len(data), size))
+        )
         found = [(r.id, r.line) for r in read_fasta("x", problems, max_bytes=limit)]
     assert found == [("a", 1), ("c", 24)]
     assert problems.bad_count == 1

@@ -24,7 +24,9 @@ def read(
     data: bytes, problems: Problems | None = None, *, size: int = 1 << 20, **options: int
 ) -> list[Record]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "blocks", lambda _: (data[i : i + size] for i in range(0, len(data), size)))
+        patch.setattr(
+            lines, "blocks", lambda *_, **__: (data[i : i + size] for i in range(0, len(data), size))
+        )
         return list(read_genome("g.fa", problems or Problems(), **options))
 
 

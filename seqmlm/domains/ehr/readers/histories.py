@@ -284,31 +284,24 @@ class Histories:
         ordered = [row for row in rows if row[TIME] is None] + timed
         unique = _unique(ordered)
         note(DUPLICATE, len(ordered) - len(unique))
-        births = [row[TIME] for row in unique if row[TIME] is not None and is_birth(row[CODE])]
-        birth = births[0] if births else None
-        if not any(
-            row[TIME] is not None and not is_birth(row[CODE]) and not is_death(row[CODE]) for row in unique
-        ):
+        dated = [row for row in unique if row[TIME] is not None]
+        birth = next((row[TIME] for row in dated if is_birth(row[CODE])), None)
+        if all(is_birth(row[CODE]) or is_death(row[CODE]) for row in dated):
             note(NO_EVENTS)
             return None
-        if birth is None:
-            note(NO_BIRTH)
-        else:
-            note(BEFORE_BIRTH, sum(row[TIME] is not None and row[TIME] < birth - _DAY for row in unique))
-        return self._finish(subject, birth, unique, rows[0])
-
-    def _finish(self, subject: str, birth: float | None, rows: list[Cells], first: Cells) -> Record:
+        note(NO_BIRTH, birth is None)
+        note(BEFORE_BIRTH, sum(birth is not None and row[TIME] < birth - _DAY for row in dated))
         events = tuple(
             Event(time=at, code=code, value=value, text=text, unit=unit, visit=visit, kind=kind)
-            for _, at, code, value, text, unit, visit, kind, _, _ in rows
+            for _, at, code, value, text, unit, visit, kind, _, _ in unique
         )
         self._units.add(events)
         split = None if self._split is None else self._split(subject)
         return Record(
             id=subject,
             raw=History(subject=subject, birth=birth, events=events, meanings=self.meanings),
-            source=self._sources[first[SOURCE]],
-            line=first[LINE],
+            source=self._sources[rows[0][SOURCE]],
+            line=rows[0][LINE],
             document=subject,
             meta=None if split is None else {"split": split},
         )

@@ -231,32 +231,23 @@ def events_of(
             ]
 
 
-class Spoken:
-    """What an object says: its message, and the fields beside it that say neither when nor where.
+def spoken(found: Fields) -> Callable[[dict[str, Any], str], str]:
+    """What an object and its message say, as JSON: the message, and the fields beside it that are short and
+    say neither when nor where; the message alone where none is left.
 
     Args:
         found: fields of the file, which are read apart from what is said.
     """
+    own = (found.message, "message", *found.times, found.session, found.label, *TIME, *TIME_PARTS, *SESSION)
+    apart = _PLACES | {name.lower() for name in own if name is not None}
+    elsewhere = apart.union(MESSAGE, LISTS)
 
-    def __init__(self, found: Fields) -> None:
-        apart = (found.message, "message", *found.times, found.session, found.label)
-        self._message = found.message or ""
-        self._apart = {name.lower() for name in (*apart, *TIME, *TIME_PARTS, *SESSION) if name is not None}
-
-    def fields(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Those fields, long texts left out."""
-        elsewhere = () if message_of(row.get(self._message)) is not None else (*MESSAGE, *LISTS)
-        return {
-            name: value
-            for name, value in row.items()
-            if not any(name.lower() in some for some in (self._apart, _PLACES, elsewhere))
-            and _is_short(value)
-        }
-
-    def __call__(self, row: dict[str, Any], text: str) -> str:
-        """As JSON, the message first; the message alone where no field is left."""
-        fields = self.fields(row)
+    def said(row: dict[str, Any], text: str) -> str:
+        left = elsewhere if message_of(row.get(found.message or "")) is None else apart
+        fields = {name: one for name, one in row.items() if name.lower() not in left and _is_short(one)}
         return json.dumps({"message": text, **fields}, ensure_ascii=False) if fields else text
+
+    return said
 
 
 def _is_short(value: Any) -> bool:
@@ -270,7 +261,7 @@ def _event(numbered: ObjectRow, text: str, found: Fields, clock: Clock, origin: 
     return Event(
         number,
         text,
-        _time(row, found.times, clock) if found.times else None,
+        read_time(_named_time(row, found.times), clock) if found.times else None,
         None if found.label is None else str(row.get(found.label)),
         origin,
         None if found.session is None else _ids(row.get(found.session)),
@@ -362,10 +353,6 @@ def _settled(rows: list[ObjectRow], names: tuple[str, ...], dates: Dates) -> boo
 def is_session(row: dict[str, Any], name: str) -> bool:
     """Whether the field holds the lines of a session."""
     return isinstance(row.get(name), list) and bool(row[name]) and isinstance(row[name][0], str)
-
-
-def _time(row: dict[str, Any], names: tuple[str, ...], clock: Clock) -> float:
-    return read_time(row.get(names[0]) if len(names) == 1 else _named_time(row, names), clock)
 
 
 def _named_time(row: dict[str, Any], names: tuple[str, ...]) -> Any:

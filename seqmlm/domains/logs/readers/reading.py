@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from seqmlm.data.dates import is_form
 from seqmlm.data.files import live_of, memory_of, source_of
@@ -344,14 +343,15 @@ class Reading:
         return None if pattern is None else ids_by(pattern)
 
     def _record(self, piece: Piece) -> Record:
-        meta: dict[str, object] = {"lines": piece.numbers}
-        if piece.labels is not None:
-            meta["labels"] = piece.labels
+        numbers, messages, _, labels, origins = zip(*piece.lines, strict=True)
+        meta: dict[str, object] = {"lines": numbers}
+        if labels[0] is not None:
+            meta["labels"] = labels
         if not self.problems.sensitive:
-            meta["origins"] = piece.origins
+            meta["origins"] = None if origins[0] is None else origins
         cut = piece.session is None and not self.cut.by_time
-        raw = LogLines(lines=piece.messages, times=piece.times, windowed=cut)
-        return self._made(raw, piece.session, piece.numbers[0], f"{self.name}:{piece.group}", meta)
+        raw = LogLines(lines=messages, times=piece.times, windowed=cut)
+        return self._made(raw, piece.session, numbers[0], f"{self.name}:{piece.group}", meta)
 
     def _made(
         self, raw: LogLines, session: str | None, line: int, group: str, meta: dict[str, object]
@@ -424,14 +424,11 @@ class Reading:
         if objects.is_session(first[0][1], found.message):
             yield from self._session_objects(rows, found)
         else:
-            spoken = objects.Spoken(found) if self._reads_fields(first[0][1]) else None
-            events = objects.events_of(rows, found, self.asked, self.dates, spoken)
-            yield from self._events(events)
-
-    def _reads_fields(self, row: Mapping[str, Any]) -> bool:
-        """Whether what stands beside a message is read: not where one field was named, nor of the journal,
-        whose other fields are about the process."""
-        return self.fields == "auto" and self.asked.message is None and _JOURNAL not in row
+            # What stands beside a message is read, but not where one field was named, nor of the journal,
+            # whose other fields are about the process.
+            whole = self.fields == "auto" and self.asked.message is None and _JOURNAL not in first[0][1]
+            spoken = objects.spoken(found) if whole else None
+            yield from self._events(objects.events_of(rows, found, self.asked, self.dates, spoken))
 
     def _session_objects(self, batches: Iterator[list[objects.ObjectRow]], found: Fields) -> Iterator[Record]:
         """An object a session: its messages in one field."""

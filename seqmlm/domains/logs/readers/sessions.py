@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from math import inf, isnan
 from operator import lt
+from typing import NamedTuple
 
 from seqmlm.data.files import Memory
 from seqmlm.data.problems import Problems
@@ -32,45 +33,31 @@ WINDOW_LINES = 1 << 17
 """Most lines of one window by time; the rest of a fuller one makes another."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+Line = tuple[int, str, float | None, str | None, Origin | None]
+"""Number, message, time, label and origin of an event: what waits of it until its piece is whole."""
+
+
+class Piece(NamedTuple):
     """Some lines of a log that become one record.
 
-    Args:
-        numbers: 1-based line of each.
-        messages: what each says.
-        times: seconds since 1970-01-01 UTC, or None.
-        labels: what the file calls each, or None.
-        origins: where each comes from, or None.
-        session: id of the session, or None for a window.
-        group: number that records share which may share lines; those of two groups never do.
+    lines: in the order they came.
+    session: its id, or None for a window.
+    group: number that records share which may share lines; those of two groups never do.
     """
 
-    numbers: tuple[int, ...]
-    messages: tuple[str, ...]
-    times: tuple[float, ...] | None
-    labels: tuple[str, ...] | None
-    origins: tuple[Origin, ...] | None
+    lines: Sequence[Line]
     session: str | None
     group: int
 
-    @classmethod
-    def of(cls, lines: Sequence[Line], session: str | None, group: int) -> Piece:
-        """A piece of some lines."""
-        numbers, messages, times, labels, origins = zip(*lines, strict=True)
-        return cls(
-            numbers=numbers,
-            messages=messages,
-            times=None if times[0] is None or isnan(times[0]) else times,
-            labels=None if labels[0] is None else labels,
-            origins=None if origins[0] is None else origins,
-            session=session,
-            group=group,
-        )
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(line[0] for line in self.lines)
 
-
-Line = tuple[int, str, float | None, str | None, Origin | None]
-"""Number, message, time, label and origin of an event: what waits of it until its piece is whole."""
+    @property
+    def times(self) -> tuple[float, ...] | None:
+        """Seconds since 1970-01-01 UTC, or None."""
+        found = tuple(NAN if line[2] is None else line[2] for line in self.lines)
+        return None if isnan(found[0]) else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +201,7 @@ class _Held:
             if last > covered:  # else an earlier window has all its lines
                 first = min(first, covered)
                 group = self.lines[0 if window.step < window.length else first][0]
-                yield Piece.of(self.lines[first:last], None, group)
+                yield Piece(self.lines[first:last], None, group)
                 covered = last
 
 
@@ -370,7 +357,7 @@ class Sessions:
                 yield from self._pause(time.monotonic())
         left = sorted(self._open.items(), key=lambda item: item[1].lines[0][0])
         self._open = {}
-        yield from (Piece.of(one.lines, name, one.lines[0][0]) for name, one in left)
+        yield from (Piece(one.lines, name, one.lines[0][0]) for name, one in left)
         yield from self._flush_rest()
 
     def held(self) -> dict[str, list[int]]:
@@ -432,7 +419,7 @@ class Sessions:
 
     def _ended(self, name: str, one: _Open) -> Piece:
         self._lines -= len(one.lines)
-        return Piece.of(one.lines, name, one.lines[0][0])
+        return Piece(one.lines, name, one.lines[0][0])
 
     def _flush_rest(self) -> Iterator[Piece]:
         rest, self._without = self._without, []
