@@ -66,12 +66,7 @@ class NearDuplicates:
     """
 
     def __init__(
-        self,
-        threshold: float = 0.85,
-        *,
-        permutations: int = 128,
-        shingle: int = 5,
-        capacity: int = 1 << 17,
+        self, threshold: float = 0.85, *, permutations: int = 128, shingle: int = 5, capacity: int = 1 << 17
     ) -> None:
         from datasketch import MinHash, MinHashLSH
 

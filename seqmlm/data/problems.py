@@ -62,10 +62,7 @@ class Problems:
     """
 
     def __init__(
-        self,
-        on_error: OnError = "raise",
-        quarantine: Path | None = None,
-        sensitive: bool = False,
+        self, on_error: OnError = "raise", quarantine: Path | None = None, sensitive: bool = False
     ) -> None:
         if on_error not in get_args(OnError):
             raise UsageError(f"on_error must be one of {', '.join(get_args(OnError))}; got {on_error!r}")

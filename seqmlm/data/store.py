@@ -269,11 +269,7 @@ def _write_moves(folder: Path) -> None:
 
 
 def _count_tokens(
-    folder: Path,
-    owners: NDArray[np.int64],
-    lengths: NDArray[np.int32],
-    parts: Parts,
-    space: TokenSpace,
+    folder: Path, owners: NDArray[np.int64], lengths: NDArray[np.int32], parts: Parts, space: TokenSpace
 ) -> tuple[NDArray[np.int64], int]:
     """(V,) token counts of the train split; unknown tokens of all parts."""
     counts = np.zeros((2, space.size), dtype=np.int64)

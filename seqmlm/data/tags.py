@@ -20,11 +20,7 @@ _OUTSIDE = ("O", "")
 
 
 def entities(
-    tags: Sequence[str],
-    *,
-    scheme: Scheme = "bio",
-    source: str | None = None,
-    line: int | None = None,
+    tags: Sequence[str], *, scheme: Scheme = "bio", source: str | None = None, line: int | None = None
 ) -> tuple[list[Entity], int]:
     """The entities of a sentence, and how many of its tags do not follow from the tag before.
 

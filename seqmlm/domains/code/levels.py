@@ -389,10 +389,7 @@ class LineLevel(CodeLevel):
     """Lines: the mean of a line's three largest z; a line break belongs to the line it ends."""
 
     name = "line"
-    statistics: ClassVar[Mapping[str, str]] = {
-        "line": "mean of the line's three largest z",
-        **COUNTED,
-    }
+    statistics: ClassVar[Mapping[str, str]] = {"line": "mean of the line's three largest z", **COUNTED}
     descriptive = ("line",)
 
     def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
@@ -444,10 +441,7 @@ class FunctionLevel(CodeLevel):
     """Functions, classes and what stands outside of them: the 90th percentile of their own tokens' z."""
 
     name = "function"
-    statistics: ClassVar[Mapping[str, str]] = {
-        "function": "90th percentile of its tokens' z",
-        **COUNTED,
-    }
+    statistics: ClassVar[Mapping[str, str]] = {"function": "90th percentile of its tokens' z", **COUNTED}
     descriptive = ("function",)
 
     def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:

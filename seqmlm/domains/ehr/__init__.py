@@ -11,8 +11,8 @@ from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
-from seqmlm.domains.ehr import readers
 from seqmlm.domains.ehr.levels import LEVELS
+from seqmlm.domains.ehr.readers import exports, fhir, flat, meds
 from seqmlm.domains.holes import Hole, Prompt
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
@@ -44,18 +44,16 @@ class EHRDomain(Domain):
     sensitive: ClassVar[bool] = True
     empty: ClassVar[History] = History(subject="", birth=None, events=())
     formats: ClassVar[Mapping[str, Format]] = {
-        "meds": Format(read=readers.read_meds, folder=readers.is_meds),
-        "synthea": Format(read=readers.read_synthea, folder=readers.is_synthea),
-        "omop": Format(read=readers.read_omop, folder=readers.is_omop),
-        "mimic3": Format(read=readers.read_mimic3, folder=readers.is_mimic3),
-        "fhir": Format(
-            read=readers.read_fhir, suffixes=(".ndjson", ".jsonl", ".json"), folder=readers.is_fhir
-        ),
-        "events": Format(read=readers.read_long, suffixes=(".csv", ".tsv", ".parquet")),
-        "wide": Format(read=readers.read_wide),
-        "diabetes130": Format(read=readers.read_diabetes130, folder=readers.is_diabetes130),
+        "meds": Format(read=meds.read_meds, folder=meds.is_meds),
+        "synthea": Format(read=exports.read_synthea, folder=exports.is_synthea),
+        "omop": Format(read=exports.read_omop, folder=exports.is_omop),
+        "mimic3": Format(read=exports.read_mimic3, folder=exports.is_mimic3),
+        "fhir": Format(read=fhir.read_fhir, suffixes=(".ndjson", ".jsonl", ".json"), folder=fhir.is_fhir),
+        "events": Format(read=flat.read_long, suffixes=(".csv", ".tsv", ".parquet")),
+        "wide": Format(read=flat.read_wide),
+        "diabetes130": Format(read=flat.read_diabetes130, folder=flat.is_diabetes130),
     }
-    dataset: ClassVar[Format] = dataset_format(readers.read_long)
+    dataset: ClassVar[Format] = dataset_format(flat.read_long)
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="events.v1",
         masking=MaskingConfig(masker="visit.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),

@@ -12,8 +12,8 @@ import pytest
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.ehr import readers
 from seqmlm.domains.ehr import sample as sample_module
+from seqmlm.domains.ehr.readers import exports, meds
 from seqmlm.tokenizers.events_history import iso
 
 
@@ -22,7 +22,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     out = tmp_path_factory.mktemp("ehr")
     drawn = sample_module.write(out, 3000, 11)
     problems = Problems()
-    records = list(readers.read_meds(drawn.files[0], problems))
+    records = list(meds.read_meds(drawn.files[0], problems))
     assert drawn.files == (out / "meds",)
     assert problems.counts == {}
     return out, json.loads(drawn.truth.read_text()), records
@@ -40,14 +40,14 @@ def days(records: list[Record]) -> dict[str, dict[str, float]]:
 def test_both_folders_hold_the_same_patients(sample) -> None:
     out, truth, records = sample
     problems = Problems()
-    tables = {record.id: str(record.raw) for record in readers.read_synthea(out / "synthea", problems)}
+    tables = {record.id: str(record.raw) for record in exports.read_synthea(out / "synthea", problems)}
     assert {record.id: str(record.raw) for record in records} == tables
     assert len(tables) == truth["n"] == 3000
     assert problems.bad_count == 0
-    assert readers.is_meds(out / "meds")
-    assert readers.is_meds(out)  # the folder with truth.json beside the data will do
-    assert [record.id for record in readers.read_meds(out, Problems())] == [record.id for record in records]
-    assert readers.is_synthea(out / "synthea")
+    assert meds.is_meds(out / "meds")
+    assert meds.is_meds(out)  # the folder with truth.json beside the data will do
+    assert [record.id for record in meds.read_meds(out, Problems())] == [record.id for record in records]
+    assert exports.is_synthea(out / "synthea")
     assert records[0].raw.meanings["DRUG//A10BA02"] == "Metformin"
 
 

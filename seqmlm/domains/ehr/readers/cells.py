@@ -153,11 +153,7 @@ Rows = Iterator[tuple[int, tuple[Any, ...]]]
 
 
 def dated(
-    rows: Rows,
-    problems: Problems,
-    source: str,
-    columns: Mapping[int, str],
-    date_format: str | None,
+    rows: Rows, problems: Problems, source: str, columns: Mapping[int, str], date_format: str | None
 ) -> tuple[Rows, When]:
     """The rows of a table, and how its times are read: as told, or as all dates of its first rows fit.
 

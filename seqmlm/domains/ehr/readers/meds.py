@@ -70,12 +70,7 @@ def read_meds(path: str | Path, problems: Problems, *, until: str | None = None)
     for code, text in described(folder / "metadata" / "codes.parquet", Problems("skip")):
         meanings.define(code, text)
     histories = Histories(
-        problems,
-        shards,
-        until=until,
-        in_order=True,
-        split=splits.get if splits else None,
-        meanings=meanings,
+        problems, shards, until=until, in_order=True, split=splits.get if splits else None, meanings=meanings
     )
     seen = SeenHashes()
     for number, shard in enumerate(shards):

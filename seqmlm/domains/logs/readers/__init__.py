@@ -19,17 +19,7 @@ def read_logs(kind: str, path: str | Path, problems: Problems, **options: Any) -
     return Reading(kind, path, problems, **options).records()
 
 
-KINDS = (
-    "auto",
-    "plain",
-    *HEADERS,
-    "jsonl",
-    "journal",
-    "docker",
-    "csv",
-    "tsv",
-    "sessions",
-)
+KINDS = ("auto", "plain", *HEADERS, "jsonl", "journal", "docker", "csv", "tsv", "sessions")
 """Formats; "journal" and "docker" are told from other JSON lines by their fields."""
 
 READERS = {kind: partial(read_logs, kind) for kind in KINDS}

@@ -96,11 +96,7 @@ def _measure(value: int | str, name: str) -> tuple[float, bool]:
 
 
 def windows(
-    events: Iterator[Events],
-    window: Window,
-    source: str,
-    problems: Problems,
-    memory: Memory | None = None,
+    events: Iterator[Events], window: Window, source: str, problems: Problems, memory: Memory | None = None
 ) -> Iterator[Piece]:
     """Cut a stream of events into windows; every line is in one at least, and in overlapping ones in each.
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqmlm.data.problems import Problems
-from seqmlm.domains.ehr import readers
-from seqmlm.domains.ehr.readers import cells
+from seqmlm.domains.ehr.readers import cells, exports, flat
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.events_history import iso
 
@@ -27,7 +26,7 @@ def table(folder: Path, *dates: str) -> Path:
 
 def times(path: Path, problems: Problems, **options: Any) -> list[str]:
     """The times of all events, in the order of the rows."""
-    (record,) = readers.read_long(path, problems, **options)
+    (record,) = flat.read_long(path, problems, **options)
     by_code = {event.code: iso(event.time) for event in record.raw.events}
     return [by_code[code] for code in sorted(by_code)]
 
@@ -86,21 +85,21 @@ def test_what_fits_several_orders_is_one_error_with_its_remedy(
 ) -> None:
     path = table(tmp_path, *dates)
     with pytest.raises(DataError, match=said) as caught:
-        list(readers.read_long(path, Problems(sensitive=True)))
+        list(flat.read_long(path, Problems(sensitive=True)))
     assert str(path) in str(caught.value)
     for order in ("%m/%d/%Y", "%d/%m/%Y"):
         assert f"--option date_format={order}" in str(caught.value)
     assert not any(date in str(caught.value) for date in dates)
     assert not caught.value.skippable  # else all dated events would be missing without a word
     problems = Problems("skip", sensitive=True)
-    list(readers.read_long(path, problems))
+    list(flat.read_long(path, problems))
     assert problems.bad_count == 1
 
 
 def test_a_date_of_no_known_order_names_its_line_and_the_option(tmp_path: Path) -> None:
     path = table(tmp_path, "2011-01-01", "03/25/11")
     with pytest.raises(DataError, match="the time cannot be read") as caught:
-        list(readers.read_long(path, Problems()))
+        list(flat.read_long(path, Problems()))
     assert str(caught.value).startswith(f"{path}:3: ")
     assert "--option date_format=%m/%d/%Y" in str(caught.value)
     assert times(path, Problems(), date_format="%m/%d/%y")[1] == "2011-03-25T00:00:00"
@@ -126,7 +125,7 @@ def test_a_date_beyond_those_that_decided_is_not_turned_around(
 @pytest.mark.parametrize("wrong", ["US", "%d", "%m/%d", "minute", "%Q"])
 def test_a_date_format_that_is_none_is_refused(wrong: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="date_format takes how a date is written"):
-        list(readers.read_long(table(tmp_path, "2011-01-01"), Problems(), date_format=wrong))
+        list(flat.read_long(table(tmp_path, "2011-01-01"), Problems(), date_format=wrong))
 
 
 def test_offsets_from_an_admission(tmp_path: Path) -> None:
@@ -137,7 +136,7 @@ def test_offsets_from_an_admission(tmp_path: Path) -> None:
         "7,-30,glucose,120,mg/dL\n7,2011,BUN,20,mg/dL\n7,20110102,sodium,140,mmol/L\n7,soon,x,1,\n"
     )
     problems = Problems("skip")
-    (record,) = readers.read_long(path, problems)
+    (record,) = flat.read_long(path, problems)
     assert record.id == "7"
     assert [(event.code, event.time, event.unit) for event in record.raw.events] == [
         ("CODE//glucose", -1800.0, "mg/dL"),
@@ -149,7 +148,7 @@ def test_offsets_from_an_admission(tmp_path: Path) -> None:
     vital = tmp_path / "vitalPeriodic.csv"
     vital.write_text("patientunitstayid,observationoffset,heartrate\n7,2011,80\n7,5,\n")
     names = {"patient": "patientunitstayid", "visit": "patientunitstayid", "time": "observationoffset"}
-    (record,) = readers.read_wide(vital, Problems(), values=["heartrate=VITAL"], **names)
+    (record,) = flat.read_wide(vital, Problems(), values=["heartrate=VITAL"], **names)
     assert [(event.time, event.value) for event in record.raw.events] == [
         (300.0, None),
         (2011 * 60.0, None),
@@ -171,7 +170,7 @@ def test_american_exports_keep_their_deaths(tmp_path: Path) -> None:
     for name, text in tables.items():
         (tmp_path / f"{name}.csv").write_text(text + "\n")
     problems = Problems("skip")
-    one, two = readers.read_synthea(tmp_path, problems)
+    one, two = exports.read_synthea(tmp_path, problems)
     assert lines(one.raw) == [
         "- SEX//F",
         "1980-02-03 MEDS_BIRTH",
@@ -187,7 +186,7 @@ def test_other_formats_take_the_option(tmp_path: Path) -> None:
     day = {"date_format": "%d/%m/%Y"}
     wide = tmp_path / "wide.csv"
     wide.write_text("patient_id,encounter_id,seen,dx\n1,a,02/01/2011,250\n")
-    (record,) = readers.read_wide(wide, Problems(), time="seen", columns=["dx"], **day)
+    (record,) = flat.read_wide(wide, Problems(), time="seen", columns=["dx"], **day)
     assert lines(record.raw)[-1] == "2011-01-02 dx//250 a"
     omop = tmp_path / "omop"
     mimic = tmp_path / "mimic"
@@ -203,9 +202,9 @@ def test_other_formats_take_the_option(tmp_path: Path) -> None:
     for path, text in tables.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text + "\n")
-    (record,) = readers.read_omop(omop, Problems("skip"), **day)
+    (record,) = exports.read_omop(omop, Problems("skip"), **day)
     assert lines(record.raw)[1:] == ["1980-01-01 MEDS_BIRTH", "2011-01-02 CONDITION//5"]
-    (record,) = readers.read_mimic3(mimic, Problems("skip"), **day)
+    (record,) = exports.read_mimic3(mimic, Problems("skip"), **day)
     assert lines(record.raw)[1:] == [
         "1950-02-01 MEDS_BIRTH",
         "2100-01-02 ADMISSION//EMERGENCY 11 inpatient",

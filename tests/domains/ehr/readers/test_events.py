@@ -12,7 +12,7 @@ import pytest
 from histories import lines
 
 from seqmlm.data.problems import Problems
-from seqmlm.domains.ehr import readers
+from seqmlm.domains.ehr.readers import flat, meds
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.events_history import Event, iso
 from tests.domains.ehr.readers.test_tables import FORMATS, write
@@ -30,7 +30,7 @@ def day(number: int) -> int:
     return number * 86_400_000_000
 
 
-def meds(folder: Path) -> Path:
+def meds_of(folder: Path) -> Path:
     shard(
         folder / "data" / "train" / "0.parquet",
         subject_id=[1, 1, 1, 1, 1, 2, 2],
@@ -58,7 +58,7 @@ def meds(folder: Path) -> Path:
 
 def test_meds(tmp_path: Path) -> None:
     problems = Problems(sensitive=True)
-    found = list(readers.read_meds(meds(tmp_path), problems))
+    found = list(meds.read_meds(meds_of(tmp_path), problems))
     assert [(r.id, r.meta.get("split"), Path(r.source).name, r.line) for r in found] == [
         ("1", "train", "0.parquet", 1),
         ("2", "validation", "0.parquet", 6),
@@ -82,7 +82,7 @@ def test_meds(tmp_path: Path) -> None:
     }
     assert [is_one(tmp_path) for is_one in FORMATS] == [True, False, False, False, False]
     assert found[0].raw.meanings == {"A//1": "One"}
-    (single,) = list(readers.read_meds(tmp_path / "data" / "train" / "0.parquet", Problems()))[:1]
+    (single,) = list(meds.read_meds(tmp_path / "data" / "train" / "0.parquet", Problems()))[:1]
     assert (str(single.raw), dict(single.meta)) == (str(found[0].raw), {})
 
 
@@ -101,7 +101,7 @@ NAMES = {"time": "when", "code": "concept", "value": "result", "visit": "stay"}
 def test_a_long_table(tmp_path: Path) -> None:
     path = write(tmp_path, {"events": LONG}) / "events.csv"
     problems = Problems()
-    one, two = readers.read_long(path, problems, **NAMES)
+    one, two = flat.read_long(path, problems, **NAMES)
     assert lines(one.raw) == [
         "- CODE//female",
         "1980-02-03 MEDS_BIRTH",
@@ -114,7 +114,7 @@ def test_a_long_table(tmp_path: Path) -> None:
         "a subject without date of birth": 1,
         "an event without time, taken as background": 1,
     }
-    named, _ = readers.read_long(path, Problems(), vocabulary="LOCAL", **NAMES)
+    named, _ = flat.read_long(path, Problems(), vocabulary="LOCAL", **NAMES)
     assert "LOCAL//smoker" in str(named.raw)
 
 
@@ -128,7 +128,7 @@ def test_a_long_table_with_usual_names_and_epoch_numbers_as_parquet(tmp_path: Pa
     }
     pq.write_table(pa.table(columns), path)
     problems = Problems()
-    (record,) = readers.read_long(path, problems)
+    (record,) = flat.read_long(path, problems)
     assert record.raw.events == (Event(time=0.0, code="CODE//a"), Event(time=86_400.0, code="X//b"))
     assert problems.counts["an event earlier than the one before it, put in its place"] == 1
 
@@ -152,7 +152,7 @@ WIDE_OPTIONS: dict[str, Any] = {
 def test_a_wide_table_without_dates(tmp_path: Path) -> None:
     path = write(tmp_path, {"wide": WIDE}) / "wide.csv"
     problems = Problems()
-    one, two = readers.read_wide(path, problems, **WIDE_OPTIONS)
+    one, two = flat.read_wide(path, problems, **WIDE_OPTIONS)
     assert lines(one.raw) == [
         "- SEX//F",
         "- AGE//[50-60)",
@@ -171,19 +171,19 @@ def test_a_wide_table_without_dates(tmp_path: Path) -> None:
         "an encounter without date, placed a day after the one before": 3,
     }
     texts = {name: ", ".join(v) if isinstance(v, list) else v for name, v in WIDE_OPTIONS.items()}
-    again = [str(record.raw) for record in readers.read_wide(path, Problems(), **texts)]
+    again = [str(record.raw) for record in flat.read_wide(path, Problems(), **texts)]
     assert again == [str(one.raw), str(two.raw)]
     with pytest.raises(UsageError, match="needs columns"):
-        list(readers.read_wide(path, Problems()))
+        list(flat.read_wide(path, Problems()))
     with pytest.raises(DataError, match="'diag_9': no column of this name"):
-        list(readers.read_wide(path, Problems(), patient="patient_nbr", columns=["diag_9"]))
+        list(flat.read_wide(path, Problems(), patient="patient_nbr", columns=["diag_9"]))
 
 
 def test_numbers_of_encounters_may_have_any_number_of_digits(tmp_path: Path) -> None:
     later, earlier = "1" + "0" * 5000, "9" * 5000
     text = f"patient_id,encounter_id,dx\n1,{later},B\n1,{earlier},A\n1,7,C\n"
     path = write(tmp_path, {"wide": text}) / "wide.csv"
-    (record,) = readers.read_wide(path, Problems(), columns=["dx"])
+    (record,) = flat.read_wide(path, Problems(), columns=["dx"])
     codes = [event.code for event in record.raw.events]
     assert [code for code in codes if code.startswith("dx//")] == ["dx//C", "dx//A", "dx//B"]
 
@@ -192,6 +192,6 @@ def test_a_wide_table_with_dates(tmp_path: Path) -> None:
     text = "patient_id,encounter_id,seen,class,dx\n1,a,2011-01-02,ER,250\n1,b,soon,ER,251\n"
     path = write(tmp_path, {"wide": text}) / "wide.csv"
     problems = Problems("skip")
-    (record,) = readers.read_wide(path, problems, time="seen", kind="class", columns=["dx"])
+    (record,) = flat.read_wide(path, problems, time="seen", kind="class", columns=["dx"])
     assert lines(record.raw) == ["2011-01-02 VISIT//emergency a emergency", "2011-01-02 dx//250 a"]
     assert problems.counts["the time cannot be read"] == 1

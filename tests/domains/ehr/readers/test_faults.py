@@ -17,8 +17,8 @@ from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.ehr import readers
 from seqmlm.domains.ehr.audit import audit
+from seqmlm.domains.ehr.readers import exports, fhir, flat, meds
 from seqmlm.errors import DataError, UsageError
 
 Reader = Callable[..., Iterator[Record]]
@@ -53,7 +53,7 @@ def odd(folder: Path) -> Path:
 
 def test_what_is_odd_is_counted_and_kept(tmp_path: Path) -> None:
     problems = Problems()
-    one, two = readers.read_long(odd(tmp_path), problems)
+    one, two = flat.read_long(odd(tmp_path), problems)
     assert problems.counts == COUNTED
     codes = [event.code for event in one.raw.events]
     assert codes == ["A//4", "A//3", "MEDS_BIRTH", "A//2", "A//1", "A//5"]
@@ -63,11 +63,11 @@ def test_what_is_odd_is_counted_and_kept(tmp_path: Path) -> None:
 
 def test_until_leaves_out_what_came_later(tmp_path: Path) -> None:
     problems = Problems()
-    one, _ = readers.read_long(odd(tmp_path), problems, until="2011-01-01")
+    one, _ = flat.read_long(odd(tmp_path), problems, until="2011-01-01")
     assert [event.code for event in one.raw.events] == ["A//4", "A//3", "MEDS_BIRTH", "A//2"]
     assert problems.counts["an event later than the option until, left out"] == 3
     with pytest.raises(UsageError, match="until"):
-        list(readers.read_long(odd(tmp_path), Problems(), until="soon"))
+        list(flat.read_long(odd(tmp_path), Problems(), until="soon"))
 
 
 def test_missing_columns_are_named_with_those_there_are(tmp_path: Path) -> None:
@@ -76,19 +76,19 @@ def test_missing_columns_are_named_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"field 'subject_id': no column of this name .*patient, time, code"
     ) as caught:
-        list(readers.read_meds(path, Problems(sensitive=True)))  # names of a schema are nobody's data
+        list(meds.read_meds(path, Problems(sensitive=True)))  # names of a schema are nobody's data
     assert caught.value.source == str(path)
     table = written(tmp_path / "a.csv", "who,time,code\n1,2011,A\n")
     with pytest.raises(DataError, match=r"a.csv:1: .*who, time, code; name it with --option patient=NAME"):
-        list(readers.read_long(table, Problems()))
+        list(flat.read_long(table, Problems()))
     with pytest.raises(DataError) as caught:  # without a header these would be values
-        list(readers.read_long(table, Problems(sensitive=True)))
+        list(flat.read_long(table, Problems(sensitive=True)))
     assert "who" not in str(caught.value)
     with pytest.raises(DataError, match="field 'doctor': no column"):
-        list(readers.read_long(table, Problems(), patient="who", visit="doctor"))
+        list(flat.read_long(table, Problems(), patient="who", visit="doctor"))
 
 
-@pytest.mark.parametrize("reader", [readers.read_synthea, readers.read_omop, readers.read_mimic3])
+@pytest.mark.parametrize("reader", [exports.read_synthea, exports.read_omop, exports.read_mimic3])
 def test_an_empty_folder(reader: Reader, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none of the tables is in the folder") as caught:
         list(reader(tmp_path, Problems()))
@@ -96,11 +96,11 @@ def test_an_empty_folder(reader: Reader, tmp_path: Path) -> None:
     assert not any(
         is_one(tmp_path)
         for is_one in (
-            readers.is_meds,
-            readers.is_synthea,
-            readers.is_omop,
-            readers.is_mimic3,
-            readers.is_fhir,
+            meds.is_meds,
+            exports.is_synthea,
+            exports.is_omop,
+            exports.is_mimic3,
+            fhir.is_fhir,
         )
     )
 
@@ -109,7 +109,7 @@ def test_rows_without_patient_code_or_time_are_named_and_the_others_stay(tmp_pat
     path = tmp_path / "a.csv"
     path.write_text("patient,time,code\n1,2011,A//1\n,2011,A//2\n1,soon,A//3\n1,2012,\n1,2013\n1,2014,A//4\n")
     with Problems("quarantine", tmp_path / "aside.jsonl", sensitive=True) as problems:
-        (record,) = readers.read_long(path, problems)
+        (record,) = flat.read_long(path, problems)
     assert [event.code for event in record.raw.events] == ["A//1", "A//4"]
     aside = [json.loads(line) for line in (tmp_path / "aside.jsonl").read_text().splitlines()]
     assert [(line["line"], line["field"], line["reason"]) for line in aside] == [
@@ -126,7 +126,7 @@ def test_rows_of_a_table_without_patient_are_named(tmp_path: Path) -> None:
         "START,PATIENT,ENCOUNTER,CODE\n2011-01-01,1,,A\n2011-01-01,,,B\n2011-01-01,1,,\n,1,,C\n"
     )
     with Problems("quarantine", tmp_path / "aside.jsonl", sensitive=True) as problems:
-        (record,) = readers.read_synthea(tmp_path, problems)
+        (record,) = exports.read_synthea(tmp_path, problems)
     assert [event.code for event in record.raw.events] == ["MEDS_BIRTH", "CONDITION//A"]
     aside = [json.loads(line) for line in (tmp_path / "aside.jsonl").read_text().splitlines()]
     assert [(Path(line["source"]).name, line["line"], line["field"]) for line in aside] == [
@@ -147,10 +147,10 @@ def test_a_shard_that_is_no_parquet(data: bytes, tmp_path: Path) -> None:
     )
     (tmp_path / "data" / "1.parquet").write_bytes(data)
     problems = Problems("skip")
-    assert [record.id for record in readers.read_meds(tmp_path, problems)] == ["1"]
+    assert [record.id for record in meds.read_meds(tmp_path, problems)] == ["1"]
     assert problems.bad_count == 1
     with pytest.raises(DataError, match=r"1.parquet: "):
-        list(readers.read_meds(tmp_path, Problems()))
+        list(meds.read_meds(tmp_path, Problems()))
 
 
 CANARY = "Canary-4711"
@@ -200,12 +200,12 @@ def canary_tables(folder: Path) -> list[tuple[Reader, Path, dict[str, Any]]]:
         meds,
     )
     return [
-        (readers.read_long, long, {}),
-        (readers.read_long, bad_header, {}),
-        (readers.read_wide, wide, {"columns": ["dx"], "values": ["n"]}),
-        (readers.read_synthea, synthea, {}),
-        (readers.read_fhir, fhir, {}),
-        (readers.read_meds, meds, {}),
+        (flat.read_long, long, {}),
+        (flat.read_long, bad_header, {}),
+        (flat.read_wide, wide, {"columns": ["dx"], "values": ["n"]}),
+        (exports.read_synthea, synthea, {}),
+        (fhir.read_fhir, fhir, {}),
+        (meds.read_meds, meds, {}),
     ]
 
 
@@ -238,7 +238,7 @@ def test_marks_of_missing_values_are_no_values(tmp_path: Path) -> None:
     rows = ["1,2019-01-02,A,", "NULL,2019-01-02,A,", "2,\\N,A,", "3,2019-01-02,NA,", "4,2019-01-02,A,NaN"]
     (tmp_path / "a.csv").write_text("\n".join(["patient_id,time,code,value", *rows]) + "\n")
     problems = Problems("skip")
-    records = list(readers.read_long(tmp_path / "a.csv", problems))
+    records = list(flat.read_long(tmp_path / "a.csv", problems))
     assert [record.raw.subject for record in records] == ["1", "4"]
     assert [event.value for event in records[1].raw.events] == [None]
     assert problems.counts["a cell of NULL, NA, \\N or nan, taken as empty"] == 4
@@ -265,7 +265,7 @@ def test_numbers_as_laboratories_write_them(
     row = delimiter.join(["1", "2019-01-02", "LAB//A", cell])
     (tmp_path / "a.csv").write_text(delimiter.join(["patient_id", "time", "code", "value"]) + f"\n{row}\n")
     problems = Problems("skip")
-    [record] = readers.read_long(tmp_path / "a.csv", problems)
+    [record] = flat.read_long(tmp_path / "a.csv", problems)
     assert record.raw.events[0].value == value
     counted = set(problems.counts) - {"a subject without date of birth"}
     assert bool(counted) == (cell != "positive"), counted  # what is words stays words

@@ -10,12 +10,12 @@ import pytest
 from histories import lines
 
 from seqmlm.data.problems import Problems
-from seqmlm.domains.ehr import readers
+from seqmlm.domains.ehr.readers import fhir
 from seqmlm.errors import DataError
 from tests.domains.ehr.readers.test_tables import FORMATS
 
 
-def fhir() -> list[dict[str, Any]]:
+def patient_resources() -> list[dict[str, Any]]:
     person, visit = {"reference": "Patient/p1"}, {"reference": "urn:uuid:e2"}
 
     def coded(code: str, system: str = "http://snomed.info/sct") -> dict[str, Any]:
@@ -72,7 +72,7 @@ FHIR_LIFE = [
 
 @pytest.mark.parametrize("form", ["mixed", "by type", "bundle"])
 def test_fhir(form: str, tmp_path: Path) -> None:
-    resources = fhir()
+    resources = patient_resources()
     if form == "bundle":
         bundle = {"resourceType": "Bundle", "entry": [{"resource": resource} for resource in resources]}
         (tmp_path / "p1.json").write_text(json.dumps(bundle, indent=1))
@@ -82,7 +82,7 @@ def test_fhir(form: str, tmp_path: Path) -> None:
             with (tmp_path / name).open("a") as handle:
                 handle.write(json.dumps(resource) + "\n")
     problems = Problems(sensitive=True)
-    (record,) = readers.read_fhir(tmp_path, problems)
+    (record,) = fhir.read_fhir(tmp_path, problems)
     assert sorted(lines(record.raw)) == sorted(FHIR_LIFE)
     assert record.id == "p1"
     assert "Canary" not in str(record.raw)
@@ -108,7 +108,7 @@ def test_fhir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     ]
     path.write_text("".join(json.dumps(one) + "\n" for one in broken) + "{oops\n[1]\n")
     problems = Problems("skip")
-    assert list(readers.read_fhir(path, problems)) == []
+    assert list(fhir.read_fhir(path, problems)) == []
     assert problems.counts == {
         "no patient in the row": 2,
         "no code in the row": 1,
@@ -118,12 +118,12 @@ def test_fhir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     bundle = tmp_path / "b.json"
     bundle.write_bytes(b'{"resourceType": "\xff"}')
     with pytest.raises(DataError, match=r"b.json:1: bytes that are not UTF-8"):
-        list(readers.read_fhir(bundle, Problems()))
+        list(fhir.read_fhir(bundle, Problems()))
     bundle.write_text('{"resourceType":\n"Bundle"}\n')
     with pytest.raises(DataError, match=r"b.json:1: a bundle longer than the limit"):
-        list(readers.read_fhir(bundle, Problems(), max_bytes=20))
+        list(fhir.read_fhir(bundle, Problems(), max_bytes=20))
     with pytest.raises(DataError, match=r"a.ndjson:1: field 'id': no patient"):
-        list(readers.read_fhir(path, Problems()))
+        list(fhir.read_fhir(path, Problems()))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_what_did_not_happen_is_no_event(fields: dict[str, Any], tmp_path: Path)
     both = [{"subject": {"reference": "Patient/p1"}, **own} for own in ({**where, **fields}, happened)]
     (tmp_path / "a.ndjson").write_text("".join(json.dumps(one) + "\n" for one in both))
     problems = Problems("skip")
-    [record] = readers.read_fhir(tmp_path / "a.ndjson", problems)
+    [record] = fhir.read_fhir(tmp_path / "a.ndjson", problems)
     assert [event.code for event in record.raw.events] == ["CONDITION//22298006"]
     assert any("what did not happen" in reason for reason in problems.counts)
 
@@ -169,5 +169,5 @@ def test_a_reference_may_name_a_version(tmp_path: Path) -> None:
         for day, (server, version) in enumerate(written, 1)
     ]
     (tmp_path / "a.ndjson").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    records = list(readers.read_fhir(tmp_path / "a.ndjson", Problems()))
+    records = list(fhir.read_fhir(tmp_path / "a.ndjson", Problems()))
     assert [(record.raw.subject, len(record.raw.events)) for record in records] == [("p1", 3), ("p2", 3)]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.ehr import readers
 from seqmlm.domains.ehr.audit import audit
+from seqmlm.domains.ehr.readers import exports, flat
 from seqmlm.domains.ehr.readers.tables import EMPTY
 
 
@@ -26,8 +26,8 @@ def vocabularies(records: list[Record]) -> Counter[str]:
 
 def test_synthea_with_few_tables(real_data: Path) -> None:
     folder = real_data / "ehr" / "synthea_ibm"
-    assert readers.is_synthea(folder)
-    records, counts = read(readers.read_synthea, folder)
+    assert exports.is_synthea(folder)
+    records, counts = read(exports.read_synthea, folder)
     found = vocabularies(records)
     assert len(records) == 1158
     # All rows of the three tables, but for five that are there twice.
@@ -38,7 +38,7 @@ def test_synthea_with_few_tables(real_data: Path) -> None:
 
 
 def test_synthea_with_all_tables(real_data: Path) -> None:
-    records, counts = read(readers.read_synthea, real_data / "ehr" / "synthea_small_full")
+    records, counts = read(exports.read_synthea, real_data / "ehr" / "synthea_small_full")
     assert len(records) == 59
     kinds = Counter(event.kind for record in records for event in record.raw.events if event.kind)
     assert set(kinds) == {"inpatient", "outpatient", "emergency"}
@@ -63,8 +63,8 @@ def test_synthea_with_all_tables(real_data: Path) -> None:
 
 def test_mimic3(real_data: Path) -> None:
     folder = real_data / "ehr" / "mimic3_demo"
-    assert readers.is_mimic3(folder)
-    records, counts = read(readers.read_mimic3, folder)
+    assert exports.is_mimic3(folder)
+    records, counts = read(exports.read_mimic3, folder)
     assert len(records) == 100
     found = vocabularies(records)
     assert found["ADMISSION"] == 129
@@ -85,12 +85,12 @@ def test_diabetes(real_data: Path, tmp_path: Path) -> None:
     with gzip.open(path, "rt") as whole:
         part.write_text("".join(islice(whole, 5_001)))
     problems = Problems(sensitive=True)
-    found = audit(readers.read_diabetes130(part, problems), problems)
+    found = audit(flat.read_diabetes130(part, problems), problems)
     with part.open() as handle:
         rows = list(csv.DictReader(handle))
     diagnoses = {(row["encounter_id"], row[f"diag_{i}"]) for row in rows for i in (1, 2, 3)}
-    assert readers.is_diabetes130(path.parent)
-    assert found == audit(readers.read_diabetes130(tmp_path, Problems()), problems)
+    assert flat.is_diabetes130(path.parent)
+    assert found == audit(flat.read_diabetes130(tmp_path, Problems()), problems)
     assert found["subjects"] == len({row["patient_nbr"] for row in rows})
     assert found["visits"] == len(rows) == 5_000
     assert found["vocabularies"]["ICD9"] == sum(code != "?" for _, code in diagnoses)

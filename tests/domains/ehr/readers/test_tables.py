@@ -9,12 +9,11 @@ import pytest
 from histories import lines
 
 from seqmlm.data.problems import Problems
-from seqmlm.domains.ehr import readers
-from seqmlm.domains.ehr.readers import histories
+from seqmlm.domains.ehr.readers import exports, fhir, flat, histories, meds
 from seqmlm.errors import UsageError
 from seqmlm.tokenizers.events_history import iso
 
-FORMATS = (readers.is_meds, readers.is_synthea, readers.is_omop, readers.is_mimic3, readers.is_fhir)
+FORMATS = (meds.is_meds, exports.is_synthea, exports.is_omop, exports.is_mimic3, fhir.is_fhir)
 
 
 def write(folder: Path, tables: dict[str, str], ending: str = ".csv") -> Path:
@@ -55,7 +54,7 @@ SYNTHEA = {
 
 def test_synthea(tmp_path: Path) -> None:
     problems = Problems(sensitive=True)
-    one, two = readers.read_synthea(write(tmp_path, SYNTHEA), problems)
+    one, two = exports.read_synthea(write(tmp_path, SYNTHEA), problems)
     assert problems.counts == {}
     assert (one.id, one.document, one.line, Path(one.source).name) == ("p1", "p1", 2, "patients.csv")
     assert (one.raw.subject, iso(one.raw.birth)) == ("p1", "1980-02-03T00:00:00")
@@ -89,7 +88,7 @@ def test_synthea(tmp_path: Path) -> None:
 def test_synthea_with_other_capitals_compressed_and_without_most_tables(tmp_path: Path) -> None:
     tables = {name.upper(): SYNTHEA[name].upper() for name in ("patients", "conditions")}
     problems = Problems()
-    (record,) = readers.read_synthea(write(tmp_path, tables), problems)
+    (record,) = exports.read_synthea(write(tmp_path, tables), problems)
     assert [line for line in lines(record.raw) if "CONDITION" in line] == [
         "2010-01-02 CONDITION//59621000 E1",
         "2011-01-02 CONDITION//44054006 E2",
@@ -153,7 +152,7 @@ NOT_THERE = {
 
 def test_omop_with_concepts(tmp_path: Path) -> None:
     problems = Problems()
-    one, two = readers.read_omop(write(tmp_path, OMOP | CONCEPTS), problems)
+    one, two = exports.read_omop(write(tmp_path, OMOP | CONCEPTS), problems)
     assert problems.counts == NOT_THERE
     assert lines(one.raw) == [
         "- SEX//F",
@@ -185,9 +184,9 @@ def test_omop_as_parquet_without_concepts(tmp_path: Path) -> None:
         part = tmp_path / "omop" / path.stem / "part-0.parquet"
         part.parent.mkdir(parents=True)
         pq.write_table(pyarrow.csv.read_csv(path), part)
-    from_csv = list(readers.read_omop(folder, Problems()))
-    assert readers.is_omop(tmp_path / "omop")
-    found = list(readers.read_omop(tmp_path / "omop", Problems()))
+    from_csv = list(exports.read_omop(folder, Problems()))
+    assert exports.is_omop(tmp_path / "omop")
+    found = list(exports.read_omop(tmp_path / "omop", Problems()))
     assert [str(record.raw) for record in found] == [str(record.raw) for record in from_csv]
     assert "2011-01-02 CONDITION//201826 11" in lines(found[0].raw)
     assert "- RACE//8527" in lines(found[0].raw)
@@ -206,7 +205,7 @@ def test_mimic3(tmp_path: Path) -> None:
         },
     )
     problems = Problems("skip")
-    (record,) = readers.read_mimic3(tmp_path, problems)
+    (record,) = exports.read_mimic3(tmp_path, problems)
     assert lines(record.raw) == [
         "- SEX//F",
         "2050-01-01 MEDS_BIRTH",
@@ -223,7 +222,7 @@ def test_mimic3(tmp_path: Path) -> None:
 def test_a_folder_of_tables_is_a_folder(tmp_path: Path) -> None:
     file = tmp_path / "person.csv"
     file.write_text("person_id\n1\n")
-    for read in (readers.read_omop, readers.read_synthea, readers.read_mimic3):
+    for read in (exports.read_omop, exports.read_synthea, exports.read_mimic3):
         for path in ("-", file):
             with pytest.raises(UsageError, match="is no folder"):
                 list(read(path, Problems("skip")))
@@ -239,6 +238,6 @@ def test_a_subject_with_more_rows_than_memory_is_for_is_one_bad_record(
     ]
     path.write_text("patient,time,code\n" + "\n".join(rows) + "\n")
     problems = Problems("skip")
-    [record] = readers.read_long(path, problems)
+    [record] = flat.read_long(path, problems)
     assert record.id == "a"
     assert problems.counts["a subject with more than 3 rows"] == 1

@@ -14,8 +14,7 @@ import pytest
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.ehr import readers
-from seqmlm.domains.ehr.readers import cells
+from seqmlm.domains.ehr.readers import cells, exports, fhir, flat, meds
 from seqmlm.domains.ehr.readers.histories import UNITLESS, Meanings
 
 PATIENTS = range(12)
@@ -31,14 +30,14 @@ def write(folder: Path, tables: dict[str, str]) -> Path:
 def _long(folder: Path) -> Iterator[Record]:
     rows = [f"{n},2011-01-02,2345-7,5.5,mmol/L,{MEANING}" for n in PATIENTS]
     text = "\n".join(["subject_id,charttime,code,valuenum,valueuom,long_title", *rows])
-    return readers.read_long(write(folder, {"a.csv": text}) / "a.csv", Problems(), vocabulary="LAB")
+    return flat.read_long(write(folder, {"a.csv": text}) / "a.csv", Problems(), vocabulary="LAB")
 
 
 def _synthea(folder: Path) -> Iterator[Record]:
     people = "\n".join(["Id,BIRTHDATE", *(f"{n},1980-01-01" for n in PATIENTS)])
     rows = [f"2011-01-02,{n},,2345-7,{MEANING},5.5,mmol/L,numeric" for n in PATIENTS]
     values = "\n".join(["DATE,PATIENT,ENCOUNTER,CODE,DESCRIPTION,VALUE,UNITS,TYPE", *rows])
-    return readers.read_synthea(
+    return exports.read_synthea(
         write(folder, {"patients.csv": people, "observations.csv": values}), Problems()
     )
 
@@ -53,7 +52,7 @@ def _omop(folder: Path) -> Iterator[Record]:
         "unit_concept_id\n7,1,2011-01-02,5.5,8753",
         "concept.csv": concepts,
     }
-    return readers.read_omop(write(folder, tables), Problems())
+    return exports.read_omop(write(folder, tables), Problems())
 
 
 def _omop_of_a_source(folder: Path) -> Iterator[Record]:
@@ -62,7 +61,7 @@ def _omop_of_a_source(folder: Path) -> Iterator[Record]:
         "measurement.csv": "person_id,measurement_concept_id,measurement_date,value_as_number,"
         "unit_concept_id,unit_source_value,measurement_source_value\n7,0,2011-01-02,5.5,0,mmol/L,2345-7",
     }
-    return readers.read_omop(write(folder, tables), Problems())
+    return exports.read_omop(write(folder, tables), Problems())
 
 
 def _meds(folder: Path) -> Iterator[Record]:
@@ -78,7 +77,7 @@ def _meds(folder: Path) -> Iterator[Record]:
     pq.write_table(pa.table(values), folder / "data" / "0.parquet")
     names = {"code": ["LAB//2345-7"], "description": [MEANING], "parent_codes": [["LOINC/2345-7"]]}
     pq.write_table(pa.table(names), folder / "metadata" / "codes.parquet")
-    return readers.read_meds(folder, Problems())
+    return meds.read_meds(folder, Problems())
 
 
 def _fhir(folder: Path) -> Iterator[Record]:
@@ -93,7 +92,7 @@ def _fhir(folder: Path) -> Iterator[Record]:
         for n in PATIENTS
     ]
     text = "\n".join(map(json.dumps, resources))
-    return readers.read_fhir(write(folder, {"a.ndjson": text}) / "a.ndjson", Problems())
+    return fhir.read_fhir(write(folder, {"a.ndjson": text}) / "a.ndjson", Problems())
 
 
 @pytest.mark.parametrize("read", [_long, _synthea, _omop, _omop_of_a_source, _meds, _fhir])
@@ -119,7 +118,7 @@ def test_titles_of_mimic(tmp_path: Path) -> None:
         "D_ICD_DIAGNOSES.csv": "row_id,icd9_code,short_title,long_title\n1,25000,DMII,Diabetes mellitus",
         "D_ICD_PROCEDURES.csv": "icd9_code,short_title\n3605,Stent",
     }
-    (record,) = readers.read_mimic3(write(tmp_path, tables), Problems())
+    (record,) = exports.read_mimic3(write(tmp_path, tables), Problems())
     assert record.raw.meanings == {"ICD9//250.00": "Diabetes mellitus", "ICD9PROC//36.05": "Stent"}
 
 
@@ -141,7 +140,7 @@ def test_what_stands_beside_events_is_no_description_unless_many_have_it() -> No
 def _events(folder: Path, rows: list[str], *, sensitive: bool) -> dict[str, int]:
     path = write(folder, {"a.csv": "\n".join(["patient_id,date,code,value,unit", *rows])}) / "a.csv"
     problems = Problems(sensitive=sensitive)
-    list(readers.read_long(path, problems))
+    list(flat.read_long(path, problems))
     return {reason: n for reason, n in problems.counts.items() if "birth" not in reason}
 
 
