@@ -30,7 +30,7 @@ def test_any_csv_comes_back(rows: list[tuple[str, str]]) -> None:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([("name", "text"), *rows])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "blocks", lambda _: iter([out.getvalue().encode()]))
+        patch.setattr(lines, "blocks", lambda *_, **__: iter([out.getvalue().encode()]))
         found = list(read_csv("x.csv", Problems(), id_column="name"))
     assert [(r.id, r.raw) for r in found] == rows
 
