@@ -22,6 +22,7 @@ from itertools import chain
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from seqmlm.data.files import MAX_BYTES, REFERENCE, expand, is_reference, require_file, too_long
@@ -75,26 +76,19 @@ class Reference:
         >>> Reference.parse("hf:nyu-mll/glue@main:sst2/train")
         Reference(name='nyu-mll/glue', revision='main', subset='sst2', split='train')
         """
-        body = text.removeprefix(REFERENCE)
-        name, colon, part = body, "", ""
-        if ":" in body and not Path(body).is_dir():
-            name, colon, part = body.rpartition(":")
-        subset, _, split = part.rpartition("/")
-        revision = ""
+        name, colon, part = text.removeprefix(REFERENCE), "", ""
         if not Path(name).is_dir():
-            name, _, revision = name.partition("@")
+            name, colon, part = name.rpartition(":") if ":" in name else (name, "", "")
+        name, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
+        subset, _, split = part.rpartition("/")
         if not name or (colon and not part):
             raise UsageError(f"a data set is named hf:NAME or hf:NAME:SPLIT, as hf:imdb:train; got {text!r}")
         return cls(name=name, revision=revision or None, subset=subset or None, split=split or None)
 
     def __str__(self) -> str:
         part = f"{self.subset}/{self.split or ''}" if self.subset else self.split
-        return (
-            REFERENCE
-            + self.name
-            + (f"@{self.revision}" if self.revision else "")
-            + (f":{part}" if part else "")
-        )
+        revision = f"@{self.revision}" if self.revision else ""
+        return REFERENCE + self.name + revision + (f":{part}" if part else "")
 
     @property
     def local(self) -> bool:
@@ -299,10 +293,13 @@ def _open_saved(path: str, split: str | None = None, source: str | None = None) 
         import datasets
 
         _check_saved(Path(path))
-        found = datasets.load_from_disk(_plainly_named(Path(path).resolve()))
+        found = datasets.load_from_disk(_plainly_named(path))
         if split is not None:
-            found = _chosen(found, split)
-
+            splits = found if isinstance(found, dict) else {}
+            if split not in splits:
+                there = f"there are: {', '.join(splits)}" if splits else "the folder has no splits"
+                raise ValueError(f"Bad split: {split}. {there}")
+            found = splits[split]
     return _of_datasets(found.column_names, found)
 
 
@@ -342,23 +339,13 @@ def _plain(batch: Any) -> Any:
 
     for number, field in enumerate(batch.schema):
         if isinstance(field.type, pa.JsonType):
-            values = [_cell(value) for value in batch.column(number).to_pylist()]
-            batch = batch.set_column(number, field.name, pa.array(values, pa.string()))
+            texts: list[str | None] = []
+            for one in batch.column(number).to_pylist():
+                value = json.loads(one or "null")
+                counts = isinstance(value, bool | int | float) and value == value
+                texts.append(value if isinstance(value, str) else one if counts else None)
+            batch = batch.set_column(number, field.name, pa.array(texts, pa.string()))
     return batch
-
-
-def _cell(encoded: str | None) -> str | None:
-    value = None if encoded is None else json.loads(encoded)
-    if isinstance(value, str):
-        return value
-    return encoded if isinstance(value, bool | int | float) and value == value else None
-
-
-def _chosen(found: Any, split: str) -> Any:
-    if not hasattr(found, "keys") or split not in found:
-        there = f"there are: {', '.join(found)}" if hasattr(found, "keys") else "the folder has no splits"
-        raise ValueError(f"Bad split: {split}. {there}")
-    return found[split]
 
 
 def _split_names(reference: Reference) -> list[str]:
@@ -367,7 +354,7 @@ def _split_names(reference: Reference) -> list[str]:
 
         if is_saved(Path(reference.name)):
             _check_saved(Path(reference.name))
-            return list(datasets.load_from_disk(_plainly_named(Path(reference.name).resolve())))
+            return list(datasets.load_from_disk(_plainly_named(reference.name)))
         return list(_builder(reference).as_streaming_dataset())
 
 
@@ -379,7 +366,7 @@ def _builder(reference: Reference) -> Any:
     name = reference.name
     if reference.local:
         _check_described(Path(name))
-        name = _plainly_named(Path(name).resolve())  # a folder called csv is not the format csv
+        name = _plainly_named(name)  # a folder called csv is not the format csv
     elif name in _PACKAGED_DATASETS_MODULES:  # `datasets` would read whatever is in the current folder
         reason = "the name of a format of files, and of no data set"
         raise DataError(reason, source=str(reference), remedy="name a folder: hf:./FOLDER")
@@ -396,9 +383,10 @@ def _builder(reference: Reference) -> Any:
 _PLAIN_NAME = re.compile(r"[\w ./+,=~-]+")
 
 
-def _plainly_named(folder: Path) -> str:
+def _plainly_named(name: str) -> str:
     """A path of the folder that `datasets` takes for one: where need be another one, with links to its files,
     kept until the process ends. (It would follow a link to the folder itself.)"""
+    folder = Path(name).resolve()
     if _PLAIN_NAME.fullmatch(str(folder)):
         return str(folder)
     other = Path(mkdtemp(prefix="seqmlm-")).resolve()
@@ -420,24 +408,16 @@ def _bound_json() -> None:
     """Make `datasets` refuse JSON lines that are nested too deeply, wherever they come from."""
     from datasets.packaged_modules.json import json as module
 
-    if not isinstance(module.paj, _BoundedJson):
-        module.paj = _BoundedJson(module.paj)
+    parse = module.paj.read_json
 
-
-class _BoundedJson:
-    """`pyarrow.json` with a limit of depth."""
-
-    def __init__(self, json: Any) -> None:
-        self._json = json
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._json, name)
-
-    def read_json(self, file: Any, **options: Any) -> Any:
+    def read_json(file: Any, **options: Any) -> Any:
         for line in file.getvalue().split(b"\n"):
             if line.count(b"{") + line.count(b"[") > _DEEPEST and _depth(line) > _DEEPEST:
                 raise ValueError(f"nested more than {_DEEPEST} deep")
-        return self._json.read_json(file, **options)
+        return parse(file, **options)
+
+    if not isinstance(module.paj, SimpleNamespace):
+        module.paj = SimpleNamespace(**{**vars(module.paj), "read_json": read_json})
 
 
 def _depth(line: bytes) -> int:
