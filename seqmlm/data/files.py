@@ -198,17 +198,14 @@ def expand(paths: Iterable[str | Path], problems: Problems | None = None) -> lis
             files.append(path)
             continue
         try:
-            folder = stat.S_ISDIR(os.stat(path).st_mode)
+            mode = os.stat(path).st_mode
         except (OSError, ValueError) as error:
             raise _unopened(path, error, "no such file or folder") from None
-        if not folder:
-            files.append(path)
-        elif found := sorted(_inside(path, problems or Problems("skip"))):
-            files += found
-        else:
-            raise DataError(
-                "the folder contains no files", source=path, remedy="name a file or another folder"
-            )
+        found = sorted(_inside(path, problems or Problems("skip"))) if stat.S_ISDIR(mode) else [path]
+        if not found:
+            remedy = "name a file or another folder"
+            raise DataError("the folder contains no files", source=path, remedy=remedy)
+        files += found
     return files
 
 
@@ -229,15 +226,14 @@ def _inside(folder: str, problems: Problems) -> Iterator[str]:
             if name.startswith("."):
                 continue
             path = os.path.join(inner, name)
-            if name in unfinished:
-                problems.note("a file of an unfinished scoring, left out", source=path)
-                continue
             try:
-                mode = os.stat(path).st_mode
+                regular = stat.S_ISREG(os.stat(path).st_mode)
             except OSError:
                 problems.note("a link that leads nowhere, left out", source=path)
                 continue
-            if stat.S_ISREG(mode):
+            if name in unfinished:
+                problems.note("a file of an unfinished scoring, left out", source=path)
+            elif regular:
                 yield path
             else:
                 problems.note("a pipe, socket or device, left out", source=path)

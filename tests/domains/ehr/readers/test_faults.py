@@ -178,7 +178,7 @@ def canary_tables(folder: Path) -> list[tuple[Reader, Path, dict[str, Any]]]:
     (synthea / "observations.csv").write_text(
         f"DATE,PATIENT,ENCOUNTER,CODE,VALUE\n2011,{c},,1,{c * 9}\n2011,1,,2,{c}\n2011,{c}\n"
     )
-    fhir = folder / "a.ndjson"
+    bundle = folder / "a.ndjson"
     patient = {"reference": f"Patient/{c}"}
     resources = [
         {"resourceType": "Patient", "id": c, "name": [{"family": c}], "birthDate": c},
@@ -186,8 +186,8 @@ def canary_tables(folder: Path) -> list[tuple[Reader, Path, dict[str, Any]]]:
         {"resourceType": "Observation", "subject": patient, "code": {"coding": [{"code": c}]}, "issued": c},
         {"resourceType": c},
     ]
-    fhir.write_text("".join(json.dumps(one) + "\n" for one in resources) + f'{{"{c}": \n')
-    meds = folder / "meds.parquet"
+    bundle.write_text("".join(json.dumps(one) + "\n" for one in resources) + f'{{"{c}": \n')
+    table = folder / "meds.parquet"
     pq.write_table(
         pa.table(
             {
@@ -197,15 +197,15 @@ def canary_tables(folder: Path) -> list[tuple[Reader, Path, dict[str, Any]]]:
                 "numeric_value": [c, c, c],
             }
         ),
-        meds,
+        table,
     )
     return [
         (flat.read_long, long, {}),
         (flat.read_long, bad_header, {}),
         (flat.read_wide, wide, {"columns": ["dx"], "values": ["n"]}),
         (exports.read_synthea, synthea, {}),
-        (fhir.read_fhir, fhir, {}),
-        (meds.read_meds, meds, {}),
+        (fhir.read_fhir, bundle, {}),
+        (meds.read_meds, table, {}),
     ]
 
 

@@ -50,7 +50,7 @@ def test_windows_by_count(n: int, length: int, data: st.DataObject):
         if k == 0 or begin + (k - 1) * step + length < n
     ]
     assert [piece.numbers for piece in pieces] == wanted
-    assert all(piece.messages == tuple(map(str, piece.numbers)) for piece in pieces)
+    assert all([line[1] for line in piece.lines] == list(map(str, piece.numbers)) for piece in pieces)
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=80), st.integers(1, 20), st.data())
