@@ -35,6 +35,8 @@ class Variant:
         source, line: where it stands.
         fields: the columns of its row.
         first: number of the wild type's first unit, as people count there.
+        numbers: of every letter of it, where it is a row of an alignment (of gaps, whatever); None: from
+            `first` on.
         scored: whether a masked model can say anything about it (a stop codon is no unit).
         flank: units at each side of the edits that count in a PLL-delta; None: the whole sequence.
     """
@@ -46,6 +48,7 @@ class Variant:
     line: int
     fields: Mapping[str, Any] = field(default_factory=dict)
     first: int = 1
+    numbers: tuple[int, ...] | None = None
     scored: bool = True
     flank: int | None = None
 
@@ -96,6 +99,9 @@ class VariantTable:
         first: number that the table gives to the first unit of the wild type; None: inferred.
         window: letters that the model sees at once, where wild types are cut out of something longer.
         copied: a copy of the table will be made, with the effects in it.
+        family: an alignment that the wild type, or one like it, is a row of.
+        query: id of the row that is the wild type, where no sequence is named; None: the first.
+        columns: of the rows that the model reads, which is linear; None: it reads sequences.
     """
 
     path: str
@@ -105,6 +111,9 @@ class VariantTable:
     first: int | None = None
     window: int | None = None
     copied: bool = False
+    family: str | None = None
+    query: str | None = None
+    columns: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

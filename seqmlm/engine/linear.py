@@ -206,6 +206,12 @@ class LinearRows(nn.Module):
         self._kept: tuple[tuple[Any, ...], Tensor] | None = None
 
     @property
+    def columns(self) -> int:
+        """Of the rows that it reads, without start and end."""
+        edges = sum(token is not None for token in (self.space.start, self.space.end))
+        return self.model.config.length - edges
+
+    @property
     def weights_per_token(self) -> int:
         """About how many weights a token is multiplied by: sums over columns for each state."""
         return self.model.fields.numel()

@@ -54,6 +54,7 @@ class MaskedRows(nn.Module):
 
     excluded: Tensor
     has_hidden_states: ClassVar[bool] = True
+    columns: ClassVar[int | None] = None
 
     def __init__(
         self,

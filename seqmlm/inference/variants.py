@@ -204,13 +204,16 @@ class VariantScorer:
         return found
 
     def map(self, wildtype: str) -> Doubles:
-        """(L, A) log-ratio of each letter in place of what stands there, by `masked`; L units."""
+        """(L, A) log-ratio of each letter in place of what stands there, by `masked`; NaN of gaps."""
         own = self._own(wildtype)
-        contexts = [Context(place, (place,)) for place in range(len(own.tokens))]
+        places = np.flatnonzero(own.tokens >= 0)
+        contexts = [Context(place, (place,)) for place in places.tolist()]
         answers = self._rows(own, contexts)
         rows = np.stack([answers[one] for one in contexts]).astype(np.float64)
-        old = own.encoding.ids[own.tokens]
-        return np.asarray(rows[:, list(self._ids.values())] - rows[np.arange(len(old)), old][:, None])
+        old = own.encoding.ids[own.tokens[places]]
+        found = np.full((len(own.tokens), len(self._ids)), np.nan)
+        found[places] = rows[:, list(self._ids.values())] - rows[np.arange(len(old)), old][:, None]
+        return found
 
     def _own(self, text: str) -> _Wildtype:
         if text not in self._wildtypes:

@@ -63,7 +63,7 @@ class Measurements:
 
         Args:
             column: of the measurements.
-            prediction, cutoff, alignment: as of `seqmlm.tasks.variants.VariantsConfig`.
+            prediction, cutoff: as of `seqmlm.tasks.variants.VariantsConfig`; alignment: its `family`.
 
         Raises:
             DataError: no such column, or one without a number.

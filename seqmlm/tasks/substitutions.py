@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,18 +24,23 @@ class Grid:
     Args:
         wildtype: L units.
         letters: A of them.
-        values: (L, A) the model's log-ratios, by `masked`.
-        first: number of the first unit.
+        values: (L, A) the model's log-ratios, by `masked`; NaN where no unit stands.
+        numbers: L, of the units as people count.
     """
 
     wildtype: str
     letters: str
     values: NDArray[np.float64]
-    first: int
+    numbers: Sequence[int]
 
     def name(self, place: int, letter: int) -> str:
         """As people write it."""
-        return f"{self.wildtype[place]}{place + self.first}{self.letters[letter]}"
+        return f"{self.wildtype[place]}{self.numbers[place]}{self.letters[letter]}"
+
+    def _units(self) -> list[tuple[int, str]]:
+        """The places where a unit stands: all but gaps."""
+        there = np.flatnonzero(np.isfinite(self.values).any(axis=1))
+        return [(place, self.wildtype[place]) for place in there.tolist()]
 
     def suggestions(self, count: int, measured: Measurements | None) -> list[dict[str, Any]]:
         """What to test next: the best expected substitutions that nobody measured, each of another place.
@@ -48,7 +54,7 @@ class Grid:
                 for number, letter in enumerate(self.letters)
                 if letter != old and (place, letter) not in known
             ]
-            for place, old in enumerate(self.wildtype)
+            for place, old in self._units()
         ]
         turns = [
             (-turn, *one) for own in offered for turn, one in enumerate(sorted(own, key=lambda x: -x[0]))
@@ -58,14 +64,15 @@ class Grid:
 
     def draw(self, page: Page) -> None:
         """Add the picture to a report."""
-        own = np.array(list(self.letters)) == np.array(list(self.wildtype))[:, None]
-        bits = np.where(own, np.nan, -self.values) / math.log(2)
+        units = self._units()
+        own = np.array(list(self.letters)) == np.array([letter for _, letter in units])[:, None]
+        bits = np.where(own, np.nan, -self.values[[place for place, _ in units]]) / math.log(2)
         cells = [
             f"{self.name(place, letter)}: {self.values[place, letter]:+.2f} nats"
-            for place in range(len(self.wildtype))
+            for place, _ in units
             for letter in range(len(self.letters))
         ]
-        labels = [f"{letter}{place + self.first}" for place, letter in enumerate(self.wildtype)]
+        labels = [f"{letter}{self.numbers[place]}" for place, letter in units]
         note = (
             "how many bits less probable each letter is than that of the wild type, which is shaded; "
             "without colour: as probable, or more"

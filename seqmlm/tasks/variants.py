@@ -44,7 +44,9 @@ class VariantsConfig(TaskConfig):
         prediction: columns of other predictions to compare with them; higher = fitter.
         cutoff: measurement from which on a variant counts as fit, for AUC and MCC. Default: by
             DMS_score_bin, else the median.
-        alignment: family of the wild type (.a3m, .sto, .afa): adds the site-independent prediction.
+        family: alignment of the wild type's family (.a3m, .a2m, .sto, .afa): of a linear model the one that
+            it was trained on; with measurements it adds the site-independent prediction.
+        query: row of the family that is the wild type, where --wildtype names none. Default: the first.
         next: name so many substitutions to test next: the fittest by the model that were not measured, each
             of another place while there is one.
         out: write the rows to this file: .jsonl, .csv, .tsv or .parquet; of a VCF also .vcf or .vcf.gz, a
@@ -52,10 +54,13 @@ class VariantsConfig(TaskConfig):
         report: write an HTML report with a map of all substitutions to this file and log a run in MLflow.
     """
 
-    shown = ("wildtype", "measured", "next", "out", "resume", "report", "shard", "domain", "on_error")
+    shown = (
+        *("wildtype", "family", "query", "measured", "next", "out", "resume", "report", "shard", "domain"),
+        "on_error",
+    )
     metavar = "FILE"
-    inputs = ("wildtype", "alignment")
-    later = ("measured", "prediction", "cutoff", "alignment", "next")
+    inputs = ("wildtype", "family")
+    later = ("measured", "prediction", "cutoff", "next")
 
     wildtype: str | None = field(default=None, metadata={"also": ("--reference",)})
     convention: Convention = "masked"
@@ -64,14 +69,17 @@ class VariantsConfig(TaskConfig):
     measured: str | None = None
     prediction: tuple[str, ...] = ()
     cutoff: float | None = None
-    alignment: str | None = None
+    family: str | None = None
+    query: str | None = None
     next: int = 0
 
     def check(self) -> None:
         if len(self.paths) != 1 or self.next < 0:
             raise UsageError("name one file of variants, and with --next how many to test")
-        if self.measured is None and (self.prediction or self.alignment or self.cutoff is not None):
+        if self.measured is None and (self.prediction or self.cutoff is not None):
             raise UsageError("name the column of measurements to compare predictions with (--measured)")
+        if self.query is not None and (self.family is None or self.wildtype is not None):
+            raise UsageError("--query names a row of --family, in place of --wildtype")
         super().check()
 
 
@@ -115,8 +123,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
 
     def files(self) -> list[str]:
         config = self.config
-        read = (*config.paths, *([] if config.wildtype is None else [config.wildtype]))
-        return [] if "-" in read else [*read]
+        return [] if "-" in config.read else [*config.read]
 
     def records(self, problems: Problems) -> Iterable[Variant]:
         """The variants of the table; where wild types are windows, those that the model sees at once."""
@@ -131,6 +138,9 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             first=config.first,
             window=window,
             copied=self.further_format is not None,
+            family=config.family,
+            query=config.query,
+            columns=session.model.rows.columns,
         )
         return self.field.read(table, problems)
 
@@ -154,7 +164,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
                 self.listed,
                 prediction=config.prediction,
                 cutoff=config.cutoff,
-                alignment=config.alignment,
+                alignment=config.family,
             )
         if not self.field.windows:
             self.scorer.expect(self.listed)
@@ -181,7 +191,8 @@ class VariantsTask(Task[VariantsConfig, Variant]):
         if self.field.windows or len({one.wildtype for one in self.listed}) != 1:
             return None
         one = self.listed[0]
-        return Grid(one.wildtype, self.field.letters, self.scorer.map(one.wildtype), one.first)
+        numbers = one.numbers or range(one.first, one.first + len(one.wildtype))
+        return Grid(one.wildtype, self.field.letters, self.scorer.map(one.wildtype), numbers)
 
     def figures(self, rows: Iterable[Row]) -> Figures:
         """How many variants were scored; how that agrees with measurements, and what to test next."""

@@ -137,6 +137,47 @@ def test_rows_of_another_length_are_refused(seqmlm: Run, alignment: Path, tracke
     gone.refused(3, "a row of 8 units")
 
 
+def test_variants_of_a_protein_are_those_of_its_row_of_the_family(
+    seqmlm: Run, alignment: Path, tracked_workspace: Path
+) -> None:
+    """The protein has residues that no column has; it is numbered by all of them."""
+    row, whole = "ACDEFDEFG", "MKACDEwwFDEFGLLL"
+    family = written(
+        tracked_workspace / "family.a2m", f">p53\nmk{row[:4]}ww{row[4:]}lll\n{alignment.read_text()}"
+    )
+    seqmlm(*LINEAR, family, "--option", "gaps=keep", "--name", "fam", "--max-steps", 10).ok()
+    asked = written(tracked_workspace / "own.txt", "A3C\nA3C:G13F\nM1A\nW7A\nC4del\n")
+    done = seqmlm("variants", "fam", asked, "--family", family, "--query", "p53").ok()
+    found = [json.loads(line) for line in done.out.splitlines()]
+    in_row = written(tracked_workspace / "row.txt", "A1C\nA1C:G9F\n")
+    wildtype = fasta(tracked_workspace / "wt.fasta", [row])
+    alone = seqmlm("variants", "fam", in_row, "--wildtype", wildtype).ok()
+    effects = [json.loads(line)["effect"] for line in alone.out.splitlines()]
+    assert [one["id"] for one in found] == ["A3C", "A3C:G13F", "M1A", "W7A", "C4del"]
+    assert [one["effect"] for one in found[:2]] == pytest.approx(effects, abs=1e-6)
+    assert [one["effect"] for one in found[2:]] == [None] * 3
+    assert "not in columns of the family, or of another length: not scored: 3" in done.err
+    first = seqmlm("variants", "fam", asked, "--family", family)  # the first row is the query
+    named = fasta(tracked_workspace / "whole.fasta", [whole.upper()])
+    assert (
+        first.out == done.out == seqmlm("variants", "fam", asked, "--family", family, "--wildtype", named).out
+    )
+
+    options = ("--family", family, "--next", 3, "--set", "first=101")
+    offered = seqmlm("variants", "fam", written(asked, "A103C\n"), *options, "--json").json["next"]
+    places = {101 + place: letter.upper() for place, letter in enumerate(whole) if letter.isupper()}
+    assert all(places[int(one["variant"][1:-1])] == one["variant"][0] for one in offered)
+
+    asked.write_text("A3C\n")
+    seqmlm("variants", "fam", asked, "--wildtype", named).refused(2, "rows of 9 columns", "--family")
+    seqmlm("variants", "fam", asked, "--wildtype", named, "--family", wildtype).ok()
+    seqmlm("variants", "fam", asked, "--wildtype", named, "--family", named).refused(3, "not the alignment")
+    seqmlm("variants", "fam", asked, "--family", family, "--query", "p54").refused(3, "no row is called p54")
+    seqmlm("variants", "fam", asked, "--query", "p53", "--wildtype", named).refused(
+        2, "in place of --wildtype"
+    )
+
+
 def test_what_makes_no_sense_is_refused(seqmlm: Run, alignment: Path, tracked_workspace: Path) -> None:
     for flags, message in (
         (("--set", "model.layers=nearby"), "model.layers cannot be set with --size linear"),

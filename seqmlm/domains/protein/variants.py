@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +49,9 @@ ALIKE = 0.8
 """Share of equal residues from which on two rows of an alignment count as one."""
 
 MOST_ROWS = 5000
+
+GAP = "-"
+"""Of a row in a column where it has no residue."""
 
 _MOST_TOLD = 5  # bad variants named in one message
 _THREE = {**protein_letters_3to1_extended, "Ter": "*"}
@@ -137,6 +140,42 @@ class _Row:
     mutant: str = ""
 
 
+@dataclass(frozen=True)
+class _Columns:
+    """A wild type as a row of its family.
+
+    Args:
+        row: its residues in their columns, gaps in the others.
+        column: of each place that has one.
+    """
+
+    row: str
+    column: Mapping[int, int]
+
+    @classmethod
+    def of(cls, rows: Sequence[str], wildtype: str, path: str) -> _Columns:
+        """By the row that is most like it; raises DataError as `_columns_of`."""
+        column = _columns_of(rows, wildtype, path)
+        row = [GAP] * len(rows[0])
+        for place, there in column.items():
+            row[there] = wildtype[place]
+        return cls("".join(row), column)
+
+    def __call__(self, variant: Variant) -> Variant:
+        """The variant of the row; not scored where a place has no column, or the length changes."""
+        places = {there: place + variant.first for place, there in self.column.items()}
+        numbers = tuple(places.get(there, 0) for there in range(len(self.row)))
+        fits = variant.substitutions and all(edit.start in self.column for edit in variant.edits)
+        edits = [(self.column[edit.start], edit.text) for edit in variant.edits] if fits else []
+        return replace(
+            variant,
+            wildtype=self.row,
+            edits=tuple(Edit(there, there + 1, text) for there, text in sorted(edits)),
+            numbers=numbers,
+            scored=variant.scored and fits,
+        )
+
+
 class ProteinVariants(Variants):
     """Variants of proteins.
 
@@ -153,6 +192,8 @@ class ProteinVariants(Variants):
         wildtype = table.sequence
         if wildtype is None and table.wildtype is not None:
             wildtype = self._wildtype(table.wildtype)
+        elif wildtype is None and table.family is not None:
+            wildtype = self._member(table.family, table.query)
         bad = list[DataError]()
         rows = list(self._rows(table, wildtype, bad))
         if not rows and not bad:
@@ -170,7 +211,41 @@ class ProteinVariants(Variants):
         _refuse(sorted(bad, key=lambda one: one.line or 0), problems)
         stops = sum(not one.scored for one in found)
         problems.note("a stop codon: not scored, as no residue stands there", stops)
-        yield from found
+        yield from found if table.columns is None else self._in_columns(found, table, problems)
+
+    def _member(self, family: str, query: str | None) -> str:
+        """The residues of one row of an alignment, also those that stand in no column."""
+        for one in self._records(family):
+            if query in (None, one.id):
+                return _checked(str(one.raw), family, one.line)
+        remedy = "give the id of a row as the file has it, or the wild type with --wildtype"
+        raise DataError(f"no row is called {query}", source=family, remedy=remedy)
+
+    def _in_columns(
+        self, variants: Sequence[Variant], table: VariantTable, problems: Problems
+    ) -> Iterator[Variant]:
+        """Variants of rows of the family, for a model that reads these."""
+        if table.family is None:
+            if all(len(one.wildtype) == table.columns for one in variants):
+                yield from variants
+                return
+            raise UsageError(
+                f"a linear model reads rows of {table.columns} columns: name the alignment that it was "
+                "trained on with --family"
+            )
+        rows = [str(one.raw) for one in self._records(table.family, gaps="keep")]
+        if {len(one) for one in rows} != {table.columns}:
+            reason = f"not the alignment of this model, which has {table.columns} columns"
+            raise DataError(reason, source=table.family, remedy="name the one that it was trained on")
+        known: dict[str, _Columns] = {}
+        outside = 0
+        for one in variants:
+            if one.wildtype not in known:
+                known[one.wildtype] = _Columns.of(rows, one.wildtype, table.family)
+            found = known[one.wildtype](one)
+            outside += one.scored and not found.scored
+            yield found
+        problems.note("not in columns of the family, or of another length: not scored", outside)
 
     def _records(self, path: str, **options: Any) -> Iterator[Record]:
         return self._domain.read([path], Problems(), **options)
@@ -458,7 +533,12 @@ def _sites(rows: Sequence[str], wildtype: str, path: str) -> NDArray[np.float64]
 
 
 def _columns_of(rows: Sequence[str], wildtype: str, path: str) -> dict[int, int]:
-    """Place of the wild type -> its column, by a local alignment with the row most like it."""
+    """Place of the wild type -> its column, by a local alignment with the row most like it.
+
+    A wild type with gaps is a row itself.
+    """
+    if GAP in wildtype:
+        return {column: column for column, letter in enumerate(wildtype) if letter != GAP}
     from Bio.Align import PairwiseAligner, substitution_matrices
 
     def words(text: str) -> set[str]:
