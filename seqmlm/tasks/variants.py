@@ -55,7 +55,7 @@ class VariantsConfig(TaskConfig):
     """
 
     shown = (
-        *("wildtype", "family", "query", "measured", "next", "out", "resume", "report", "shard", "domain"),
+        *("wildtype", "family", "measured", "next", "out", "resume", "report", "shard", "domain"),
         "on_error",
     )
     metavar = "FILE"
@@ -79,7 +79,7 @@ class VariantsConfig(TaskConfig):
         if self.measured is None and (self.prediction or self.cutoff is not None):
             raise UsageError("name the column of measurements to compare predictions with (--measured)")
         if self.query is not None and (self.family is None or self.wildtype is not None):
-            raise UsageError("--query names a row of --family, in place of --wildtype")
+            raise UsageError("query names a row of --family, in place of --wildtype")
         super().check()
 
 

@@ -147,7 +147,7 @@ def test_variants_of_a_protein_are_those_of_its_row_of_the_family(
     )
     seqmlm(*LINEAR, family, "--option", "gaps=keep", "--name", "fam", "--max-steps", 10).ok()
     asked = written(tracked_workspace / "own.txt", "A3C\nA3C:G13F\nM1A\nW7A\nC4del\n")
-    done = seqmlm("variants", "fam", asked, "--family", family, "--query", "p53").ok()
+    done = seqmlm("variants", "fam", asked, "--family", family, "--set", "query=p53").ok()
     found = [json.loads(line) for line in done.out.splitlines()]
     in_row = written(tracked_workspace / "row.txt", "A1C\nA1C:G9F\n")
     wildtype = fasta(tracked_workspace / "wt.fasta", [row])
@@ -172,8 +172,10 @@ def test_variants_of_a_protein_are_those_of_its_row_of_the_family(
     seqmlm("variants", "fam", asked, "--wildtype", named).refused(2, "rows of 9 columns", "--family")
     seqmlm("variants", "fam", asked, "--wildtype", named, "--family", wildtype).ok()
     seqmlm("variants", "fam", asked, "--wildtype", named, "--family", named).refused(3, "not the alignment")
-    seqmlm("variants", "fam", asked, "--family", family, "--query", "p54").refused(3, "no row is called p54")
-    seqmlm("variants", "fam", asked, "--query", "p53", "--wildtype", named).refused(
+    seqmlm("variants", "fam", asked, "--family", family, "--set", "query=p54").refused(
+        3, "no row is called p54"
+    )
+    seqmlm("variants", "fam", asked, "--set", "query=p53", "--wildtype", named).refused(
         2, "in place of --wildtype"
     )
 
