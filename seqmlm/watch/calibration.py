@@ -105,11 +105,8 @@ def calibrate_stream(
 
 
 def _own(session: Session, known: Mapping[str, Any], model: str, stream: Path) -> tuple[str, Stored]:
-    """The level of the rows and the calibration that is to be replaced.
-
-    Raises:
-        StateError: the rows are of another model or of other statistics, or there is no such calibration.
-    """
+    """The level of the rows and the calibration that is to be replaced; StateError: the rows are of another
+    model or of other statistics, or there is no such calibration."""
     level = session.model.domain.level(known["level"])
     stored = stored_calibration(session.model, level, known["mode"])
     if stored is None:

@@ -116,11 +116,8 @@ class Follower:
         return None if newest is None else (newest.path, newest.line)
 
     def turn(self) -> list[Record]:
-        """Read a little of every file that has grown; the records that are whole now.
-
-        Raises:
-            DataError: a record that cannot be read, a turn after the records before it were given.
-        """
+        """Read a little of every file that has grown; the records that are whole now; DataError: a record
+        that cannot be read, a turn after the records before it were given."""
         if self._error is not None:
             raise self._error
         self.gaps = []

@@ -61,10 +61,6 @@ class Gap:
     cause: str = DESTROYED
 
 
-class _GivenUp(BaseException):
-    """Ends a reader that waits; not an `Exception`, so that no reader handles it."""
-
-
 class Fed:
     """A reader that is given its input piece by piece, and gives back the records it makes of each.
 
@@ -111,7 +107,7 @@ class Fed:
         self._asks.release()
         self._given.acquire()
         if self.stopped:
-            raise _GivenUp
+            raise GeneratorExit  # which no reader handles
         return self._block
 
     def close(self) -> None:
@@ -125,7 +121,7 @@ class Fed:
         try:
             for record in self._read(Source(self._path, self)):
                 self._records.append(record)
-        except _GivenUp:
+        except GeneratorExit:
             pass
         except BaseException as error:
             self._error = error
@@ -166,11 +162,8 @@ class Packed:
         self._held, self._at = b"", 0
 
     def read(self, offset: int, size: int) -> bytes:
-        """Some bytes, fewer only at the end; fast where the next ones are asked for.
-
-        Raises:
-            DataError: the compressed data are damaged or not all there.
-        """
+        """Some bytes, fewer only at the end; fast where the next ones are asked for; DataError: the
+        compressed data are damaged or not all there."""
         if offset < self._at:
             self.restart()
         while self.size() < offset + size and (block := next(self._blocks, b"")):
@@ -193,11 +186,7 @@ class NoFile(Exception):
 
 
 def opened(path: str) -> Content:
-    """The content under a path.
-
-    Raises:
-        OSError: it cannot be opened; NoFile: it is no file.
-    """
+    """The content under a path; OSError: it cannot be opened; NoFile: it is no file."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     about = os.fstat(handle)
     node = about.st_dev, about.st_ino
@@ -270,11 +259,8 @@ class Generation:
         self._at_line_start = True
 
     def restored(self) -> list[Record]:
-        """Give a new reader what it needs to go on; no record comes of it, unless a limit has changed.
-
-        Raises:
-            Destroyed: the bytes are not there; DataError: a line cannot be read now that could be before.
-        """
+        """Give a new reader what it needs to go on; no record comes of it, unless a limit has changed;
+        Destroyed: the bytes are not there; DataError: a line cannot be read now that could be before."""
         state = self.state
         assert self.content is not None
         near = min(PREFIX, state.offset)
@@ -311,11 +297,8 @@ class Generation:
         yield from given(state.offset)
 
     def take(self, most: int, now: float, *, final: bool = False) -> list[Record]:
-        """Hand on the next whole lines, of about so many bytes; at the very end also a line without its end.
-
-        Raises:
-            Destroyed: what was read is not there any more.
-        """
+        """Hand on the next whole lines, of about so many bytes; at the very end also a line without its end;
+        Destroyed: what was read is not there any more."""
         assert self.content is not None
         state = self.state
         block = self.content.read(state.offset, most)

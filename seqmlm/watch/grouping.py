@@ -33,11 +33,8 @@ _OF_SPEAKER = ("what", "reason", "template", "expected", "host", "service")
 
 
 def ignored(path: Path) -> list[Ignored]:
-    """The regular expressions of a file, one a line; empty lines and those that begin with # are left out.
-
-    Raises:
-        DataError: the file cannot be read, or a line is no regular expression.
-    """
+    """The regular expressions of a file, one a line; empty lines and those that begin with # are left out;
+    DataError: the file cannot be read, or a line is no regular expression."""
     try:
         lines = path.expanduser().read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:

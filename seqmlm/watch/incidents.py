@@ -82,11 +82,8 @@ def list_incidents(
 
 
 def show_incident(incident: int, most: int) -> tuple[Incident, StreamEntry, int, list[Mapping[str, Any]]]:
-    """One incident with its stream, how many rows it has, those that it silenced included, and the first.
-
-    Raises:
-        StateError: there is none of this id.
-    """
+    """One incident with its stream, how many rows it has, those that it silenced included, and the first;
+    StateError: there is none of this id."""
     with Streams(Workspace.locate()) as registry:
         found = registry.incident(incident)
         return found, stream_of(registry, Path(found.output)), *shown_rows(registry, found, most)
@@ -132,11 +129,7 @@ def mark_incident(
 
 
 def stream_of(registry: Streams, output: Path) -> StreamEntry:
-    """The stream whose rows go to a file.
-
-    Raises:
-        StateError: there is none in this workspace.
-    """
+    """The stream whose rows go to a file; StateError: there is none in this workspace."""
     found = registry.stream(str(output.expanduser().resolve()))
     if found is None:
         raise StateError(f"no scoring of this workspace follows files and writes {output}")
@@ -144,11 +137,8 @@ def stream_of(registry: Streams, output: Path) -> StreamEntry:
 
 
 def streams_of(registry: Registry, found: list[StreamEntry], model: str | None) -> list[StreamEntry]:
-    """Those of some streams that a model judged, whichever version of it where none is named; None: all.
-
-    Raises:
-        StateError: no such model, or no stream that it judged.
-    """
+    """Those of some streams that a model judged, whichever version of it where none is named; None: all;
+    StateError: no such model, or no stream that it judged."""
     if model is None:
         if not found:
             raise StateError(f"no scoring of this workspace follows files; {_BEGIN.format('MODEL')}")
@@ -169,11 +159,7 @@ def streams_of(registry: Registry, found: list[StreamEntry], model: str | None) 
 
 
 def since_of(text: str, option: str = "--since") -> timedelta:
-    """The duration that an option asks for.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """The duration that an option asks for; UsageError: it is none."""
     seconds = duration(text)
     if not seconds:
         raise UsageError(f"{option} is a duration such as 24h or 30m; got {text!r}")

@@ -52,11 +52,8 @@ _LONG = [*_VALUED, "namespace=", "since=", "dmesg", "merge", "system", "user"]
 
 
 def asked(source: str) -> tuple[list[str], str | None]:
-    """What `--source` says: arguments of journalctl that choose entries, and since when to begin.
-
-    Raises:
-        UsageError: it is another source, or has other arguments.
-    """
+    """What `--source` says: arguments of journalctl that choose entries, and since when to begin; UsageError:
+    it is another source, or has other arguments."""
     try:
         name, *arguments = shlex.split(source) or [""]
     except ValueError as error:
@@ -86,11 +83,8 @@ def asked(source: str) -> tuple[list[str], str | None]:
 
 class Journalctl:
     """One run of journalctl, whose entries are taken as they are there; it begins with the entry of the
-    `cursor`, which was kept before, and `ends` where it tells only what there is.
-
-    Raises:
-        OSError: it cannot be started.
-    """
+    `cursor`, which was kept before, and `ends` where it tells only what there is; OSError: it cannot be
+    started."""
 
     def __init__(self, command: list[str], cursor: str | None, *, ends: bool) -> None:
         self.cursor, self.ends, self._left = cursor, ends, b""

@@ -104,8 +104,15 @@ class Outbox:
         if self._private:
             self._registry.protect()
         found = self._registry.stream(self._name)
-        if found is None:
-            return self._begun()
+        if new := found is None:
+            if self._stdout is None and self._out.exists() and self._out.stat().st_size:
+                raise StateError(
+                    f"{self._out} is there, and no following of this workspace has written it: name another "
+                    "--out, or move it away"
+                )
+            self._registry.begin_stream(self._name, self._request)
+            found = self._registry.stream(self._name)
+        assert found is not None
         if differing := differences(found.request, self._request):
             other = "name another --out" if self._stdout is None else "name a file with --out"
             raise StateError(
@@ -123,23 +130,11 @@ class Outbox:
                 pass  # counting continues from what was met then
         self.gaps = int(counts.pop("gaps", 0))
         self.follower = self._follow([FileState(**one) for one in found.files])
-        left = len(self._open)
+        left, behind = len(self._open), number_of(self._written, "row")
         more = f", with {left:,} {'incident that is' if left == 1 else 'incidents that are'} not over"
-        self.notes.append(
-            f"going on with {self._out} behind {number_of(self._written, 'row')}{more if left else ''}"
-        )
+        if not new:
+            self.notes.append(f"going on with {self._out} behind {behind}{more if left else ''}")
         return counts
-
-    def _begun(self) -> dict[str, Any]:
-        if self._stdout is None and self._out.exists() and self._out.stat().st_size:
-            raise StateError(
-                f"{self._out} is there, and no following of this workspace has written it: name another "
-                "--out, or move it away"
-            )
-        self.stream = self._registry.begin_stream(self._name, self._request)
-        self._lines = self._opened()
-        self.follower = self._follow([])
-        return {}
 
     def _refill(self, found: StreamEntry) -> None:
         """Cut the file back to its mark, and write the rows that come after it."""

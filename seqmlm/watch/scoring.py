@@ -184,10 +184,8 @@ class Watching:
         return Follower(patterns, read, states, **options)
 
     def _heed_versions(self) -> None:
-        """Look, between two turns, whether an alias names another version, which then judges.
-
-        What was read and not judged, windows that are open among it, is judged by the new one.
-        """
+        """Look, between two turns, whether an alias names another version, which then judges what was read
+        and not judged, windows that are open among it."""
         config, judging, progress = self.config, self.judging, self.progress
 
         def take_up(named: str) -> None:
@@ -226,8 +224,9 @@ class Watching:
             self.outbox.commit(counts.snapshot(), problems)
             self.progress.progress(counts.asked, counts.alarms)
         seconds = time.monotonic() - began
-        figures = {**counts.figures(self.judging.plan), "level": plan.level.name}
-        found = redact_small_counts(figures, plan.sensitive)
+        found = redact_small_counts(
+            {**counts.figures(self.judging.plan), "level": plan.level.name}, plan.sensitive
+        )
         rate = (counts.asked - before) / seconds
         return Summary(
             task="watch",
@@ -239,11 +238,8 @@ class Watching:
         )
 
     def _judge(self, records: Sequence[Record]) -> None:
-        """Judge the records of a turn, and hand on their rows.
-
-        Raises:
-            DataError: a bad record, where `problems` raises.
-        """
+        """Judge the records of a turn, and hand on their rows; DataError: a bad record, where `problems`
+        raises."""
         session, outbox = self.judging.plan.session, self.outbox
         spelled = tokenized(session.domain, session.tokenizer, records, self.problems)
         for part in cut(spelled, self.judging.plan.budget.share):

@@ -216,11 +216,8 @@ class Streams(Registry):
     """The registry of a workspace with the streams that it watches."""
 
     def protect(self) -> None:
-        """Let only the owner read a database that is a file: rows of sensitive data are in it.
-
-        Raises:
-            StateError: the file is somebody else's.
-        """
+        """Let only the owner read a database that is a file: rows of sensitive data are in it; StateError:
+        the file is somebody else's."""
         file = self.engine.url.database
         if self.engine.dialect.name != "sqlite" or not file:
             return
@@ -388,11 +385,7 @@ class Streams(Registry):
             return [_incident(row, name) for row, name in session.execute(query.order_by(kind.id))]
 
     def incident(self, incident: int) -> Incident:
-        """One incident.
-
-        Raises:
-            StateError: there is none of this id.
-        """
+        """One incident; StateError: there is none of this id."""
         if not (found := self.incidents(id=incident)):
             raise StateError(f"there is no incident {incident}; see 'seqmlm incidents list'")
         return found[0]

@@ -46,25 +46,21 @@ def moment(at: datetime | None) -> str:
     return "never" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Comparison:
     """Two versions of a model that judged the same rows of the period: one served, one was its shadow.
 
     Args:
         served, shadow: references of the versions; `served` is "" where rows do not name it.
         alias: that named the shadow.
-        partial: rows that the shadow alone would alarm are not kept; `alone` are those of the whole stream.
         judged: rows by whether the one that served alarms, and whether the shadow does.
         differing: rows that one of them alone alarms, those with the smallest p-values.
     """
 
-    output: str
+    stream: StreamPeriod
     served: str
     shadow: str
     alias: str
-    partial: bool
-    alone: int
-    sensitive: bool = False
     judged: Counter[tuple[bool, bool]] = field(default_factory=Counter)
     differing: list[Row] = field(default_factory=list)
 
@@ -72,7 +68,6 @@ class Comparison:
         """Count a row that both judged."""
         which = bool(row.get("alarm")), bool(row["shadow"]["alarm"])
         self.judged[which] += 1
-        self.sensitive = self.sensitive or bool(row.get("sensitive"))
         if which[0] != which[1]:
             self.differing.append(row)
             if len(self.differing) > 10 * DIFFERING:
@@ -96,7 +91,7 @@ class Comparison:
             given = (row.get("p_value"), row["shadow"]["p_value"])
             return min((one for one in given if one is not None), default=0.0)  # without one: unfamiliar
 
-        return [] if self.sensitive else nsmallest(DIFFERING, self.differing, key=smallest)
+        return [] if self.stream.sensitive else nsmallest(DIFFERING, self.differing, key=smallest)
 
     def lines(self) -> list[str]:
         """The same rows, a line each."""
@@ -123,13 +118,15 @@ class Comparison:
     def sentence(self) -> str:
         """What came of it."""
         (served, shadow), of = self._names, self.counts
-        if self.sensitive:  # differences of counts would tell small ones
+        if self.stream.sensitive:  # differences of counts would tell small ones
             return f"{shadow} judged the same rows as {served}; of sensitive data no more is told."
-        if self.partial:
+        if self.stream.standing.alarms_only:
+            counts = self.stream.standing.counts
+            alone = int(counts.get("shadow_alarms", 0)) - int(counts.get("shadow_common", 0))
             return (
                 f"{shadow} would have raised {of['common']:,} of the {number_of(of['alarms'], 'alarm')} of "
                 f"{served}. What it alone would have raised is not kept (alarms_only): "
-                f"{number_of(self.alone, 'alarm')} of shadows since the stream began."
+                f"{number_of(alone, 'alarm')} of shadows since the stream began."
             )
         return (
             f"{shadow} would have raised {number_of(of['shadow_alarms'], 'alarm')} where {served} raised "
@@ -139,11 +136,14 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        hidden = {"rows": False, "alarms": self.sensitive, "common": self.sensitive}
-        hidden["shadow_alarms"] = self.sensitive or self.partial
+        of, hidden = self.stream.standing, self.stream.sensitive
+        counts = {name: None if hidden and name != "rows" else one for name, one in self.counts.items()}
         return {
-            **{name: getattr(self, name) for name in ("output", "alias", "shadow")},
-            **{name: None if hidden[name] else count for name, count in self.counts.items()},
+            "output": of.output,
+            "alias": self.alias,
+            "shadow": self.shadow,
+            **counts,
+            **({"shadow_alarms": None} if of.alarms_only else {}),
             "served": self.served or None,
             "differing": self.shown(),
         }
@@ -179,13 +179,9 @@ class StreamPeriod:
         served, beside = str(row.get("model", "")), row.get("shadow")
         if beside is None or served == beside["version"]:
             return  # the shadow serves by now: a version is not compared with itself
-        which, of = (served, beside["version"], beside["alias"]), self.standing
+        which = served, beside["version"], beside["alias"]
         if which not in self.comparisons:
-            alone = int(of.counts.get("shadow_alarms", 0)) - int(of.counts.get("shadow_common", 0))
-            named = dict(zip(("served", "shadow", "alias"), which, strict=True))
-            self.comparisons[which] = Comparison(
-                output=of.output, **named, partial=of.alarms_only, alone=alone
-            )
+            self.comparisons[which] = Comparison(self, *which)
         self.comparisons[which].add(row)
 
     @property
@@ -396,11 +392,7 @@ class Timeline:
     # as a page
 
     def write(self, path: Path) -> None:
-        """Write the page; of sensitive data only the owner may read it.
-
-        Raises:
-            StateError: it cannot be written.
-        """
+        """Write the page; of sensitive data only the owner may read it; StateError: it cannot be written."""
         page = Page(
             "What was judged of followed files" + (f" by {self.model}" if self.model else ""),
             f"judged from {moment(self.begin)} to {moment(self.end)}; times are UTC",

@@ -353,22 +353,19 @@ class Courier:
         self._hook, self._queue, self._tell, self._send, self._clock = hook, queue, tell, send, clock
         self._failed, self._rest_until = 0, clock()
         self._down, self._refused = False, set[int | None]()
-        self._ending, self._abandoned = threading.Event(), threading.Event()
+        self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
         self.start = self._thread.start
 
     def step(self) -> float:
-        """Send what is due; the seconds until there may be more.
-
-        Raises:
-            StateError: the database cannot be used; what was sent and not noted is sent again.
-        """
+        """Send what is due; the seconds until there may be more; StateError: the database cannot be used;
+        what was sent and not noted is sent again."""
         time = self._clock()
         rest = self._rest_until - time
         if timedelta() < rest <= LONGEST:  # longer only where the clock went back
             return min(rest.total_seconds(), _MOMENT)
         for one in self._queue.due(self._hook.name, time):
-            if self._abandoned.is_set() or not self._attempt(one):
+            if not self._attempt(one):
                 break
         return _MOMENT
 
@@ -405,7 +402,6 @@ class Courier:
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(_FAREWELL)
-        self._abandoned.set()
 
     def _run(self) -> None:
         pause, last = 0.0, False
