@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+from receiver import START
+
 from seqmlm.registry.entries import DatasetEntry, TokenizerEntry
+from seqmlm.watch import store
 from seqmlm.watch.store import Change, Streams
 
 
@@ -19,6 +23,21 @@ def origin(fingerprint: str = "f1", hash_: str = "h1", *, domain: str = "protein
         "tokenizer": TokenizerEntry(hash=hash_, name="residue.v1", vocabulary_size=33),
         "masking": {"masker": "uniform.v1", "rate": 0.15},
     }
+
+
+class Clocked:
+    """A stream with a queue of notices, and a clock that a test sets."""
+
+    def __init__(self, registry: Streams, monkeypatch: pytest.MonkeyPatch, name: str = "out.jsonl") -> None:
+        self.registry, self.now, self.row = registry, START, 0
+        monkeypatch.setattr(store, "now", lambda: self.now)
+        self.stream = registry.begin_stream(name, {})
+        self.queue = registry.notices(self.stream)
+
+    def keep(self, *changes: Change, **more: Any) -> list[Change]:
+        """Commit changes with the row that they came of."""
+        rows = [(self.row, True, f"row {self.row}")]
+        return commit(self.registry, self.stream, *changes, rows=rows, **more)
 
 
 def commit(

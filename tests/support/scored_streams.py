@@ -6,12 +6,14 @@ import json
 import os
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+import pytest
 from log_models import NORMAL, write_log_model
 from registered import origin
 
@@ -52,6 +54,17 @@ def line(number: int, message: str | None = None) -> str:
 def windows(numbers: Iterable[int]) -> list[str]:
     """Windows of four lines in one of five orders."""
     return [line(4 * w + n, NORMAL[k]) for w in numbers for n, k in enumerate(ORDERS[w * w % 11 % 5])]
+
+
+def fake_journalctl(folder: Path, journal: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A journalctl that tells the entries of a file; where it is."""
+    program = folder / "bin" / "journalctl"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\n{Path(__file__).with_name('journalctl.py').read_text()}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    monkeypatch.setenv("FAKE_JOURNAL", str(journal))
+    return program
 
 
 def sensitive_copy(folder: str, to: Path) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scored_streams import fake_journalctl
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -22,20 +21,13 @@ from seqmlm.watch import journal
 from seqmlm.watch.generations import FileState, Gap
 from seqmlm.watch.journal import JournalFollower, asked
 
-FAKE = Path(__file__).parents[1] / "support" / "journalctl.py"
-
 
 @pytest.fixture
 def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file that the journal's entries come from."""
     file = tmp_path / "journal"
     file.touch()
-    monkeypatch.setenv("FAKE_JOURNAL", str(file))
-    program = tmp_path / "bin" / "journalctl"
-    program.parent.mkdir()
-    program.write_text(f"#!{sys.executable}\n{FAKE.read_text()}")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    fake_journalctl(tmp_path, file, monkeypatch)
     return file
 
 

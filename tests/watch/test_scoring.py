@@ -27,6 +27,7 @@ from scored_streams import (
     OPTIONS,
     Said,
     calibrated_model,
+    fake_journalctl,
     follow,
     following,
     in_one_go,
@@ -254,13 +255,8 @@ def test_requests_that_make_no_sense(model: str, logs: Path, changed: dict[str, 
 
 
 def test_the_journal_is_followed(model: str, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal, program = logs / "journal", logs / "bin" / "journalctl"
-    program.parent.mkdir()
-    fake = Path(__file__).parents[1] / "support" / "journalctl.py"
-    program.write_text(f"#!{sys.executable}\n{fake.read_text()}")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
-    monkeypatch.setenv("FAKE_JOURNAL", str(journal))
+    journal = logs / "journal"
+    fake_journalctl(logs, journal, monkeypatch)
 
     def entries(numbers: range) -> str:
         return "".join(f'{{"__CURSOR": "{n}", "MESSAGE": "{NORMAL[n % 4]}"}}\n' for n in numbers)

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 from receiver import START, Receiver, incident
-from registered import commit
+from registered import Clocked
 
 from seqmlm.errors import UsageError
-from seqmlm.watch import store
-from seqmlm.watch.store import LONGEST, Change, Notice, NoticeQueue, Streams
+from seqmlm.watch.store import LONGEST, Change, Notice, Streams
 from seqmlm.watch.webhooks import (
     FORMATS,
     Answer,
@@ -333,20 +332,16 @@ def test_a_server_that_is_not_there_or_says_nothing_or_nonsense() -> None:
 # All of them, in the end
 
 
-class World:
-    """A stream, a webhook that a test breaks, a clock that a test sets, and the process that sends."""
+class World(Clocked):
+    """A stream with a webhook that a test breaks, and the process that sends."""
 
     def __init__(self, registry: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.registry, self.now = registry, START
-        monkeypatch.setattr(store, "now", lambda: self.now)
-        self.stream = registry.begin_stream("out.jsonl", {})
-        self.queue: NoticeQueue = registry.notices(self.stream)
+        super().__init__(registry, monkeypatch)
         (self.hook,) = webhooks(["https://h/hook"])
         self.answers: Callable[[Notice], Answer] = lambda one: Answer(status=200)
         self.got: list[str] = []
         self.tried: list[tuple[float, str]] = []
         self.said: list[str] = []
-        self._row = 0
         self.restart()
 
     def restart(self) -> None:
@@ -367,11 +362,9 @@ class World:
         told = notices([self.hook], ORIGIN)
         changes = []
         for _ in range(number):
-            self._row += 1
-            changes.append(Change(kind="opened", incident=incident(id=0, row=self._row)))
-        rows = [(self._row, True, f"row {self._row}")]
-        kept = commit(self.registry, self.stream, *changes, rows=rows, notify=told)
-        return [one.key for one in told(kept)]
+            self.row += 1
+            changes.append(Change(kind="opened", incident=incident(id=0, row=self.row)))
+        return [one.key for one in told(self.keep(*changes, notify=told))]
 
     def run(self, seconds: float) -> None:
         """The thread of the courier, second by second."""

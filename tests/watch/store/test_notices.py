@@ -8,12 +8,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from receiver import START, incident
-from registered import commit
+from receiver import incident
+from registered import Clocked, commit
 
 from seqmlm.errors import StateError
-from seqmlm.watch import store
-from seqmlm.watch.store import LONGEST, UPDATES, Change, Incident, Notice, NoticeQueue, Streams
+from seqmlm.watch.store import LONGEST, UPDATES, Change, Incident, Notice, Streams
 
 
 def _incident(row: int = 1, rows: int = 1) -> Incident:
@@ -34,23 +33,13 @@ def _told(changes: Sequence[Change]) -> list[Notice]:
     ]
 
 
-class Queue:
-    """A stream with a queue, and a clock that a test sets."""
-
-    def __init__(self, registry: Streams, monkeypatch: pytest.MonkeyPatch, name: str = "out.jsonl") -> None:
-        self.registry, self.now = registry, START
-        monkeypatch.setattr(store, "now", lambda: self.now)
-        self.stream = registry.begin_stream(name, {})
-        self.queue: NoticeQueue = registry.notices(self.stream)
-        self._row = 0
-
+class Queue(Clocked):
     def change(
         self, *changes: tuple[str, Incident], notify: Any = _told, again: bool = False
     ) -> list[Change]:
-        self._row += not again
+        self.row += not again
         given = [Change(kind=kind, incident=one) for kind, one in changes]  # type: ignore[arg-type]
-        rows = [(self._row, True, f"row {self._row}")]
-        return commit(self.registry, self.stream, *given, rows=rows, notify=notify)
+        return self.keep(*given, notify=notify)
 
     def due(self) -> list[Notice]:
         return self.queue.due("hook", self.now)
