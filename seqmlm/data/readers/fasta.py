@@ -83,7 +83,12 @@ def _read(
     """The records, their letters translated; `dots`: of a lone `.`, which may be a stop, it is told."""
     source, name = source_of(path), Path(path).name
     remembered = [""] * _REMEMBERED  # flat memory; a repeat far behind may go unseen
-    for line, part, _, _ in parts(source, problems, max_bytes):
+    for line, part, first, last in parts(source, problems, max_bytes):
+        if not (first and last) or len(part) > max_bytes:
+            if first:
+                fault = too_long(source, line, max_bytes, "record")
+                problems.bad(fault, part[:1000].decode("utf-8", "backslashreplace"))
+            continue
         header, _, body = part.partition(b"\n")
         raw = body.translate(table, delete).removesuffix(b"*")
         if dots and b"." in body and b"-" not in body and body.isupper():
@@ -120,22 +125,18 @@ def _unusable(raw: bytes, part: bytes, source: str, line: int, problems: Problem
     problems.bad(error, body[:1000].decode("utf-8", "backslashreplace"))
 
 
-def parts(
-    source: str, problems: Problems, max_bytes: int, spill: int | None = None
-) -> Iterator[tuple[int, bytes, bool, bool]]:
+def parts(source: str, problems: Problems, spill: int) -> Iterator[tuple[int, bytes, bool, bool]]:
     """Yield the bytes of every record without its `>`; one cut off by a fault is left without its end.
 
     Args:
         source: the file.
-        problems: receives text before the first `>`, and records that are too long.
-        max_bytes: longest record.
-        spill: a record of more bytes is handed on in several parts, and no record is too long; None hands
-            on whole records.
+        problems: receives text before the first `>`.
+        spill: a record of more bytes is handed on in several parts.
 
     Returns:
         (line of the header, bytes, whether they are the record's first, whether its last).
     """
-    under_way = _UnderWay(source, problems, max_bytes, spill)
+    under_way = _UnderWay(source, problems, spill)
     tail = b"\n"  # in front of the file, so that its first record begins like the others
     for block in text_blocks(source, problems, lambda: under_way.line):
         if block is None:
@@ -149,12 +150,9 @@ def parts(
             continue
         yield from under_way.end(block[:first])
         if first < last:
-            for part in block[first + 2 : last].split(b"\n>"):
-                if len(part) > max_bytes and spill is None:
-                    yield from under_way.end(part)
-                else:  # the ordinary case, without a call
-                    yield under_way.line, part, True, True
-                    under_way.line += part.count(b"\n") + 1
+            for part in block[first + 2 : last].split(b"\n>"):  # the ordinary case, without a call
+                yield under_way.line, part, True, True
+                under_way.line += part.count(b"\n") + 1
         yield from under_way.extend(block[last + 2 :])
     yield from under_way.end(b"")
 
@@ -162,49 +160,39 @@ def parts(
 class _UnderWay:
     """The record whose end has not been read yet, and the line it began on."""
 
-    def __init__(self, source: str, problems: Problems, max_bytes: int, spill: int | None) -> None:
+    def __init__(self, source: str, problems: Problems, spill: int) -> None:
         self.line = 1
-        self._source, self._problems, self._limit, self._spill = source, problems, max_bytes, spill
-        self._spilled = False  # a part of it has been handed on
-        self._headed = False  # its first line is complete
+        self._source, self._problems, self._spill = source, problems, spill
+        self._first = True  # no part of it has been handed on
         self._held: list[bytes] = []
-        self._size = self._lost = 0  # bytes held or dropped; line ends among the dropped
+        self._size = self._lost = 0  # bytes held or dropped; line ends among those that are not held
         self._begun = False  # the first ">" has been met
 
     def extend(self, block: bytes) -> Iterator[tuple[int, bytes, bool, bool]]:
         """Add bytes of which the end is not in sight; yield what is held where that is much."""
         self._held.append(block)
         self._size += len(block)
-        if self._spill is not None and self._begun:
-            self._headed = self._headed or b"\n" in block
-            if self._size > self._spill and self._headed:
-                part = b"".join(self._held)
-                yield self.line, part, not self._spilled, False
-                self._held, self._size, self._spilled = [], 0, True
+        if self._size > self._spill:
+            part = b"".join(self._held)
+            if not self._begun:  # only its first bytes stay, to name it by
+                self._held = [part[:1000]]
+                self._lost += part.count(b"\n", 1000)
+            elif not self._first or b"\n" in part or self._size > MAX_BYTES:  # the header is complete
+                yield self.line, part, self._first, False
+                self._held, self._size, self._first = [], 0, False
                 self._lost += part.count(b"\n")
-        elif self._size > self._limit:  # only its first bytes stay, to name it by
-            head = b"".join(self._held)[:1000]
-            self._lost += sum(part.count(b"\n") for part in self._held) - head.count(b"\n")
-            self._held = [head]
 
     def end(self, rest: bytes) -> Iterator[tuple[int, bytes, bool, bool]]:
-        """Add the last bytes; yield the record unless it is too long or is text before the first `>`."""
+        """Add the last bytes; yield the record unless it is text before the first `>`."""
         part = b"".join([*self._held, rest]) if self._held else rest
-        lines, line, size = part.count(b"\n") + self._lost, self.line, self._size + len(rest)
-        self._held, self._size, self._lost, self._headed = [], 0, 0, False
-        if not self._begun:  # `part` stands before the first ">", after a line end of ours
-            self._begun = True
-            self.line += lines
-            if part.strip():
-                self._refuse_preamble(part)
-            return
-        self.line += lines + 1
-        first, self._spilled = not self._spilled, False
-        if size > self._limit and self._spill is None:
-            error = too_long(self._source, line, self._limit, "record")
-            self._problems.bad(error, part[:1000].decode("utf-8", "backslashreplace"))
-        else:
+        lines, line, first = part.count(b"\n") + self._lost, self.line, self._first
+        self._held, self._size, self._lost, self._first = [], 0, 0, True
+        self.line += lines + self._begun
+        if self._begun:
             yield line, part, first, True
+        elif part.strip():
+            self._refuse_preamble(part)  # which stands after a line end of ours
+        self._begun = True
 
     def _refuse_preamble(self, part: bytes) -> None:
         if all(line.lstrip()[:1] in (b"#", b";", b"") for line in part.split(b"\n")):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, source_of
+from seqmlm.data.files import source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import parts
 from seqmlm.data.record import Record
@@ -237,7 +237,7 @@ def read_genome(
     """
     source, name = source_of(path), Path(path).name
     contig: Contig | None = None
-    for line, part, first, last in parts(source, problems, MAX_BYTES, spill=_SPILL):
+    for line, part, first, last in parts(source, problems, _SPILL):
         body = part
         if first or contig is None:
             header, _, body = part.partition(b"\n")
