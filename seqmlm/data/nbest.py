@@ -98,15 +98,13 @@ def _espnet(name: str, own: Mapping[str, Any], path: str) -> NBest:
             texts = [(_plain(one.get("rec_text")), one.get("score")) for one in outputs]
         else:
             reference = own.get("ref")
-            numbered = [(key, one) for key, one in own.items() if key.startswith("hyp_")]
-            texts = [(one.get("text"), one.get("score")) for _, one in sorted(numbered, key=_number)]
+            names = sorted(
+                (key for key in own if key.startswith("hyp_")), key=lambda key: int(key.removeprefix("hyp_"))
+            )
+            texts = [(own[key].get("text"), own[key].get("score")) for key in names]
     except (ValueError, TypeError, AttributeError):  # wherever a list stands for an object, or a number
         raise _no_lists(path) from None
     return _checked(name, texts, reference, path, None)
-
-
-def _number(item: tuple[str, Any]) -> int:
-    return int(item[0].removeprefix("hyp_"))
 
 
 def _plain(text: Any) -> Any:

@@ -106,11 +106,12 @@ def _pair(
         raw(_text(required(row, key, path, line), path, line, key), row)
         for key in _columns(row, good, bad, path, line)
     ]
+    name = group or next((key for key in GROUPS if key in row), None)
     return Pair(
         id=next((str(row[key]) for key in _IDS if row.get(key) is not None), f"{Path(path).name}:{line}"),
         good=texts[0],
         bad=texts[1],
-        group=_group(row, group, path, line),
+        group="" if name is None else str(required(row, name, path, line)),
         source=path,
         line=line,
     )
@@ -163,11 +164,6 @@ def _text(value: Any, path: str, line: int, field: str) -> str:
         remedy = "a pair needs both its sequences"
         raise DataError("no text", source=path, line=line, field=field, remedy=remedy)
     return value
-
-
-def _group(row: Mapping[str, Any], group: str | None, path: str, line: int) -> str:
-    name = group or next((key for key in GROUPS if key in row), None)
-    return "" if name is None else str(required(row, name, path, line))
 
 
 def _parallel(good: str, bad: str) -> Iterator[tuple[str, int, dict[str, Any]]]:

@@ -135,7 +135,8 @@ def parsed(
         except Exception as error:
             at = _AT_LINE.search(str(error))
             line = entry.line + int(at[1]) - 1 if at else entry.line
-            said = "" if problems.sensitive or not str(error) else f"Biopython says: {_sentence(error)}; "
+            said = " ".join(str(error.args[0] if error.args else error).split())[:200].rstrip(".")
+            said = "" if problems.sensitive or not str(error) else f"Biopython says: {said}; "
             remedy = f"{said}correct it, or name the format the file really has"
             reason = f"{what} that cannot be read"
             problems.bad(DataError(reason, source=source, line=line, remedy=remedy), entry.text[:1000])
@@ -155,10 +156,6 @@ class _Ending(StringIO):
             if self._patience < 0:
                 raise ValueError("the text ends too early")
         return line
-
-
-def _sentence(error: Exception) -> str:
-    return " ".join(str(error.args[0] if error.args else error).split())[:200].rstrip(".")
 
 
 def flat(entry: Entry, format: str, what: str, source: str, problems: Problems) -> Iterator[Any]:

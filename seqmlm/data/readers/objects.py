@@ -99,12 +99,6 @@ def _is_broken(error: Exception, text: str) -> bool:
     return not error.msg.startswith("Unterminated string") and error.pos < len(text) - _LONGEST_WORD
 
 
-def _between(text: str, at: int) -> int:
-    """Where the next item begins: behind commas and white space."""
-    found = _GAP.match(text, at)
-    return at if found is None else found.end()
-
-
 def _of_array(
     first: tuple[int, str],
     numbered: Iterator[tuple[int, str]],
@@ -123,7 +117,7 @@ def _of_array(
     while True:
         rest, at = "\n".join(held), 0
         while True:
-            skipped = _between(rest, at)
+            skipped = _GAP.match(rest, at).end()  # type: ignore[union-attr]  # it may be empty
             begins += rest.count("\n", at, skipped)
             at = skipped
             if rest[at : at + 1] in ("", "]"):

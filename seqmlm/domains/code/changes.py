@@ -157,7 +157,8 @@ def _versions(folder: Path, patch: FilePatch, source: str) -> tuple[bytes, bytes
         if name is None:
             continue
         path = own_file(folder, name)
-        if path is None and (_leads_out(name) or os.path.lexists(folder / name)):
+        outside = name.startswith("/") or ".." in PurePosixPath(name).parts
+        if path is None and (outside or os.path.lexists(folder / name)):
             raise DataError(
                 "a diff of a file outside the folder, or of a link", source=source, remedy="leave it out"
             )
@@ -178,10 +179,6 @@ def _fitted(patch: FilePatch, data: bytes, *, backwards: bool) -> tuple[bytes, b
         if made is not None:
             return (made, found) if backwards else (found, made)
     return None
-
-
-def _leads_out(name: str) -> bool:
-    return PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts
 
 
 def _change(patch: FilePatch, old: bytes, new: bytes, problems: Problems) -> Change:

@@ -171,12 +171,17 @@ def read_code_json(
     source = source_of(path)
     named = Path(source).name.split(".")[0].lower()
     known = NearDuplicates(near_duplicates) if near_duplicates else None
-    for number, row in _objects(source, problems, max_bytes):
+    rows = numbered_rows(source, problems) if is_table(source) else None
+    if rows is None:
+        rows = ((number, row) for number, _, row in json_rows(source, problems, max_bytes=max_bytes))
+    for number, row in rows:
         name = text or field or next((one for one in _FIELDS if one in row), _FIELDS[0])
         wanted = [one for one in (name, id_field, document_field) if one is not None]
         absent = next((one for one in wanted if one not in row), None)
         if absent is not None:
-            problems.bad(missing(absent, row, source, number, "field", problems), _text(row))
+            problems.bad(
+                missing(absent, row, source, number, "field", problems), json.dumps(row, default=str)
+            )
             continue
         if isinstance(row[name], list):
             problems.note("a list of tokens, joined by spaces")
@@ -195,14 +200,3 @@ def read_code_json(
         spoken = language or str(row.get("language") or (named if named in LANGUAGES else "")).lower()
         meta = {**record.meta, "language": spoken}
         yield replace(record, raw=SourceText(record.raw, spoken), meta=meta)
-
-
-def _text(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, default=str)  # a table's row may hold times
-
-
-def _objects(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """(line it begins on, object) of every object of the file, or row of the table."""
-    if is_table(source):
-        return numbered_rows(source, problems)
-    return ((number, row) for number, _, row in json_rows(source, problems, max_bytes=max_bytes))

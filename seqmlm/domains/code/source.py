@@ -19,18 +19,14 @@ from seqmlm.data.files import blocks, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
+from seqmlm.parsing import word_list
 from seqmlm.tokenizers.lexers.source import SourceText, language_of
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_VENDORED = _words(
-    """
+_VENDORED = frozenset(
+    word_list("""
     site-packages dist-packages node_modules bower_components vendor vendored _vendor _vendored
     third_party third-party thirdparty extern
-    """
+    """)
 )
 _HEADER = 2000
 _MARK = re.compile(r"[ \t]*(?:#|//|/\*|\*|--|<!--|;|\"\"\"|'''|rem\b)", re.IGNORECASE)

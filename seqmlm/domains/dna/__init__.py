@@ -57,8 +57,7 @@ class DNADomain(Domain):
     gaps: ClassVar[tuple[str, ...]] = ("_", "<mask>", "<MASK>")
     formats: ClassVar[Mapping[str, Format]] = {
         "fasta": Format(
-            read=read_genome,
-            suffixes=(".fa", ".fasta", ".fna", ".ffn", ".frn", ".fas", ".fsa", ".mfa"),
+            read=read_genome, suffixes=(".fa", ".fasta", ".fna", ".ffn", ".frn", ".fas", ".fsa", ".mfa")
         ),
         "fastq": Format(read=read_fastq, suffixes=(".fastq", ".fq")),
         "genbank": Format(read=read_genbank, suffixes=(".gb", ".gbk", ".gbff", ".genbank")),

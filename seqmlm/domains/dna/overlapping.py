@@ -34,14 +34,7 @@ from seqmlm.engine.units import (
 )
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.bases import BaseTokenizer
-from seqmlm.tokenizers.nucleotide import (
-    BASES,
-    FIRST,
-    Bases,
-    Flat,
-    checked,
-    read_shares,
-)
+from seqmlm.tokenizers.nucleotide import BASES, FIRST, Bases, Flat, checked, read_shares
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

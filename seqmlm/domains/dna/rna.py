@@ -44,8 +44,7 @@ FOLDS = {
         "TGTGATACGCCTTNCGNNNNNNNGTGTNCCCCANNNNGGCATNNNNNNNNTTNANNNNNN",
     ),
     "twin": Fold(
-        "..(((((((....)))))))....((((((.A..))))))...a..",
-        "CAGAAACAGANCGNNNNNNNTTNTGACAGGCAGANNNNNNNAGNCC",
+        "..(((((((....)))))))....((((((.A..))))))...a..", "CAGAAACAGANCGNNNNNNNTTNTGACAGGCAGANNNNNNNAGNCC"
     ),
 }
 

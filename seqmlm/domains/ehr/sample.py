@@ -302,11 +302,7 @@ def _life(number: int, rng: _Random) -> Patient:
     onsets = _onsets(sex == "F", birth < -3_653, begin, rng)
     days = _days(begin, onsets, rng)
     visits = [
-        Visit(
-            id="",
-            time=day * DAY + int(rng.integers(8 * 60, 18 * 60)) * 60,
-            kind=_kind(day, onsets),
-        )
+        Visit(id="", time=day * DAY + int(rng.integers(8 * 60, 18 * 60)) * 60, kind=_kind(day, onsets))
         for day in days
     ]
     _fill(visits, days, onsets, rng)

@@ -44,10 +44,7 @@ COUNTED = {
 }
 """Statistics that need no model."""
 
-ASKED = {
-    "pll_mean": "mean surprisal of the lines",
-    "pll_max": "largest surprisal of a line",
-}
+ASKED = {"pll_mean": "mean surprisal of the lines", "pll_max": "largest surprisal of a line"}
 """Statistics of the pseudo-log-likelihood."""
 
 TIMED = {
@@ -120,10 +117,7 @@ def asked(bits: Doubles, offsets: Longs, units: Longs | None = None) -> dict[str
     record = np.repeat(np.arange(len(number)), number)
     total = np.bincount(record, weights=bits, minlength=len(number))
     with np.errstate(invalid="ignore"):
-        return {
-            "pll_mean": total / (number if units is None else units),
-            "pll_max": largest(bits, offsets),
-        }
+        return {"pll_mean": total / (number if units is None else units), "pll_max": largest(bits, offsets)}
 
 
 def timed(times: Sequence[float] | None, most: float) -> dict[str, float]:

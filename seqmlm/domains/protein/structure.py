@@ -237,9 +237,7 @@ def _of_chains(chains: Sequence[Record], sequence: str, problems: Problems) -> T
     contacts = frozenset((best[i], best[j]) for i, j in chain.meta["contacts"] if i in best and j in best)
     placed = frozenset(place for residue, place in best.items() if residue not in chain.meta["unplaced"])
     return Truth(
-        edges=contacts,
-        kinds=_ranges(contacts),
-        known=lambda pair: pair[0] in placed and pair[1] in placed,
+        edges=contacts, kinds=_ranges(contacts), known=lambda pair: pair[0] in placed and pair[1] in placed
     )
 
 

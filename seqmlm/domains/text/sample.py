@@ -29,12 +29,7 @@ NOUNS: dict[str, tuple[str, ...]] = {
     "place": ("house", "garden", "village", "bridge", "school", "castle"),
 }
 
-PLURALS: dict[str, str] = {
-    "wolf": "wolves",
-    "fox": "foxes",
-    "berry": "berries",
-    "story": "stories",
-}
+PLURALS: dict[str, str] = {"wolf": "wolves", "fox": "foxes", "berry": "berries", "story": "stories"}
 
 ADJECTIVES: dict[str, tuple[str, ...]] = {
     "person": ("wise", "young", "proud", "kind"),

@@ -178,7 +178,8 @@ def read_wide(
     if not (columns or flags or values):
         raise UsageError("a wide table needs columns, for example --option columns=diag_1=ICD9,diag_2=ICD9")
     roles = {"static": static, "columns": columns, "flags": flags, "values": values}
-    wanted = [(*_named(name), role) for role, names in roles.items() for name in _listed(names)]
+    named = [(*name.partition("="), role) for role, names in roles.items() for name in _listed(names)]
+    wanted = [(column, vocabulary or column, role) for column, _, vocabulary, role in named]
     fields: dict[str, tuple[str, ...]] = {"patient": (patient,), "visit": (visit,)}
     fields |= {"time": (time,) if time else (), "kind": (kind,) if kind else ()}
     fields |= {f"{role} {column}": (column,) for column, _, role in wanted}
@@ -236,11 +237,6 @@ def _diabetes(folder: Path) -> Path | None:
 
 def _listed(names: str | Sequence[str]) -> Sequence[str]:
     return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
-
-
-def _named(text: str) -> tuple[str, str]:
-    column, _, vocabulary = text.partition("=")
-    return column, vocabulary or column
 
 
 def _wide_rows(

@@ -367,6 +367,8 @@ def _ids(value: Any) -> tuple[str, ...]:
     return () if value is None or value == "" else (str(value),)
 
 
+_BESIDE = {*SESSION, *LABEL, "eventid", "eventtemplate", "occurrences"}
+
 # Tables: a line a row, or a session a row
 
 TableRow = tuple[int, list[str]]
@@ -376,14 +378,11 @@ def delimiter_of(header: str, wanted: Fields) -> str | None:
     """What separates the columns of a table's first line; None where it is no table of ours."""
     for delimiter in ("\t", ",", ";"):
         names = [name.strip('"') for name in header.split(delimiter)]
-        if len(names) > 1 and (wanted.among([names]).missing(wanted, names) is None or _beside(names)):
+        # One that lies beside logs (labels of sessions, templates) holds no lines.
+        beside = {name.lower() for name in names} <= _BESIDE
+        if len(names) > 1 and (beside or wanted.among([names]).missing(wanted, names) is None):
             return delimiter
     return None
-
-
-def _beside(names: list[str]) -> bool:
-    """Whether a table is one that lies beside logs (labels of sessions, templates) and holds no lines."""
-    return {name.lower() for name in names} <= {*SESSION, *LABEL, "eventid", "eventtemplate", "occurrences"}
 
 
 class Table:

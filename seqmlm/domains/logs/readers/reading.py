@@ -296,10 +296,12 @@ class Reading:
             return None, None
         if choice != "auto":
             try:
-                return _always, re.compile(choice)
+                return lambda line: True, re.compile(choice)
             except re.error as error:
                 raise UsageError(f"multiline is auto, off or a regular expression: {error}") from None
-        return (_is_indented if kind in ("plain", "docker", "cri") else self._goes_on), None
+        if kind in ("plain", "docker", "cri"):
+            return lambda line: _INDENTED.match(line) is not None, None
+        return self._goes_on, None
 
     def _goes_on(self, line: str) -> bool:
         """Whether a line without header is of the message before by its form; others are counted."""
@@ -473,11 +475,3 @@ def _last_written(path: str | Path) -> float:
         return time.time() if str(path) == "-" else Path(path).stat().st_mtime
     except OSError:
         return time.time()  # what is wrong with the file is said where it is read
-
-
-def _always(message: str) -> bool:
-    return True
-
-
-def _is_indented(message: str) -> bool:
-    return _INDENTED.match(message) is not None
