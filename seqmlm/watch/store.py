@@ -500,7 +500,8 @@ def _kept(session: Session, stream: tables.Stream, change: Change) -> Change:
 
 
 def _incident(row: tables.Incident, output: str) -> Incident:
-    known: dict[str, Any] = {n: tuple(one) if isinstance(one, list) else one for n, one in row.facts.items()}
+    facts = {name: row.facts[name] for name in _FACTS}
+    known: dict[str, Any] = {n: tuple(one) if isinstance(one, list) else one for n, one in facts.items()}
     known |= {name: None if (one := getattr(row, name)) is None else utc(one) for name in _TIMES}
     return Incident(**known, **{name: getattr(row, name) for name in _KEYS}, output=output)
 

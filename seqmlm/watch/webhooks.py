@@ -27,8 +27,6 @@ from http.client import responses
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-import requests
-
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.watch.store import LONGEST, Change, Incident, Notice, NoticeQueue, now
 
@@ -295,6 +293,8 @@ class Answer:
 
 def post(hook: Webhook, one: Notice, timeout: float = TIMEOUT) -> Answer:
     """Send a notice once."""
+    import requests  # which most watchings do not need
+
     headers = {"Content-Type": "application/json", "User-Agent": "seqmlm", "Idempotency-Key": one.key}
     if hook.authorization is not None:
         headers["Authorization"] = hook.authorization
