@@ -290,22 +290,6 @@ def _stretches(left: Places, groups: Marks, records: Places, wanted: float) -> P
     return left[order[np.unique(stretch[order], return_index=True)[1]]]
 
 
-@dataclass(frozen=True)
-class Labelled:
-    """A given split: a function from record to one of `PARTS`."""
-
-    label: Callable[[Record], str]
-
-    def mark(self, record: Record) -> tuple[int, int]:
-        label = self.label(record)
-        if label not in PARTS:
-            raise ValueError(f"a split must be one of {', '.join(PARTS)}, not {label!r}")
-        return PARTS.index(label), 0
-
-    def parts(self, marks: Marks) -> Parts:
-        return marks[:, 0].astype(np.int8)
-
-
 def evenly(total: int, count: int) -> list[int]:
     """Indices of `count` of `total` things, spread evenly; all where there are no more.
 

@@ -11,8 +11,8 @@ import signal
 import stat
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from seqmlm.data import store
 from seqmlm.data.prepare import Preparation, prepare
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.splits import ByKey, Labelled, Split, neighbours
+from seqmlm.data.splits import PARTS, ByKey, Marks, Parts, Split, neighbours
 from seqmlm.data.store import EncodedDataset, Prepared
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.windows import moving_windows
@@ -78,6 +78,19 @@ def words(n: int, seed: int = 0, length: int = 12) -> list[Record]:
     rng = np.random.default_rng(seed)
     texts = ["".join(rng.choice(list(LETTERS + "   "), length)).strip() or "a" for _ in range(n)]
     return [record(i, " ".join(text.split())) for i, text in enumerate(texts)]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A given split: a function from record to one of `PARTS`."""
+
+    label: Callable[[Record], Any]
+
+    def mark(self, record: Record) -> tuple[int, int]:
+        return PARTS.index(self.label(record)), 0
+
+    def parts(self, marks: Marks) -> Parts:
+        return marks[:, 0].astype(np.int8)
 
 
 BY_ID = ByKey(key=lambda r: r.id, share=0.2)

@@ -19,7 +19,6 @@ from seqmlm.data.splits import (
     VALIDATION,
     ByKey,
     Chronological,
-    Labelled,
     Split,
     assign,
     hash64,
@@ -233,13 +232,6 @@ def test_neighbours_stay_together_within_a_stretch() -> None:
     assert len(set(keys)) == 5
     assert keys[:5000] == keys[5000:]  # a folder may move
     assert neighbours(record("book")) == "book"
-
-
-def test_a_function_may_decide() -> None:
-    records = [record("train"), record("validation"), record("train")]
-    assert parts(Labelled(key), records).tolist() == [False, True, False]
-    with pytest.raises(ValueError, match="not 'test'"):
-        Labelled(key).mark(record("test"))
 
 
 @pytest.mark.parametrize("seed", range(20))
