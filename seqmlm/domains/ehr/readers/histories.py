@@ -276,10 +276,8 @@ class Histories:
         else:
             note(FUTURE, sum(row[TIME] > self._now for row in timed))
             note(PLACEHOLDER, sum(row[TIME] // _DAY in _PLACEHOLDERS for row in timed))
-        moments = [row[TIME] for row in timed]
-        if any(a > b for a, b in pairwise(moments)):
-            if self._in_order:
-                note(UNSORTED, sum(a > b for a, b in pairwise(moments)))
+        if late := sum(a[TIME] > b[TIME] for a, b in pairwise(timed)):
+            note(UNSORTED, late * self._in_order)
             timed.sort(key=_time)
         ordered = [row for row in rows if row[TIME] is None] + timed
         unique = _unique(ordered)

@@ -216,10 +216,8 @@ def rows_of_table(
         if code is None and (other := cells.words(given)):
             code = f"{table.prefix}//{other}"
         if code is None:
-            if table.spell is None:
-                problems.bad(cells.fault("code", name, line, table.code[0]))
-            else:
-                problems.note(UNNAMED)
+            fault = cells.fault("code", name, line, table.code[0])
+            problems.bad(fault) if table.spell is None else problems.note(UNNAMED)
             continue
         moment = day if when is None or when == "" else when
         at = read(moment) if table.time else source.visits.get(visit or "")
