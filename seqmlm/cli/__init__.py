@@ -64,6 +64,32 @@ _LINE_END = re.compile(r"(?<!\n)\n(?!\n)")
 """Within a paragraph, where a docstring's line ends; the help's lines are as wide as the terminal."""
 
 
+_PANELS = {
+    **dict.fromkeys(("out", "report", "resume", "json_output"), "Output"),
+    **dict.fromkeys(("domain", "data", "options", "option", "on_error"), "Input"),
+    **dict.fromkeys(("shard", "settings", "config", "print_config", "help"), "Further"),
+}
+"""Where the help of a command has an option; the others are the command's own, and come first."""
+
+
+_VALUES = {"str": "TEXT", "Path": "PATH", "int": "NUMBER", "float": "NUMBER"}
+"""What a value is called in the help, by its type."""
+
+
+def _in_panels(command: Any, ctx: Any) -> None:
+    """Put options into panels, and say what a value is as people do; of a flag nothing."""
+    several = len(command.params) > 9 and not hasattr(command, "commands")
+    for one in command.get_params(ctx):
+        if one.param_type_name == "option" and one.metavar is None:
+            one.metavar = "" if one.is_flag else _VALUES.get(one.bare_type())
+        elif one.param_type_name == "argument":
+            one.display_type_rich = lambda **_: None  # its name says it
+        if several and one.name in _PANELS and one.param_type_name == "option":
+            one.rich_help_panel = _PANELS[one.name]
+    for inner in getattr(command, "commands", {}).values():
+        _in_panels(inner, ctx)
+
+
 class _BrokenPipe(Exception):
     """Some pipe is broken; of such an error Typer would end with 1 and without a word."""
 
@@ -73,6 +99,7 @@ class _BrokenPipe(Exception):
 
 class _Commands(TyperGroup):
     def make_context(self, *arguments: Any, **further: Any) -> Any:  # prints --help
+        _in_panels(self, typer.Context(self))
         try:
             return super().make_context(*arguments, **further)
         except BrokenPipeError as error:
@@ -94,6 +121,7 @@ class _Commands(TyperGroup):
             own = command(name, _OWN[name].load() if name in _OWN else plugins.load("tasks", name))
         if isinstance(own, TyperCommand) and own.help:
             own.help = _LINE_END.sub(" ", own.help)
+        _in_panels(own, ctx)
         return name, own, rest
 
     def invoke(self, ctx: Any) -> Any:

@@ -33,7 +33,7 @@ Paths = Annotated[
     list[str] | None,
     typer.Argument(
         callback=inputs,
-        metavar="[PATH|-]...",
+        metavar="PATH|-",
         help="Files, folders or Hugging Face data sets (hf:NAME[:SPLIT]) to read; - is standard input.",
     ),
 ]

@@ -16,7 +16,7 @@ def train(
     paths: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PATH|-]...",
+            metavar="PATH|-",
             help="Files, folders or Hugging Face data sets (hf:NAME[:SPLIT]) to train on; - is standard "
             "input. Default: the domain's built-in sample.",
         ),

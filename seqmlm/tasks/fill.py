@@ -26,7 +26,7 @@ class GapsConfig(TaskConfig):
         paths: a sequence with gaps, or files of them.
     """
 
-    metavar: ClassVar[str] = "SEQUENCE|[PATH|-]..."
+    metavar: ClassVar[str] = "SEQUENCE|PATH|-"
 
     @property
     def sequence(self) -> str | None:

@@ -47,7 +47,7 @@ class GenerateConfig(TaskConfig):
     """
 
     shown = ("template", "length", "n", "seed", "temperature", "out", "resume", "shard", "on_error")
-    metavar = "[FILE]..."
+    metavar = "FILE"
 
     template: str | None = None
     length: str | None = None

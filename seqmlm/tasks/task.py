@@ -90,7 +90,7 @@ class CommandConfig:
     shown: ClassVar[tuple[str, ...]] = ("options", "on_error")
     """Fields that are options of the command, in the order of its help; the others go under `--set`."""
 
-    metavar: ClassVar[str] = "[PATH|-]..."
+    metavar: ClassVar[str] = "PATH|-"
     """What stands for the paths in the help; empty where there are none."""
 
     model: str

@@ -50,6 +50,15 @@ def test_a_shared_option_has_one_help_text(option: str) -> None:
     assert len(texts) == 1, texts
 
 
+def test_help_has_panels_and_flags_without_a_type(seqmlm: Run) -> None:
+    told = seqmlm("score", "--help").ok().out
+    assert [told.index(f" {name} ─") for name in ("Options", "Input", "Output", "Further")] == sorted(
+        told.index(f" {name} ─") for name in ("Options", "Input", "Output", "Further")
+    )
+    for command in ((), ("score",), ("train",), ("runs", "list")):
+        assert not {"bool", "<str>"} & {*seqmlm(*command, "--help").ok().out.split()}
+
+
 def test_positional_paths_come_before_those_of_data() -> None:
     assert merged(None, None) == []
     assert merged(["a"], ["b", "c"]) == ["a", "b", "c"]
