@@ -43,9 +43,9 @@ from seqmlm.watch.generations import (
     opened,
 )
 
-TURN_BYTES = 1 << 18
-"""Bytes that are read of all files, at most, before what was read is scored: with the lines that wait, all
-that is in memory."""
+TURN_BYTES = 1 << 20
+"""Bytes that are read of all files, at most, before what was read is scored, less where scoring is slow: with
+the lines that wait, all that is in memory."""
 
 PATIENCE = 5.0
 """Seconds for which a file that was renamed may still be written to, and a copy of one may come to light."""
@@ -98,7 +98,8 @@ class Follower:
         self._copies: set[tuple[int, ...]] = set()  # files that hold nothing new
         self._ended: list[FileState] = []
         self._error: DataError | None = None
-        self._scan_at = self._clock()
+        self._scan_at = self._turned = self._clock()
+        self._size, self._read_much = FILE_BYTES, False
         self._number = max((one.number for one in known), default=0)
         self.gaps: list[Gap] = []
         self.idle = False
@@ -126,7 +127,7 @@ class Follower:
         if now >= self._scan_at:
             records += self._scan(now)
             self._scan_at = now + min(1.0, self._tick)
-        left, self.idle, more = TURN_BYTES, True, True
+        left, self.idle, more = self._share(now), True, True
         while more and left > 0:  # few files have several turns
             more = False
             self._files = self._files[1:] + self._files[:1]
@@ -141,7 +142,16 @@ class Follower:
                 self.lines += file.state.line - lines
                 more = more or (read > 0 and not file.whole)
                 self.idle = self.idle and not read
+        self._read_much = left <= 0
         return records
+
+    def _share(self, now: float) -> int:
+        """Bytes of this turn: so many that it is dealt with in less than a tick, where it can be."""
+        if self._read_much:
+            late = now - self._turned > self._tick
+            self._size = max(FILE_BYTES // 4, self._size // 2) if late else min(TURN_BYTES, 2 * self._size)
+        self._turned = now
+        return min(self._size, TURN_BYTES)
 
     @property
     def changed(self) -> bool:
