@@ -88,6 +88,7 @@ class StructureConfig(TaskConfig):
             comes as often as before), or mirrored (read backwards).
         family: the files are alignments: one map for each, the mean over its rows in columns of the first.
         sequences: rows of an alignment that are taken, the first and others evenly.
+        query: map the sequence of this id alone, such as one row of the family of a linear model.
     """
 
     shown = ("method", "truth", "graphs", *TaskConfig.shown)
@@ -115,6 +116,7 @@ class StructureConfig(TaskConfig):
     null_model: Null = "shuffled"
     family: bool = False
     sequences: int = 20
+    query: str | None = None
 
     @property
     def again(self) -> list[str]:
@@ -229,7 +231,19 @@ class Structure(Task[StructureConfig, Subject]):
     # Sequences
 
     def records(self, problems: Problems) -> Iterable[Record]:
-        return read(self.session, self.config, problems, self.gaps)
+        found = read(self.session, self.config, problems, self.gaps)
+        return found if self.config.query is None else self._queried(found)
+
+    def _queried(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The sequence that is asked about; raises DataError where there is none of its name."""
+        for one in records:
+            if one.id == self.config.query:
+                yield one
+                return
+        remedy = "give the id of one as the file has it"
+        raise DataError(
+            f"no sequence is called {self.config.query}", source=self.config.paths[0], remedy=remedy
+        )
 
     def _quiet(self) -> tuple[Iterable[Record], Problems]:
         """What is read once more, without a word."""

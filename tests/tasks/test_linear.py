@@ -91,6 +91,11 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
         ((i, 8 - i) for i in range(4)), key=lambda pair: -first[pair]
     )
     seqmlm(*words, "family=true").refused(2, "leave it out")
+    own = seqmlm(*words, "apc=false", "--set", "min_separation=1", "--set", "query=r1").ok()
+    rows_of_one = [json.loads(line) for line in own.out.splitlines()]
+    assert rows_of_one == [row for row in pairs if row["id"] == "r1"]
+    assert all("ACDEDEFG"[row["j"]] == row["unit_j"] for row in rows_of_one)  # counted without its gap
+    seqmlm(*words, "query=r9").refused(3, "no sequence is called r9")
 
 
 def by_hand(model: LinearRows, raw: str) -> float:
