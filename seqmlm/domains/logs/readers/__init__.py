@@ -14,7 +14,7 @@ from seqmlm.domains.logs.readers.reading import Reading
 from seqmlm.errors import UsageError
 
 
-@wraps(Reading)  # whose fields and help are the options
+@wraps(Reading, assigned=("__doc__",), updated=())  # whose fields and help are the options
 def read_logs(kind: str, path: str | Path, problems: Problems, **options: Any) -> Iterator[Record]:
     return Reading(kind, path, problems, **options).records()
 
