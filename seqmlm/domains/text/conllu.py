@@ -19,7 +19,7 @@ from seqmlm.errors import DataError, UsageError
 
 _DIGITS = 20
 _WIDEST = 1000  # words of one contraction
-_PLACE = re.compile(r"(\d+)(?:([-.])(\d+))?")  # of a word, of several, of one that is not written
+_SEVERAL = re.compile(r"(\d+)([-.])(\d+)")  # the place of several words, or of one that is not written
 _KEPT = {"words": 1, "upos": 3, "xpos": 4, "deprel": 7}
 _COLUMNS = 10  # ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC
 
@@ -74,16 +74,17 @@ def _comment(text: str) -> tuple[str, str]:
 
 def _word(text: str, source: str, line: int) -> list[str]:
     fields = text.split("\t")
-    place = _PLACE.fullmatch(fields[0])
+    alone = fields[0].isdecimal()
+    place = None if alone else _SEVERAL.fullmatch(fields[0])
     if len(fields) != _COLUMNS:
         reason = f"{len(fields)} columns where CoNLL-U has {_COLUMNS}"
     elif max(len(fields[0]), len(fields[6])) > _DIGITS or (
         place and place[2] == "-" and int(place[3]) - int(place[1]) > _WIDEST
     ):
         reason = "a word number that is too large"
-    elif place is None:
+    elif not (alone or place):
         reason = "the first column is not a word number"
-    elif not place[2] and not (fields[6].isdecimal() or fields[6] == "_"):
+    elif alone and not (fields[6].isdecimal() or fields[6] == "_"):
         reason = "HEAD is not a word number"
     else:
         return fields
