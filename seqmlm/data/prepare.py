@@ -46,7 +46,7 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preparation:
+class Plan:
     """How records become windows.
 
     Args:
@@ -79,7 +79,7 @@ class Preparation:
 def prepare(
     records: Iterable[Record],
     tokenizer: Encoder,
-    how: Preparation,
+    plan: Plan,
     *,
     cache: Path,
     fingerprint: str,
@@ -93,7 +93,7 @@ def prepare(
     Args:
         records: the stream; not read if the entry exists.
         tokenizer: anything with `encode_batch`.
-        how: see `Preparation`.
+        plan: see `Plan`.
         cache: folder of all entries.
         fingerprint: name of the entry: a hash of everything that decides its content.
         problems: receives records the tokenizer refuses; if `sensitive`, only the owner may read the entry.
@@ -115,7 +115,7 @@ def prepare(
             shutil.rmtree(building, ignore_errors=True)  # left by a process that died: we hold the lock
             building.mkdir(mode=0o700 if problems.sensitive else 0o777)
             try:
-                _Maker(building, tokenizer, how, problems).run(records, progress)
+                _Maker(building, tokenizer, plan, problems).run(records, progress)
                 shutil.rmtree(folder, ignore_errors=True)  # an entry without a manifest is incomplete
                 move_into_place(building, folder)
             except BaseException:
@@ -127,15 +127,15 @@ def prepare(
 class _Maker:
     """Builds one cache entry in a folder of its own."""
 
-    def __init__(self, folder: Path, tokenizer: Encoder, how: Preparation, problems: Problems) -> None:
-        self._folder, self._tokenizer, self._how, self._problems = folder, tokenizer, how, problems
-        units = getattr(tokenizer, "units", Units(how.space))
-        self._sequences = SequenceWriter(folder, how.max_length, units)
-        self._records = RecordWriter(folder, how.identity)
+    def __init__(self, folder: Path, tokenizer: Encoder, plan: Plan, problems: Problems) -> None:
+        self._folder, self._tokenizer, self._plan, self._problems = folder, tokenizer, plan, problems
+        units = getattr(tokenizer, "units", Units(plan.space))
+        self._sequences = SequenceWriter(folder, plan.max_length, units)
+        self._records = RecordWriter(folder, plan.identity)
         self._duplicates = self._characters = 0
 
     def run(self, records: Iterable[Record], progress: Callable[[int, int], None] | None) -> None:
-        seen = SeenHashes() if self._how.dedupe else None
+        seen = SeenHashes() if self._plan.dedupe else None
         try:
             for batch in _batches(records):
                 if seen is not None:
@@ -143,7 +143,7 @@ class _Maker:
                     self._duplicates += len(batch) - len(fresh)
                     batch = fresh
                 encoded = self._encode(batch)
-                self._add_joined(encoded) if self._how.join_documents else self._add(encoded)
+                self._add_joined(encoded) if self._plan.join_documents else self._add(encoded)
                 if progress is not None:
                     progress(self._records.rows, self._sequences.tokens)
         finally:
@@ -159,7 +159,7 @@ class _Maker:
             "tokens": self._sequences.tokens,
             "units": self._sequences.units,
         }
-        divided = divide(self._folder, self._how.split, self._how.space, self._how.max_length)
+        divided = divide(self._folder, self._plan.split, self._plan.space, self._plan.max_length)
         statistics = {**counts, **divided, "problems": self._problems.counts}
         # Written last: it marks the entry as complete.
         (self._folder / MANIFEST).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
@@ -181,27 +181,25 @@ class _Maker:
         return [pair for record in batch for pair in self._encode([record])]
 
     def _add(self, encoded: list[tuple[Record, Encoding]]) -> None:
-        how, longest = self._how, self._how.max_length
+        plan, longest = self._plan, self._plan.max_length
         for record, encoding in encoded:
-            number = self._note(record, how.split.mark(record))
-            moving = how.moving and how.moving(encoding, longest, self._shares(number))
+            number = self._note(record, plan.split.mark(record))
+            moving = plan.moving and plan.moving(encoding, longest, self._shares(number))
             if moving:
                 self._sequences.add_moving(moving, number)
                 continue
-            cuts = (
-                how.cut(encoding, how.max_length) if how.cut else windows(encoding, how.space, how.max_length)
-            )
+            cuts = plan.cut(encoding, longest) if plan.cut else windows(encoding, plan.space, longest)
             for window, part in enumerate(cuts):
                 self._sequences.add(part, number, window)
 
     def _shares(self, record: int) -> NDArray[np.float64]:
         """(`WAYS`,) of a range: spread evenly from a place drawn for the record, neighbours far apart."""
-        drawn = uniform(self._how.seed, np.array([record]), np.zeros(1, dtype=np.int64))
+        drawn = uniform(self._plan.seed, np.array([record]), np.zeros(1, dtype=np.int64))
         return np.asarray((drawn + np.arange(WAYS) * _GOLDEN) % 1.0)
 
     def _add_joined(self, encoded: list[tuple[Record, Encoding]]) -> None:
         """Join neighbours of one document and one split group in windows."""
-        marked = [(record, encoding, self._how.split.mark(record)) for record, encoding in encoded]
+        marked = [(record, encoding, self._plan.split.mark(record)) for record, encoding in encoded]
         for _, run in groupby(marked, key=lambda m: (m[0].source, m[0].document, m[2][0])):
             members = list(run)
             numbers = [self._note(record, mark) for record, _, mark in members]
@@ -210,7 +208,7 @@ class _Maker:
             ends = np.cumsum([np.count_nonzero(e.groups >= 0) for e in encodings])
             done = window = 0
             last = -1
-            for part in join(encodings, self._how.space, self._how.max_length):
+            for part in join(encodings, self._plan.space, self._plan.max_length):
                 at = min(int(np.searchsorted(ends, done, side="right")), len(numbers) - 1)
                 window = window + 1 if at == last else 0
                 self._sequences.add(part, numbers[at], window)

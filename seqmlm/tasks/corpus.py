@@ -22,7 +22,7 @@ from seqmlm.config import to_dict
 from seqmlm.data.duplicates import distinct
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.mixture import Mixture, rates, resample
-from seqmlm.data.prepare import Preparation, prepare
+from seqmlm.data.prepare import Plan, prepare
 from seqmlm.data.privacy import Cell, redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
@@ -394,7 +394,7 @@ class CorpusReader:
             if not (cache / fingerprint).exists():
                 aside.unlink(missing_ok=True)
             with Problems(data.on_error, quarantine=aside, sensitive=data.sensitive) as problems:
-                how = Preparation(
+                plan = Plan(
                     space=tokenizer.space,
                     max_length=config.model.max_length,
                     split=self.split(),
@@ -408,7 +408,7 @@ class CorpusReader:
                 made = prepare(
                     self._readable(self.records(name, problems), type(tokenizer)),
                     tokenizer.of_length() if linear else tokenizer,
-                    how,
+                    plan,
                     cache=cache,
                     fingerprint=fingerprint,
                     problems=problems,

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from seqmlm.data import store
-from seqmlm.data.prepare import Preparation, prepare
+from seqmlm.data.prepare import Plan, prepare
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import PARTS, ByKey, Marks, Parts, Split, neighbours
@@ -104,7 +104,7 @@ def made(
     own["fingerprint"] = settings.pop("fingerprint", "f")
     if not isinstance(settings["split"], Split):
         settings["split"] = Labelled(settings["split"])
-    return prepare(records, tokenizer or Letters(), Preparation(space=SPACE, **settings), cache=cache, **own)
+    return prepare(records, tokenizer or Letters(), Plan(space=SPACE, **settings), cache=cache, **own)
 
 
 def rows(dataset: EncodedDataset) -> Iterator[tuple[str, Encoding]]:

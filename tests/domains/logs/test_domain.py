@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seqmlm.data.prepare import Preparation, prepare
+from seqmlm.data.prepare import Plan, prepare
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import VALIDATION, Chronological
@@ -39,8 +39,8 @@ def split(records: list[Record], cache: Path) -> tuple[list[Record], list[Record
     rule = Chronological(key=LOGS.split_key, order=LOGS.order_key, share=0.1)
     marks = np.array([rule.mark(record) for record in records])
     held_out = rule.parts(marks) == VALIDATION
-    how = Preparation(space=SPACE, max_length=512, split=rule)
-    prepared = prepare(iter(records), LineEncoder(), how, cache=cache, fingerprint="f")
+    plan = Plan(space=SPACE, max_length=512, split=rule)
+    prepared = prepare(iter(records), LineEncoder(), plan, cache=cache, fingerprint="f")
     assert prepared.statistics["validation"]["records"] == int(held_out.sum())
     parts: tuple[list[Record], list[Record]] = ([], [])
     for record, late in zip(records, held_out.tolist(), strict=True):
