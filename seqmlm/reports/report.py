@@ -155,6 +155,7 @@ class ScoreReport:
         place = f"{row['start'] + self._first:,}-{row['end']:,}" if "start" in row else ""
         return {
             "id": row["id"],
+            "description": row.get("description"),
             "where": f"{row['source']}:{row['line']}",
             "place": place,
             "units": row["units"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from seqmlm.anomaly.findings import small
@@ -24,6 +25,9 @@ from seqmlm.tasks.task import Figures, Task, where
 if TYPE_CHECKING:
     from seqmlm.reports.page import Page
     from seqmlm.reports.report import ScoreReport
+
+DESCRIBED = 50
+"""Letters of a record's description that a line for people has."""
 
 COMMIT_RECORDS = 1 << 16
 """Records after which a commit is made, where the budget of forward tokens is not used up before."""
@@ -132,6 +136,7 @@ class Score(Task[ScoreConfig, Encoded]):
         p_value, bits = row.get("p_value"), row["bits_per_unit"]
         told = [place, *([] if p_value is None else [f"p {small(p_value)}"])]
         told += [*(["ALARM"] if row.get("alarm") else []), *id]
+        told += [shorten(row["description"], DESCRIBED, placeholder=" ...")] if "description" in row else []
         told += [f"{row['start']}-{row['end']}"] if "start" in row else []
         told += [] if bits is None else [f"{bits:.2f} bits per {self.session.tokenizer.unit}"]
         first = "  ".join(told)

@@ -58,6 +58,8 @@ def line(
     part = row.place is not None and row.place.name != scored.record.id
     whole = row.start == 0 and len(row.units) == len(scored) and not part
     fields: dict[str, Any] = {"id": row.id, "source": row.source, "line": row.line}
+    if whole and not sensitive and (described := scored.record.meta.get("description")):
+        fields["description"] = described
     if not whole:
         start, end = row.at(row.start, row.end)
         fields |= {"start": start, "end": end}

@@ -71,6 +71,22 @@ def test_alarms_by_the_stored_calibration(run: Run, home: Path, tmp_path: Path) 
     assert "sensitive" not in found[0]
 
 
+def test_rows_keep_what_a_fasta_header_says(run: Run, home: Path, tmp_path: Path) -> None:
+    source, report = tmp_path / "n.fasta", tmp_path / "n.html"
+    source.write_text(">P1 thr operon leader peptide\nMKRISTTITTTITITTGNGAG\n>P2\nMKRISTTIT\n")
+    given = ("score", home / "mine", source, "--mode", "exact")
+    one, other = (json.loads(row) for row in run(*given).ok().out.splitlines())
+    assert (one["id"], one["description"], other.get("description")) == (
+        "P1",
+        "thr operon leader peptide",
+        None,
+    )
+    part, *_ = (json.loads(row) for row in run(*given, "--level", "residue").ok().out.splitlines())
+    assert "description" not in part
+    run(*given, "--report", report).ok()
+    assert "thr operon leader peptide" in report.read_text()
+
+
 def test_of_a_terminal_an_alarm_is_two_lines(home: Path, tmp_path: Path) -> None:
     source = proteins(tmp_path / "n.fasta", 3, 6)
     config = ScoreConfig(model=str(home / "mine"), paths=(str(source),), mode="exact", fpr=0.2)
@@ -81,6 +97,9 @@ def test_of_a_terminal_an_alarm_is_two_lines(home: Path, tmp_path: Path) -> None
     expected = "n.fasta:1  p 0.071  ALARM  p6.0  2-5  4.25 bits per residue\n    An unusual protein."
     assert task.line(alarm) == expected
     assert task.line({**row, "p_value": None, "bits_per_unit": None}) == "n.fasta:1  p6.0"
+    named = {**row, "description": "thr operon leader peptide " * 3}
+    first, second = "thr operon leader peptide thr operon leader ...", "  4.25 bits per residue"
+    assert task.line(named) == f"n.fasta:1  p 0.071  p6.0  {first}{second}"
     assert task.hint() == "next: --report FILE.html draws what was found"
     silent = Score(replace(config, fpr=None), task.session)
     assert silent.hint().startswith("next: --fpr 0.05 marks")
