@@ -41,7 +41,7 @@ bench: $(READY)  ## every benchmark, on the real data where it is at hand (DATA=
 	$(BIN)/python benchmarks/anomaly_real.py --data $(or $(DATA),../shared/data)
 
 kills: $(READY)  ## the long version of the kill tests
-	SEQMLM_KILLS=200 $(BIN)/python -m pytest -m kills
+	SEQMLM_KILLS=200 $(BIN)/python -m pytest -m kills -o faulthandler_timeout=0
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) demo seqmlm-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

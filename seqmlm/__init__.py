@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 _PLACES = {
     **dict.fromkeys(("Model", "load", "train"), "seqmlm.api"),
     "RowFrame": "seqmlm.frames",
+    "Scorer": "seqmlm.scorer",
     **dict.fromkeys(("Detector", "Embedder"), "seqmlm.estimators"),
     **dict.fromkeys(
         ("SeqmlmError", "UsageError", "DataError", "StateError", "NotFiniteError", "TrainingError"),

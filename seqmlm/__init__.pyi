@@ -10,6 +10,7 @@ from seqmlm.errors import UsageError as UsageError
 from seqmlm.estimators import Detector as Detector
 from seqmlm.estimators import Embedder as Embedder
 from seqmlm.frames import RowFrame as RowFrame
+from seqmlm.scorer import Scorer as Scorer
 
 __version__: str
 __all__: list[str]

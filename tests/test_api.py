@@ -38,6 +38,7 @@ SURFACE = [
         "Model",
         "NotFiniteError",
         "RowFrame",
+        "Scorer",
         "SeqmlmError",
         "StateError",
     ),

@@ -66,6 +66,7 @@ MAY_IMPORT = {
     },
     "pyfunc": {"api", "errors", "frames"},
     "estimators": {"errors", "frames"},
+    "scorer": {"api", "errors"},
     "__init__": set(),
 }
 STDLIB = set(sys.stdlib_module_names)

@@ -1,7 +1,8 @@
 """Whatever comes as input: no traceback, no hang, nothing lost without a word, and clean records unharmed.
 
 Every format meets all its kinds of bad records in one file, and one in `SHARE` of the kinds of damage to
-whole files; SEQMLM_HOSTILE=all tries every kind on every format, each alone, and the large ones (an hour).
+whole files; SEQMLM_HOSTILE=all tries every kind on every format, each alone, and the large ones (an hour:
+with `-o faulthandler_timeout=0`).
 """
 
 from __future__ import annotations
