@@ -292,11 +292,12 @@ class Tally:
                 name, start, end = row["place"]
                 self._incidents.add(f"{row['source']}\0{name}", start, end)
 
-    def shares(self, plan: ScoringPlan | None = None) -> dict[str, float]:
-        """`low_p` and `lowest_p` as shares; nothing of too few rows, here or in the calibration."""
-        if self.with_p < FEWEST_TOLD or not (plan is None or tells_shares(plan)):
+    def shares(self, normal: int) -> dict[str, float]:
+        """`low_p` and `lowest_p`, and `normal_rows`, the calibration's; nothing of too few, here or there."""
+        if min(self.with_p, normal) < FEWEST_TOLD:
             return {}
-        return {"low_p": self.low_p / self.with_p, "lowest_p": self.lowest_p / self.with_p}
+        low, lowest = self.low_p / self.with_p, self.lowest_p / self.with_p
+        return {"low_p": low, "lowest_p": lowest, "normal_rows": normal}
 
     def incidents(self) -> int:
         """Groups of alarms that overlap or touch."""
@@ -306,7 +307,8 @@ class Tally:
         """What the rows come to.
 
         They are `rows` and `units` in them; `unscored` and `unfamiliar` rows; `alarms` and `incidents`, where
-        a rate was asked; `low_p` and `lowest_p`, shares of p-values of at most .5 and .05, of enough rows.
+        a rate was asked; `low_p` and `lowest_p`, shares of p-values of at most .5 and .05, of enough rows,
+        and `normal_rows`, those of the calibration.
         """
         found: dict[str, Any] = {name: getattr(self, name) for name in ("rows", "units")}
         if self.unscored:
@@ -315,7 +317,7 @@ class Tally:
             found["unfamiliar"] = self.unfamiliar
         if plan.alpha is not None:
             found |= {"alarms": self.alarms, "incidents": self.incidents()}
-        return {**found, **self.shares(plan)}
+        return {**found, **self.shares(0 if plan.stored is None else plan.stored.rows)}
 
 
 def tells_shares(plan: ScoringPlan) -> bool:
@@ -330,8 +332,10 @@ def warnings(figures: Mapping[str, Any]) -> list[str]:
         found.append(f"{UNSCORED}: {unscored} (first: {figures['first_unscored']})")
     if unfamiliar := figures.get("unfamiliar"):
         found.append(f"unfamiliar rows, of which the model knows nothing: {unfamiliar}")
-    if (shift := shifted(figures.get("low_p"), figures.get("lowest_p"))) is not None:
-        found.append(shift[1])
+    if "low_p" in figures:
+        sizes = {"judged": figures["rows"], "normal": figures["normal_rows"]}
+        shift = shifted(figures["low_p"], figures["lowest_p"], **sizes)
+        found += [] if shift is None else [shift[1]]
     return found
 
 

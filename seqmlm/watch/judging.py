@@ -18,7 +18,7 @@ from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.rows.judge import Normal
 from seqmlm.tasks.score_output import Familiar, Tally, planned_line, tells_shares, unit_fields
 from seqmlm.tasks.score_plan import ScoringPlan
-from seqmlm.tasks.score_shift import Shift, shifted
+from seqmlm.tasks.score_shift import TOO_LOW_LIVE, Shift, shifted
 from seqmlm.tasks.task import Progress
 from seqmlm.watch.config import ROLLING, WatchConfig
 from seqmlm.watch.rolling import Rolling, RollingDetector, judged_by
@@ -166,6 +166,9 @@ class Judging:
         moves_on = "; the rolling calibration moves on to these rows, which takes as many as it rests on"
         return shifted(
             **{"low_p": None, "lowest_p": None, **self._counts.recent_shares(self.plan)},
+            judged=RECENT,
+            normal=0 if self.plan.stored is None else self.plan.stored.rows,
+            least=TOO_LOW_LIVE,
             rows=f"the last {RECENT} rows",
             instead=moves_on if self._config.calibration == ROLLING else instead,
         )

@@ -21,7 +21,7 @@ from seqmlm.data.privacy import redacted_count
 from seqmlm.errors import number_of, printable
 from seqmlm.reports.drawing import Bar
 from seqmlm.reports.page import Cell, Page
-from seqmlm.tasks.score_shift import FEWEST_TOLD, shifted
+from seqmlm.tasks.score_shift import FEWEST_TOLD, TOO_LOW_LIVE, shifted
 from seqmlm.watch.incidents import columns, facts, shown_rows, since_of, streams_of, where
 from seqmlm.watch.store import Incident, StreamEntry, Streams
 from seqmlm.workspace import Workspace
@@ -313,7 +313,7 @@ class Timeline:
         if number < FEWEST_TOLD:
             return f"{number:,} are too few to say whether they are uniform, as those of normal rows are"
         low, lowest = self.half / number, int(self.low.sum()) / number
-        if (shift := shifted(low, lowest)) is not None:
+        if (shift := shifted(low, lowest, judged=number, normal=number, least=TOO_LOW_LIVE)) is not None:
             return shift[1]
         return f"about uniform, as those of normal rows: {low:.0%} are at most 0.5, {lowest:.1%} at most 0.05"
 

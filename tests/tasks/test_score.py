@@ -238,8 +238,8 @@ def _counted(p_values: list[float]) -> Tally:
     return tally
 
 
-def _said(tally: Tally) -> str:
-    return "\n".join(warnings(tally.shares()))
+def _said(tally: Tally, normal: int = 400) -> str:
+    return "\n".join(warnings({"rows": tally.rows, **tally.shares(normal)}))
 
 
 def test_data_unlike_the_normal_ones_are_said_to_be() -> None:
@@ -248,9 +248,14 @@ def test_data_unlike_the_normal_ones_are_said_to_be() -> None:
     assert "p-values" not in _said(_counted([0.01] * 39)), "too few to tell"
     shifted = _counted([0.1] * 80 + [0.9] * 20)
     assert "80% of the rows have p-values below .5" in _said(shifted)
+    assert "p-values" not in _said(shifted, normal=39), "too few to tell"
     tail = _counted([0.02] * 25 + [0.6] * 50 + [0.2] * 25)
     assert "25% of the rows have p-values below .05" in _said(tail)
-    assert "p-values" not in _said(_counted([0.02] * 20 + [0.6] * 50 + [0.2] * 30))
+    assert "p-values" not in _said(_counted([0.02] * 12 + [0.6] * 50 + [0.2] * 38))
+    some = _counted([0.1] * 66 + [0.9] * 34)  # three standard errors are .15 of a hundred rows, .17 of these
+    assert "p-values" not in _said(some)
+    many = _counted(([0.1] * 66 + [0.9] * 34) * 10)
+    assert ["p-values" in _said(many, normal=normal) for normal in (40, 400)] == [False, True]
     assert "only 9% of the rows have p-values below .5" in _said(_counted([0.2] * 9 + [0.9] * 91))
     assert "p-values" not in _said(_counted([0.2] * 11 + [0.9] * 89))
 
