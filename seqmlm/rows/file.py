@@ -230,7 +230,11 @@ class Rows:
             StateError: it cannot be written; the rows are kept.
         """
         if self.path is None:
-            if self._stdout is not None and not self._at_once:
+            if self._stdout is not None and not self._at_once and self._format == "jsonl":
+                for row in self._asked_for(finished):
+                    self._stdout.write([row])
+                self._stdout.finish()
+            elif self._stdout is not None and not self._at_once:
                 with tempfile.TemporaryDirectory() as folder:
                     self._made(Path(folder) / "table", finished)
                     self._stdout.put((Path(folder) / "table").read_bytes())
@@ -248,6 +252,11 @@ class Rows:
             self._sink.close()
             partial_of(self.path).unlink(missing_ok=True)
 
+    def _asked_for(self, finished: Finished | None) -> Iterable[Row]:
+        """The rows that are written, as they are in the end."""
+        rows = self.read() if finished is None else finished(self.read())
+        return rows if self._wanted is None else filter(self._wanted, rows)
+
     def _made(self, path: Path, finished: Finished | None) -> None:
         """Write the rows in the format that was asked for."""
         mode = 0o600 if self._private else 0o666
@@ -257,9 +266,7 @@ class Rows:
                 replace_file(path, partial(_packed if path.suffix in _PACKED else _put, text), mode=mode)
                 return
             with tempfile.TemporaryDirectory() as folder:
-                rows = self.read() if finished is None else finished(self.read())
-                if self._wanted is not None:
-                    rows = filter(self._wanted, rows)
+                rows = self._asked_for(finished)
                 if self._format == "jsonl":
                     replace_file(path, partial(_put, (json_lines([row]) for row in rows)), mode=mode)
                     return

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import ClassVar, Literal
 
 from seqmlm.data.files import expand
@@ -21,7 +22,7 @@ from seqmlm.inference.expert import Use
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
-from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place
+from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, where
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +142,15 @@ class Rescore(Task[RescoreConfig, NBest]):
         """The lists, best first by the chosen weight, else in the file's order."""
         return (self.rule.reranked(row, figures["weight"]) for row in rows)
 
+    def line(self, row: Row) -> str:
+        """The best hypothesis; where no weight was chosen, that of each weight that was tried."""
+        if row["weight"] is not None:
+            best = [row["hyps"][0]["text"]]
+        else:
+            found = groupby(row["best"].items(), key=itemgetter(1))
+            best = [f"{text} (weight {next(own)[0]}{_last(own)})" for text, own in found]
+        return "  ".join([*where(row), *best])
+
     def figures(self, rows: Iterable[Row]) -> Figures:
         """What was rescored, the weight that was chosen, and the errors of every choice of hypotheses."""
         told = {"precision": self.session.precision, "counts": self.session.expert is not None}
@@ -168,3 +178,9 @@ class Rescore(Task[RescoreConfig, NBest]):
         ]
         if rows:
             yield Table("", columns, rows)
+
+
+def _last(weights: Iterator[tuple[str, str]]) -> str:
+    """Up to which weight, behind the first one."""
+    others = [weight for weight, _ in weights]
+    return f" to {others[-1]}" if others else ""

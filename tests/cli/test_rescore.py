@@ -10,6 +10,7 @@ from fork_server import Run
 from text_models import text_model
 
 from seqmlm.evaluation.rescoring import parts
+from seqmlm.tasks.rescore import Rescore
 
 RIGHT = ["the cat sees the dog", "a dog barks", "the dogs bark loudly", "no cats sleep here"]
 
@@ -49,6 +50,14 @@ def test_totals_are_what_they_are_said_to_be(seqmlm: Run, model: Path, lists: Pa
     best = max(rows[0]["hyps"], key=lambda hyp: hyp["total"]["0.5"])
     assert rows[0]["best"] == {"0": rows[0]["hyps"][0]["text"], "0.5": best["text"]}
     assert "oracle" in done.err
+
+
+def test_a_person_reads_the_best_hypothesis() -> None:
+    row = {"id": "u1", "ref": None, "weight": None, "best": {"0": "a cat", "0.5": "a bat", "1": "a bat"}}
+    task = Rescore.__new__(Rescore)
+    assert task.line(row) == "u1  a cat (weight 0)  a bat (weight 0.5 to 1)"
+    chosen = {**row, "weight": 0.5, "hyps": [{"text": "a bat"}, {"text": "a cat"}]}
+    assert task.line(chosen) == "u1  a bat"
 
 
 def test_a_weight_is_chosen_on_one_part_and_reported_on_the_other(

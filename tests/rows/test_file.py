@@ -293,6 +293,18 @@ def _of_csv(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
+@pytest.mark.parametrize("people", [False, True])
+def test_rows_that_come_at_the_end_are_shown_as_others_are(people: bool) -> None:
+    stdout = io.StringIO()
+    line = (lambda row: f"row {row['id']}\n") if people else None
+    with _opened(None, "jsonl", stdout=stdout, whole=True, line=line) as rows:
+        rows.write([[{"id": "a"}], [{"id": "b"}]])
+        assert stdout.getvalue() == ""
+        rows.finish(lambda own: ({**row, "id": row["id"] * 2} for row in own))
+    shown = "row aa\nrow bb\n" if people else '{"id": "aa"}\n{"id": "bb"}\n'
+    assert stdout.getvalue() == shown
+
+
 def test_rows_that_are_not_kept_are_shown_alone() -> None:
     stdout = io.StringIO()
     with _opened(None, "jsonl", stdout=stdout, kept=False) as rows:
