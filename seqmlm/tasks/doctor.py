@@ -243,10 +243,11 @@ def plan_ui(port: int) -> UiCommand:
     port = _free(port)
     address, experiment = _page(f"http://{HOST}:{port}", tracker)
     tracker.mark_killed()
+    # Less than critical, the server logs that it was interrupted as an error, with a traceback.
     command = (
         *(sys.executable, "-P", "-m", "mlflow", "ui"),
         *("--artifacts-destination", home.artifacts.as_uri()),
-        *("--host", HOST, "--port", str(port), "--workers", "1", "--uvicorn-opts", "--log-level warning"),
+        *("--host", HOST, "--port", str(port), "--workers", "1", "--uvicorn-opts", "--log-level critical"),
     )
     # Not an argument: the address may contain a password, and other users can see arguments.
     environment = {"MLFLOW_BACKEND_STORE_URI": home.tracking_uri}
