@@ -46,7 +46,8 @@ class VariantsConfig(TaskConfig):
             DMS_score_bin, else the median.
         family: alignment of the wild type's family (.a3m, .a2m, .sto, .afa): of a linear model the one that
             it was trained on; with measurements it adds the site-independent prediction.
-        query: row of the family that is the wild type, where --wildtype names none. Default: the first.
+        query: row of the family that is the wild type, where --wildtype names none. Default: the first, where
+            the table has none either.
         next: name so many substitutions to test next: the fittest by the model that were not measured, each
             of another place while there is one.
         out: write the rows to this file: .jsonl, .csv, .tsv or .parquet; of a VCF also .vcf or .vcf.gz, a

@@ -163,6 +163,8 @@ def test_variants_of_a_protein_are_those_of_its_row_of_the_family(
     assert [one["effect"] for one in found[2:]] == [None] * 3
     assert "not in columns of the family, or of another length: not scored: 3" in done.err
     first = seqmlm("variants", "fam", asked, "--family", family)  # the first row is the query
+    own = written(tracked_workspace / "own.csv", f"mutant,wt_seq\nA1C,{row}\n")  # the table knows better
+    assert seqmlm("variants", "fam", own, "--family", family).ok().json["effect"] == pytest.approx(effects[0])
     named = fasta(tracked_workspace / "whole.fasta", [whole.upper()])
     assert (
         first.out == done.out == seqmlm("variants", "fam", asked, "--family", family, "--wildtype", named).out

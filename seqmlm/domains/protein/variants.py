@@ -192,7 +192,7 @@ class ProteinVariants(Variants):
         wildtype = table.sequence
         if wildtype is None and table.wildtype is not None:
             wildtype = self._wildtype(table.wildtype)
-        elif wildtype is None and table.family is not None:
+        elif wildtype is None and table.family is not None and table.query is not None:
             wildtype = self._member(table.family, table.query)
         bad = list[DataError]()
         rows = list(self._rows(table, wildtype, bad))
@@ -267,6 +267,8 @@ class ProteinVariants(Variants):
             columns = columns or _columns(fields, table, line)
             own = next((str(fields[name]) for name in WILDTYPES if fields.get(name)), None)
             sequence = wildtype or (own and _checked(own.upper(), table.path, line))
+            if sequence is None and table.family is not None:
+                sequence = wildtype = self._member(table.family, None)
             if sequence is None:
                 raise UsageError("the variants' wild type is not known: name its FASTA file with --wildtype")
             text = "".join(str(required(fields, name, table.path, line) or "") for name in columns).strip()
