@@ -129,6 +129,8 @@ class StructureConfig(TaskConfig):
         for name, least in (("distance", 1), ("min_separation", 1), ("null", 0), ("sequences", 1)):
             if (value := getattr(self, name)) is not None and value < least:
                 raise UsageError(f"{name} is at least {least}; got {value}")
+        if self.query is not None and self.family:
+            raise UsageError("family maps all sequences of a file together, and query one: leave one out")
         if self.distance is not None and self.distance < (self.min_separation or 1):
             raise UsageError("no pair is as near as distance and as far as min_separation")
         if self.again and "-" in self.paths:
@@ -194,7 +196,7 @@ class Structure(Task[StructureConfig, Subject]):
             self._settings(),
             null=config.null,
             kind=config.null_model,
-            corpus=self._quiet()[0],
+            corpus=self._all(Problems("skip", sensitive=session.card.sensitive)),
             family=config.sequences if config.family else None,
             both_strands=config.both_strands,
         )
@@ -231,8 +233,11 @@ class Structure(Task[StructureConfig, Subject]):
     # Sequences
 
     def records(self, problems: Problems) -> Iterable[Record]:
-        found = read(self.session, self.config, problems, self.gaps)
+        found = self._all(problems)
         return found if self.config.query is None else self._queried(found)
+
+    def _all(self, problems: Problems) -> Iterable[Record]:
+        return read(self.session, self.config, problems, self.gaps)
 
     def _queried(self, records: Iterable[Record]) -> Iterator[Record]:
         """The sequence that is asked about; raises DataError where there is none of its name."""

@@ -96,6 +96,13 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     assert rows_of_one == [row for row in pairs if row["id"] == "r1"]
     assert all("ACDEDEFG"[row["j"]] == row["unit_j"] for row in rows_of_one)  # counted without its gap
     seqmlm(*words, "query=r9").refused(3, "no sequence is called r9")
+    seqmlm(*words, "query=r1", "--set", "family=true").refused(2, "leave one out")
+    counted = ("structure", "fam", asked, "--method", "pmi", "--set", "all=true")
+    every, alone = (
+        [json.loads(line) for line in seqmlm(*counted, *more).ok().out.splitlines()]
+        for more in ((), ("--set", "query=r1"))
+    )
+    assert alone == [row for row in every if row["id"] == "r1"] != []  # counts are of all that is read
 
 
 def by_hand(model: LinearRows, raw: str) -> float:
