@@ -20,7 +20,14 @@ from seqmlm.tasks.config import resolve_config
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted(
     path
-    for part in ("*.md", "docs/*.md", "seqmlm/**/*.md", "examples/**/*.md", "benchmarks/**/*.md")
+    for part in (
+        "*.md",
+        "docs/*.md",
+        "docs/benchmarks/*.md",
+        "seqmlm/**/*.md",
+        "examples/**/*.md",
+        "benchmarks/**/*.md",
+    )
     for path in ROOT.glob(part)
 )
 
@@ -30,7 +37,22 @@ _SPAN = re.compile(r"`([^`\n]+)`")
 _FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"(?:^|(?<=[|&$\s]))seqmlm +((?:[^|&#\n]|(?<=\w)\|(?=\w))+)")
 _ENTRY = re.compile(r'^(\w+) = "[\w.]+:\w+"$', re.MULTILINE)
+_LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 _SETTING = re.compile(r"--set +([\w.]+=[^\s`]+)")
+
+
+WORDS = 2000
+"""A document that is longer is two, or says things twice."""
+TO_BE_CUT = {
+    "docs/ARCHITECTURE.md": "to be cut",
+    "docs/LOGS_REFERENCE.md": "to be cut",
+    "docs/LOGS_TRAINING.md": "to be cut",
+    "docs/SAMPLES.md": "to be cut",
+    "docs/SCORING.md": "to be cut",
+    "docs/STRUCTURE.md": "to be cut",
+}
+MADE = {"docs/API.md", "docs/COMMANDS.md"}
+"""Made of the program, and as long as it is; `docs/commands` likewise."""
 
 
 def _command_lines(text: str) -> Iterator[str]:
@@ -82,7 +104,8 @@ def _resolves(name: str) -> bool:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_and_names_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert not [name for name in _FILE.findall(text) if not (ROOT / name).exists()]
+    places = ROOT, path.parent  # a name is of the repository, a link of the document's folder
+    assert not [name for name in _FILE.findall(text) if not any((place / name).exists() for place in places)]
     groups = {
         "seqmlm.domains",
         "seqmlm.tokenizers",
@@ -131,6 +154,47 @@ def test_every_help_text_has_an_example_that_its_command_understands(words: tupl
 )
 def test_what_is_wrong_with_a_command_line_is_found(line: str, wrong: str | None) -> None:
     assert _wrong(line) == wrong
+
+
+def _anchors(text: str) -> set[str]:
+    """The names that GitHub gives to the headings of a document."""
+    heads = re.findall(r"^#+ (.*)$", _FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    text = _FENCE.sub("", path.read_text(encoding="utf-8"))
+    lost = []
+    for name, anchor in _LINK.findall(text):
+        target = path.parent / name if name else path
+        if not target.exists() or (anchor and anchor not in _anchors(target.read_text(encoding="utf-8"))):
+            lost.append(f"{name}#{anchor}")
+    assert not lost
+
+
+def test_no_document_is_longer_than_a_person_reads() -> None:
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").split())
+        for path in DOCUMENTS
+        if path.name == "README.md" or path.is_relative_to(ROOT / "docs")
+    }
+    assert {name for name, words in lengths.items() if words > WORDS} - MADE == set(TO_BE_CUT)
+
+
+def test_every_benchmark_is_in_the_results() -> None:
+    index = ROOT / "docs" / "BENCHMARKS.md"
+    pages = sorted((ROOT / "docs" / "benchmarks").glob("*.md"))
+    text = index.read_text(encoding="utf-8")
+    assert not [path.name for path in pages if f"(benchmarks/{path.name})" not in text]
+    text += "".join(path.read_text(encoding="utf-8") for path in pages)
+    scripts = [
+        path
+        for path in (ROOT / "benchmarks").glob("*.py")
+        if "argparse.ArgumentParser(" in path.read_text(encoding="utf-8")
+    ]
+    assert len(scripts) > 20
+    assert not [path.name for path in scripts if f"`benchmarks/{path.name}" not in text]
 
 
 def test_command_lines_are_found_in_documents() -> None:

@@ -192,7 +192,7 @@ class Domain:
         columns: of a table that `datasets` loads, name to Arrow type, in which `row` spells a record.
         defaults: see `DomainDefaults`.
         mode: how records are scored where nobody says, and what a training calibrates: by
-            docs/BENCHMARKS.md the cheapest that ranks as `exact` does, or `exact` where that costs little.
+            docs/benchmarks/speed.md the cheapest that ranks as `exact` does, or `exact` where that is cheap.
         sensitive: records concern people: no values in errors, samples or artifacts.
         cuts: options of its readers that say what is a record. A model keeps them: its p-values are those of
             such records.
