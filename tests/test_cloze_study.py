@@ -39,9 +39,9 @@ def test_phrases_go_with_the_sentence_that_they_are_cut_from() -> None:
 def arms(cloze: float, uniform: float, nocloze: float) -> list[dict[str, object]]:
     found = {"cloze": cloze, "uniform": uniform, "nocloze": nocloze, "none": 0.5}
     return [
-        {"arm": arm, "draw": draw, "accuracy": value + draw / 100}
+        {"arm": arm, "seed": draw % 2, "draw": draw, "accuracy": value + draw / 100}
         for arm, value in found.items()
-        for draw in range(3)
+        for draw in range(4)
     ]
 
 

@@ -3,7 +3,8 @@
     labels   half of SST-2's sentences with their label appended, which is hidden in a share p of them, and
              words at random in the others; then the other half teaches the same gap, from few labels to many
     masks    a second stage of a trained model that hides words of the opinion lexicon (cloze), any words
-             (uniform), all others (nocloze), or that is left out; then 20 labels, drawn again and again
+             (uniform), all others (nocloze), or that is left out; then few labels, drawn again and again, the
+             same for all arms; --seeds second stages each, among which the draws are divided
 
 SST-2's phrases are cut from common sentences, so its halves are of sentences. Arms are kept under --out, one
 JSON each: an interrupted study goes on where it was. The whole takes hours on one thread; --epochs, --seeds,
@@ -11,7 +12,7 @@ JSON each: an interrupted study goes on where it was. The whole takes hours on o
 
     python examples/cloze_study/study.py --data shared/data
     python examples/cloze_study/study.py --data shared/data --part labels --epochs 4 --seeds 1 --share 0 100
-    python examples/cloze_study/study.py --data shared/data --part masks --first english --draws 10
+    python examples/cloze_study/study.py --data shared/data --part masks --first english --shots 20
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import t
 
-from seqmlm.evaluation.intervals import ratio
 from seqmlm.tasks.finetune import Finetune, FinetuneConfig
 from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import SilentConsole
@@ -37,8 +39,8 @@ from seqmlm.tasks.pretrain import pretrain
 
 NAMES = ("negative", "positive")
 UNTRAINED = "none"
-VALID, FEW = 500, 1000
-"""Phrases that choose the best step, and of which 20 labels are drawn."""
+VALID, FEW = 300, 1000
+"""Phrases that choose the best step, and of which few labels are drawn."""
 
 ARMS = ("cloze", "uniform", "nocloze", UNTRAINED)
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 1}
@@ -100,7 +102,10 @@ def halves(data: Path, out: Path, *, few: bool) -> dict[str, Path]:
 def learnt(name: str, file: Path, flags: dict[str, Any], seed: int) -> str:
     """A model pretrained on a file, or the one that an earlier call trained."""
     run = f"{name}-seed{seed}"
-    wanted = {"data": {"paths": [str(file)], "calibration": 0.0}, **flags}
+    # An evaluation hides words by the same rule for all arms, and the best weights by it would be kept: those
+    # before an arm's own masks have had their effect.
+    train = {**flags["train"], "evaluate_every": 10**9, "evaluation_records": 50}
+    wanted = {**flags, "data": {"paths": [str(file)], "calibration": 0.0}, "train": train}
     if not (Path(os.environ["SEQMLM_HOME"]) / "runs" / run / "result.json").exists():
         request = TrainRequest(
             domain="text", name=run, flags=wanted, settings=(f"seed={seed}",), resume="auto"
@@ -148,7 +153,7 @@ def labels(files: dict[str, Path], out: Path, options: argparse.Namespace) -> li
 
 
 def masks(files: dict[str, Path], out: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Accuracy of each second stage, for each draw of 20 labels."""
+    """Accuracy of each second stage, for each draw of labels."""
     lexicon = files["plain"].with_name("opinion.txt")
     if not lexicon.exists():
         words = []
@@ -156,11 +161,11 @@ def masks(files: dict[str, Path], out: Path, options: argparse.Namespace) -> lis
             lines = gzip.decompress(path.read_bytes()).decode("latin-1").splitlines()
             words += [line for line in lines if line and not line.startswith(";")]
         lexicon.write_text("\n".join(words), encoding="utf-8")
-    how: dict[str, Any] = {"train": (str(files["few"]),), "epochs": 10}
+    how: dict[str, Any] = {"train": (str(files["few"]),), "epochs": 10, "patience": 10, "tokens_per_step": 64}
     how |= {"template": "{text} it was [MASK].", "words": ("positive=good", "negative=bad")}
     found = []
-    for arm in ARMS:
-        model = options.first
+    for draw, arm in product(range(options.draws), ARMS):
+        model, seed = options.first, draw % options.seeds
         if arm != UNTRAINED:
             masking: dict[str, Any] = {"masker": "whole_unit"}
             if arm != "uniform":
@@ -168,32 +173,40 @@ def masks(files: dict[str, Path], out: Path, options: argparse.Namespace) -> lis
             train = {"max_steps": options.steps, "tokens_per_batch": 512, "learning_rate": options.rate}
             train |= {"schedule": "linear", "warmup": 0.1}
             flags = {"model": {"init": options.first}, "masking": masking, "train": train}
-            model = learnt(f"masks-{arm}-{options.steps}", files["plain"], flags, 0)
-        for draw in range(options.draws):
-            value = accuracy(model, files, out / f"masks-{arm}-{draw}.json", draw, 20, **how)
-            found.append({"arm": arm, "draw": draw, "accuracy": value})
+            model = learnt(f"masks-{arm}-{options.steps}-{options.rate:g}", files["plain"], flags, seed)
+        for shots in options.shots:
+            kept = out / f"masks-{model.removeprefix('masks-')}-{shots}-draw{draw}.json"
+            value = accuracy(model, files, kept, draw, shots, **how)
+            found.append({"shots": shots, "arm": arm, "seed": seed, "draw": draw, "accuracy": value})
     return found
 
 
 def sentence(rows: Sequence[dict[str, Any]]) -> str:
-    """Where uniform masks lie between the others: by the middle of both, less uniform, draw by draw."""
+    """Where uniform masks lie between the others: by the middle of both, less uniform, paired by draw.
+
+    The interval is Student's, over the means of each seed of the second stage.
+    """
     table = {arm: np.array([row["accuracy"] for row in rows if row["arm"] == arm]) for arm in ARMS}
-    middle = ratio((table["cloze"] + table["nocloze"]) / 2 - table["uniform"])
-    nearer = "nocloze" if (middle.value > 0) == (table["cloze"].mean() > table["nocloze"].mean()) else "cloze"
-    sure = "" if middle.low * middle.high > 0 else ", but the interval holds 0"
-    told = f"{middle.value:+.4f} [{middle.low:+.4f}, {middle.high:+.4f}]"
+    middles = (table["cloze"] + table["nocloze"]) / 2 - table["uniform"]
+    seeds = np.array([row["seed"] for row in rows if row["arm"] == "uniform"])
+    means = np.array([middles[seeds == seed].mean() for seed in np.unique(seeds)])
+    value, count = means.mean(), len(means)
+    half = t.ppf(0.975, count - 1) * means.std(ddof=1) / np.sqrt(count) if count > 1 else np.inf
+    nearer = "nocloze" if (value > 0) == (table["cloze"].mean() > table["nocloze"].mean()) else "cloze"
+    sure = "" if abs(value) > half else ", but the interval holds 0"
+    told = f"{value:+.4f} [{value - half:+.4f}, {value + half:+.4f}], {len(middles)} draws, {count} seeds"
     return f"uniform lies nearer to {nearer}: the middle of cloze and nocloze less uniform is {told}{sure}"
 
 
 def show(part: str, rows: Sequence[dict[str, Any]]) -> None:
-    keys = ("p", "labels") if part == "labels" else ("arm",)
+    keys = ("p", "labels") if part == "labels" else ("shots", "arm")
     for own in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
         values = [row["accuracy"] for row in rows if tuple(row[key] for key in keys) == own]
         print(
             f"  {' '.join(map(str, own)):<16} {np.mean(values):.4f} +- {np.std(values):.4f} ({len(values)})"
         )
-    if part == "masks":
-        print(sentence(rows))
+    for shots in dict.fromkeys(row["shots"] for row in rows if part == "masks"):
+        print(f"{shots} labels: {sentence([row for row in rows if row['shots'] == shots])}")
 
 
 def picture(rows: Sequence[dict[str, Any]], to: Path) -> None:
@@ -221,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("cloze-study"))
     parser.add_argument("--part", choices=("labels", "masks"), action="append")
     parser.add_argument("--epochs", type=float, default=20.0, help="of pretraining with labels")
-    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=4, help="of each training")
     parser.add_argument(
         "--share", nargs="+", default=["0", "20", "40", "60", "80", "100"], help="p, in percent"
     )
@@ -229,18 +242,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--first", help="a text model, whose second stage `masks` is")
     parser.add_argument("--steps", type=int, default=400, help="of the second stage")
     parser.add_argument("--rate", type=float, default=1e-4, help="its learning rate")
+    parser.add_argument("--shots", type=int, nargs="+", default=[20, 200], help="labels that teach after it")
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--json", type=Path, help="write all rows here")
     parser.add_argument("--quick", action="store_true", help="2,000 phrases, one seed, two steps, one draw")
     options = parser.parse_args(arguments)
     if options.quick:
         options.epochs, options.seeds, options.share, options.count = 0.2, 1, ["100"], [10]
-        options.steps, options.draws = 2, 1
+        options.steps, options.draws, options.shots = 2, 1, [20]
     out, told = options.out.resolve() / ("quick" if options.quick else "whole"), {}
     os.environ["SEQMLM_HOME"] = str(out)
     files = halves(options.data, out, few=options.quick)
     if options.first is None and "masks" in (options.part or ["masks"]):
-        options.first = learnt("first", files["plain"], {"model": {"size": "tiny", "overrides": SHAPE}}, 0)
+        flags = {"model": {"size": "tiny", "overrides": SHAPE}}
+        flags["train"] = {"epochs": options.epochs, "learning_rate": 1e-3}
+        options.first = learnt(f"first-{options.epochs:g}", files["plain"], flags, 0)
     for part in options.part or ("labels", "masks"):
         told[part] = (labels if part == "labels" else masks)(files, out / "arms", options)
         print(part)

@@ -35,7 +35,7 @@ from seqmlm.engine.loop import Goal, Loop, LoopResult, Observer
 from seqmlm.engine.masking.base import Corruptor
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import module_tensors, restore_module
-from seqmlm.engine.packing import RowDataset, RowPlanner
+from seqmlm.engine.packing import PackedRow, RowDataset, RowPlanner
 from seqmlm.engine.pseudolikelihood import Aligned, LinearLoop, prepared
 from seqmlm.engine.shapes import LAYERS, PATTERN_KEYS
 from seqmlm.errors import StateError, UsageError
@@ -54,6 +54,9 @@ Probability = Literal["ordinary", "full"]
 FINAL_FACTOR = 4
 """The evaluation after a training reads so many times the sequences of one on the way."""
 BEST = "best.safetensors"
+
+PROBED = 2000
+"""Training sequences in which a masker has to hide something, at most, spread evenly."""
 
 
 class Training:
@@ -126,18 +129,30 @@ class Training:
         """Make what trains, and refuse a number of processes of which some would be idle.
 
         Raises:
-            UsageError: it is too large, an option is unknown to masker or model, or a window is longer than
-                the model's positions.
+            UsageError: it is too large, an option is unknown to masker or model, a window is longer than the
+                model's positions, or the masker hides nothing.
         """
         if self._linear is not None and world > 1:
             raise UsageError("a linear model is trained by one process: start seqmlm without torchrun")
         _ = self.rows, self.dataset, self.evaluator
+        if self._linear is None:
+            self._check_masks()
         rows = self.loop.rows_per_batch
         if rows < world:
             tokens = rows * self.planner.tokens_per_row
             raise UsageError(
                 f"a batch of {tokens} tokens is {rows} row(s) for {world} processes: raise "
                 f"train.tokens_per_batch, or --set train.tokens_per_row={max(1, tokens // world)}"
+            )
+
+    def _check_masks(self) -> None:
+        """Refuse a masker that would teach nothing: a lexicon of words that the data do not have."""
+        lengths = self.corpus.train.lengths
+        rows = [PackedRow(0, (n,), int(lengths[n])) for n in evenly(len(lengths), PROBED)]
+        if not any(len(self.dataset[row].asked) for row in rows):
+            raise UsageError(
+                f"masker {self.config.masking.masker!r} hides nothing in {len(rows):,} training sequences: "
+                "give a lexicon words that the data have (seqmlm lexicon finds some), or take another masker"
             )
 
     def train(

@@ -82,3 +82,14 @@ def test_a_lexicon_of_words_that_no_token_spells_is_refused() -> None:
     config = MaskingConfig(masker="lexicon.v1", options={"words": ["日本", "語"]})
     with pytest.raises(UsageError, match="lexicon"):
         make_masker(config, tokenizer)
+
+
+def test_a_lexicon_without_a_word_of_the_data_is_refused(tmp_path: Path, seqmlm: Run) -> None:
+    text, words = tmp_path / "t.txt", tmp_path / "words.txt"
+    text.write_text("".join(f"the film number {n} is good\n" for n in range(60)))
+    masking = ("--set", "masking.masker=lexicon", "--set", f"masking.options.words_file={words}")
+    arguments = ("train", "--domain", "text", text, "--max-steps", 1, "--name", "m", *masking)
+    words.write_text("quorum\nxylophone\n")
+    seqmlm(*arguments).refused(2, "hides nothing in", "seqmlm lexicon finds some")
+    words.write_text("quorum\ngood\n")
+    seqmlm(*arguments).ok()
