@@ -24,6 +24,7 @@ DOCUMENTS = sorted(
         "*.md",
         "docs/*.md",
         "docs/benchmarks/*.md",
+        "docs/samples/*.md",
         "seqmlm/**/*.md",
         "examples/**/*.md",
         "benchmarks/**/*.md",
@@ -43,16 +44,6 @@ _SETTING = re.compile(r"--set +([\w.]+=[^\s`]+)")
 
 WORDS = 2000
 """A document that is longer is two, or says things twice."""
-TO_BE_CUT = {
-    "docs/ARCHITECTURE.md": "to be cut",
-    "docs/LOGS_REFERENCE.md": "to be cut",
-    "docs/LOGS_TRAINING.md": "to be cut",
-    "docs/SAMPLES.md": "to be cut",
-    "docs/SCORING.md": "to be cut",
-    "docs/STRUCTURE.md": "to be cut",
-}
-MADE = {"docs/API.md", "docs/COMMANDS.md"}
-"""Made of the program, and as long as it is; `docs/commands` likewise."""
 
 
 def _command_lines(text: str) -> Iterator[str]:
@@ -177,9 +168,10 @@ def test_no_document_is_longer_than_a_person_reads() -> None:
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").split())
         for path in DOCUMENTS
-        if path.name == "README.md" or path.is_relative_to(ROOT / "docs")
+        if path.name != "API.md"  # made of the docstrings, as `docs/commands` is of the settings
     }
-    assert {name for name, words in lengths.items() if words > WORDS} - MADE == set(TO_BE_CUT)
+    assert len(lengths) > 40
+    assert not {name: words for name, words in lengths.items() if words > WORDS}
 
 
 def test_every_benchmark_is_in_the_results() -> None:

@@ -75,7 +75,7 @@ def read_nbest(path: str, references: str | None = None, problems: Problems | No
 
 def _whole(path: str) -> Iterator[Callable[[], NBest]]:
     text = whole(path, _LARGEST, "file")
-    values = json_value(text, path, 1, "see docs/SCORING.md for the forms")
+    values = json_value(text, path, 1, "see docs/EVALUATING.md for the forms")
     if torn_value(text.decode("utf-8"), values):
         raise torn_text(path)
     utterances = values.get("utts", values) if isinstance(values, dict) else None
@@ -86,7 +86,7 @@ def _whole(path: str) -> Iterator[Callable[[], NBest]]:
 
 def _no_lists(path: str) -> DataError:
     return DataError(
-        "not a JSON object of n-best lists", source=path, remedy="see docs/SCORING.md for the forms"
+        "not a JSON object of n-best lists", source=path, remedy="see docs/EVALUATING.md for the forms"
     )
 
 

@@ -1,4 +1,4 @@
-"""docs/SAMPLES.md describes truth.json exactly, and samples are reproducible."""
+"""docs/SAMPLES.md and docs/samples describe truth.json exactly, and samples are reproducible."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from seqmlm.domains.samples import Sample
 from seqmlm.errors import UsageError
 
 DOMAINS = ("code", "dna", "ehr", "logs", "protein", "text")
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "SAMPLES.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "list": list}
-# Which tables of a domain's chapter describe the items of which lists, in order.
+# Which tables of a domain's page describe the items of which lists, in order.
 ITEMS = {
     "code": ("idioms", "anomalies", "modules"),
     "dna": ("contigs",),
@@ -34,10 +34,9 @@ PLANTED = {
 }
 
 
-def documented(heading: str | None) -> list[dict[str, type]]:
-    """The key tables of a chapter, or of what stands before the first one."""
-    chapters = DOCUMENT.read_text(encoding="utf-8").split("\n## ")
-    text = chapters[0] if heading is None else next(c for c in chapters if c.startswith(heading + "\n"))
+def documented(page: str) -> list[dict[str, type]]:
+    """The key tables of a page of the documents."""
+    text = (DOCS / page).read_text(encoding="utf-8")
     tables: list[dict[str, type]] = []
     inside = False
     for line in text.splitlines():
@@ -69,8 +68,8 @@ def check(value: dict[str, Any], table: dict[str, type]) -> None:
 def test_truth_is_as_documented(name, tmp_path: Path):
     sample = plugins.domain(name).sample(tmp_path, n=60, seed=3)
     truth = json.loads(sample.truth.read_text(encoding="utf-8"))
-    own, *tables = documented(name)
-    check(truth, documented(None)[0] | own)
+    own, *tables = documented(f"samples/{name}.md")
+    check(truth, documented("SAMPLES.md")[0] | own)
     for items, table in zip(ITEMS[name], tables, strict=True):
         assert truth[items]
         for item in truth[items]:
