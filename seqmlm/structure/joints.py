@@ -218,31 +218,39 @@ def mask_predict(own: Conditional, tried: Candidates) -> tuple[int, int]:
 
 def product(own: Conditional) -> Doubles:
     """The marginals while both are hidden, as if the places were independent."""
-    return _normal(own.first[:, None] + own.second)
+    return _joint(own, lambda rows: own.first[rows, None] + own.second)
 
 
 def mrf(own: Conditional) -> Doubles:
     """A Markov random field whose potentials are the log-probabilities of both conditionals."""
-    return _normal(own.given_first + own.given_second.T)
+    return _joint(own, lambda rows: own.given_first[rows] + own.given_second.T[rows])
 
 
 def mrf_logits(own: Conditional) -> Doubles:
     """The same with logits as potentials."""
-    scaled = own.given_first + own.given_second.T
-    scaled += own.scale_first[:, None]
-    scaled += own.scale_second
-    return _normal(scaled)
+
+    def cells(rows: slice) -> Doubles:
+        scales = own.scale_first[rows, None] + own.scale_second
+        return own.given_first[rows] + own.given_second.T[rows] + scales
+
+    return _joint(own, cells)
 
 
 def hcb(own: Conditional) -> Doubles:
     """Hammersley, Clifford and Besag, around the symbol of the first place that is most probable alone."""
     pivot, of_first = int(own.first.argmax()), own.given_second.T
-    return _normal(of_first - of_first[pivot] + own.given_first[pivot])
+    ratio = own.given_first[pivot] - of_first[pivot]
+    return _joint(own, lambda rows: of_first[rows] + ratio)
 
 
 def chain(own: Conditional) -> Doubles:
     """The mean of p(x_i) p(x_j | x_i) and p(x_j) p(x_i | x_j)."""
-    return _normal(np.logaddexp(own.first[:, None] + own.given_first, own.given_second.T + own.second))
+
+    def cells(rows: slice) -> Doubles:
+        forward = own.first[rows, None] + own.given_first[rows]
+        return np.logaddexp(forward, own.given_second.T[rows] + own.second)
+
+    return _joint(own, cells)
 
 
 class Settled(NamedTuple):
@@ -264,7 +272,8 @@ def arnold_gokhale(own: Conditional, steps: int | None = None, *, uniform: bool 
         uniform: begin with uniform marginals, as published.
     """
     both = np.exp(own.given_first)
-    both += np.exp(own.given_second).T
+    for rows in _slices(both):
+        both[rows] += np.exp(own.given_second.T[rows])
     begin = own[:2] if steps is None or not uniform else [np.zeros(len(one)) for one in own[:2]]
     one, two = (np.exp(x.astype(np.float64) - np.logaddexp.reduce(x)) for x in begin)
     change, done, most = np.inf, 1, ROUNDS if steps is None else steps
@@ -300,6 +309,14 @@ METHODS: Mapping[str, Callable[[Conditional], Doubles]] = {
 """By name: (A, B) log-probabilities of a `Conditional` that knows all symbols of both places."""
 
 
+def _joint(own: Conditional, cells: Callable[[slice], Doubles]) -> Doubles:
+    """(A, B) log-probabilities of what is known up to a factor of some rows at a time: one matrix is made."""
+    joint = np.empty_like(own.given_first)
+    for rows in _slices(joint):
+        joint[rows] = cells(rows)
+    return _normal(joint)
+
+
 def _normal(joint: Doubles) -> Doubles:
     """Log-probabilities; the sum is made row by row."""
     joint -= np.logaddexp.reduce([np.logaddexp.reduce(joint[rows], axis=None) for rows in _slices(joint)])
@@ -326,7 +343,7 @@ def deviation(own: Conditional) -> float:
     of_second = np.logaddexp.reduce(ratio, axis=0)
     ratio += np.logaddexp.reduce(of_first, axis=0) - of_second
     ratio -= of_first
-    return float(np.mean(np.square(ratio)))
+    return float(np.mean(np.square(ratio, out=ratio)))
 
 
 def measures(own: Conditional, joint: Doubles, a: int, b: int) -> dict[str, float]:

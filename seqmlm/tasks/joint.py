@@ -249,21 +249,22 @@ class JointTask(Gaps[JointConfig]):
             self.session.conditionals(), pairs, self.alphabet, self.config.candidates, observed=observed
         )
         for record, (own, tried) in zip(items, found, strict=True):
-            made, more = self._joints(own, record)
+            more = dict[str, Any]()
             told = self._measured if observed else self._best
-            yield [{**place(record), **told(record, own, tried, made), **more}]
+            yield [{**place(record), **told(record, own, tried, self._joints(own, record, more)), **more}]
 
-    def _joints(self, own: Conditional, record: Record) -> tuple[Iterator[tuple[str, Doubles]], Row]:
-        """The joints by name, made one at a time, and how Arnold-Gokhale came to its own."""
-        wanted = self.config.methods
-        settled = joints.arnold_gokhale(own, self.config.compat) if "ag" in wanted else None
-        if settled is not None and settled.change >= TOLERANCE:
-            self.problems.note(MOVING, source=record.source, line=record.line)
-        made = (
-            (name, METHODS[name](own) if settled is None or name != "ag" else settled.joint)
-            for name in wanted
-        )
-        return made, {} if settled is None else {"steps": settled.steps, "change": settled.change}
+    def _joints(
+        self, own: Conditional, record: Record, more: dict[str, Any]
+    ) -> Iterator[tuple[str, Doubles]]:
+        """The joints by name, one at a time; `more` is told how Arnold-Gokhale came to its own."""
+        for name in self.config.methods:
+            if name != "ag":
+                yield name, METHODS[name](own)
+                continue
+            joint, more["steps"], more["change"] = joints.arnold_gokhale(own, self.config.compat)
+            if more["change"] >= TOLERANCE:
+                self.problems.note(MOVING, source=record.source, line=record.line)
+            yield name, joint
 
     def _best(
         self, record: Record, own: Conditional, tried: Candidates, made: Iterator[tuple[str, Doubles]]
@@ -276,6 +277,7 @@ class JointTask(Gaps[JointConfig]):
                 for a, b, p in best_pairs(joint, tried, self.config.top)
             ]
             best = told[name][0]["first"], told[name][0]["second"]
+            del joint  # a matrix of the vocabulary's square, before the next one is made
         filled = domain.spelled(domain.filled(record.raw.prompt, list(best)).raw)
         return {"filled": filled, "deviation": joints.deviation(own), "joints": told}
 
@@ -291,6 +293,7 @@ class JointTask(Gaps[JointConfig]):
             ((*best, _),) = best_pairs(joint, tried, 1)
             measured = {**joints.measures(own, joint, a, b), "hit": best == [a, b]}
             told |= {f"{method}_{name}": float(value) for name, value in measured.items()}
+            del joint  # as above
         texts = {"first": self._text(encoding.ids[i]), "second": self._text(encoding.ids[j])}
         return {"i": i, "j": j, **texts, "deviation": joints.deviation(own), **told}
 
@@ -348,10 +351,13 @@ class JointTask(Gaps[JointConfig]):
 
 def best_pairs(joint: Doubles, tried: Candidates, top: int) -> Iterator[tuple[int, int, float]]:
     """Row, column and probability of the most probable pairs, `OTHERS` left out."""
-    first, second = (np.flatnonzero(ids != OTHERS) for ids in tried)
-    own = joint[: len(first), : len(second)].ravel()
-    for cell in np.argsort(-own, kind="stable")[:top].tolist():
-        yield cell // len(second), cell % len(second), float(np.exp(own[cell]))
+    sizes = [int((ids != OTHERS).sum()) for ids in tried]
+    own = joint[: sizes[0], : sizes[1]]
+    # They lie in so many rows, those with the largest maxima: not all of a large matrix is put in order.
+    rows = np.sort(np.argsort(-own.max(axis=1), kind="stable")[:top])
+    for cell in np.argsort(-own[rows].ravel(), kind="stable")[:top].tolist():
+        a, b = int(rows[cell // sizes[1]]), cell % sizes[1]
+        yield a, b, float(np.exp(own[a, b]))
 
 
 def measured(rows: Sequence[Row], methods: Sequence[str]) -> Figures:
