@@ -117,8 +117,8 @@ def told(
         return f"An unfamiliar {rule}: the model knows nothing of what it holds."
     if not unit or not len(bits) or bits.max() < _EXPECTED:
         return f"{begin}.{why}"
-    text = scored.text(int(row.units[bits.argmax()])).strip() or "the line break"
-    return f"{begin}.{why} Least expected: {text!r} ({bits.max():.1f} bits)."
+    text = scored.text(int(row.units[bits.argmax()])).strip()
+    return f"{begin}.{why} Least expected: {repr(text) if text else 'white space'} ({bits.max():.1f} bits)."
 
 
 def small(p_value: float) -> str:

@@ -326,7 +326,7 @@ class Level(ABC):
         value = row.statistics.get(name, math.nan)
         if name not in self.shares or math.isnan(value):
             return self.statistics[name]
-        return self.shares[name].format(f"{100 * value:.2g} %")
+        return self.shares[name].format(f"{100 * value:.3g} %")
 
     def brief(
         self, row: Row, scored: Scored, background: Background | None, fired: str | None

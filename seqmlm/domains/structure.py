@@ -209,11 +209,10 @@ def draw(page: Page, decoder: Decoder | None, one: Decoded, separation: int) -> 
         decoder: of the field, None in one without.
         separation: of the pairs that are judged.
     """
-    unit, note = "nats" if one.dependence.nats else "value", "above the diagonal: values"
+    unit, note = "nats" if one.dependence.nats else "value", "places on both axes count from 0"
     picture = None
     if decoder is not None:
         picture = decoder.picture(one)
-        note += "; below it: edges; where a truth is given, dark if true, pale if true and missed"
     if picture is not None:
         page.section(one.record.id, Markup(picture))
     (first, second), values = one.dependence.judged(separation), one.dependence.values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
 from collections import Counter
@@ -31,26 +32,39 @@ SCALE = 12.0
 """Bits from which on the colour is the strongest: an outcome of one in four thousand."""
 
 
-def steps(bits: Doubles, scale: float = SCALE) -> Longs:
+def steps(bits: Doubles, scale: float = SCALE, signed: bool = False) -> Longs:
     """(N,) the step, 0 to 8, of each surprisal: linear in bits, so that a step is the same factor of p.
 
     Args:
         bits: (N,) surprisals; a NaN, which says nothing, has step 0, an infinite one has the last.
         scale: bits of the last step, above 0.
+        signed: values below 0 have steps down to -8; else they have 0.
 
     >>> steps(np.array([0.0, 1.0, 6.0, 50.0, np.nan])).tolist()
     [0, 0, 4, 8, 0]
+    >>> steps(np.array([-1.0, -6.0, 6.0]), signed=True).tolist()
+    [0, -4, 4]
     """
-    values = np.nan_to_num(np.asarray(bits, dtype=np.float64), nan=0.0, posinf=scale, neginf=0.0)
-    return np.floor(np.clip(values / scale, 0.0, 1.0) * STEPS).astype(np.int64)
+    values = np.nan_to_num(np.asarray(bits, dtype=np.float64), nan=0.0, posinf=scale, neginf=-scale)
+    return np.trunc(np.clip(values / scale, -1.0 if signed else 0.0, 1.0) * STEPS).astype(np.int64)
 
 
-def legend(scale: float = SCALE, unit: str = "bits") -> Markup:
+def colour(step: int) -> str:
+    """The class of the style sheet of a step: s1 to s8 above 0, u1 to u8 below."""
+    return f"s{step}" if step >= 0 else f"u{-step}"
+
+
+def legend(scale: float = SCALE, unit: str = "bits", signed: bool = False) -> Markup:
     """What each colour means."""
+    shown = [
+        *(range(-STEPS, 0, 2) if signed else ()),
+        *range(2 if signed else 1, STEPS + 1, 2 if signed else 1),
+    ]
     marks = Markup("").join(
-        Markup('<i class="s{}">{:g}</i>').format(step, scale * step / STEPS) for step in range(1, STEPS + 1)
+        Markup('<i class="{}">{:g}</i>').format(colour(step), scale * step / STEPS) for step in shown
     )
-    return Markup('<p class="legend" aria-label="colour scale">{} and more:&nbsp;{}</p>').format(unit, marks)
+    told = unit if signed else f"{unit} and more"
+    return Markup('<p class="legend" aria-label="colour scale">{}:&nbsp;{}</p>').format(told, marks)
 
 
 def coloured_text(
@@ -59,6 +73,7 @@ def coloured_text(
     bits: Doubles,
     titles: Sequence[str],
     scale: float = SCALE,
+    signed: bool = False,
 ) -> Markup:
     """The text with each span on its colour; what is between spans stays plain.
 
@@ -67,18 +82,18 @@ def coloured_text(
         spans: (N,) half-open, ascending by start; one that begins inside another begins where that ends.
         bits: (N,) surprisals.
         titles: (N,) what is told of a span when it is pointed at, or none for no span.
-        scale: see `steps`.
+        scale, signed: see `steps`.
     """
     pieces: list[Markup | str] = []
     done, first = 0, True
     tips = titles or [""] * len(spans)
-    for (start, end), step, tip in zip(spans, steps(bits, scale).tolist(), tips, strict=True):
+    for (start, end), step, tip in zip(spans, steps(bits, scale, signed).tolist(), tips, strict=True):
         begin = max(start, done)
         if begin >= end:
             continue
         pieces.append(Markup.escape(text[done:begin]))
         about = Markup(' data-tip="{}" tabindex="{}"').format(tip, 0 if first else -1) if tip else ""
-        pieces.append(Markup('<b class="s{}"{}>{}</b>').format(step, about, text[begin:end]))
+        pieces.append(Markup('<b class="{}"{}>{}</b>').format(colour(step), about, text[begin:end]))
         done, first = end, first and not tip
     pieces.append(Markup.escape(text[done:]))
     return Markup("").join(pieces)
@@ -130,7 +145,9 @@ def picture(figure: Any, label: str, *notes: str) -> Markup:
         notes: shown below it.
     """
     file, tips = io.StringIO(), count()
-    figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    figure.savefig(
+        file, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    )
 
     def part(found: re.Match[str]) -> str:
         name = unescape(found[1][1:-1])
@@ -160,8 +177,10 @@ def track(
     ends: Longs,
     values: Doubles,
     alarms: Bools | None = None,
+    titles: Sequence[str] = (),
     *,
     x_label: str = "position",
+    x_unit: int = 1,
     y_label: str = "score, bits",
     note: str = "",
     first: int = 0,
@@ -172,7 +191,9 @@ def track(
         starts, ends: (N,) half-open, ascending by start; they may overlap.
         values: (N,) NaN where there is none.
         alarms: (N,) True at what is to be marked, or None for nothing.
+        titles: (N,) what lies there, told of a marked stretch that is pointed at, or none.
         x_label, y_label: what the axes are.
+        x_unit: places of one number of the axis: 1000 for kb.
         note: shown below.
         first: number of the first place of all, 0 or 1; from 1 on, the last place of a stretch is told.
     """
@@ -181,9 +202,12 @@ def track(
     with styled():
         low, high, (floor, ceiling) = int(starts[0]), int(ends.max()), _range(values)
         axes = _axes((low, high), (floor, ceiling), x_label, y_label)
-        marked = slice(0) if alarms is None else alarms
+        axes.xaxis.set_major_formatter(lambda value, place: _number(value / x_unit, place))
+        marked = np.zeros(len(starts), dtype=np.bool_) if alarms is None else alarms
         for begin, end in _bands(starts[marked], ends[marked], (high - low) / MOST_POINTS):
             told = f"tip:alarm {begin:,}-{end - first:,}"
+            own = dict.fromkeys(compress(titles, marked & (starts < end) & (ends > begin)) if titles else ())
+            told += "".join(f"; {one}" for one in own if one)
             axes.axvspan(begin, end, color=_BAND, linewidth=2, gid=told)
         middles = (starts + ends) / 2
         kept = thinned(middles, values)
@@ -263,6 +287,35 @@ def histogram(
         return picture(axes.figure, "rows by score", note)
 
 
+def tails(counts: Longs, per_ten: int, alpha: float | None = None) -> Markup:
+    """How many rows have which p-value, on scales of logarithms, beside how many would if all were normal.
+
+    Args:
+        counts: (B,) rows by -log10 p, from 0 on; the last has all that are smaller.
+        per_ten: bins of a factor of ten.
+        alpha: the p-value up to which a row raises an alarm, drawn as an upright line.
+    """
+    last = int(np.flatnonzero(counts).max(initial=0)) + 1
+    least = 0 if alpha is None else math.ceil(-math.log10(alpha) * per_ten)
+    edges = np.arange(max(last, least + 2, 2 * per_ten) + 1) / per_ten
+    shown = np.pad(counts[: len(edges) - 1], (0, max(0, len(edges) - 1 - len(counts))))
+    usual = counts.sum() * -np.diff(10.0**-edges)
+    with styled():
+        axes = _axes((0.0, edges[-1]), (0.5, 2.0 * max(shown.max(), 1.0)), "p-value", "rows")
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(_number)
+        axes.minorticks_off()
+        axes.stairs(shown, edges, fill=True, color=MARK, label="rows", baseline=0.1)
+        axes.stairs(usual, edges, baseline=None, color=_OTHERS, label="if all were normal")
+        whole = np.arange(int(edges[-1]) + 1)
+        axes.set_xticks(whole, [f"{10.0**-one:.12f}".rstrip("0").rstrip(".") for one in whole])
+        if alpha is not None:
+            axes.axvline(-math.log10(alpha), label=f"alarm from p {alpha:.3g} on", **THRESHOLD)
+        axes.set_position((0.08, 0.18, 0.9, 0.68))  # the legend is above, where a narrow screen shows it
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False)
+        return picture(axes.figure, "rows by p-value", "further right is more unusual")
+
+
 def activity(edges: Doubles, rows: Longs, alarms: Longs | None, *, note: str = "") -> Markup:
     """How many rows there were when, and alarms among them.
 
@@ -339,26 +392,29 @@ _BLOCK = 50  # columns of a grid side by side
 
 
 def grid(
-    bits: Doubles,
+    losses: Doubles,
     letters: Sequence[str],
     columns: Sequence[str],
     names: Sequence[str],
     *,
-    scale: float = SCALE,
+    scale: float,
     note: str = "",
 ) -> Markup:
-    """Cells in rows and columns, coloured by bits; 50 columns in a picture, the first `MOST_COLUMNS` of all.
+    """Cells in rows and columns, coloured by loss or gain; 50 columns in a picture, the first `MOST_COLUMNS`
+    of all.
 
     Args:
-        bits: (C, R); NaN for a cell without a value, which is marked; below 0 is drawn as 0.
+        losses: (C, R) in nats, below 0 a gain; NaN for a cell without a value, which is marked.
         letters: R of them, the rows.
         columns: C labels, of which every tenth is shown.
         names: C * R what is told of a cell when it is pointed at, column after column.
-        scale: bits of the strongest colour.
+        scale: of the strongest colour.
         note: shown below.
     """
-    kinds = np.where(np.isnan(bits), "band", np.char.add("s", steps(bits, scale).astype(str))).tolist()
-    shown, size, drawn = min(len(bits), MOST_COLUMNS), len(letters), legend(scale)
+    paint = np.array([colour(step) for step in range(-STEPS, STEPS + 1)])
+    kinds = np.where(np.isnan(losses), "band", paint[steps(losses, scale, signed=True) + STEPS]).tolist()
+    shown, size = min(len(losses), MOST_COLUMNS), len(letters)
+    drawn = legend(-scale, "effect, nats", signed=True)
     for begin in range(0, shown, _BLOCK):
         block = range(begin, min(begin + _BLOCK, shown))
         heads = ["", *(columns[column] if column % 10 == 0 else "" for column in block)]
@@ -367,7 +423,9 @@ def grid(
             for row, letter in enumerate(letters)
         ]
         drawn += _cells("grid", f"columns {columns[block[0]]} to {columns[block[-1]]}", heads, rows)
-    left_out = f"the first {MOST_COLUMNS:,} of {len(bits):,} columns are drawn" if len(bits) > shown else ""
+    left_out = (
+        f"the first {MOST_COLUMNS:,} of {len(losses):,} columns are drawn" if len(losses) > shown else ""
+    )
     return captioned(drawn, note, left_out)
 
 
@@ -415,7 +473,16 @@ def matrix(
         told[i][j] = (f"s{5 * own[0] + 3 * own[1]}", " and ".join(compress(("found", "known"), own)))
     left_out = f"highest of each block of units; {MOST_BLOCKS} blocks" if len(values) > size else ""
     rows = [(label[:18], row) for label, row in zip(labels, told, strict=True)]
-    return captioned(legend(scale, unit) + _cells("matrix", "values of pairs", (), rows), note, left_out)
+    heads = ["", *(label.partition(" ")[0] if at % 5 == 0 else "" for at, label in enumerate(labels))]
+    kinds = Markup("").join(_PAIRS if known else _PAIRS[:1])
+    drawn = legend(scale, f"above the diagonal, {unit}") + kinds + Markup("</p>")
+    return captioned(drawn + _cells("matrix", "values of pairs", heads, rows), note, left_out)
+
+
+_PAIRS = (
+    Markup('<p class="legend">below it:&nbsp;<i class="s5">found</i>'),
+    Markup('<i class="s3">known, not found</i><i class="s8">both</i>'),
+)
 
 
 def _cells(

@@ -30,6 +30,11 @@ Cell = str | int | float | bool | None
 MOST_ROWS = 500
 """Rows of a table that are shown."""
 
+EXPLAINED = "bits above what the place explains (its entropy); below 0: more expected than that"
+
+LONG = 40
+"""Letters of a cell from which its column is wide."""
+
 MOST_UNITS = 20_000
 """Coloured units of a page that can be pointed at; those after them are plain text."""
 
@@ -61,7 +66,8 @@ class Page:
     light and dark, on a phone and with the keyboard alone. Its size is bounded: what is left out is said.
 
     Args:
-        title, subtitle: of the page.
+        title: of the page.
+        lead: what it says, in a sentence.
 
     >>> page = Page("Scores", "two records")
     >>> page.section("What it says", "a < b")
@@ -69,8 +75,10 @@ class Page:
     True
     """
 
-    def __init__(self, title: str, subtitle: str = "") -> None:
-        self._title, self._subtitle = title, subtitle
+    def __init__(self, title: str, lead: str = "") -> None:
+        self._title, self._lead = title, lead
+        self._warnings: list[str] = []
+        self._head: dict[str, Cell] = {}
         self._parts: list[_Part] = []
         self._units = 0
 
@@ -82,16 +90,13 @@ class Page:
             pieces = (piece.strip() for piece in html_or_text.split("\n\n"))
             self._add(heading, Markup("").join(Markup("<p>{}</p>").format(piece) for piece in pieces))
 
-    def warnings(self, sentences: Sequence[str]) -> None:
-        """Add what has to be known before anything else is believed."""
-        inner = Markup("").join(Markup("<li>{}</li>").format(one) for one in sentences)
-        self._add("", Markup('<ul class="warnings">{}</ul>').format(inner))
+    def warnings(self, sentences: Iterable[str]) -> None:
+        """Add to the head what has to be known before anything else is believed."""
+        self._warnings += sentences
 
-    def cards(self, values: Mapping[str, Cell]) -> None:
-        """Add the figures that matter most, each with its name."""
-        card = Markup('<dl class="card"><dt>{}</dt><dd>{}</dd></dl>')
-        inner = Markup("").join(card.format(name, _told(value)) for name, value in values.items())
-        self._add("", Markup('<div class="cards">{}</div>').format(inner))
+    def head(self, values: Mapping[str, Cell]) -> None:
+        """Add facts of the whole page to its head; what is None or "" is left out."""
+        self._head |= values
 
     def table(self, heading: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
         """Add a table that can be sorted and, when long, filtered; the first `MOST_ROWS` rows are shown.
@@ -103,16 +108,15 @@ class Page:
         """
         given = [tuple(row) for row in rows]
         shown = given[:MOST_ROWS]
-        numeric = [_numeric([row[place] for row in shown]) for place in range(len(columns))]
+        kinds = [_kind([row[place] for row in shown]) for place in range(len(columns))]
         name = f"table-{len(self._parts)}"
         body = (
             _environment()
             .from_string(_resource("table.html.jinja"))
             .render(
                 name=name,
-                columns=list(zip(columns, numeric, strict=True)),
+                columns=list(zip(columns, kinds, strict=True)),
                 rows=[[(_told(cell), _sortable(cell)) for cell in row] for row in shown],
-                numeric=numeric,
                 left_out=len(given) - len(shown),
             )
         )
@@ -127,6 +131,7 @@ class Page:
         titles: Sequence[str] = (),
         *,
         scale: float = SCALE,
+        signed: bool = False,
         note: str = "",
     ) -> None:
         """Add a text whose spans lie on the colour of their surprisal.
@@ -138,12 +143,13 @@ class Page:
             bits: (N,) surprisals; NaN has no colour.
             titles: (N,) what is told of a span when it is pointed at, or none.
             scale: bits of the strongest colour.
+            signed: they are above or below what the place explains, and colours of both sides differ.
             note: a line above the text.
         """
         room = max(0, MOST_UNITS - self._units)
         kept = min(sum(end <= MOST_CHARACTERS for _, end in spans), room)
         self._units += kept
-        shown = coloured_text(text[:MOST_CHARACTERS], spans[:kept], bits[:kept], titles[:kept], scale)
+        shown = coloured_text(text[:MOST_CHARACTERS], spans[:kept], bits[:kept], titles[:kept], scale, signed)
         notes = [note] if note else []
         if kept < len(spans):
             notes.append(f"{kept:,} of {len(spans):,} units are coloured")
@@ -151,18 +157,19 @@ class Page:
             notes.append(f"{MOST_CHARACTERS:,} of {len(text):,} characters are shown")
         told = Markup('<p class="note">{}</p>').format("; ".join(notes)) if notes else Markup("")
         held = Markup('<div class="coloured" data-walk tabindex="0" role="group" aria-label="{}">{}</div>')
-        self._add(heading, told + legend(scale) + held.format(heading, shown))
+        self._add(
+            heading,
+            told + legend(scale, EXPLAINED if signed else "bits", signed) + held.format(heading, shown),
+        )
 
     def facts(self, heading: str, values: Mapping[str, Cell]) -> None:
         """Add what is known of one thing, a line each; what is None or "" is left out."""
-        line = Markup("<dt>{}</dt><dd>{}</dd>")
-        told = ((name, value) for name, value in values.items() if value not in (None, ""))
-        inner = Markup("").join(line.format(name, _told(value)) for name, value in told)
-        self._add(heading, Markup('<dl class="facts">{}</dl>').format(inner))
+        self._add(heading, _facts(values))
 
     track = _added(drawing.track)
     timeline = _added(drawing.timeline)
     histogram = _added(drawing.histogram)
+    tails = _added(drawing.tails)
     activity = _added(drawing.activity)
     bars = _added(drawing.bars)
     grid = _added(drawing.grid)
@@ -178,7 +185,9 @@ class Page:
             .from_string(_resource("page.html.jinja"))
             .render(
                 title=self._title,
-                subtitle=self._subtitle,
+                lead=self._lead,
+                warnings=self._warnings,
+                head=_facts(self._head) if self._head else "",
                 parts=self._parts,
                 style=Markup(style),
                 script=Markup(script),
@@ -209,6 +218,14 @@ class Page:
         self._parts.append(_Part(len(self._parts), heading, body))
 
 
+def _facts(values: Mapping[str, Cell]) -> Markup:
+    line = Markup("<dt>{}</dt><dd>{}</dd>")
+    told = ((name, value) for name, value in values.items() if value not in (None, ""))
+    return Markup('<dl class="facts">{}</dl>').format(
+        Markup("").join(line.format(name, _told(value)) for name, value in told)
+    )
+
+
 @cache
 def _environment() -> jinja2.Environment:
     return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
@@ -219,12 +236,17 @@ def _resource(name: str) -> str:
     return files("seqmlm.reports").joinpath(name).read_text(encoding="utf-8")
 
 
-def _numeric(cells: Sequence[Cell]) -> bool:
+def _kind(cells: Sequence[Cell]) -> str:
+    """The class of a column: of numbers, of long texts, or none."""
     present = [cell for cell in cells if cell is not None]
-    return bool(present) and all(isinstance(c, (int, float)) and not isinstance(c, bool) for c in present)
+    if present and all(isinstance(c, (int, float)) and not isinstance(c, bool) for c in present):
+        return "number"
+    return "long" if any(len(str(cell)) > LONG for cell in present) else ""
 
 
 def _told(cell: Cell) -> str:
+    if isinstance(cell, Markup):
+        return cell
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return "–"
     if isinstance(cell, bool):

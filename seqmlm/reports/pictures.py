@@ -9,10 +9,11 @@ fields.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,6 +27,12 @@ DRAWN = 12
 
 _AROUND = 300  # characters shown on either side of a part of a long record
 _LONG = 4000
+AROUND = 6
+"""Lines shown on either side of one that is pointed at, of a record of more than `WHOLE` lines."""
+WHOLE = 16  # so many are seen without scrolling
+ENTROPY = "entropy"  # of `Scored.values`
+EXCESS = 4.0  # bits above entropy, of the strongest colour
+_ALARM, _OPEN, _LEFT_OUT = "▶", "│", "⋯"
 _THINNED = "the most unusual rows of each stretch"
 
 
@@ -112,14 +119,7 @@ class Picture:
 
 
 class Coloured(Picture):
-    """The text of a record, each unit on the colour of its surprisal; of a long one what is near its rows.
-
-    Args:
-        numbered: units are told with their number, from 1 on.
-    """
-
-    def __init__(self, numbered: bool = False) -> None:
-        self._numbered = numbered
+    """The text of a record, each unit on the colour of its surprisal; of a long one what is near its rows."""
 
     def draw_record(self, page: Page, shown: Shown) -> None:
         scored, note = shown.scored, shown.note
@@ -137,30 +137,79 @@ class Coloured(Picture):
             text[low:high],
             [(start - low, end - low) for start, end in spans[units].tolist()],
             scored.surprisal[units],
-            [self._told(shown, unit) for unit in units.tolist()],
+            [shown.tell(unit) for unit in units.tolist()],
             scale=shown.scale,
             note=note,
         )
 
-    def _told(self, shown: Shown, unit: int) -> str:
-        number = f"{shown.scored.places[unit] + 1}: " if self._numbered else ""
-        return f"{number}{shown.tell(unit)}"
+
+class Line(NamedTuple):
+    """A line of a record's text as a picture has it.
+
+    begin, end: characters of the text. gutter: what stands before it. alarm: whether it is marked.
+    near: whether it is shown, with the lines around it.
+    """
+
+    begin: int
+    end: int
+    gutter: str
+    alarm: bool = False
+    near: bool = False
 
 
-class UnitTrack(Picture):
-    """The surprisal of every unit of a record as a curve; units count from 1."""
+class NumberedLines(Picture, ABC):
+    """Lines with a gutter, their units on colours: of a long record those around what is pointed at, as a
+    diff has them."""
+
+    excess: ClassVar[bool] = False
+    """Whether colours are of surprisal above entropy: what the place does not explain."""
+
+    @abstractmethod
+    def lines(self, shown: Shown) -> Sequence[Line]:
+        """All lines of a record."""
+
+    def tell(self, shown: Shown, unit: int) -> str:
+        """What is said of a unit that is pointed at."""
+        return shown.tell(unit)
 
     def draw_record(self, page: Page, shown: Shown) -> None:
-        scored = shown.scored
-        if not len(scored):
-            return
-        places = scored.places + 1
-        alarms = np.zeros(len(scored), dtype=np.bool_)
-        for one in shown.rows:
-            if one.alarm and len(one.row.units) < len(scored):
-                alarms[one.row.units] = True
-        ends, bits = places + 1, scored.surprisal
-        page.track("", places, ends, bits, alarms, x_label=shown.unit, y_label="bits", first=1)
+        scored, lines = shown.scored, self.lines(shown)
+        starts, text = scored.spans[:, 0], scored.raw
+        pieces: list[str] = []
+        spans: list[tuple[int, int]] = []
+        units: list[int] = []
+        at, before = 0, -1
+        for number in _around(lines):
+            begin, end, gutter, alarm, _ = lines[number]
+            left_out = f"{_LEFT_OUT:>5}\n" if number != before + 1 else ""
+            head = f"{left_out}{gutter} {_ALARM if alarm else _OPEN} "
+            inside = np.flatnonzero((starts >= begin) & (starts < end))
+            inside = inside[np.argsort(starts[inside], kind="stable")]
+            shift = at + len(head) - begin
+            spans += [(a + shift, min(b, end) + shift) for a, b in scored.spans[inside].tolist()]
+            units += inside.tolist()
+            pieces.append(f"{head}{text[begin:end]}\n")
+            at, before = at + len(pieces[-1]), number
+        excess = self.excess and ENTROPY in scored.values
+        bits = scored.surprisal - scored.values[ENTROPY] if excess else scored.surprisal
+        page.coloured(
+            shown.heading,
+            "".join(pieces),
+            spans,
+            bits[units],
+            [self.tell(shown, unit) for unit in units],
+            note=shown.note,
+            scale=EXCESS if excess else shown.scale,
+            signed=excess,
+        )
+
+
+def _around(lines: Sequence[Line]) -> Sequence[int]:
+    near = [number for number, one in enumerate(lines) if one.near]
+    if len(lines) <= WHOLE or not near:
+        return range(min(len(lines), WHOLE))
+    shown = {line for one in near for line in range(one - AROUND, one + AROUND + 1)}
+    return sorted(line for line in shown if 0 <= line < len(lines))
 
 
 class Timeline(Picture):
@@ -186,7 +235,7 @@ class Timeline(Picture):
             np.array([one.value for one in points]),
             np.array([one.alarm for one in points]),
             [f"{one.label}: {one.value:.4g}" for one in points],
-            y_label="score",
+            y_label="score, bits",
             note=_THINNED if self._times.thinned else "",
         )
 
@@ -196,10 +245,11 @@ class Tracks(Picture):
 
     Args:
         kind: what one is called; rows have its name under this, and places as `{kind}_start, {kind}_end`.
+        unit: of the axis. size: places that it has.
     """
 
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
+    def __init__(self, kind: str, unit: str, size: int = 1) -> None:
+        self._kind, self._unit, self._size = kind, unit, size
         self._axes: dict[str, Highest] = {}
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -207,7 +257,7 @@ class Tracks(Picture):
         if name is None:
             return
         start, end = row[f"{self._kind}_start"], row[f"{self._kind}_end"]
-        point = Point(start, end, row["score"], bool(row.get("alarm")))
+        point = Point(start, end, row["score"], bool(row.get("alarm")), ", ".join(row.get("genes", ())))
         self._axes.setdefault(name, Highest()).add(point)
         if len(self._axes) > MOST_AXES:
             others = [other for other in self._axes if other != name]
@@ -223,9 +273,11 @@ class Tracks(Picture):
                 np.array([one.end for one in points], dtype=np.int64),
                 np.array([one.value for one in points]),
                 np.array([one.alarm for one in points]),
-                y_label="score",
-                x_label=unit,
-                note=_THINNED if track.thinned else "",
+                [one.label for one in points],
+                x_label=self._unit,
+                x_unit=self._size,
+                y_label="score, bits",
+                note=f"shaded: alarms{f'; {_THINNED}' if track.thinned else ''}",
             )
         if len(self._axes) > DRAWN:
             page.section("", f"The {DRAWN} {self._kind}s with the highest scores are drawn.")

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from seqmlm.anomaly.findings import small
 from seqmlm.anomaly.values import SEEN, Row, Scored
+from seqmlm.errors import plural
 from seqmlm.reports.page import Cell, Page
 from seqmlm.reports.pictures import Picture, Shown
 from seqmlm.reports.reasons import counted
@@ -30,12 +30,13 @@ WORST = 50
 PICTURED = 12
 """Records of them that are pictured."""
 
-_BINS = 60  # of the histogram, of scores to four digits
+_BINS = 60  # of the histogram, of scores to four digits; of p-values, of which a factor of ten has
+_PER_TEN, _LEAST = 10, 1e-12
+_NAMED = 5  # rows of a pictured record
 _UNLIKELY = 0.005  # alternatives below half a percent are not named
 _LONGEST = 80
 _MOST = 5  # alternatives that are named of a unit that is pointed at
 _IN_TABLE = 3
-_SMALLEST = 4  # p-values that a table names
 _SEEN = str.maketrans({"\n": "↵", "\r": "", " ": "␣", "\t": "⇥"})
 
 
@@ -112,13 +113,18 @@ class ScoreReport:
         self._shown.add(judged, judged.row.score, judged.p_value)
 
     def draw(
-        self, page: Page, rows: Iterable[Mapping[str, Any]], facts: Mapping[str, Cell] | None = None
+        self,
+        page: Page,
+        rows: Iterable[Mapping[str, Any]],
+        facts: Mapping[str, Cell] | None = None,
+        alpha: float | None = None,
     ) -> None:
         """Draw all of it on a page.
 
         Args:
             rows: all that are finished, as they are written.
             facts: further figures for its head: incidents, the asked rate.
+            alpha: p-value up to which a row raises an alarm, if any does.
         """
         found = _Found(self._pictures)
         for row in rows:
@@ -126,13 +132,13 @@ class ScoreReport:
         head: dict[str, Cell] = {"rows": found.rows}
         if found.judged:
             head |= {"alarms": found.alarms}
-        page.cards({**head, **(facts or {})})
+        page.head({**head, **(facts or {})})
         if not found.rows:
             page.section("", "There was nothing to score.")
-        found.add_histogram(page)
+        found.add_histogram(page, alpha)
         worst = found.worst.ordered()
         if worst:
-            self._add_table(page, worst)
+            self._add_table(page, worst, found.rows)
         if found.strange:
             page.table(
                 f"Unfamiliar rows, of which the model knows nothing: {found.unfamiliar:,}",
@@ -145,26 +151,26 @@ class ScoreReport:
         if worst:
             self._add_reading(page, worst, found.rows)
 
-    def _add_table(self, page: Page, worst: Sequence[Mapping[str, Any]]) -> None:
+    def _add_table(self, page: Page, worst: Sequence[Mapping[str, Any]], all_rows: int) -> None:
         lists = dict.fromkeys(name for row in worst for name, value in row.items() if _are_names(value))
         rows = [self._cells(row) | {name: ", ".join(row.get(name, ())) for name in lists} for row in worst]
         named = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
-        page.table("Most unusual", named, [[row[name] for name in named] for row in rows])
+        shown = f": {len(worst)} of {all_rows:,} rows" if all_rows > len(worst) else ""
+        page.table(f"Most unusual{shown}", named, [[row[name] for name in named] for row in rows])
 
     def _cells(self, row: Mapping[str, Any]) -> dict[str, Cell]:
+        where = f"{row['source']}:{row['line']}"
         place = f"{row['start'] + self._first:,}-{row['end']:,}" if "start" in row else ""
         return {
-            "id": row["id"],
-            "description": row.get("description"),
-            "where": f"{row['source']}:{row['line']}",
-            "place": place,
-            "units": row["units"],
-            "score": row["score"],
+            "id": " ".join([row["id"], *filter(None, [row.get("description")])]),
             "p value": row.get("p_value"),
-            "extrapolated": "yes" if row.get("extrapolated") else "",
             "alarm": row.get("alarm"),
-            "statistics": firing(row.get("channels", {})),
-            "what stands out": standing_out(row),
+            "why": row.get("reason") or standing_out(row),
+            "score": row["score"],
+            "place": "" if place and row["id"].endswith(place.replace(",", "")) else place,
+            plural(self._unit): row["units"],
+            "extrapolated": "yes" if row.get("extrapolated") else "",
+            "where": "" if where.endswith(row["id"]) else where,
         }
 
     def _add_reading(self, page: Page, worst: Sequence[Mapping[str, Any]], rows: int) -> None:
@@ -191,7 +197,9 @@ class ScoreReport:
         for own in pictured:
             scored = own[0].scored
             note = "; ".join(
-                f"{one.row.id}: {verdict(one.row.score, one.p_value, one.alarm)}" for one in own[:5]
+                f"{'' if one.row.id == scored.record.id else f'{one.row.id}: '}"
+                f"{verdict(one.row.score, one.p_value, one.alarm)}"
+                for one in own[:_NAMED]
             )
             shown = Shown(
                 scored=scored,
@@ -217,34 +225,33 @@ class _Found:
         self.rows = self.alarms = self.unfamiliar = 0
         self.judged = False
         self.worst, self.strange = _Worst(), list[Mapping[str, Any]]()
-        self._scores, self._alarmed = Counter[float](), math.inf
+        self._scores, self._tails = Counter[float](), np.zeros(_BINS, dtype=np.int64)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Take in one row."""
         score, alarm = row["score"], row.get("alarm")
         self.rows += 1
         self.judged = self.judged or alarm is not None
-        if alarm:
-            self.alarms += 1
-            self._alarmed = min(self._alarmed, math.inf if score is None else score)
+        self.alarms += bool(alarm)
         if row.get("unfamiliar"):
             self.unfamiliar += 1
             self.strange += [row] if len(self.strange) < WORST else []
         self.worst.add(row, score, row.get("p_value"))
+        if (p_value := row.get("p_value")) is not None:
+            self._tails[min(int(-math.log10(max(p_value, _LEAST)) * _PER_TEN), _BINS - 1)] += 1
         if score is not None:
             self._scores[float(f"{score:.4g}")] += 1
             for picture in self._pictures:
                 picture.add(row)
 
-    def add_histogram(self, page: Page) -> None:
-        """Draw the scores."""
-        if not self._scores:
-            return
-        scores, counts = zip(*self._scores.items(), strict=True)
-        heights, edges = np.histogram(scores, bins=_BINS, weights=counts)
-        threshold = self._alarmed if math.isfinite(self._alarmed) else None
-        note = "" if threshold is None else "the line is the lowest score of an alarm"
-        page.histogram("Scores", heights, edges, threshold=threshold, note=note, x_label="score")
+    def add_histogram(self, page: Page, alpha: float | None) -> None:
+        """Draw what judges: p-values beside those of normal rows; scores where there are none."""
+        if self._tails.any():
+            page.tails("How unusual the rows are", self._tails, _PER_TEN, alpha)
+        elif self._scores:
+            scores, counts = zip(*self._scores.items(), strict=True)
+            heights, edges = np.histogram(scores, bins=_BINS, weights=counts)
+            page.histogram("Scores", heights, edges, x_label="score, bits: higher is more unusual")
 
 
 # What a report says in words
@@ -316,16 +323,6 @@ def visible(text: str) -> str:
 def _are_names(value: Any) -> bool:
     """Whether a field of a row is a list of texts, such as what else lies at its place."""
     return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
-
-
-def firing(p_values: Mapping[str, float]) -> str:
-    """The smallest p-values among statistics, in one line; those that say nothing are left out.
-
-    >>> firing({"lift": 1.0, "bits_per_unit": 0.012, "slor": 0.5})
-    'bits_per_unit 0.012, slor 0.5'
-    """
-    ordered = sorted(p_values.items(), key=lambda one: one[1])[:_SMALLEST]
-    return ", ".join(f"{name} {small(p)}" for name, p in ordered if p < 1 or len(p_values) == 1)
 
 
 def verdict(score: float | None, p_value: float | None, alarm: bool | None) -> str:

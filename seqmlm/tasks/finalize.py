@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from seqmlm.anomaly.levels import WHOLE, Level
+from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.splits import evenly
-from seqmlm.engine.types import Sequences
 from seqmlm.errors import StateError
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import store_trained_on
@@ -25,14 +25,17 @@ from seqmlm.tasks.assemble import Evaluator
 from seqmlm.tasks.calibrate import calibrate_trained
 from seqmlm.tasks.corpus import Corpus
 from seqmlm.tasks.finalize_counts import fit_expert
+from seqmlm.tasks.finalize_page import training_page
 from seqmlm.tasks.models import register_calibrations, track_model
-from seqmlm.tasks.observers import Console, loss_plot, sample_predictions
+from seqmlm.tasks.observers import Console, sample_predictions
 from seqmlm.tasks.sizing import Afterwards
 from seqmlm.tasks.training_run import TrainingRun
 from seqmlm.tracking import METRICS, TrackedRun, read_metrics
 from seqmlm.workspace import Workspace
 
 SHOWN_PREDICTIONS = 8
+PAGE = "training.html"
+"""The main artifact of a training."""
 
 
 def finalize(
@@ -83,7 +86,7 @@ def finalize(
         ) from None
     track_model(tracked, entry, values, dataset=next(iter(corpus.shown.values())))
     with run.writing():
-        _artifacts(run, model, corpus.validation, evaluator, tracked)
+        _artifacts(run, model, values, corpus, evaluator, tracked, entry.version)
     return entry.version, values
 
 
@@ -125,15 +128,27 @@ def counts_verdict(levels: Sequence[Level], *, better: bool) -> str:
 
 
 def _artifacts(
-    run: TrainingRun, model: LoadedModel, held: Sequences, evaluator: Evaluator, tracked: TrackedRun
+    run: TrainingRun,
+    model: LoadedModel,
+    values: Mapping[str, float],
+    corpus: Corpus,
+    evaluator: Evaluator,
+    tracked: TrackedRun,
+    version: int,
 ) -> None:
-    plot, shown = run.directory / "loss.png", run.directory / "predictions.txt"
-    loss_plot(read_metrics(run.directory / METRICS), plot, run.name)
-    tracked.artifact(plot)
+    """The page of the training, and the examples in it as a text."""
+    shown, file, examples = run.directory / "predictions.txt", run.directory / PAGE, ""
     if not run.sensitive:
-        ask, some = evaluator.ask(model.rows), evenly(len(held), SHOWN_PREDICTIONS)
-        shown.write_text(sample_predictions(ask, model, held, some), encoding="utf-8")
+        ask, some = evaluator.ask(model.rows), evenly(len(corpus.validation), SHOWN_PREDICTIONS)
+        examples = sample_predictions(ask, model, corpus.validation, some)
+        shown.write_text(examples, encoding="utf-8")
         tracked.artifact(shown)
+    facts = {"data": ", ".join(corpus.shown.values()), "sequences": len(corpus.train)}
+    facts = redact_small_counts(facts, run.sensitive)
+    metrics = read_metrics(run.directory / METRICS)
+    page = training_page(f"{run.name}:{version}", model.card, facts, values, metrics, examples)
+    page.write(file, private=run.sensitive)
+    tracked.artifact(file)
 
 
 def _register_calibrations(workspace: Workspace, entry: ModelEntry) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -108,43 +107,6 @@ def expected_steps(loop: LoopConfig, *, step: float, epoch: float) -> float:
         *([] if loop.epochs is None else [loop.epochs * epoch]),
     ]
     return max(1.0, min(limits))
-
-
-def loss_plot(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Draw training loss and evaluation bits against steps into a PNG.
-
-    Args:
-        metrics: lines of metrics.jsonl.
-        path: file to write.
-        title: the run's name.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4))
-    left, right = figure.subplots(1, 2)
-    figure.subplots_adjust(left=0.09, right=0.98, bottom=0.13, top=0.84, wspace=0.24)
-    losses = [(line["step"], line["train/loss"]) for line in metrics if line.get("train/loss") is not None]
-    if losses:
-        steps, values = np.array(losses).T
-        left.plot(steps, values, color="#9db8d9", linewidth=0.8, label="each step")
-        width = len(values) // 25
-        if width > 1:
-            smooth = np.convolve(values, np.ones(width) / width, mode="valid")
-            left.plot(steps[width - 1 :], smooth, color="#1f4e8c", label=f"mean of {width} steps")
-            left.legend(frameon=False)
-    left.set(xlabel="optimizer step", ylabel="loss (nats per masked token)", title="training")
-    key, floor = "eval/bits_per_unit", "eval/unigram_bits_per_unit"
-    bits = [(line["step"], line[key], line[floor]) for line in metrics if line.get(key) is not None]
-    if bits:
-        steps, values, floors = np.array(bits).T
-        right.plot(steps, values, "o-", color="#1f4e8c", markersize=3, label="model")
-        right.axhline(floors[-1], linestyle="--", color="#b0562c", label="unigram")
-        right.legend(frameon=False)
-    right.set(xlabel="optimizer step", ylabel="bits per masked unit", title="validation")
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title)
-    figure.savefig(path, dpi=120)
 
 
 def sample_predictions(

@@ -29,16 +29,14 @@ from seqmlm.tasks.assemble import Training
 from seqmlm.tasks.calibrate import few_held_out
 from seqmlm.tasks.config import LIMITS
 from seqmlm.tasks.corpus import QUARANTINE, CorpusReader
-from seqmlm.tasks.finalize import finalize
+from seqmlm.tasks.finalize import PAGE, finalize
+from seqmlm.tasks.finalize_page import verdict
 from seqmlm.tasks.launch import RUN_CONFIG, Plan, TrainRequest, agreed_plan
 from seqmlm.tasks.observers import Console, Recorder
 from seqmlm.tasks.sizing import Afterwards, sized
 from seqmlm.tasks.training_run import FINISHED, TrainingRun
 from seqmlm.tracking import TrackedRun
 from seqmlm.workspace import Workspace
-
-LITTLE = 0.02
-"""Share of the bits by frequencies alone; a model that saves no more has learnt little else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,17 +168,10 @@ class Pretraining:
             return told(version=version, values=values)
 
     def _conclude(self, model: LoadedModel, version: int, values: Mapping[str, float]) -> None:
-        bits, floor = values["eval/bits_per_unit"], values["eval/unigram_bits_per_unit"]
-        unit, steps = self.domain.unit, model.card.steps
-        self.say(
-            f"model {self.run.name}:{version}, {steps} steps: {bits:.3f} bits per {unit} held out, "
-            f"{floor:.3f} by frequencies alone"
-        )
-        if bits > (1 - LITTLE) * floor:
-            self.say(
-                f"it has learnt little beyond how often each {unit} comes: train longer (--max-time 1h), "
-                "give more data, or begin with a trained model (--init)"
-            )
+        lead, *warnings = verdict(model.card, values)
+        for one in (f"model {self.run.name}:{version}, {lead}", *warnings):
+            self.say(one)
+        self.say(f"page: {self.run.directory / PAGE}")
 
     def _tracked(self) -> TrackedRun:
         """Make the run's folder, and open its MLflow run."""

@@ -13,6 +13,7 @@ from seqmlm.anomaly.levels import Track
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.errors import number_of
 from seqmlm.inference.batches import Encoded, batches, characters, tokenized
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.session import Session
@@ -70,6 +71,7 @@ class Score(Task[ScoreConfig, Encoded]):
         self.wanted = _alarmed if config.alarms_only and self._passed is None else None
         self.kept = config.latency is None or config.report is not None
         self._report = None if config.report is None else self._new_report()
+        self._noun = self.plan.level.name
         self._track: Track | None = None
         if config.track is not None:
             self._track = self.plan.level.track(config.track, name=config.model, private=self.plan.sensitive)
@@ -150,6 +152,7 @@ class Score(Task[ScoreConfig, Encoded]):
     def _pass(self, judged: Sequence[JudgedRow], rows: Sequence[Row]) -> None:
         """What is shown of rows beside their lines, and what is counted of those that nobody keeps."""
         for one, row in zip(judged, rows, strict=True):
+            self._noun = self.plan.level.noun(one.scored.record)
             self.alarms += bool(one.alarm)
             if self._report is not None:
                 self._report.see(one)
@@ -168,18 +171,28 @@ class Score(Task[ScoreConfig, Encoded]):
         seconds = time.monotonic() - self._began
         return sentence(self.plan, figures, items, seconds, self._asked / seconds)
 
+    def lead(self, figures: Figures) -> str:
+        rows, alpha = figures["rows"], self.plan.alpha
+        if alpha is None or "alarms" not in figures:
+            judged = "with" if self.plan.calibrated else "of a model without a calibration: there are no"
+            return f"{number_of(rows, self._noun)} scored, {judged} p-values; higher is more unusual."
+        raised = f"{figures['alarms']} of {number_of(rows, self._noun)} raise an alarm at {100 * alpha:.3g} %"
+        usual = (
+            f"; about {alpha * rows:,.{int(alpha * rows < 3)}f} would if all were normal."
+            if isinstance(rows, int)
+            else "."
+        )
+        return f"{raised}{usual}"
+
     def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
         assert self._report is not None
         facts = {name: figures[name] for name in ("incidents", "level", "mode") if name in figures}
         if self.plan.alpha is not None and self.plan.stored is not None:
             normal = redact_small_counts({"rows": self.plan.stored.rows}, self.plan.sensitive)["rows"]
-            facts |= {
-                "alarms at p <=": f"{self.plan.alpha:.3g} ({self.plan.alpha:.3g} of normal rows)",
-                "calibration rows": str(normal),
-            }
+            facts["calibration rows"] = str(normal)
         if self._passed is not None:  # of a live input, only alarms may be there
             facts |= {name: figures[name] for name in ("rows", "alarms") if name in figures}
-        self._report.draw(page, rows(), facts)
+        self._report.draw(page, rows(), facts, self.plan.alpha)
 
     def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
         if self._track is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 from seqmlm.reports.page import Page
 from seqmlm.tasks.measurements import Measurements
 
-SCALE = 8.0
-"""Bits lost, from which on a substitution has the strongest colour in a report."""
+SCALE = 6.0
+"""Nats lost or gained, from which on a substitution has the strongest colour in a report."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,15 +65,12 @@ class Grid:
         """Add the picture to a report."""
         units = self._units()
         own = np.array(list(self.letters)) == np.array([letter for _, letter in units])[:, None]
-        bits = np.where(own, np.nan, -self.values[[place for place, _ in units]]) / math.log(2)
+        values = np.where(own, np.nan, self.values[[place for place, _ in units]])
         cells = [
             f"{self.name(place, letter)}: {self.values[place, letter]:+.2f} nats"
             for place, _ in units
             for letter in range(len(self.letters))
         ]
         labels = [f"{letter}{self.numbers[place]}" for place, letter in units]
-        note = (
-            "how many bits less probable each letter is than that of the wild type, which is shaded; "
-            "without colour: as probable, or more"
-        )
-        page.grid("Every substitution", bits, self.letters, labels, cells, scale=SCALE, note=note)
+        note = "effects as in the rows: orange is less fit than the wild type's letter (shaded), blue fitter"
+        page.grid("Every substitution", -values, self.letters, labels, cells, scale=SCALE, note=note)

@@ -311,6 +311,10 @@ class Task(ABC, Generic[ConfigT, Item]):
         told = ", ".join(f"{name} {said(value)}" for name, value in figures.items() if _is_cell(value))
         return number_of(items, self.unit) + (f": {told}" if told else "")
 
+    def lead(self, figures: Figures) -> str:
+        """The first sentence of a report, where that is not the answer's."""
+        return ""
+
     def tables(self, figures: Figures) -> Iterable[Table]:
         """The figures as tables."""
         return ()
@@ -334,7 +338,7 @@ class Task(ABC, Generic[ConfigT, Item]):
         """Add to the report what is no table: warnings, cards, pictures."""
         cards = {name: value for name, value in figures.items() if _is_cell(value)}
         if cards:
-            page.cards(cards)
+            page.head(cards)
 
     def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
         """Write further files that are made of all rows; their paths, which a run of MLflow keeps.
@@ -714,11 +718,15 @@ def place(item: Any) -> dict[str, Any]:
 def _report(task: Task[Any, Any], summary: Summary, rows: Rows, files: Sequence[Path]) -> None:
     """Write the report, and keep it with the figures in a run of MLflow: of sensitive data no small ones."""
     from seqmlm.reports.page import Page
-    from seqmlm.tasks.tracked import keep_run
+    from seqmlm.tasks.tracked import command, keep_run, origin
 
     config, session = task.config, task.session
     assert config.report is not None
-    page = Page(f"{summary.task.capitalize()}: {config.model}", summary.answer)
+    answer, *warnings = summary.answer.split("\n")
+    lead = task.lead(summary.figures) or answer
+    page = Page(f"{summary.task.capitalize()}: {config.model}", lead)
+    page.warnings(warnings)
+    page.head(origin(session, summary.task, config) | {"note": "; ".join(task.notes)})
     task.page(page, rows.read, summary.figures)
     for table in summary.tables:
         page.table(*table)
@@ -726,4 +734,5 @@ def _report(task: Task[Any, Any], summary: Summary, rows: Rows, files: Sequence[
         page.table("Met on the way", ["what", "how often"], list(summary.notes.items()))
     page.write(config.report, private=session.card.sensitive)
     figures = {"items": summary.items, "bad": summary.bad, **summary.figures}
-    keep_run(session, summary.task, config, figures, task.decided(), [config.report, *files])
+    told = summary.answer if session.card.sensitive else f"{lead}\n\n`{command(summary.task, config)}`"
+    keep_run(session, summary.task, config, figures, task.decided(), [config.report, *files], told)

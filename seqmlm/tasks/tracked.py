@@ -2,19 +2,64 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import MISSING, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from markupsafe import Markup
+
+from seqmlm import __version__
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
 from seqmlm.errors import DataError
 from seqmlm.inference.session import Session
-from seqmlm.tracking import TrackedRun, Tracker
+from seqmlm.tracking import DESCRIPTION, TrackedRun, Tracker
 from seqmlm.workspace import Workspace
+
+
+def origin(session: Session, task: str, config: Any) -> dict[str, Any]:
+    """Where the rows of a report come from: data, model, date, command, file; of sensitive data no names."""
+    entry, private, out = session.entry, session.card.sensitive, config.out
+    model = str(config.model) if entry is None else f"{entry.name}, version {entry.version}"
+    facts: dict[str, Any] = {
+        "data": UNNAMED if private else shown_name(config.paths) if config.paths else None,
+        "model": model,
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seqmlm {__version__}",
+        "command": None if private else command(task, config),
+    }
+    if out is not None and not private:
+        place = quote(os.path.relpath(out, Path(config.report).parent))
+        facts["all rows"] = Markup('<a href="{}">{}</a>').format(place, out.name)
+    return facts
+
+
+def command(task: str, config: Any) -> str:
+    """The command line that asks the same, as a shell takes it."""
+    words = ["seqmlm", task, str(config.model), *map(str, config.paths)]
+    for one in fields(config):
+        value = getattr(config, one.name)
+        usual = one.default if one.default_factory is MISSING else one.default_factory()
+        if one.name in ("model", "paths") or value == usual:
+            continue
+        several = [f"{k}={v}" for k, v in value.items()] if isinstance(value, Mapping) else value
+        flag = f"--{one.name.replace('_', '-')}"
+        if one.name not in config.shown:
+            words += ["--set", f"{one.name}={value}"]
+        elif value is True:
+            words.append(flag)
+        elif isinstance(several, (list, tuple)):
+            words += [word for item in several for word in (flag.removesuffix("s"), str(item))]
+        else:
+            words += [flag, str(value)]
+    return shlex.join(words)
+
 
 KEPT_BYTES = 64 << 20  # larger files are not copied into a run
 
@@ -26,12 +71,14 @@ def keep_run(
     figures: Mapping[str, Any],
     params: Mapping[str, object],
     files: Sequence[Path] = (),
+    description: str = "",
 ) -> None:
     """Log figures and files of a task in a run of MLflow; of sensitive data no files.
 
     Args:
         config: has the `model` as it was named, and the `paths`.
         figures: without small counts of sensitive data; their numbers are logged, each under its path.
+        description: of the run.
     """
     private, entry = session.card.sensitive, session.entry
     name = session.card.run_name or Path(session.model.path).name
@@ -44,7 +91,7 @@ def keep_run(
         "precision": session.precision,
         **params,
     }
-    tags = {"domain": session.card.domain, "task": task}
+    tags = {"domain": session.card.domain, "task": task, DESCRIPTION: description}
     tracker, experiment = Tracker(Workspace.locate()), f"seqmlm-{session.card.domain}"
     with tracker.start(f"{task}-{name}-{moment}"[:100], experiment=experiment, params=told, tags=tags) as run:
         if entry is not None:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from seqmlm.tracking.push import LEDGER, METRICS, Ledger, MetricsFile, read_metrics
 from seqmlm.tracking.run import TrackedRun, Tracker
-from seqmlm.tracking.store import RunInfo, TrackerDown, public
+from seqmlm.tracking.store import DESCRIPTION, RunInfo, TrackerDown, public
 
 __all__ = [
+    "DESCRIPTION",
     "LEDGER",
     "METRICS",
     "Ledger",

@@ -19,6 +19,8 @@ from seqmlm.workspace import Workspace, first_use
 
 NAME_TAG = "seqmlm.name"
 KEY_TAG = "seqmlm.key"
+DESCRIPTION = "mlflow.note.content"
+"""Tag that the UI shows as the description of a run, in Markdown."""
 _OURS = f"tags.`{NAME_TAG}` != ''"
 
 # MLflow retries HTTP for minutes and databases for 100 s; a run waits for neither. Users' settings win.

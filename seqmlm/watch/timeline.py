@@ -404,7 +404,7 @@ class Timeline:
             names = ["row", "time in the log", "alarmed by", "p", "p of the shadow", "what it says"]
             page.table("Rows that versions judge differently", names, differing)
         running = sum(one.standing.running for one in self.streams)
-        page.cards(
+        page.head(
             {
                 "rows judged": int(self.rows.sum()),
                 **({} if self.sensitive else {"alarms": int(self.alarms.sum())}),

@@ -103,6 +103,18 @@ def test_histogram_marks_the_threshold_inside_only() -> None:
     assert re.search(rf'd="M {drawing.LEFT} {drawing.TOP} [^"]*" [^>]*stroke-dasharray', level)
 
 
+def test_p_values_stand_beside_those_of_normal_rows_with_the_line_where_alarms_begin() -> None:
+    counts = np.zeros(60, dtype=np.int64)
+    counts[[0, 12, 30]] = 90, 9, 1
+    html = drawing.tails(counts, 10, alpha=0.05)
+    (line,) = re.findall(r'<path d="M (\S+) \S+ \nL \1 [^>]*stroke-dasharray', html)
+    left, width = 0.08 * drawing.WIDTH, 0.9 * drawing.WIDTH
+    assert float(line) == pytest.approx(left + width * -np.log10(0.05) / 3.1, abs=0.1)
+    assert re.findall(r">(1|0\.1|0\.01|0\.001)</text>", html)[:4] == ["1", "0.1", "0.01", "0.001"]
+    assert "if all were normal" in html
+    assert "alarm from" not in drawing.tails(counts, 10)
+
+
 def test_rows_and_alarms_in_time_are_bars_of_their_height() -> None:
     html = drawing.activity(np.arange(4) * 3600.0, np.array([100, 0, 50]), np.array([1, 0, 50]))
     found = sorted(shapes(html), key=lambda one: one[1])
@@ -145,9 +157,9 @@ def test_a_grid_has_a_cell_for_each_letter_in_blocks_of_columns() -> None:
     assert html.count('class="cells') == 3
     marks = {one["data-tip"]: one["class"] for one in Reading(html).all("i") if "data-tip" in one}
     assert sorted(marks) == sorted(names)
-    assert [marks[name] for name in ("7C", "8D", "9A", "0A")] == ["band", "s0", "s8", "s4"]
+    assert [marks[name] for name in ("7C", "8D", "9A", "0A")] == ["band", "u3", "s8", "s4"]
     assert re.findall(r"<b>(at \d+)</b>", html) == [f"at {column}" for column in range(0, 120, 10)]
-    many = drawing.grid(np.zeros((1200, 1)), "A", ["x"] * 1200, ["y"] * 1200, note="n")
+    many = drawing.grid(np.zeros((1200, 1)), "A", ["x"] * 1200, ["y"] * 1200, scale=8.0, note="n")
     assert many.count("data-tip") == drawing.MOST_COLUMNS
     assert "n; the first 1,000 of 1,200 columns are drawn" in many
 

@@ -23,7 +23,7 @@ EVIL = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 
 def full(evil: str) -> Page:
     page = Page(evil, evil)
-    page.cards({evil: evil, "rows": 3})
+    page.head({evil: evil, "rows": 3})
     page.section(evil, evil)
     page.table(evil, ["id", evil], [[evil, 1.5], [evil, None]])
     page.coloured(evil, evil, [(0, 3), (3, 8)], np.array([1.0, 9.0]), [evil, evil], note=evil)
@@ -31,8 +31,9 @@ def full(evil: str) -> Page:
     alarms = starts == 2
     page.track(evil, starts, starts + 2, starts * 1.0, alarms, x_label=evil, y_label=evil, note=evil)
     page.timeline(evil, starts * 60.0, starts * 1.0, alarms, [evil] * 5, y_label=evil)
+    page.tails(evil, np.array([5, 1]), 10, 0.5)
     page.histogram(evil, np.array([3, 1]), np.array([0.0, 1.0, 2.0]), threshold=1.5, x_label=evil)
-    page.grid(evil, np.array([[1.0, 9.0]]), [evil, evil], [evil], [evil, evil], note=evil)
+    page.grid(evil, np.array([[1.0, 9.0]]), [evil, evil], [evil], [evil, evil], scale=8.0, note=evil)
     page.matrix(evil, np.eye(2), [evil, evil], scale=1.0, unit=evil, note=evil)
     page.warnings([evil])
     page.facts(evil, {evil: evil, "none": None})

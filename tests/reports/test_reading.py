@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seqmlm import plugins
-from seqmlm.reports.report import firing, reading, verdict, visible
+from seqmlm.reports.report import reading, verdict, visible
 
 
 def test_without_calibration_it_says_so_and_tells_of_no_p_value() -> None:
@@ -34,13 +34,6 @@ def test_every_built_in_statistic_is_explained_by_its_level(field: str) -> None:
 def test_white_space_alone_is_shown_by_signs() -> None:
     assert visible(" a b\n") == "a b"
     assert visible("\r\n\t ") == "↵⇥␣"
-
-
-def test_the_smallest_p_values_are_named_first_and_those_of_one_not() -> None:
-    p_values = {"a": 0.5, "b": 1.0, "c": 0.01234, "d": 0.2, "e": 0.3, "f": 0.9}
-    assert firing(p_values) == "c 0.012, d 0.2, e 0.3, a 0.5"
-    assert firing({"a": 1.0, "b": 0.5}) == "b 0.5"
-    assert firing({"a": 1.0}) == "a 1"
 
 
 def test_a_verdict_has_what_is_known() -> None:

@@ -89,7 +89,7 @@ class DNADomain(Domain):
         """Scores along the contigs: a picture of single bases would be a page long for every record."""
         from seqmlm.reports.pictures import Tracks
 
-        return (Tracks("contig"),)
+        return (Tracks("contig", "kb", 1000),)
 
     def shows(self, row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
         """Places of anomalies are those of the contig."""

@@ -79,10 +79,11 @@ class LogsDomain(Domain):
         return super().level("session" if name == "window" else name)
 
     def pictures(self, level: Level) -> Sequence[Picture]:
-        """Lines on colours, and the scores of sessions or lines over time."""
-        from seqmlm.reports.pictures import Coloured, Timeline
+        """Numbered lines on colours, and the scores of sessions or lines over time."""
+        from seqmlm.domains.logs.picture import LogRecord
+        from seqmlm.reports.pictures import Timeline
 
-        return Coloured(), Timeline()
+        return LogRecord(), Timeline()
 
     def format_of(self, path: Path | str) -> Format | None:
         """As `Domain.format_of`; a file that was rotated is of the format of the one it was."""

@@ -443,7 +443,7 @@ class SessionLevel(_LinesLevel):
         if name == "surge" and "surplus" in extra:
             often = extra["surplus"]
             here = f"{_quoted(often['unit'])}, {often['lines']} of {often['of']} lines"
-            return f"{super().meaning(name, row)}: {here}, {100 * often['share']:.2g} % in training"
+            return f"{super().meaning(name, row)}: {here}, {100 * often['share']:.3g} % in training"
         if name == "missing" and "missing" in extra:
             first = extra["missing"][0]
             return f"{_quoted(first['unit'])} is missing, which {first['share']:.0%} of normal ones have"

@@ -85,10 +85,10 @@ class ProteinDomain(Domain):
         return _residues(text)
 
     def pictures(self, level: Level) -> Sequence[Picture]:
-        """Residues on colours, and surprisal along the chain."""
-        from seqmlm.reports.pictures import Coloured, UnitTrack
+        """Numbered residues on colours."""
+        from seqmlm.domains.protein.picture import Residues
 
-        return Coloured(numbered=True), UnitTrack()
+        return (Residues(),)
 
     def blank(self, units: int) -> str:
         """Gaps."""

@@ -442,8 +442,8 @@ def arcs(
         for x, word in zip(middle, words, strict=True):
             axes.text(x, top + 21, word, ha="center")
         drawn = picture(whole, "arcs of the truth above the words, those predicted below")
-    # Not wider than it is, so that letters keep their size in a short sentence.
-    return str(Markup('<div class="natural" style="width:{}px">{}</div>').format(width, drawn))
+    # As wide as it is, so that letters keep their size.
+    return str(Markup('<div class="natural" style="--w:{}px">{}</div>').format(width, drawn))
 
 
 def _level(distance: int) -> float:

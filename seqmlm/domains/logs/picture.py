@@ -1,0 +1,54 @@
+"""How logs are shown: numbered lines with time and origin, those around the odd ones of a long record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import accumulate
+
+import numpy as np
+
+from seqmlm.anomaly.values import Scored
+from seqmlm.reports.pictures import Line, NumberedLines, Shown
+
+ODD = 3
+"""Least expected lines of a whole record that are pointed at."""
+
+
+class LogRecord(NumberedLines):
+    """A session or window: line number, time, host and service where the lines say them, and the message."""
+
+    def lines(self, shown: Shown) -> Sequence[Line]:
+        scored, raw = shown.scored, shown.scored.record.raw
+        begins = [0, *accumulate(len(one) + 1 for one in raw.lines)]
+        heads = _heads(scored)
+        width = max(map(len, heads))
+        odd: dict[int, bool] = {}
+        for one in shown.rows:
+            units = one.row.units[np.argsort(-scored.surprisal[one.row.units], kind="stable")[:ODD]]
+            for start in scored.spans[units, 0].tolist():
+                line = int(np.searchsorted(begins, start, side="right")) - 1
+                odd[line] = odd.get(line, False) or bool(one.alarm)
+        return [
+            Line(begins[at], begins[at] + len(text), heads[at].ljust(width), odd.get(at, False), at in odd)
+            for at, text in enumerate(raw.lines)
+        ]
+
+
+def _heads(scored: Scored) -> list[str]:
+    """Number, time, and where each line comes from."""
+    record, size = scored.record, len(scored.record.raw.lines)
+    numbers, origins = record.meta.get("lines") or range(1, size + 1), record.meta.get("origins")
+    heads = [f"{number:>6}" for number in numbers]
+    if record.raw.times is not None:
+        heads = [f"{head} {_clock(time)}" for head, time in zip(heads, record.raw.times, strict=True)]
+    if origins is not None:
+        heads = [" ".join([head, *filter(None, one[1:])]) for head, one in zip(heads, origins, strict=True)]
+    return heads
+
+
+def _clock(seconds: float) -> str:
+    with suppress(ValueError, OverflowError, OSError):  # a year beyond all calendars
+        return datetime.fromtimestamp(seconds, UTC).strftime("%m-%d %H:%M:%S")
+    return ""

@@ -1,0 +1,106 @@
+"""The page of a training: what it came to, its curves, examples filled, calibration, and what to do next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from seqmlm import __version__
+from seqmlm.inference.model_folder import Card
+from seqmlm.reports.drawing import HEIGHT, MARK, THRESHOLD, WIDTH, picture, styled
+from seqmlm.reports.page import Page
+
+LITTLE = 0.02
+"""Share of the bits by frequencies alone; a model that saves no more has learnt little else."""
+
+_CALIBRATED = re.compile(r"calibration/(.*)_rows")
+_PALE = "#9db8d9"  # single steps, behind their mean
+
+
+def verdict(card: Card, values: Mapping[str, float]) -> list[str]:
+    """What a model came to in a sentence, and in another that it is little, where it is."""
+    bits, floor, unit = values["eval/bits_per_unit"], values["eval/unigram_bits_per_unit"], card.unit
+    told = [f"{card.steps} steps: {bits:.3f} bits per {unit} held out, {floor:.3f} by frequencies alone"]
+    if bits > (1 - LITTLE) * floor:
+        told.append(
+            f"it has learnt little beyond how often each {unit} comes: train longer (--max-time 1h), "
+            "give more data, or begin with a trained model (--init)"
+        )
+    return told
+
+
+def training_page(
+    model: str,
+    card: Card,
+    facts: Mapping[str, Any],
+    values: Mapping[str, float],
+    metrics: Sequence[Mapping[str, Any]],
+    examples: str,
+) -> Page:
+    """The page.
+
+    Args:
+        model: name and version.
+        card: of the model.
+        facts: further ones for the head.
+        values: the final evaluation, and what calibrations came to.
+        metrics: lines of metrics.jsonl.
+        examples: sequences as they are, masked and filled; empty where none may be shown.
+    """
+    lead, *warnings = verdict(card, values)
+    page = Page(f"Training: {model}", lead)
+    page.warnings(warnings)
+    name = model.partition(":")[0]
+    page.head(
+        {
+            **facts,
+            "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seqmlm {__version__}",
+            "next": f"seqmlm score {name} NEW --fpr 0.05 --report new.html",
+        }
+    )
+    page.section("Loss", _curves(metrics, card.unit))
+    modes = [found[1] for key in values if (found := _CALIBRATED.fullmatch(key))]
+    if modes:
+        rows = [
+            (one, int(values[f"calibration/{one}_rows"]), values.get(f"calibration/{one}_smallest_rate"))
+            for one in modes
+        ]
+        page.table("Calibration", ("mode", "normal rows", "smallest --fpr"), rows)
+    if examples:
+        told = "Sequences held out, as they are, with a part hidden, and as the model fills it."
+        text = Markup('<p>{}</p><div class="coloured">{}</div>').format(told, examples)
+        page.section("Examples filled", text)
+    return page
+
+
+def _curves(metrics: Sequence[Mapping[str, Any]], unit: str) -> Markup:
+    """Training loss, and bits of the validation beside those by frequencies, against steps."""
+    from matplotlib.figure import Figure
+
+    with styled():
+        figure = Figure(figsize=(WIDTH / 72, 1.3 * HEIGHT / 72))
+        left, right = figure.subplots(1, 2)
+        figure.subplots_adjust(left=0.06, right=0.99, bottom=0.18, top=0.9, wspace=0.16)
+        losses = [(one["step"], one["train/loss"]) for one in metrics if one.get("train/loss") is not None]
+        if losses:
+            steps, values = np.array(losses).T
+            left.plot(steps, values, color=_PALE, linewidth=0.8, label="each step")
+            if (width := len(values) // 25) > 1:
+                smooth = np.convolve(values, np.ones(width) / width, mode="valid")
+                left.plot(steps[width - 1 :], smooth, color=MARK, label=f"mean of {width} steps")
+            left.legend(frameon=False)
+        left.set(xlabel="optimizer step", ylabel="loss, nats per masked token", title="training")
+        key, floor = "eval/bits_per_unit", "eval/unigram_bits_per_unit"
+        bits = [(one["step"], one[key], one[floor]) for one in metrics if one.get(key) is not None]
+        if bits:
+            steps, values, floors = np.array(bits).T
+            right.plot(steps, values, "o-", color=MARK, markersize=3, label="model")
+            right.axhline(floors[-1], label="frequencies alone", **THRESHOLD)
+            right.legend(frameon=False)
+        right.set(xlabel="optimizer step", ylabel=f"bits per {unit}", title="held out")
+        return picture(figure, "loss and bits against steps")

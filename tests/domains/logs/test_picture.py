@@ -1,0 +1,46 @@
+"""Logs in a report: the odd line with its number, time and origin, and lines around it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+from reported import Reported
+
+from seqmlm.anomaly.levels import record_row
+from seqmlm.anomaly.values import Scored
+from seqmlm.data.record import Record
+from seqmlm.domains.logs import LOGS
+from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.inference.detector import JudgedRow
+from seqmlm.tokenizers.residue import ResidueTokenizer
+
+
+def test_a_long_window_opens_at_its_odd_lines():
+    lines = tuple(f"line {number}" for number in range(64))
+    raw = LogLines(lines=lines, times=tuple(60.0 * one for one in range(64)), windowed=True)
+    meta = {"lines": tuple(range(101, 165)), "origins": (("", "web1", "sshd"),) * 64}
+    ends = np.cumsum([len(one) + 1 for one in lines])
+    spans = np.stack([ends - [len(one) + 1 for one in lines], ends - 1], axis=1)
+    bits = np.zeros(64)
+    bits[[30, 31, 33]] = 9.0, 8.0, 7.0
+    tokenizer = ResidueTokenizer()
+    encoding = tokenizer.encode("A" * 64)
+    encoding = replace(encoding, spans=np.pad(spans, ((1, 1), (0, 0))))
+    one = Scored(
+        record=Record(id="w", raw=raw, source="a.log", line=101, meta=meta),
+        encoding=encoding,
+        rule=tokenizer.units,
+        number=np.arange(64),
+        surprisal=bits,
+        values={},
+    )
+    report = Reported(tokenizer, pictures=LOGS.pictures(LOGS.levels[0])[:1], unit="line")
+    report.add(JudgedRow(row=record_row(one, {"bits_per_unit": 1.0}), scored=one, p_value=0.01, alarm=True))
+    shown = re.sub("<[^>]*>", "", report.html().split('class="coloured"')[1].split("</div>")[0])
+    told = shown.partition(">")[2].splitlines()
+    assert told[0].strip() == "⋯"
+    assert told[1].split() == ["125", "01-01", "00:24:00", "web1", "sshd", "│", "line", "24"]
+    assert [line.split()[0] for line in told if "▶" in line] == ["131", "132", "134"]
+    assert [line.split()[0] for line in told[1:]] == [str(one) for one in range(125, 141)]
