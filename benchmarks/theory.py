@@ -6,6 +6,7 @@
               differ by at most 2 H(latent | rest)
     training  a `tiny` model of a Potts chain after some steps each: the error of its conditional mutual
               information, mean log q(x_i | rest) - log q(x_i | rest without x_j), is within its divergence
+    masking   the same model by what its training hides: shares, whole spans; mean error over pairs and seeds
     edges     Ising models of random graphs: information finds pairs that others join as well, conditional
               information edges alone; area under the curve, intervals by graph
     linear    the linear model with L1 on such samples is neighbourhood selection with coefficients that
@@ -230,23 +231,51 @@ def chain_samples(out: Path) -> Path:
     return fasta
 
 
-def training(quick: bool, out: Path) -> Iterator[Row]:
+def model_errors(
+    out: Path, name: str, flags: Row, seed: int, steps: int, pairs: Sequence[tuple[int, int]]
+) -> Iterator[Row]:
+    """`errors` of a `tiny` model trained on the chain for so many steps."""
     from anomaly_models import trained
 
     from seqmlm.inference.session import Session
 
-    table, fasta = potts(), chain_samples(out)
-    pairs = [(0, 1), (0, 2), (1, 5), (2, 3)] if quick else [*combinations(range(PLACES), 2)]
+    model = trained(out, name, "protein", [chain_samples(out)], flags, seed, steps / 300)
+    session, known = Session(model), dict[Any, Doubles]()
+
+    def own(i: int, hidden: Sequence[int]) -> Doubles:
+        if (i, *hidden) not in known:
+            known[i, *hidden] = asked(session, i, hidden)
+        return known[i, *hidden]
+
+    return errors(potts(), own, pairs)
+
+
+def some_pairs(quick: bool) -> list[tuple[int, int]]:
+    return [(0, 1), (0, 2), (1, 5), (2, 3)] if quick else [*combinations(range(PLACES), 2)]
+
+
+def training(quick: bool, out: Path) -> Iterator[Row]:
     for steps in (10, 30) if quick else (10, 30, 100, 300, 900):
-        model = trained(out, f"chain-{steps}", "protein", [fasta], {}, 0, steps / 300)
-        session, known = Session(model), dict[Any, Doubles]()
+        rows = model_errors(out, f"chain-{steps}", {}, 0, steps, some_pairs(quick))
+        yield from ({"steps": steps, **row} for row in rows)
 
-        def own(i: int, hidden: Sequence[int], session: Any = session, known: Any = known) -> Doubles:
-            if (i, *hidden) not in known:
-                known[i, *hidden] = asked(session, i, hidden)
-            return known[i, *hidden]
 
-        yield from ({"steps": steps, **row} for row in errors(table, own, pairs))
+MASKINGS: dict[str, Row] = {
+    "15 %": {},
+    "30 %": {"rate": 0.3},
+    "50 %": {"rate": 0.5},
+    "spans": {"masker": "span"},
+}
+
+
+def masking(quick: bool, out: Path) -> Iterator[Row]:
+    """Mean error of pairs by masking and seed; the number of steps, and so the time, is the same."""
+    for seed, (name, own) in product(range(1 if quick else 3), MASKINGS.items()):
+        run = f"chain-{name.replace(' %', '')}"
+        rows = model_errors(out, run, {"masking": own}, seed, 30 if quick else 300, some_pairs(quick))
+        told = [(abs(row["error"]), row["bound"]) for row in rows]
+        error, bound = np.mean(told, axis=0).tolist()
+        yield {"masking": name, "seed": seed, "error": error, "bound": bound}
 
 
 # Edges
@@ -363,6 +392,7 @@ PARTS: dict[str, Callable[[bool, Path], Iterator[Row]]] = {
     "masked": lambda quick, out: masked(quick),
     "latent": lambda quick, out: latent(quick),
     "training": training,
+    "masking": masking,
     "edges": lambda quick, out: edges(quick),
     "linear": lambda quick, out: linear(quick),
 }
@@ -379,7 +409,7 @@ def picture(name: str, rows: Sequence[Row], to: Path) -> None:
             axes.plot([row["s"] + 1e-3 for row in rows], [row[key] + 1e-6 for row in rows], label=key)
         axes.set(xscale="log", yscale="log", xlabel="noise between coordinates")
         axes.legend()
-    elif name in ("latent", "training"):
+    elif name in ("latent", "training", "masking"):
         key = "gap" if name == "latent" else "error"
         axes.scatter([row["bound"] for row in rows], [abs(row[key]) for row in rows], s=6)
         axes.plot([1e-6, 10], [1e-6, 10])
@@ -402,14 +432,15 @@ def summary(name: str, rows: Sequence[Row]) -> list[Row]:
     if name in ("edges", "linear"):
         found = {key: ratio([row[key] for row in rows]) for key in rows[0]}
         return [{"what": k, "mean": one.value, "low": one.low, "high": one.high} for k, one in found.items()]
-    key, told = ("gap", "model") if name == "latent" else ("error", "steps")
+    told = {"latent": "model", "training": "steps"}.get(name, name)
+    key = "gap" if name == "latent" else "error"
     groups = dict.fromkeys((row[told], row.get("sharp", 0)) for row in rows)
     made = []
     for group in groups:
         own = [row for row in rows if (row[told], row.get("sharp", 0)) == group]
         values, bounds = np.abs([row[key] for row in own]), np.array([row["bound"] for row in own])
         made.append(
-            {told: group[0], "sharp": group[1], "pairs": len(own), f"largest {key}": float(values.max())}
+            {told: group[0], "sharp": group[1], "rows": len(own), f"largest {key}": float(values.max())}
             | {"mean": float(values.mean()), "mean bound": float(bounds.mean())}
         )
     return made
