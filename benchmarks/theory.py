@@ -261,7 +261,7 @@ def training(quick: bool, out: Path) -> Iterator[Row]:
 
 
 MASKINGS: dict[str, Row] = {
-    "15 %": {},
+    "15 %": {"rate": 0.15},
     "30 %": {"rate": 0.3},
     "50 %": {"rate": 0.5},
     "spans": {"masker": "span"},
