@@ -5,7 +5,9 @@
                 80 % identity, so that no test sequence is nearer to a training one) are mapped one by
                 one by `seqmlm structure`, its stems and values compared with SS_cons. Rivals that need
                 no training: the longest stem, Nussinov's most pairs, and ViennaRNA where it is
-                installed. The template is told the pairs of the training sequences.
+                installed. The template is told the pairs of the training sequences. Two arms are given
+                the alignment: a linear model of the rows that train, asked about test rows by couplings,
+                and the mutual information of the same columns by counts, read by the same decoder.
     promoters   the TATA box of human and Arabidopsis. A tiny model is trained on promoters, others are
                 mapped, and the bases of the strongest block of each map make a matrix, which is
                 compared with JASPAR's MA0108.3. Rivals: random windows; the most enriched word; the
@@ -43,6 +45,7 @@ from seqmlm.domains.dna.structure import StemsDecoder, complementary, longest_st
 from seqmlm.domains.structure import Pair
 from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.intervals import bootstrap_weights
+from seqmlm.structure.maps import DependenceMap, apc
 from seqmlm.structure.nested import nested
 from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import SilentConsole
@@ -60,6 +63,8 @@ APART = 4
 
 STEPS, TOKENS = {"rna": 16000, "human": 3000, "Arabidopsis": 4000}, 1024
 """Of a training: steps, and tokens of a step."""
+ITERATIONS = 200
+"""Of the linear model."""
 METHOD = next(iter(METHODS))
 """The one of the main figures."""
 
@@ -75,15 +80,16 @@ class Asked(NamedTuple):
 
 def trained(asked: Asked, name: str, texts: Mapping[str, str], steps: int, seed: int) -> str:
     """The name of a tiny model of the sequences as they are read, never of the other strand."""
-    fasta = written(asked.out / f"{name}.fa", texts)
+    own = {"max_steps": steps, "tokens_per_batch": TOKENS, "augment": False}
+    return made(asked, name, texts, {"model": {"size": "tiny"}, "train": own, "seed": seed})
+
+
+def made(asked: Asked, name: str, texts: Mapping[str, str], flags: Row, **options: str) -> str:
+    """The name of a model of the sequences, trained where it is not there."""
+    data = {"paths": [str(written(asked.out / f"{name}.fa", texts))], "options": options}
     if not (Workspace.locate().run_dir(name) / "result.json").exists():
-        flags: Row = {
-            "data": {"paths": [str(fasta)]},
-            "model": {"size": "tiny"},
-            "train": {"max_steps": steps, "tokens_per_batch": TOKENS, "augment": False},
-            "seed": seed,
-        }
-        pretrain(TrainRequest(domain="dna", name=name, flags=flags, resume="auto"), SilentConsole())
+        request = TrainRequest(domain="dna", name=name, flags={**flags, "data": data}, resume="auto")
+        pretrain(request, SilentConsole())
     return name
 
 
@@ -93,12 +99,22 @@ def written(path: Path, texts: Mapping[str, str]) -> Path:
 
 
 def mapped(
-    asked: Asked, model: str, method: str, texts: Mapping[str, str], kept: Path, apart: int = APART
+    asked: Asked,
+    model: str,
+    method: str,
+    texts: Mapping[str, str],
+    kept: Path,
+    letters: Mapping[str, str] | None = None,
+    apart: int = APART,
 ) -> tuple[dict[str, Doubles], dict[str, set[Pair]]]:
-    """The map of each sequence by `seqmlm structure`, and the pairs that it takes, by name."""
+    """The map of each sequence by `seqmlm structure`, and the pairs that it takes, by name.
+
+    Args:
+        letters: of each, the texts without gaps; None: these have none.
+    """
     fasta = written(kept.with_suffix(".fa"), texts)
     structure_maps.mapped(kept, model=model, paths=(str(fasta),), method=method, min_separation=apart)
-    values = {name: np.full((len(text), len(text)), -np.inf) for name, text in texts.items()}
+    values = {name: np.full((len(text), len(text)), -np.inf) for name, text in (letters or texts).items()}
     pairs: dict[str, set[Pair]] = {name: set() for name in texts}
     for row in structure_maps.edges(kept):
         pair = row["i"], row["j"]
@@ -118,12 +134,13 @@ LARGEST = 0.05
 
 
 class Rna(NamedTuple):
-    """A sequence as the model sees it (T for U), its pairs by SS_cons, and its cluster."""
+    """A sequence as the model sees it (T for U), its pairs by SS_cons, its cluster, and its row with gaps."""
 
     id: str
     letters: str
     pairs: frozenset[Pair]
     cluster: int
+    row: str
 
 
 def family(asked: Asked, name: str) -> list[Rna]:
@@ -146,7 +163,7 @@ def family(asked: Asked, name: str) -> list[Rna]:
         text = row.replace("-", "").replace("U", "T")
         truth = knows(Record(id=id, raw=text, source=str(path), line=1), list(text))
         if truth is not None and set(text) <= set("ACGT"):
-            found.append(Rna(id, text, truth.edges, cluster))
+            found.append(Rna(id, text, truth.edges, cluster, row.replace("U", "T")))
     return found
 
 
@@ -251,9 +268,33 @@ def of_vienna() -> Method | None:
     return answer
 
 
-def of_maps(asked: Asked, model: str, method: str, sequences: Sequence[Rna], kept: Path) -> Method:
-    """What `seqmlm structure` says."""
-    values, pairs = mapped(asked, model, method, {one.id: one.letters for one in sequences}, kept)
+def of_covariation(training: Sequence[Rna]) -> Method:
+    """Mutual information of columns among the rows that train, corrected for its average product."""
+    letters = np.array([list(one.row) for one in training])
+    state = np.array([(letters == base).astype(np.float64) for base in "ACGT"])
+    both = np.einsum("anl,bnm->lmab", state, state)
+    joint = both / np.maximum(both.sum(axis=(2, 3), keepdims=True), 1)
+    apart = joint.sum(axis=3, keepdims=True) * joint.sum(axis=2, keepdims=True)
+    terms = joint * np.log(np.maximum(joint, 1e-300) / np.maximum(apart, 1e-300))
+    values = apc(terms.sum(axis=(2, 3)))
+
+    def answer(one: Rna) -> Answer:
+        columns = [place for place, letter in enumerate(one.row) if letter != "-"]
+        own = values[np.ix_(columns, columns)]
+        units, record = list(one.letters), Record(id=one.id, raw=one.letters, source="", line=1)
+        taken = StemsDecoder().decode(record, units, DependenceMap(values=own, method="mi", passes=0))
+        return Answer(own, taken, ranking(own, complementary(units), taken))
+
+    return answer
+
+
+def of_maps(
+    asked: Asked, model: str, method: str, sequences: Sequence[Rna], kept: Path, *, rows: bool = False
+) -> Method:
+    """What `seqmlm structure` says of sequences, or of their rows of the alignment."""
+    letters = {one.id: one.letters for one in sequences}
+    texts = {one.id: one.row for one in sequences} if rows else letters
+    values, pairs = mapped(asked, model, method, texts, kept, letters)
 
     def answer(one: Rna) -> Answer:
         own = values[one.id]
@@ -294,10 +335,18 @@ def rna(asked: Asked) -> Iterator[Row]:
             "most pairs, stems of 3": lambda one: of_most_pairs(one, 3),
             "template": of_template(own.training),
             "ViennaRNA": of_vienna(),
+            "covariation, aligned": of_covariation(own.training),
         }
         for arm, method in arms.items():
             if method is not None:
                 yield from figures(own.test[:most], method, {"family": name, "arm": arm, "seed": 0})
+    for name, own in divisions.items():  # which has no seed that matters: its loss is convex
+        rows = {one.id: one.row for one in own.training}
+        linear: Row = {"model": {"size": "linear"}, "train": {"max_steps": 20 if asked.quick else ITERATIONS}}
+        kept = asked.out / f"linear-{name.replace(' ', '-')}"
+        model = made(asked, kept.name, rows, linear, gaps="keep")
+        method = of_maps(asked, model, "couplings", own.test[:most], kept, rows=True)
+        yield from figures(own.test[:most], method, {"family": name, "arm": "linear, aligned", "seed": 0})
     for seed in range(asked.seeds):
         model = trained(asked, f"rna-{steps}-{seed}", texts, steps, seed)
         for (arm, share), (name, own) in product(METHODS.items(), divisions.items()):

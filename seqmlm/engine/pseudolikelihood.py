@@ -33,6 +33,7 @@ from seqmlm.errors import StateError, TrainingError, UsageError
 
 _CHUNK = 1 << 22  # elements of one piece of work
 _ROUND = 10  # iterations between two looks at limits, signals and clocks
+_WORTH, _PATIENCE = 1e-3, 2  # what an evaluation must gain, and how many in a row may fail to
 _HISTORY = 10  # pairs of steps and gradients that L-BFGS remembers
 _SMALL = 1 << 20  # couplings up to which all is computed in double precision: it takes twice as long
 _FLAT = {torch.float64: 1e-6, torch.float32: 1e-5}  # largest gradient, a sequence, that counts as none
@@ -269,6 +270,8 @@ class LinearLoop:
         config: limits, evaluation and checkpoints; it has neither batches nor rates.
         directory: of the checkpoints.
         evaluate: from `rows` to metrics.
+        falls: a metric, such as held-out bits, that ends the training once it falls no more: long before the
+            optimum, what is still gained is about the training data alone.
     """
 
     def __init__(
@@ -281,9 +284,11 @@ class LinearLoop:
         directory: Path,
         observer: Observer | None = None,
         evaluate: Callable[[Any], Mapping[str, float]] | None = None,
+        falls: str | None = None,
     ) -> None:
         self.rows, self.config, self.directory = rows, config, directory
-        self.observer, self.evaluate = observer or NullObserver(), evaluate
+        self.observer, self.evaluate, self._falls = observer or NullObserver(), evaluate, falls
+        self._least, self._idle = math.inf, 0
         self.processes = Processes(config.device)
         self.objective = Objective(data, rows.model.config, penalty, self.processes.device)
         self.tokens = data.states.numel()
@@ -313,7 +318,9 @@ class LinearLoop:
                 every = self.config.evaluate_every
                 if self.evaluate is not None and every and self.progress.step - evaluated >= every:
                     evaluated = self.progress.step
-                    self.observer.on_evaluation(self.progress.step, self.evaluate(self.rows))
+                    metrics = self.evaluate(self.rows)
+                    self.observer.on_evaluation(self.progress.step, metrics)
+                    over = over or self._settled(metrics)
                 path = self._save()
             if signals.received is not None and not over:
                 self.observer.on_event("stopping", {"step": self.progress.step, "signal": signals.received})
@@ -355,6 +362,13 @@ class LinearLoop:
         limits += [math.ceil(config.epochs)] if config.epochs is not None else []
         late = config.training_seconds is not None and progress.seconds >= config.training_seconds
         return 0 if late else min(limits) - progress.step
+
+    def _settled(self, metrics: Mapping[str, float]) -> bool:
+        """Whether the metric that should fall has not done so in the last two evaluations."""
+        value = math.nan if self._falls is None else metrics.get(self._falls, math.nan)
+        self._idle = self._idle + 1 if value > self._least - _WORTH else 0
+        self._least = min(self._least, value)
+        return self._idle == _PATIENCE
 
     def _keep(self, parameters: list[Tensor], done: int, loss: float) -> None:
         model, progress = self.rows.model, self.progress

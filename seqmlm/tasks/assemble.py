@@ -168,8 +168,8 @@ class Training:
         """
         told: dict[str, Any] = {"directory": run.directory / "checkpoints", "observer": observer}
         if self._linear is not None:
-            loop = LinearLoop(*self._linear, self._penalty, self.loop, evaluate=self.evaluator, **told)
-            return loop.run(resume=run.resume)
+            told |= {"evaluate": self.evaluator, "falls": _BITS}
+            return LinearLoop(*self._linear, self._penalty, self.loop, **told).run(resume=run.resume)
         own = (self.rows, self.dataset, self.planner, self.loop)
         if world > 1:
             return Loop(*own, evaluate=self.evaluator, **told).run(resume=run.resume)

@@ -45,6 +45,9 @@ SECOND_STAGE_LEARNING_RATE = 5e-5
 # A linear model takes all data at once: of it, it is the size of an evaluation's forward passes.
 TOKENS_PER_BATCH = {"tiny": 2048, "small": 8192, "base": 32768, "linear": 8192}
 
+LINEAR_EVERY = 20
+"""Iterations of a linear model between evaluations, which end its training once nothing is gained."""
+
 LONGEST_ROW = 1 << 16
 """Tokens of a row that a linear model may have: it is never cut to windows."""
 
@@ -152,7 +155,7 @@ class TrainConfig:
         loader_workers: processes that make rows; 0 makes them in the training's own.
         augment: also train on equivalent forms of a sequence, where the tokenizer knows any (the other
             strand).
-        evaluate_every: steps between evaluations; a tenth of the training when absent.
+        evaluate_every: steps between evaluations; a tenth of the training when absent, of a linear model 20.
         evaluation_records: validation sequences read by an evaluation during training; the last one reads
             four times as many.
         checkpoint_every_steps, checkpoint_every_seconds: a checkpoint is written after so much of either.
@@ -242,6 +245,7 @@ class PretrainConfig:
             rate = SECOND_STAGE_LEARNING_RATE if self.model.init else LEARNING_RATES[self.model.size]
         if every is None:
             every = max(1, train.max_steps // 10) if train.max_steps else 100
+            every = min(every, LINEAR_EVERY) if self.model.is_linear else every
         limit = None if train.max_time is None else (1 - AFTERWARDS) * seconds(train.max_time)
         settled = {
             "max_seconds": limit,

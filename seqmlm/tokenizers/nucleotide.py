@@ -46,10 +46,11 @@ def _codes() -> NDArray[np.int32]:
     table = np.full(256, _OTHER, dtype=np.int32)
     for code, letter in enumerate(BASES + "N"):
         table[[ord(letter), ord(letter.lower())]] = code
+    table[ord("-")] = _N_CODE
     return table
 
 
-# A letter's code: 0..3 for A C G T, 4 for N, 5 for anything else.
+# A letter's code: 0..3 for A C G T, 4 for N and for the gap in a row of an alignment, 5 for anything else.
 _CODE = _codes()
 
 

@@ -206,3 +206,52 @@ def test_what_makes_no_sense_is_refused(seqmlm: Run, alignment: Path, tracked_wo
     seqmlm("joint", "fam", "ACD_FGA_A").refused(2, "structure --method couplings")
     further = seqmlm("train", "--domain", "protein", alignment, "--init", "fam", "--max-steps", 1)
     assert (further.code, "continued with --init" in further.err) == (2, True)
+
+
+def test_an_aligned_rna_family_gives_its_stems(seqmlm: Run, tracked_workspace: Path) -> None:
+    """The truth that the rows were drawn by, of rows with gaps, in every format that keeps them."""
+    rng = np.random.default_rng(0)
+    stems = "((((((....))))..((((...))))..))"
+    rows = [row_of(stems, rng) for _ in range(300)]
+    text = "".join(f"r{number} {row}\n" for number, row in enumerate(rows))
+    stockholm = f"# STOCKHOLM 1.0\n{text}#=GC SS_cons {stems}\n//\n"
+    family = written(tracked_workspace / "family.sto", stockholm)
+    asked = ("train", "--domain", "dna", "--size", "linear", "--option", "gaps=keep", "--name", "rna")
+    trained = seqmlm(*asked, family, "--max-steps", 40).ok()
+    assert "linear: 31 columns of 4 states" in trained.err
+
+    # The same rows, a format each: A3M has columns that the others lack, in lower case.
+    few = rows[:5]
+    a3m = "".join(f">r{number}\n{row[:9]}acg{row[9:]}\n" for number, row in enumerate(few))
+    plain = "".join(f">r{number}\n{row.replace('-', '.')}\n" for number, row in enumerate(few))
+    found = [
+        seqmlm("structure", "rna", path, "--method", "couplings", "--truth", family, "--json").ok().json
+        for path in (
+            written(tracked_workspace / "few.a3m", a3m),
+            written(tracked_workspace / "few.afa", plain),
+        )
+    ]
+    assert found[0]["with_truth"] == 5
+    assert found[0]["pair_f1"] > 0.85
+    assert found[1]["measures"] == found[0]["measures"]
+    row = seqmlm("score", "rna", written(tracked_workspace / "one.afa", f">r0\n{few[0]}\n")).ok()
+    assert json.loads(row.out)["units"] == len(few[0].replace("-", ""))
+    long = seqmlm("score", "rna", written(tracked_workspace / "long.fa", ">a\nACGT\n"))
+    long.refused(3, "a row of 4 units, where a linear model reads rows of 31")
+
+
+def row_of(stems: str, rng: np.random.Generator) -> str:
+    """A row whose paired letters are complementary; a tenth of the others, and of the pairs, are gaps."""
+    letters = rng.choice(list("ACGU"), len(stems))
+    waiting = list[int]()
+    for place, mark in enumerate(stems):
+        if mark == "(":
+            waiting.append(place)
+        elif mark == ")":
+            first = waiting.pop()
+            letters[place] = {"A": "U", "C": "G", "G": "C", "U": "A"}[str(letters[first])]
+            if rng.random() < 0.1:
+                letters[first] = letters[place] = "-"
+        elif rng.random() < 0.1:
+            letters[place] = "-"
+    return "".join(letters)

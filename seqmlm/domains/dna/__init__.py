@@ -17,7 +17,7 @@ from seqmlm.domains.dna.bed import read_bed
 from seqmlm.domains.dna.fastq import read_fastq
 from seqmlm.domains.dna.genbank import read_embl, read_genbank, read_rna_families
 from seqmlm.domains.dna.levels import BaseLevel, RecordLevel, WindowLevel
-from seqmlm.domains.dna.nucleotides import BLOCK, CONTEXT, Contig, own, read_genome, spelled
+from seqmlm.domains.dna.nucleotides import BLOCK, CONTEXT, Contig, own, read_genome, read_rows, spelled
 from seqmlm.domains.samples import overlap
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
@@ -57,11 +57,13 @@ class DNADomain(Domain):
     gaps: ClassVar[tuple[str, ...]] = ("_", "<mask>", "<MASK>")
     formats: ClassVar[Mapping[str, Format]] = {
         "fasta": Format(
-            read=read_genome, suffixes=(".fa", ".fasta", ".fna", ".ffn", ".frn", ".fas", ".fsa", ".mfa")
+            read=read_genome,
+            suffixes=(".fa", ".fasta", ".fna", ".ffn", ".frn", ".fas", ".fsa", ".mfa", ".afa"),
         ),
         "fastq": Format(read=read_fastq, suffixes=(".fastq", ".fq")),
         "genbank": Format(read=read_genbank, suffixes=(".gb", ".gbk", ".gbff", ".genbank")),
         "embl": Format(read=read_embl, suffixes=(".embl",)),
+        "a3m": Format(read=read_rows, suffixes=(".a3m", ".a2m")),
         "stockholm": Format(read=read_rna_families, suffixes=(".sto", ".stk", ".stockholm")),
         "bed": Format(read=read_bed, suffixes=(".bed",)),
         **table_formats(_contig),

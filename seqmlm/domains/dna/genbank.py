@@ -10,9 +10,10 @@ from typing import Any
 from seqmlm.data.files import MAX_BYTES, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import Entry, entries, flat, read_stockholm
+from seqmlm.data.readers.fasta import Gaps
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.genes import MOST_GENES, Gene, Genes, is_gene, name_of
-from seqmlm.domains.dna.nucleotides import BLOCK, LONGEST_GAP, Contig
+from seqmlm.domains.dna.nucleotides import BLOCK, LONGEST_GAP, Contig, sequences
 from seqmlm.errors import DataError
 
 LARGEST = 1 << 30
@@ -122,14 +123,13 @@ def _error(reason: str, source: str, line: int) -> DataError:
 
 
 def read_rna_families(
-    path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES
+    path: str | Path, problems: Problems, *, gaps: Gaps = "drop", max_bytes: int = MAX_BYTES
 ) -> Iterator[Record]:
-    """Read Stockholm alignments of DNA or RNA (also .gz, .zst, "-"), a record a row, without gaps.
+    """Read Stockholm alignments of DNA or RNA (also .gz, .zst, "-"), a record a row.
 
     Args:
         path: the file.
         problems: receives alignments that cannot be read, and rows with letters of proteins.
-        max_bytes: largest alignment.
+        gaps, max_bytes: as in `seqmlm.data.readers.biopython.read_stockholm`.
     """
-    for row in read_stockholm(path, problems, max_bytes=max_bytes):
-        yield from Contig(row.id, source=row.source, line=row.line, problems=problems).whole(row.raw.encode())
+    yield from sequences(read_stockholm(path, problems, gaps=gaps, max_bytes=max_bytes), problems, gaps)

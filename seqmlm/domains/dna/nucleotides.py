@@ -9,13 +9,14 @@ blocks may be on two sides of a split.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import source_of
+from seqmlm.data.files import MAX_BYTES, source_of
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.fasta import parts
+from seqmlm.data.readers.fasta import Gaps, parts, read_a3m, read_fasta
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.genes import Genes, genes_of
 from seqmlm.errors import DataError, UsageError
@@ -45,20 +46,34 @@ _KNOWN = _PLAIN + b"Uu" + _AMBIGUOUS
 FOREIGN = "a letter that stands for no nucleotide"
 
 
-def spelled(letters: bytes, problems: Problems, *, holes: bool = False) -> bytes | None:
+def spelled(letters: bytes, problems: Problems, *, stay: bytes = b"") -> bytes | None:
     """The letters in `ACGTNacgtn`, white space and gaps removed; None where one stands for no nucleotide.
 
     Args:
-        holes: `_`, a base that is to be filled in, stays.
+        stay: other letters that stay: `_`, a base that is to be filled in, or `-`, a gap.
     """
-    plain = letters.translate(None, _DROPPED)
-    others = plain.translate(None, _PLAIN + b"_" if holes else _PLAIN)
+    plain = letters.translate(None, _DROPPED.translate(None, stay))
+    others = plain.translate(None, _PLAIN + stay)
     if not others:
         return plain
     if others.translate(None, _KNOWN):
         return None
     problems.note("ambiguous bases (IUPAC codes), read as N", len(others.translate(None, b"Uu")))
     return plain.translate(_SPELLING)
+
+
+def aligned(rows: Iterable[Record], problems: Problems) -> Iterator[Record]:
+    """Rows of an alignment, spelled as other sequences are, each gap as `-`, which is read as N is.
+
+    Args:
+        rows: as readers have them; one with foreign letters goes to `problems`.
+    """
+    for row in rows:
+        plain = spelled(row.raw.replace(".", "-").encode("utf-8"), problems, stay=b"-")
+        if plain is None:
+            problems.bad(foreign(row.source, row.line), f">{row.id}\n{row.raw}")
+        else:
+            yield replace(row, raw=plain.decode("ascii"))
 
 
 def foreign(source: str, line: int) -> DataError:
@@ -109,7 +124,7 @@ class Contig:
         self._name, self._source, self._line, self._problems = name, source, line, problems
         self._block, self._meta, self._genes = block, dict(meta or {}), genes
         self._gap = re.compile(rb"[Nn]{%d,}" % (max_n + 1))  # the module keeps what it compiled
-        self._context, self._holes = context, holes
+        self._context, self._stay = context, b"_" if holes else b""
         self._held = b""
         self._done = 0  # bases held that have been handed on, and are kept for their neighbours
         self._at = 0  # of the first base held
@@ -119,7 +134,7 @@ class Contig:
         """Add letters as they stand in the file; yield the blocks that are complete."""
         if self._refused:
             return
-        plain = spelled(letters, self._problems, holes=self._holes)
+        plain = spelled(letters, self._problems, stay=self._stay)
         if plain is None:
             shown = (self._held + letters).decode("utf-8", "backslashreplace")
             self._refused, self._held = True, b""
@@ -220,6 +235,7 @@ def read_genome(
     genes: str | None = None,
     context: int = 0,
     holes: bool = False,
+    gaps: Gaps = "drop",
 ) -> Iterator[Record]:
     """Read DNA or RNA in FASTA (also .gz, .bgz, .zst, "-"); case stays, see `nucleotides`.
 
@@ -231,10 +247,14 @@ def read_genome(
         genes: a GFF3 file (also .gz, .zst) of the same contigs: rows of scores name its genes.
         context: bases of its neighbours that a block comes with; to be scored, 256.
         holes: `_` is a base that is to be filled in.
+        gaps: "keep" reads the rows of an alignment, upper case, which are not cut; see `aligned`.
 
     Raises:
         DataError: a file of genes that cannot be read.
     """
+    if gaps == "keep":
+        yield from aligned(read_fasta(path, problems, gaps=gaps), problems)
+        return
     source, name = source_of(path), Path(path).name
     contig: Contig | None = None
     for line, part, first, last in parts(source, problems, _SPILL):
@@ -260,3 +280,26 @@ def read_genome(
         yield from contig.add(body)
         if last:
             yield from contig.finish()
+
+
+def read_rows(
+    path: str | Path, problems: Problems, *, gaps: Gaps = "drop", max_bytes: int = MAX_BYTES
+) -> Iterator[Record]:
+    """Read A3M or A2M alignments of DNA or RNA (also .gz, .zst, "-"), a record a row.
+
+    Args:
+        path: the file.
+        problems: receives rows without bases or with letters of proteins.
+        gaps, max_bytes: as in `seqmlm.data.readers.fasta.read_a3m`.
+    """
+    yield from sequences(read_a3m(path, problems, gaps=gaps, max_bytes=max_bytes), problems, gaps)
+
+
+def sequences(rows: Iterable[Record], problems: Problems, gaps: Gaps) -> Iterator[Record]:
+    """Rows of an alignment as they are, or as sequences without gaps, cut as any contig is."""
+    if gaps == "keep":
+        yield from aligned(rows, problems)
+        return
+    for row in rows:
+        contig = Contig(row.id, source=row.source, line=row.line, problems=problems, meta=row.meta)
+        yield from contig.whole(row.raw.encode())

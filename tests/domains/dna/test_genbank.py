@@ -16,6 +16,7 @@ from written import refused, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna.genbank import read_embl, read_genbank, read_rna_families
+from seqmlm.domains.dna.nucleotides import read_genome, read_rows
 from seqmlm.errors import DataError
 
 
@@ -107,6 +108,11 @@ def test_rna_families_are_spelled_as_dna(real_data: Path, tmp_path: Path) -> Non
     problems = Problems("skip")
     assert [(r.id, r.raw) for r in read_rna_families(path, problems)] == [("a", "GGTG")]
     assert problems.counts == {"a letter that stands for no nucleotide": 1}
+    assert [one.raw for one in read_rna_families(path, problems, gaps="keep")] == ["GG-TG-"]
+    rows = written(tmp_path / "x.a3m", ">q\nGG-UR\n>b\nG.acG-TA\n")
+    assert [one.raw for one in read_rows(rows, problems, gaps="keep")] == ["GG-TN", "GG-TA"]
+    assert [one.raw for one in read_rows(rows, problems)] == ["GGT", "GACGTA"]  # no N at the end of a contig
+    assert [one.raw for one in read_genome(rows, problems, gaps="keep")] == ["GG-TN", "G-ACG-TA"]
     folder = real_data / "dna/rna_structure"
     assert sum(1 for _ in read_rna_families(folder / "tRNA1415G.sto.gz", Problems())) == 1415
     assert sum(1 for _ in read_rna_families(folder / "5S_rRNA.sto.gz", Problems())) == 712
