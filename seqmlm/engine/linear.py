@@ -34,7 +34,7 @@ MODEL_TYPE = "seqmlm-linear"
 """What config.json calls it."""
 
 MOST_COUPLINGS = 1 << 28
-"""Numbers in J (1 GiB of fp32); three times that is in memory, and fifty times while it is trained."""
+"""Numbers in J (1 GiB of fp32); three times that is in memory, and thirty times while it is trained."""
 
 _CHUNK = 1 << 24  # elements of one piece of work
 

@@ -34,7 +34,7 @@ from seqmlm.errors import StateError, TrainingError, UsageError
 _CHUNK = 1 << 22  # elements of one piece of work
 _ROUND = 10  # iterations between two looks at limits, signals and clocks
 _WORTH, _PATIENCE = 1e-3, 2  # what an evaluation must gain, and how many in a row may fail to
-_HISTORY = 10  # pairs of steps and gradients that L-BFGS remembers
+_HISTORY = 5  # pairs of steps and gradients that L-BFGS remembers, each twice as large as the model
 _SMALL = 1 << 20  # couplings up to which all is computed in double precision: it takes twice as long
 _FLAT = {torch.float64: 1e-6, torch.float32: 1e-5}  # largest gradient, a sequence, that counts as none
 
@@ -123,16 +123,17 @@ class Aligned:
 class Objective:
     """The loss of a linear model and its gradient over all sequences, in pieces.
 
-    Sums are in double precision, of small models products too. The loss is the sum over sequences of weight
+    Sums are in double precision, of small models all else too. The loss is the sum over sequences of weight
     x sum over columns of -ln p(x_i | rest), columns without a state left out, plus the penalty; divided by
     the sum of the weights, which changes no optimum.
     """
 
     def __init__(self, data: Aligned, shape: Shape, penalty: Penalty, device: torch.device) -> None:
         self.shape, self.penalty = shape, penalty
-        self.dtype = torch.float32 if device.type == "mps" else torch.float64
         pairs = shape.columns * (shape.columns - 1) // 2
-        self.products = self.dtype if pairs * len(shape.symbols) ** 2 <= _SMALL else torch.float32
+        small = pairs * len(shape.symbols) ** 2 <= _SMALL
+        self._sums = torch.float32 if device.type == "mps" else torch.float64
+        self.dtype = self._sums if small else torch.float32
         self._states, self._weights = data.states.to(device), data.weights.to(device, self.dtype)
         self._total = float(data.weights.sum())
         self._couplings = penalty.weight(shape)
@@ -150,16 +151,15 @@ class Objective:
         weight = spread(couplings, length).reshape(length * states, length * states)
         nll = 0.0
         g_field, g_weight = torch.zeros_like(field), torch.zeros_like(weight)
-        small_field, small_weight = field.to(self.products), weight.to(self.products)
         step = max(1, _CHUNK // (length * (states + 1)))
         for seen, counts in zip(
             torch.split(self._states, step), torch.split(self._weights, step), strict=True
         ):
-            hot = nn.functional.one_hot(seen, states + 1)[..., :states].to(self.products)
-            known = ((seen < states) * counts[:, None]).to(self.products)[..., None]
+            hot = nn.functional.one_hot(seen, states + 1)[..., :states].to(self.dtype)
+            known = ((seen < states) * counts[:, None])[..., None]
             flat = hot.flatten(1)
-            log_p = torch.log_softmax(small_field + (flat @ small_weight).view(-1, length, states), -1)
-            nll -= float((log_p * hot * known).sum(dtype=self.dtype))
+            log_p = torch.log_softmax(field + (flat @ weight).view(-1, length, states), -1)
+            nll -= float((log_p * hot * known).sum(dtype=self._sums))
             error = (log_p.exp() - hot) * known
             g_field += error.sum(0)
             g_weight += flat.T @ error.flatten(1)
@@ -167,10 +167,10 @@ class Objective:
         i, j = torch.triu_indices(length, length, 1, device=field.device)
         # J_ij stands at (i, j) and, transposed, at (j, i).
         g_couplings = g_full[i, j] + g_full[j, i].transpose(1, 2)
-        value = nll + self.penalty.fields * float((field**2).sum())
+        value = nll + self.penalty.fields * float((field**2).sum(dtype=self._sums))
         g_field += 2 * self.penalty.fields * field
         if self.penalty.penalty == "l2":
-            value += self._couplings * float((couplings**2).sum())
+            value += self._couplings * float((couplings**2).sum(dtype=self._sums))
             g_couplings = g_couplings + 2 * self._couplings * couplings
         total = self._total
         return value / total, nll / self.predicted, g_field / total, g_couplings / total
@@ -187,7 +187,7 @@ class _Lbfgs:
             parameters,
             history_size=_HISTORY,
             line_search_fn="strong_wolfe",
-            tolerance_grad=_FLAT[objective.products],
+            tolerance_grad=_FLAT[objective.dtype],
             tolerance_change=1e-12,
         )
         self.loss = self.norm = math.nan
@@ -239,7 +239,7 @@ class _Fista:
             for x, old, n in zip(self._now, self._before, new, strict=True):
                 old.copy_(x)
                 x.copy_(n)
-            if self.norm <= _FLAT[self._objective.products]:
+            if self.norm <= _FLAT[self._objective.dtype]:
                 return number + 1, True
         return iterations, False
 
