@@ -64,6 +64,11 @@ def _command_lines(text: str) -> Iterator[str]:
 def _wrong(line: str) -> str | None:
     """What a command line has that the command does not know."""
     words = shlex.split(line.replace("...", ""))
+    if "--" in words:  # behind it stands another command
+        inner = words[words.index("--") + 1 :]
+        words = words[: words.index("--")]
+        if wrong := _wrong(shlex.join(inner)):
+            return wrong
     if not words or not words[0][:1].islower():
         return None  # a placeholder such as COMMAND
     path = next((key for key in ((words[0],), tuple(words[:2])) if key in COMMANDS), None)

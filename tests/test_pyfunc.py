@@ -33,6 +33,7 @@ def test_a_registered_model_is_one_of_mlflow(fasta: Path, seqmlm: Run, tracked_w
     assert found["alarm"].tolist() == expected["alarm"].tolist()
     assert "alarm" not in mlflow.pyfunc.load_model("models:/mine/1").predict(table)
     assert [one.name for one in loaded.metadata.signature.inputs] == ["id", "text"]
+    assert loaded.predict(loaded.input_example)["score"].notna().all()
     with pytest.raises(mlflow.MlflowException, match=r"missing inputs.*text"):
         loaded.predict(table.rename(columns={"text": "words"}))
 

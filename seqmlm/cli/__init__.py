@@ -27,6 +27,7 @@ from seqmlm.cli import (
     demo,
     incidents,
     models,
+    ray,
     report,
     rows,
     runs,
@@ -163,6 +164,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(models.app, name="models")
 app.add_typer(incidents.app, name="incidents")
 app.add_typer(rows.app, name="rows")
+app.command("ray")(ray.ray)
 app.command("report")(report.report)
 app.add_typer(workspace.db, name="db")
 app.command("ui")(workspace.ui)

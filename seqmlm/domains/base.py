@@ -189,6 +189,7 @@ class Domain:
         formats: format name to `Format`; the first is assumed where a file's name says nothing.
         dataset: how the rows of a Hugging Face data set (hf:NAME), of a folder that `datasets` saved and of
             Parquet files are read: a format that every field has, by the name "huggingface".
+        example: a made-up sequence, to show what a served model is sent; "" where records are no texts.
         columns: of a table that `datasets` loads, name to Arrow type, in which `row` spells a record.
         defaults: see `DomainDefaults`.
         mode: how records are scored where nobody says, and what a training calibrates: by
@@ -211,6 +212,7 @@ class Domain:
     formats: ClassVar[Mapping[str, Format]]
     dataset: ClassVar[Format] = dataset_format(read_parquet)
     columns: ClassVar[Mapping[str, str]] = {"text": "string"}
+    example: ClassVar[str] = ""
     defaults: ClassVar[DomainDefaults]
     mode: ClassVar[Mode] = EXACT
     sensitive: ClassVar[bool] = False

@@ -37,6 +37,13 @@ PYFUNC = {
 }
 """By what MLflow loads the folder (`seqmlm.pyfunc`); no path is in it, and nothing pickled."""
 TEXTS = {"text": "string"}
+EXAMPLE = {
+    "artifact_path": "input_example.json",
+    "serving_input_path": "serving_input_example.json",
+    "type": "dataframe",
+    "pandas_orient": "split",
+}
+"""A plain one, of the field: no record of anybody's data."""
 SIGNATURE = {
     "inputs": json.dumps(
         [{"name": name, "type": "string", "required": name in TEXTS} for name in ("id", *TEXTS)]
@@ -119,10 +126,21 @@ class TrainingRun:
         made = self.directory / f"{MODEL_FOLDER}.tmp"
         shutil.rmtree(made, ignore_errors=True)
         yield made
-        told = PYFUNC if plugins.domain(self.domain).columns != TEXTS else {**PYFUNC, "signature": SIGNATURE}
-        replace_file(made / "MLmodel", yaml.safe_dump(told, sort_keys=False).encode())
+        self._describe(made)
         shutil.rmtree(folder, ignore_errors=True)
         move_into_place(made, folder)
+
+    def _describe(self, made: Path) -> None:
+        """Write what MLflow reads of a model: how it is loaded, and where records are texts, an example."""
+        domain, told = plugins.domain(self.domain), dict[str, Any](PYFUNC)
+        if domain.columns == TEXTS:
+            told["signature"] = SIGNATURE
+            if domain.example:
+                told["saved_input_example_info"] = EXAMPLE
+                table = {"columns": [*TEXTS], "data": [[domain.example]]}
+                for name, value in {"": table, "serving_": {"dataframe_split": table}}.items():
+                    replace_file(made / f"{name}input_example.json", json.dumps(value).encode())
+        replace_file(made / "MLmodel", yaml.safe_dump(told, sort_keys=False).encode())
 
     def register(
         self, model: LoadedModel, *, sources: Sequence[str], counts: Mapping[str, Any]

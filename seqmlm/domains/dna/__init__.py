@@ -52,6 +52,7 @@ class DNADomain(Domain):
     name: ClassVar[str] = "dna"
     title: ClassVar[str] = "DNA and RNA: genomes, reads, windows"
     unit: ClassVar[str] = "base"
+    example: ClassVar[str] = "ATGACCGGTACGATTCTGGCAGCTAAAGGT"
     structure: ClassVar[str] = "StemsDecoder"
     hidden: ClassVar[str] = "_"
     gaps: ClassVar[tuple[str, ...]] = ("_", "<mask>", "<MASK>")

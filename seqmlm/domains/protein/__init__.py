@@ -52,6 +52,7 @@ class ProteinDomain(Domain):
     name: ClassVar[str] = "protein"
     title: ClassVar[str] = "Proteins: amino acid sequences"
     unit: ClassVar[str] = "residue"
+    example: ClassVar[str] = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
     hidden: ClassVar[str] = "_"
     gaps: ClassVar[tuple[str, ...]] = ("_", "<mask>", "<MASK>")
     formats: ClassVar[Mapping[str, Format]] = {

@@ -30,6 +30,7 @@ class TextDomain(Domain):
     name: ClassVar[str] = "text"
     title: ClassVar[str] = "Natural language: sentences, articles, any UTF-8 text"
     unit: ClassVar[str] = "word"
+    example: ClassVar[str] = "The dog sees the cat."
     structure: ClassVar[str] = "TreeDecoder"
     formats: ClassVar[Mapping[str, Format]] = {
         "txt": Format(read=read_txt, suffixes=(".txt", ".text")),

@@ -1,0 +1,135 @@
+"""`seqmlm ray`: the shares of a task's command on the processes of a Ray cluster.
+
+A share is what `--shard I/N` asks about, a file of rows each, so that what is done stays done: a share whose
+process died is gone on with by another one, and a driver that died is started again. The price is that every
+machine must see the same files, and that every share reads the input once to count it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from seqmlm.cli.options import Json
+from seqmlm.cli.output import print_json, tell
+from seqmlm.errors import UsageError, nearest, number_of
+
+LOST = 5
+"""Processes that a share may lose before the command ends."""
+
+LAST = 4000  # characters of what a failed share said
+PR_SET_PDEATHSIG = 1
+
+
+def ray(
+    context: typer.Context,
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- TASK MODEL PATH...", help="A command without --out, behind --.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the shares and of rows.jsonl, seen by all machines.")],
+    shares: Annotated[int, typer.Option(min=1, help="Shares of the input; several for each process.")] = 16,
+    address: Annotated[str | None, typer.Option(help="Of a cluster, or auto; default: this machine.")] = None,
+    cpus: Annotated[float, typer.Option(help="CPUs of a process.")] = 1.0,
+    gpus: Annotated[float, typer.Option(help="GPUs of a process.")] = 0.0,
+    json_output: Json = False,
+) -> None:
+    """Run a task's command in shares on Ray, and merge the rows; again, to go on where it was stopped.
+
+    Needs seqmlm[ray]. The rows are, byte for byte, those of the same command with --shard 0/1.
+
+    Example: seqmlm ray --address auto --shares 64 --out parts -- score enzymes new.fasta --fpr 0.05
+    """
+    from seqmlm.tasks.shards import BESIDE, merge
+
+    _check(command, context.find_root().command.list_commands(context))  # type: ignore[attr-defined]
+    out = out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    parts = [out / f"part-{number:05}-of-{shares}.jsonl" for number in range(shares)]
+    todo = [number for number, part in enumerate(parts) if not part.with_name(part.name + BESIDE).exists()]
+    if len(todo) < shares:
+        tell(f"{shares - len(todo)} of {number_of(shares, 'share')} are done")
+    if todo:
+        commands = [
+            [*command, "--shard", f"{one}/{shares}", "--out", str(parts[one]), "--resume"] for one in todo
+        ]
+        _run(commands, address=address, cpus=cpus, gpus=gpus, done=shares - len(todo))
+    items = merge(parts, rows := out / "rows.jsonl")
+    if json_output:
+        print_json({"shares": shares, "items": items, "out": rows})
+    else:
+        tell(f"{rows}: rows of {number_of(items, 'item')} from {number_of(shares, 'share')}")
+
+
+def _check(command: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse what is no command, and options that are set here.
+
+    Raises:
+        UsageError: either.
+    """
+    if command[0] not in known:
+        raise UsageError(f"no command {command[0]!r}{nearest(command[0], known)}")
+    own = {"--out", "--shard", "--resume", "--report"} & {word.partition("=")[0] for word in command}
+    if own:
+        raise UsageError(f"{', '.join(sorted(own))}: shares have their own; rows.jsonl is of all of them")
+
+
+def _run(
+    commands: Sequence[Sequence[str]], *, address: str | None, cpus: float, gpus: float, done: int
+) -> None:
+    """Run commands on Ray, each again where its process died.
+
+    Raises:
+        UsageError: Ray is not installed.
+        Exit: a command failed, with its exit code.
+    """
+    try:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray as library
+    except ImportError:
+        raise UsageError("Ray is not installed: pip install 'seqmlm[ray]'") from None
+    library.init(address=address, log_to_driver=False, include_dashboard=False, logging_level="warning")
+    try:
+        here = {name: os.environ[name] for name in os.environ if name.startswith(("SEQMLM_", "MLFLOW_"))}
+        options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": LOST}
+        remote = library.remote(share).options(**options)
+        waiting = [remote.remote([*one], os.getcwd(), here) for one in commands]
+        while waiting:
+            [first], waiting = library.wait(waiting)
+            code, told = library.get(first)
+            if code:
+                tell(told)
+                raise typer.Exit(code if code > 0 else 1)
+            done += 1
+            tell(f"{done} of {done + len(waiting)} shares")
+    finally:
+        library.shutdown()
+
+
+def share(command: Sequence[str], folder: str, environment: Mapping[str, str]) -> tuple[int, str]:
+    """One command, in a process beside that of Ray: its exit code, and the last it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "seqmlm", *command],
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="backslashreplace",
+        preexec_fn=_end_together,
+        check=False,
+    )
+    return done.returncode, done.stderr[-LAST:].strip()
+
+
+def _end_together() -> None:
+    """End when the parent does: else two would write the same share once it is begun again (prctl(2))."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
