@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from pathlib import Path
 
 import pandas as pd
@@ -55,3 +57,32 @@ def test_a_fine_tuned_model_predicts(workspace: Path) -> None:
     assert found["prediction"].tolist() == package.load(folder).predict(table)["prediction"].tolist()
     with pytest.raises(package.DataError, match="the input is no table"):
         _load_pyfunc(str(folder)).predict(["a dog"])
+
+
+def test_spark_gives_what_the_command_gives(
+    fasta: Path, seqmlm: Run, tracked_workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = pytest.importorskip("pyspark.sql", exc_type=ImportError)
+    pytest.importorskip("pyspark.sql.functions", exc_type=ImportError)
+    import mlflow
+
+    train = ("train", fasta, "--domain", "protein", "--name", "mine", "--size", "tiny", "--max-steps", "2")
+    seqmlm(*train, "--set", "train.evaluation_records=8").ok()
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    table = pd.DataFrame({"text": [residues(20), residues(31), residues(25)]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Spark and what it loads
+        spark = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+        try:
+            mlflow.set_tracking_uri(f"sqlite:///{tracked_workspace / 'mlflow.db'}")
+            folder = str(tracked_workspace / "runs" / "mine" / "model")
+            score = mlflow.pyfunc.spark_udf(spark, folder, result_type="score double", env_manager="local")
+            found = [
+                row.own.score
+                for row in spark.createDataFrame(table)
+                .select(score(sql.functions.struct("text")).alias("own"))
+                .collect()
+            ]
+        finally:
+            spark.stop()
+    assert found == package.load("mine").score(table)["score"].tolist()

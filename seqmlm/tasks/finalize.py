@@ -25,12 +25,12 @@ from seqmlm.tasks.assemble import Evaluator
 from seqmlm.tasks.calibrate import calibrate_trained
 from seqmlm.tasks.corpus import Corpus
 from seqmlm.tasks.finalize_counts import fit_expert
-from seqmlm.tasks.finalize_page import training_page
+from seqmlm.tasks.finalize_page import training_page, verdict
 from seqmlm.tasks.models import register_calibrations, track_model
 from seqmlm.tasks.observers import Console, sample_predictions
 from seqmlm.tasks.sizing import Afterwards
 from seqmlm.tasks.training_run import TrainingRun
-from seqmlm.tracking import METRICS, TrackedRun, read_metrics
+from seqmlm.tracking import DESCRIPTION, METRICS, TrackedRun, read_metrics
 from seqmlm.workspace import Workspace
 
 SHOWN_PREDICTIONS = 8
@@ -148,6 +148,7 @@ def _artifacts(
     metrics = read_metrics(run.directory / METRICS)
     page = training_page(f"{run.name}:{version}", model.card, facts, values, metrics, examples)
     page.write(file, private=run.sensitive)
+    tracked.set_tag(DESCRIPTION, " ".join([*verdict(model.card, values), f"See {PAGE} among the artifacts."]))
     tracked.artifact(file)
 
 

@@ -36,7 +36,10 @@ _DEFAULTS = {
 _CONNECT_SECONDS = 5
 _LOUD = ("mlflow", "alembic", "urllib3", "sqlalchemy")
 # Without this the UI takes every experiment for one of prompts and agents, and hides curves and models.
-_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+_EXPERIMENT_TAGS = {
+    "mlflow.experimentKind": "custom_model_development",
+    "mlflow.note.content": "Trainings alone: `tags.task = 'pretrain'`. Scorings: `tags.task = 'score'`.",
+}
 # The UI finds the versions of a logged model through this tag.
 _VERSIONS_TAG = "mlflow.modelVersions"
 _BATCH = 1000
