@@ -13,7 +13,7 @@ from seqmlm.errors import UsageError, number_of
 from seqmlm.tasks.calibrate import CalibrateConfig, CalibrateResult, calibrate_files
 from seqmlm.watch.calibration import CalibrateStreamResult, calibrate_stream
 
-_OF_STREAMS = ("model", "since", "alpha", "expert", "seed")
+_OF_STREAMS = ("model", "since", "fpr", "expert", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Calibrate:
     A p-value is the share of normal rows of similar length that are at least as unusual. The new calibration
     replaces the one that training made from its held-out data.
 
-    Example: seqmlm calibrate web-logs last-week.log --alpha 1e-4
+    Example: seqmlm calibrate web-logs last-week.log --fpr 1e-4
 
     Example: seqmlm calibrate web-logs --from-stream alarms.jsonl
     """
@@ -67,7 +67,7 @@ class Calibrate:
         else:
             result = calibrate_files(config, progress.message)
             of = f"{result.records} records"
-        for text in () if as_json else (*_remarks(result, config.alpha), *told):
+        for text in () if as_json else (*_remarks(result, config.fpr), *told):
             progress.message(text)
         return Answer(
             figures=result,

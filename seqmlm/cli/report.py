@@ -23,16 +23,18 @@ def report(
     ] = "24h",
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the page to this file; default: report-MODEL.html."),
+        typer.Option(
+            "--report", metavar="FILE", help="Write the page to this file; default: report-MODEL.html."
+        ),
     ] = None,
     json_output: Json = False,
 ) -> None:
     """Report what `watch` judged in a period: rows, alarms, incidents in time, and p-values.
 
     It reads the database alone. Streams that are not running, or have judged nothing, are said first.
-    With --json no page is written unless --html names one.
+    With --json no page is written unless --report names one.
 
-    Example: seqmlm report web --since 24h --html web.html
+    Example: seqmlm report web --since 24h --report web.html
     """
     from seqmlm.cli.output import print_json
     from seqmlm.watch.timeline import default_page, timeline

@@ -81,7 +81,7 @@ class CalibrateConfig(CommandConfig):
         paths: files or folders of normal data; - is standard input.
         level: what gets a score each, such as record, line or residue. Default: by domain.
         mode: calibrate only this mode (see `seqmlm score --help`). Default: all possible.
-        alpha: false positive rate: report whether these data can guarantee it.
+        fpr: false positive rate: report whether these data can guarantee it.
         records: use this many normal records, spread evenly.
         on_error: bad records, and records the model was trained on: raise (stop) or skip.
         tokens_per_batch: tokens of one forward pass; halved when memory runs out. Default: by device.
@@ -90,12 +90,12 @@ class CalibrateConfig(CommandConfig):
         seed: of the draw of records.
     """
 
-    shown: ClassVar[tuple[str, ...]] = ("level", "mode", "alpha", "records", *CommandConfig.shown)
+    shown: ClassVar[tuple[str, ...]] = ("level", "mode", "fpr", "records", *CommandConfig.shown)
     metavar: ClassVar[str] = "[NORMAL|-]..."
 
     level: str | None = None
     mode: str | None = None
-    alpha: float | None = None
+    fpr: float | None = None
     on_error: Literal["raise", "skip"] = "raise"
     records: int = 2_000
     seed: int = 0
@@ -144,8 +144,8 @@ def calibrate_files(
         raise UsageError("nothing to calibrate with: name files or folders of normal data, or - for stdin")
     if config.records < 1:
         raise UsageError(f"--records must be at least 1, not {config.records}")
-    if config.alpha is not None and not 0 < config.alpha < 1:
-        raise UsageError(f"--alpha is a false positive rate between 0 and 1, not {config.alpha}")
+    if config.fpr is not None and not 0 < config.fpr < 1:
+        raise UsageError(f"--fpr is a false positive rate between 0 and 1, not {config.fpr}")
     session = Session.open(
         config.model,
         domain=config.domain,
@@ -171,7 +171,7 @@ def calibrate_files(
         model=config.model,
         level=level.name,
         **redact_small_counts({"records": len(normal.records), "left_out": left_out}, sensitive),
-        modes={mode: one.facts(model, config.alpha) for (_, mode), one in made.items()},
+        modes={mode: one.facts(model, config.fpr) for (_, mode), one in made.items()},
         problems=redact_small_counts(counts, sensitive),
     )
 

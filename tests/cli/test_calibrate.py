@@ -48,7 +48,7 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     assert (folder / CALIBRATION).read_bytes(), "untouched"
     assert stored_calibrations(folder).keys() == first.keys()
 
-    done = seqmlm("calibrate", "mine", normal, mine, "--on-error", "skip", "--json", "--alpha", "0.2").ok()
+    done = seqmlm("calibrate", "mine", normal, mine, "--on-error", "skip", "--json", "--fpr", "0.2").ok()
     told = done.json
     assert told["level"] == level
     assert told["left_out"] + told["records"] == 450
@@ -142,7 +142,7 @@ def test_what_cannot_be_used_is_named(seqmlm: Run, workspace: Path) -> None:
         (3, "no normal record is left", ("mine", mine, "--on-error", "skip")),
         (2, "no level 'sentence'", ("mine", normal, "--level", "sentence")),
         (2, "guess", ("mine", normal, "--mode", "guess")),
-        (2, "between 0 and 1", ("mine", normal, "--alpha", "2")),
+        (2, "between 0 and 1", ("mine", normal, "--fpr", "2")),
         (4, "no model 'other'", ("other", normal)),
     ]
     for code, words, given in cases:

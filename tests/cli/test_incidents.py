@@ -152,7 +152,7 @@ def test_a_false_alarm_is_silent_and_counted(incidents: Path, seqmlm: Run) -> No
     assert [one["id"] for one in seqmlm("incidents", "list", "--json").json] == [2, 1]
     told = "1 of 1 incident that people judged (100%) was a false alarm; of 1 more nobody has said it."
     page = incidents / "page.html"
-    done = seqmlm("report", "--since", "3d", "--html", page)
+    done = seqmlm("report", "--since", "3d", "--report", page)
     assert told in done.out
     assert "incident 1 (resolved, normal): " in done.out
     assert told in page.read_text()

@@ -105,7 +105,7 @@ def test_rows_alarms_and_incidents_of_the_period(seqmlm: Run, workspace: Path) -
     rows += [(6.0, alarm(990, "fan"))]
     out = stream(workspace, rows)
     page = workspace / "sub" / "page.html"
-    done = seqmlm("report", "--html", page)
+    done = seqmlm("report", "--report", page)
     assert done.err == f"report: {page}\n"
     lines = done.out.splitlines()
     assert lines[0].startswith("incident 3 (open): fan was never seen")

@@ -185,7 +185,7 @@ def run(name: str, out: Path) -> None:
     evaluate(first, exact, "--baseline", fast)
 
     normal = ("calibrate", "golden", f"normal/{field.file}", "--on-error", "skip", "--json")
-    written(out / "calibrate.json", seqmlm(*normal, "--level", second, "--alpha", 0.05))
+    written(out / "calibrate.json", seqmlm(*normal, "--level", second, "--fpr", 0.05))
     written(out / "model-calibrated.json", json.dumps(tensors(folder)))
     units = score(f"level-{second}", "--mode", "one-pass", "--level", second, "--fpr", 0.1)
     if field.spoil is None:

@@ -211,8 +211,8 @@ def test_what_cannot_be_used_is_refused(model: Path, tmp_path: Path, workspace: 
         calibrate_stream(asked, stream, "1s")
     with pytest.raises(StateError, match="follows files and writes"):
         calibrate_stream(asked, workspace / "c.jsonl")
-    with pytest.raises(UsageError, match="--alpha"):
-        calibrate_stream(replace(asked, alpha=2.0), stream)
+    with pytest.raises(UsageError, match="--fpr"):
+        calibrate_stream(replace(asked, fpr=2.0), stream)
     assert (own / "calibration.safetensors").read_bytes() == before
     assert calibrate_stream(asked, stream, "1h").rows == 260
     assert calibrate_stream(replace(asked, model=str(other)), stream).rows == 260  # the same model, elsewhere

@@ -137,7 +137,7 @@ def test_the_report_compares_rows_that_both_judged(
         f"{both.count((True, True))} in common, of 21 rows that both judged."
     )
     page = workspace / "page.html"
-    done = seqmlm("report", "app", "--html", page)
+    done = seqmlm("report", "app", "--report", page)
     assert sentence in done.out.splitlines()
     assert done.out.splitlines()[0].startswith("incident")
     differing = [line for line in done.out.splitlines() if "candidate (version 2) alone alarms (p " in line]
