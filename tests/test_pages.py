@@ -117,7 +117,7 @@ FILES = {
 }
 """What README's recipes read: of which field's sample, which file of it, and its seed."""
 KNOWN, NEW = {"ehr": 300, "dna": None}, {"ehr": 60, "dna": 4, "logs": 150}
-"""Records of the samples that train, and of those that are scored, where others are not enough or too many."""
+"""Records of the samples that train, and of those that are scored, where it is not the usual number."""
 
 
 def test_readmes_recipes_run(seqmlm: Run, tracked_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
