@@ -26,7 +26,7 @@ from seqmlm.inference.calibrations import (
     stored_calibrations,
 )
 from seqmlm.inference.detector import Detector
-from seqmlm.inference.estimate import work_of
+from seqmlm.inference.estimate import about, work_of
 from seqmlm.inference.model_folder import read_card
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -215,21 +215,6 @@ def _usable(session: Session, level: Level) -> dict[str, Stored]:
             if one is not None and _rests_on(one, session, level):
                 found[mode] = one
     return found
-
-
-def about(seconds: float) -> str:
-    """A duration as a person would say it.
-
-    >>> about(20), about(70), about(400), about(98_000)
-    ('less than a minute', '1 minute', '7 minutes', '27 hours')
-    """
-    minutes = round(seconds / 60)
-    if minutes >= _HOURS:
-        return f"{round(minutes / 60):,} hours"
-    return "less than a minute" if minutes < 1 else f"{minutes} minute{'s' * (minutes > 1)}"
-
-
-_HOURS = 120  # minutes from which on hours are told
 
 
 _OTHER_COUNTS = "the calibration was made with other counts than these scores mix in"

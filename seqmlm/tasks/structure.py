@@ -26,7 +26,8 @@ from seqmlm.domains.structure import LAYERS, Decoded, Decoder, Pair, Truth, draw
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import DataError, StateError, UsageError, number_of
 from seqmlm.evaluation.edges import MEASURES, RANKED, Rankings
-from seqmlm.inference.batches import Budget
+from seqmlm.inference.batches import Budget, input_bytes, tokens_per_second
+from seqmlm.inference.estimate import about
 from seqmlm.inference.maps import Maps, Subject, row_options
 from seqmlm.inference.session import Session
 from seqmlm.reports.page import Page
@@ -49,6 +50,8 @@ ROWS = 1 << 17
 """Rows that are made together, of half a kilobyte each."""
 
 EDGES_ALONE = "a sequence with edges alone in the earlier rows: figures of pairs need all, as --out has them"
+LONG = 60.0
+"""Seconds that a map takes, from which on that is said before it is made."""
 PICTURED = 20
 """Sequences that a report shows, the first ones."""
 
@@ -201,6 +204,20 @@ class Structure(Task[StructureConfig, Subject]):
             both_strands=config.both_strands,
         )
         self.batch = Budget.of(session.model).batch
+        self.notes = self._waiting()
+
+    def _waiting(self) -> Sequence[str]:
+        """How long the first sequence takes, where that is long: nothing is heard before its map is made."""
+        files = [one for one in self.sources if isinstance(one, str)]
+        if self.config.dry_run or self.config.edges is not None or not files or input_bytes(files) is None:
+            return ()
+        first = next(iter(self._subjects(*self._quiet())), None)
+        tokens = 0.0 if first is None else sum(map(self.maps.cost, first.asked.encodings))
+        seconds = tokens / tokens_per_second(self.session.model)
+        if seconds < LONG:
+            return ()
+        shorter = "--set distance=N asks fewer pairs, --method jacobian asks less of each"
+        return (f"the first map takes {about(seconds)} by estimate; {shorter}",)
 
     def _decoder(self) -> Decoder | None:
         """The field's own, with what is asked for; None in a field that has none.

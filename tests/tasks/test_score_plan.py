@@ -25,13 +25,13 @@ from seqmlm.inference import batches, model_folder
 from seqmlm.inference.batches import tokens_per_second
 from seqmlm.inference.calibrations import Stored
 from seqmlm.inference.detector import Detector
-from seqmlm.inference.estimate import work_of
+from seqmlm.inference.estimate import about, work_of
 from seqmlm.inference.session import Session
 from seqmlm.rows.judge import Normal
 from seqmlm.tasks import score_plan
 from seqmlm.tasks.review import ReviewConfig
 from seqmlm.tasks.score_config import ScoreConfig, ScoringRequest
-from seqmlm.tasks.score_plan import about, choose, choose_mode
+from seqmlm.tasks.score_plan import choose, choose_mode
 from seqmlm.tokenizers.bases import BaseTokenizer
 
 

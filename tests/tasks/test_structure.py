@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from tiny_models import protein_model, random_model, residues, saved
 from written import rows as rows_of
 
 from seqmlm import plugins
+from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
 from seqmlm.inference.batches import Budget
+from seqmlm.inference.estimate import about
 from seqmlm.inference.maps import Maps
+from seqmlm.inference.session import Session
 from seqmlm.structure.maps import DependenceMap
 from seqmlm.tasks.structure import EDGES_ALONE, Structure, StructureConfig
 from seqmlm.tasks.task import Summary, run
@@ -353,6 +357,22 @@ def test_what_it_takes_is_counted_before(model: str, fasta: Path, equal: list[Eq
     ]
     assert f"20 sequences by cmi/equal: {sum(row['passes'] for row in rows)} passes" in done.err
     assert not equal[-1].asked
+
+
+def test_a_long_map_is_foretold(
+    model: str, fasta: Path, seqmlm: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "by estimate" not in seqmlm("structure", model, fasta).ok().err
+    monkeypatch.setattr("seqmlm.tasks.structure.tokens_per_second", lambda model: 0.1)
+    first = Structure(StructureConfig(model=model, paths=(str(fasta),)), Session.open(model))
+    [subject] = islice(first.items(first.records(Problems()), Problems()), 1)
+    [encoding] = subject.asked.encodings
+    said = seqmlm("structure", model, fasta).ok().err
+    assert (
+        f"the first map takes {about(first.maps.cost(encoding) / 0.1)} by estimate; --set distance=N" in said
+    )
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(fasta.read_bytes())))
+    assert "by estimate" not in seqmlm("structure", model, "-").ok().err
 
 
 def test_null_models_leave_standard_input_unread(
