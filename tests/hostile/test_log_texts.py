@@ -124,7 +124,11 @@ def test_no_element_of_a_page_comes_of_what_a_log_says(
         follow(home, [text or "empty" for text in texts])
         assert seqmlm("report").code == 0
         pages.append(Reading((home / "report.html").read_text()))
-    evil, plain = (Counter((tag, *sorted(name for name, _ in own)) for tag, own in one.tags) for one in pages)
+    # A column of long texts has a class, that of short ones none.
+    evil, plain = (
+        Counter((tag, *sorted(name for name, _ in own if name != "class")) for tag, own in one.tags)
+        for one in pages
+    )
     assert evil == plain
     for literal in ("<script>alert(1)</script>", "{{7*7}}", "&lt;b&gt;", r"\u202egpj.exe"):
         assert literal in pages[0].text, literal

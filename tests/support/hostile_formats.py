@@ -311,13 +311,14 @@ def _flat(format: str, bases: Sequence[str]) -> list[bytes]:
 
 def _dna(count: int) -> Iterator[Hostile]:
     bases = [one[:40] for one in DNA[:count]]
-    yield Hostile(
-        *("dna", "fasta", "d.fa"),
-        records=tuple(f">d{n}\n{s}\n".encode() for n, s in enumerate(bases)),
-        value=_around(b">v\n"),
-        label=_around(b">", b"\nACGTAC\n"),
-        giant=_long(b">v\n", b"A"),
-    )
+    for format, name in (("fasta", "d.fa"), ("a3m", "d.a3m")):
+        yield Hostile(
+            *("dna", format, name),
+            records=tuple(f">d{n}\n{s}\n".encode() for n, s in enumerate(bases)),
+            value=_around(b">v\n"),
+            label=_around(b">", b"\nACGTAC\n"),
+            giant=_long(b">v\n", b"A"),
+        )
     yield Hostile(
         *("dna", "fastq", "d.fq"),
         records=tuple(f"@d{n}\n{s}\n+\n{'I' * len(s)}\n".encode() for n, s in enumerate(bases)),
@@ -710,7 +711,7 @@ FORMATS = {
         "tsv",
         "huggingface",
     ),
-    "dna": ("fasta", "fastq", "genbank", "embl", "stockholm", "bed", "csv", "tsv"),
+    "dna": ("fasta", "a3m", "fastq", "genbank", "embl", "stockholm", "bed", "csv", "tsv"),
     "code": ("source", "worktree", "notebook", "json", "huggingface"),
     "ehr": ("events", "wide", "fhir", "omop", "mimic3", "synthea", "diabetes130", "huggingface", "meds"),
     "logs": (
