@@ -33,7 +33,7 @@ from seqmlm.errors import StateError, TrainingError, UsageError
 
 _CHUNK = 1 << 22  # elements of one piece of work
 _ROUND = 10  # iterations between two looks at limits, signals and clocks
-_WORTH, _PATIENCE = 1e-3, 2  # what an evaluation must gain, and how many in a row may fail to
+_WORTH, _PATIENCE = 1e-3, 2  # what must be gained, and within how many evaluations
 _HISTORY = 5  # pairs of steps and gradients that L-BFGS remembers, each twice as large as the model
 _SMALL = 1 << 20  # couplings up to which all is computed in double precision: it takes twice as long
 _FLAT = {torch.float64: 1e-6, torch.float32: 1e-5}  # largest gradient, a sequence, that counts as none
@@ -364,10 +364,12 @@ class LinearLoop:
         return 0 if late else min(limits) - progress.step
 
     def _settled(self, metrics: Mapping[str, float]) -> bool:
-        """Whether the metric that should fall has not done so in the last two evaluations."""
+        """Whether the metric that should fall has not done so in the last two evaluations together."""
         value = math.nan if self._falls is None else metrics.get(self._falls, math.nan)
-        self._idle = self._idle + 1 if value > self._least - _WORTH else 0
-        self._least = min(self._least, value)
+        if value > self._least - _WORTH:
+            self._idle += 1
+        else:
+            self._least, self._idle = value, 0
         return self._idle == _PATIENCE
 
     def _keep(self, parameters: list[Tensor], done: int, loss: float) -> None:

@@ -137,9 +137,9 @@ class Detector:
         return [list(self.level.judged(one, self.background)) for one in found]
 
     def _both_ways(self, batch: Sequence[Encoded], found: list[Scored]) -> list[Scored]:
-        """The scores combined with those of the level's second reading, where it has one."""
+        """The scores combined with those of the level's second reading, where sequences have one."""
         second = self.level.second
-        if second is None:
+        if second is None or not self.scorer.session.tokenizer.two_strands:
             return found
         again = self.scorer.encoded([second.record(one.record) for one in batch], Problems())
         summed = [one for one in self._want if one.over_unit == "sum"]  # others cannot be divided

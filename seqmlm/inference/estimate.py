@@ -115,7 +115,8 @@ def cost_of(session: Session, level: Level, mode: Mode) -> Callable[[Encoding], 
 
         return of_windows
     passes = forward_tokens(model, mode)
-    ways, special = 1 if level.second is None else 2, session.tokenizer.space.is_special
+    tokenizer = session.tokenizer
+    ways, special = 2 if level.second and tokenizer.two_strands else 1, tokenizer.space.is_special
     alone = mode.kind not in ("one-pass", "partition")  # they show what they do not ask, too
 
     def cost(encoding: Encoding) -> float:

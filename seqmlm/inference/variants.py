@@ -141,7 +141,8 @@ class VariantScorer:
         windows: bool = False,
     ) -> None:
         self.session, self._pll, self._letters = session, pll, letters
-        self._mirrored, self._windows = mirrored, windows
+        self._mirrored = mirrored if session.tokenizer.two_strands else lambda one: None
+        self._windows = windows
         self._scorer = RecordScorer(session)
         self._wildtypes: dict[str, _Wildtype] = {}
         self._expected: dict[str, set[int]] = {}

@@ -200,11 +200,14 @@ class Tokenizer(ABC):
     def of_length(self, tokens: int | None = None) -> Self:
         """This tokenizer for rows of one length: others are refused, in training as in every use.
 
+        Its places are columns, so that a row read backwards is no row: it has one strand.
+
         Args:
             tokens: of a row, start and end included; None for as many as the first row has.
         """
         made = copy(self)
         made.encode_batch = partial(_of_one_length, self, [tokens])  # type: ignore[method-assign]
+        made.two_strands = False  # type: ignore[misc]
         return made
 
     def encode_symbols(self, text: str) -> Encoding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -105,10 +106,16 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     assert alone == [row for row in every if row["id"] == "r1"] != []  # counts are of all that is read
 
 
-def by_hand(model: LinearRows, raw: str) -> float:
-    """The sum of ln p of the letters of a row, from the parameters."""
-    letters = [model.model.config.symbols.index(one) for one in _ids("ACDEFG")]
-    names = dict(zip("ACDEFG", letters, strict=True))
+def by_hand(model: LinearRows, raw: str, names: Mapping[str, int] | None = None) -> float:
+    """The sum of ln p of the letters of a row, from the parameters.
+
+    Args:
+        names: the states of letters, where all letters are states: nothing is kept for others.
+    """
+    weight = model.model.config.sequences
+    unseen = math.log(weight / (weight + 1)) if names is None else 0.0
+    letters = [model.model.config.symbols.index(one) for one in _ids("ACDEFG")] if names is None else []
+    names = names or dict(zip("ACDEFG", letters, strict=True))
     fields = model.model.fields.detach().double().numpy()
     full = model.model.full().detach().double().numpy()
     total = 0.0
@@ -116,7 +123,7 @@ def by_hand(model: LinearRows, raw: str) -> float:
         if own != "-":
             logits = fields[i] + sum(full[i, :, j, names[one]] for j, one in enumerate(raw) if one != "-")
             total += logits[names[own]] - np.log(np.exp(logits).sum())
-            total += math.log(model.model.config.sequences / (model.model.config.sequences + 1))
+            total += unseen
     return total
 
 
@@ -234,8 +241,13 @@ def test_an_aligned_rna_family_gives_its_stems(seqmlm: Run, tracked_workspace: P
     assert found[0]["with_truth"] == 5
     assert found[0]["pair_f1"] > 0.85
     assert found[1]["measures"] == found[0]["measures"]
-    row = seqmlm("score", "rna", written(tracked_workspace / "one.afa", f">r0\n{few[0]}\n")).ok()
-    assert json.loads(row.out)["units"] == len(few[0].replace("-", ""))
+    # A column is no place of the other strand: scores are those of the row as it is.
+    one = written(tracked_workspace / "one.afa", f">r0\n{few[0]}\n")
+    row = json.loads(seqmlm("score", "rna", one, "--set", "expert=none", "--mode", "exact").ok().out)
+    assert row["units"] == len(few[0].replace("-", ""))
+    loaded = model_folder.load(tracked_workspace / "runs/rna/model")
+    assert isinstance(loaded.rows, LinearRows)
+    assert row["pll"] == pytest.approx(by_hand(loaded.rows, few[0], dict(zip("ACGU", range(4), strict=True))))
     long = seqmlm("score", "rna", written(tracked_workspace / "long.fa", ">a\nACGT\n"))
     long.refused(3, "a row of 4 units, where a linear model reads rows of 31")
 
