@@ -102,8 +102,7 @@ def halves(data: Path, out: Path, *, few: bool) -> dict[str, Path]:
 def learnt(name: str, file: Path, flags: dict[str, Any], seed: int) -> str:
     """A model pretrained on a file, or the one that an earlier call trained."""
     run = f"{name}-seed{seed}"
-    # An evaluation hides words by the same rule for all arms, and the best weights by it would be kept: those
-    # before an arm's own masks have had their effect.
+    # Arms differ by their masks alone: uniform masks too keep the last weights, and not the best ones.
     train = {**flags["train"], "evaluate_every": 10**9, "evaluation_records": 50}
     wanted = {**flags, "data": {"paths": [str(file)], "calibration": 0.0}, "train": train}
     if not (Path(os.environ["SEQMLM_HOME"]) / "runs" / run / "result.json").exists():

@@ -33,6 +33,8 @@ from seqmlm.engine.durable import replace_file
 from seqmlm.engine.linear import LinearRows, Penalty
 from seqmlm.engine.loop import Goal, Loop, LoopResult, Observer
 from seqmlm.engine.masking.base import Corruptor
+from seqmlm.engine.masking.lexicon import Lexicon
+from seqmlm.engine.masking.position import Position
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import module_tensors, restore_module
 from seqmlm.engine.packing import PackedRow, RowDataset, RowPlanner
@@ -160,6 +162,8 @@ class Training:
     ) -> LoopResult:
         """Train, from the last checkpoint of the run if it is gone on with, and keep the best weights.
 
+        Masks of chosen places teach what the evaluation, by masks anywhere, does not measure: the last stay.
+
         Args:
             run: its folder has the checkpoints.
             observer: told of each step.
@@ -171,7 +175,7 @@ class Training:
             told |= {"evaluate": self.evaluator, "falls": _BITS}
             return LinearLoop(*self._linear, self._penalty, self.loop, **told).run(resume=run.resume)
         own = (self.rows, self.dataset, self.planner, self.loop)
-        if world > 1:
+        if world > 1 or isinstance(self.corruptor.masker, Lexicon | Position):
             return Loop(*own, evaluate=self.evaluator, **told).run(resume=run.resume)
         best = Best(self.evaluator, run.directory / BEST, FEWEST_BITS, worth=0.01, resume=run.resume)
         outcome = Loop(*own, evaluate=best, **told).run(resume=run.resume)

@@ -17,6 +17,9 @@ from seqmlm.engine.optimizer import module_tensors
 from seqmlm.errors import StateError
 from seqmlm.tasks import assemble
 from seqmlm.tasks.assemble import FEWEST_BITS, Best
+from seqmlm.tasks.launch import TrainRequest
+from seqmlm.tasks.observers import SilentConsole
+from seqmlm.tasks.pretrain import pretrain
 
 
 def scripted(*bits: float) -> Any:
@@ -114,3 +117,36 @@ def test_of_a_metric_of_which_more_is_better_the_highest_is_kept(
     best(rows)
     assert best.restore(rows) == 0.6
     assert same(rows, good)
+
+
+@pytest.mark.parametrize(
+    ("masking", "keeps"),
+    [
+        ({}, True),
+        ({"masker": "position.v1", "options": {"positions": [-1]}}, False),
+        ({"masker": "lexicon.v1", "options": {"words": ["good"]}}, False),
+    ],
+)
+def test_masks_of_chosen_places_keep_the_last_weights(
+    masking: dict[str, Any], keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights that are best by masks anywhere would undo what the chosen ones teach."""
+    made: list[Path] = []
+
+    class Recorded(Best):
+        def __init__(self, evaluator: Any, file: Path, goal: Goal, **rest: Any) -> None:
+            made.append(file)
+            super().__init__(evaluator, file, goal, **rest)
+
+    monkeypatch.setattr(assemble, "Best", Recorded)
+    file = tmp_path / "t.txt"
+    file.write_text("".join(f"the film number {n} is good\n" for n in range(60)))
+    flags = {
+        "data": {"paths": [str(file)], "calibration": 0.0},
+        "model": {"size": "tiny"},
+        "train": {"max_steps": 1},
+        "masking": masking,
+    }
+    monkeypatch.setenv("SEQMLM_HOME", str(tmp_path))
+    pretrain(TrainRequest(domain="text", name="m", flags=flags), SilentConsole())
+    assert bool(made) == keeps
