@@ -17,7 +17,7 @@ from seqmlm.cli import tasks
 from seqmlm.cli.console import ScoringConsole, TrainingConsole
 from seqmlm.config import from_dict, merge
 from seqmlm.data.sources import KEPT_INPUTS
-from seqmlm.engine.device import Precision
+from seqmlm.engine.types import Precision
 from seqmlm.errors import UsageError, nearest
 from seqmlm.frames import Data, RowFrame, blamed, frame, sources
 from seqmlm.inference.session import Session

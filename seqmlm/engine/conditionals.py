@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from seqmlm.engine.backbones import position_capacity
 from seqmlm.engine.cones import ConeBatch, Layers
-from seqmlm.engine.device import Precision, autocast, compute_dtype, is_out_of_memory, resolved
+from seqmlm.engine.device import autocast, compute_dtype, is_out_of_memory, resolved
 from seqmlm.engine.layout import Layout, lay_out
 from seqmlm.engine.packing import PackedBatch
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduced, Reduction, TargetLogProb, reduce, union
-from seqmlm.engine.types import Encoding, Floats, Longs, TokenSpace
+from seqmlm.engine.types import Encoding, Floats, Longs, Precision, TokenSpace
 from seqmlm.errors import NotFiniteError, TrainingError, UsageError
 
 __all__ = ["Answer", "Conditionals", "Query", "Statistics", "evaluating"]

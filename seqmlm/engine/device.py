@@ -7,12 +7,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-Precision = Literal["auto", "fp32", "bf16"]
+from seqmlm.engine.types import Precision
 
 _MEMORY_SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "status_alloc_failed")
 

@@ -22,10 +22,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from seqmlm.engine.counts import (
     CACHED,
@@ -499,6 +496,9 @@ def learnt_weights(model: Doubles | None, priced: Priced) -> Doubles:
 
 
 def _exponents(model: Doubles | None, priced: Priced) -> Doubles:
+    import torch
+    from torch.nn.functional import cross_entropy
+
     told = priced.log2 if model is None else np.concatenate([model[None], priced.log2])
     assert priced.symbol is not None
     known = (priced.symbol >= 0) & np.isfinite(told).all(axis=(0, 2))
@@ -509,7 +509,7 @@ def _exponents(model: Doubles | None, priced: Priced) -> Doubles:
     weights = equal.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([weights], max_iter=100, line_search_fn="strong_wolfe")
 
-    def cost() -> Tensor:
+    def cost() -> torch.Tensor:
         optimizer.zero_grad()
         away = weights - equal
         total = cross_entropy(nats @ weights, target, reduction="sum") + away @ away

@@ -9,8 +9,7 @@ as ever. An encoder's masked-LM head has no part in it and is frozen: DDP waits 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,73 +19,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from seqmlm.engine.backbones import HEADS
+from seqmlm.engine.labels import HeadConfig
 from seqmlm.engine.model import MaskedRows
-from seqmlm.engine.packing import Document, PackedBatch
-from seqmlm.engine.types import Encoding, Floats, Longs
+from seqmlm.engine.packing import PackedBatch
+from seqmlm.engine.types import Floats, Longs
 from seqmlm.errors import UsageError
-
-Kind = Literal["class", "multilabel", "value", "tags", "entities"]
-
-
-class Labels(NamedTuple):
-    """Labels of one document, in the order of their tokens.
-
-    asked: (A,) positions of the tokens that have one, label by label.
-    first: (A,) True at the first token of each of N labels.
-    weights: (A,) above 0; see above.
-    targets: (N, K) a class (K = 1), 0 or 1 of each of K classes, or K values; None where they are asked for.
-    """
-
-    asked: Longs
-    first: NDArray[np.bool_]
-    weights: Floats
-    targets: Floats | None = None
-
-    def document(self, encoding: Encoding, sample: int) -> Document:
-        """What is packed: a label's targets stand at each of its tokens, behind whether it begins there."""
-        assert self.targets is not None
-        own = self.targets[np.cumsum(self.first) - 1]
-        return Document(
-            ids=encoding.ids,
-            asked=self.asked,
-            targets=np.column_stack([self.first, own]).astype(np.float32),
-            weights=self.weights,
-            positions=encoding.positions,
-            channels=encoding.channels,
-            sample=sample,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadConfig:
-    """What is predicted.
-
-    Args:
-        kind: one of several classes, some of them, numbers; a class of each unit, or entities among units.
-        outputs: K, classes or numbers.
-        crf: entities are one chain of classes, not each unit alone.
-        pairs: what is read belongs to two sequences, embedded apart: of labels 2n and 2n + 1 (as above, each
-            with half of the weight and all targets) one is predicted, from their states u and v: from u, v,
-            |u - v| and u v, but values from their cosine (Reimers and Gurevych 2019).
-        dropout: of the pooled states, in [0, 1).
-    """
-
-    kind: Kind
-    outputs: int
-    crf: bool = False
-    pairs: bool = False
-    dropout: float = 0.1
-
-    @property
-    def cosine(self) -> bool:
-        """Whether outputs are a function of one number, the cosine of two states."""
-        return self.pairs and self.kind == "value"
-
-    def __post_init__(self) -> None:
-        if self.outputs < 1:
-            raise UsageError(f"a head needs one output at least, not {self.outputs}")
-        if self.crf and self.kind != "entities":
-            raise UsageError("a CRF joins the tags of entities; other labels do not depend on each other")
 
 
 class LabelledRows(nn.Module):

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from seqmlm.engine.checkpoint import Progress
-from seqmlm.engine.device import Precision
 from seqmlm.engine.distributed import Sharding
+from seqmlm.engine.types import Precision
 from seqmlm.errors import UsageError
 
 Kind = Literal["cosine", "linear", "wsd"]

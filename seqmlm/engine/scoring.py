@@ -6,15 +6,18 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.conditionals import Conditionals, Query
+from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.types import Bools, Encoding, Floats, Ids
 from seqmlm.engine.units import EXACT, Mode, UnitLogProbs, Units
+
+if TYPE_CHECKING:
+    from seqmlm.engine.conditionals import Conditionals
 
 
 @dataclass(frozen=True, eq=False)

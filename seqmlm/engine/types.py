@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 
 SPECIAL_GROUP = -1
+
+Precision = Literal["auto", "fp32", "bf16"]
+"""Of matrix products; "auto" is bf16 on a GPU that has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,18 +12,21 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.masking.base import Corruptor
+from seqmlm.engine.query import Query
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.reductions import Reduction, TargetLogProb
 from seqmlm.engine.types import Sequences, TokenSpace
 from seqmlm.engine.units import UnitLogProbs, Units
 from seqmlm.errors import UsageError
+
+if TYPE_CHECKING:
+    from seqmlm.engine.conditionals import Conditionals
 
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]

@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 
 from seqmlm.data.files import expand, is_reference
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.cones import Layers
-from seqmlm.engine.layout import exact_cost
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, Doubles, Mode
 from seqmlm.errors import DataError, SeqmlmError
@@ -29,6 +26,7 @@ from seqmlm.tokenizers.base import Tokenizer, UnknownUnit
 
 if TYPE_CHECKING:
     from seqmlm.domains.base import Domain
+    from seqmlm.engine.cones import Layers
 
 BATCH_RECORDS = 256
 BATCH_CHARACTERS = 1 << 18
@@ -68,7 +66,7 @@ class Budget:
     def of(cls, model: LoadedModel, mode: Mode = EXACT) -> Budget:
         """What `BATCH_SECONDS` and `COMMIT_SECONDS` are roughly spent on, in a mode."""
         each_second = tokens_per_second(model)
-        batch = max(_LEAST[torch.accelerator.is_available()], int(BATCH_SECONDS * each_second))
+        batch = max(_LEAST[_has_gpu()], int(BATCH_SECONDS * each_second))
         return cls(
             batch=batch,
             commit_interval=max(batch, int(COMMIT_SECONDS * each_second)),
@@ -76,9 +74,15 @@ class Budget:
         )
 
 
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.accelerator.is_available()
+
+
 def tokens_per_second(model: LoadedModel) -> float:
     """About how many forward tokens a model computes in a second: the same in every run on such a device."""
-    return _RATES[torch.accelerator.is_available()] / (2 * model.rows.weights_per_token)
+    return _RATES[_has_gpu()] / (2 * model.rows.weights_per_token)
 
 
 def forward_tokens(model: LoadedModel, mode: Mode = EXACT) -> Callable[[int], float]:
@@ -107,6 +111,8 @@ def forward_tokens(model: LoadedModel, mode: Mode = EXACT) -> Callable[[int], fl
 @cache
 def _exact_costs(layers: Layers, longest: int) -> tuple[Doubles, Doubles]:
     """Lengths from 0 to `longest`, ascending, and the cost of an exact score, nearly linear between them."""
+    from seqmlm.engine.layout import exact_cost
+
     lengths = np.unique(np.geomspace(1, longest, _LENGTHS).round())
     costs = [exact_cost(int(length), layers) for length in lengths]
     return np.append(0.0, lengths), np.append(0.0, costs)

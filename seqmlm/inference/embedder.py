@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from seqmlm.data.record import Record
 from seqmlm.data.spans import Span
-from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.types import Bools, Encoding, Floats, Longs
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import UsageError
 from seqmlm.inference.batches import Encoded
 from seqmlm.tokenizers.base import Tokenizer
+
+if TYPE_CHECKING:
+    from seqmlm.engine.conditionals import Conditionals
 
 Of = Literal["record", "unit", "window", "span"]
 Pool = Literal["mean", "start", "max", "tokens"]

@@ -20,8 +20,9 @@ from transformers import (
 from seqmlm.engine.backbones import HEADS
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.errors import UsageError
-from seqmlm.inference.labeller import HeadCard, Labeller
+from seqmlm.inference.labeller import Labeller
 from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.pieces import HeadCard
 
 PROBLEMS = MappingProxyType(
     {

@@ -7,21 +7,22 @@ zero-shot classification, which a few examples only have to correct.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from seqmlm.data.record import Record
-from seqmlm.engine.heads import LabelledRows, Labels
+from seqmlm.engine.labels import Labels
 from seqmlm.engine.query import Query
 from seqmlm.errors import UsageError
 from seqmlm.inference.classifier import Classifier, Verbalizer
 from seqmlm.inference.cloze import Cloze
-from seqmlm.inference.labeller import HeadCard, Piece
+from seqmlm.inference.pieces import HeadCard, Piece
 from seqmlm.inference.session import Session
+
+if TYPE_CHECKING:
+    from seqmlm.engine.heads import LabelledRows
 
 
 class Prompts:
@@ -66,6 +67,8 @@ class Prompts:
 
     def begin(self, rows: LabelledRows) -> None:
         """Give the classifier the decoder's rows of the words."""
+        import torch
+
         decoder: Any = rows.rows.model.get_output_embeddings()
         if rows.rows.model.config.model_type != "modernbert":
             raise UsageError("--head prompt needs a ModernBERT, such as seqmlm train makes")
@@ -75,16 +78,3 @@ class Prompts:
             rows.classifier.bias.copy_(
                 torch.zeros(len(chosen)) if decoder.bias is None else decoder.bias[chosen]
             )
-
-
-def words_of(texts: Sequence[str], names: Sequence[str], sensitive: bool = False) -> tuple[str, ...]:
-    """The word of each class, of texts CLASS=WORD.
-
-    Raises:
-        UsageError: one that is none, or of no class.
-    """
-    given = dict(text.partition("=")[::2] for text in texts)
-    if unknown := sorted(given.keys() - set(names)):
-        there = "there is no such class" if sensitive else f"the classes are {', '.join(names)}"
-        raise UsageError(f"a word for the class {unknown[0]!r}, and {there}")
-    return tuple(given[name] for name in names if name in given)

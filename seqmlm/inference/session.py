@@ -23,10 +23,7 @@ import numpy as np
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.device import Precision, best_device, release_memory, resolved
-from seqmlm.engine.expert import CountExpert
-from seqmlm.engine.types import Encoding, Floats
+from seqmlm.engine.types import Encoding, Floats, Precision
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
@@ -37,6 +34,8 @@ from seqmlm.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
     from seqmlm.domains.base import Domain
+    from seqmlm.engine.conditionals import Conditionals
+    from seqmlm.engine.expert import CountExpert
     from seqmlm.inference.embedder import Embedder, Of, Pool
     from seqmlm.registry.entries import ModelEntry
 
@@ -70,6 +69,8 @@ class Session:
         entry: ModelEntry | None = None,
         expert: Use = "auto",
     ) -> None:
+        from seqmlm.engine.device import resolved
+
         self.model, self.entry = model, entry
         self._use = expert
         self.precision = resolved(precision)
@@ -185,6 +186,9 @@ class Session:
 
     def conditionals(self) -> Conditionals:
         """What answers for the model, on the best device."""
+        from seqmlm.engine.conditionals import Conditionals
+        from seqmlm.engine.device import best_device
+
         if self._conditionals is None:
             self._conditionals = Conditionals(
                 self.model.rows,
@@ -246,6 +250,8 @@ class Session:
 
     def forget(self) -> None:
         """Keep no score, no free memory and no budget that was halved for want of it: as in a new process."""
+        from seqmlm.engine.device import release_memory
+
         self.cache = ScoreCache()
         if self.conditionals().device.type == "cpu":  # a GPU would wait for its own to be freed
             release_memory(self.conditionals().device)

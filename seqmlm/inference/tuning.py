@@ -12,7 +12,7 @@ from seqmlm.engine.heads import LabelledRows, freeze_all_but_last
 from seqmlm.engine.types import Floats, Longs
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.rivals import Doubles, cross_validated
-from seqmlm.inference.labeller import HeadCard
+from seqmlm.inference.pieces import HeadCard
 
 
 def tune(rows: LabelledRows, how: str) -> None:

@@ -10,17 +10,19 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, Rows
 from seqmlm.engine.types import Bools, Encoding, Ids
 from seqmlm.engine.units import Units, unit_numbers
 from seqmlm.errors import UsageError
 from seqmlm.structure.maps import DependenceMap, Doubles, Longs, Over, aggregated, apc, symmetrized
+
+if TYPE_CHECKING:
+    from seqmlm.engine.conditionals import Conditionals
 
 ESTIMATORS = ("auto", "exact", "fast", "topk", "gibbs")
 """Of `cmi`."""

@@ -12,12 +12,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.linear import LinearRows, columns_of, coupling_norms
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import Rows
 from seqmlm.engine.types import Encoding
@@ -36,6 +34,9 @@ from seqmlm.structure.base import (
 )
 from seqmlm.structure.cmi import Exact, Fast, Gibbs, TopK
 from seqmlm.structure.maps import DependenceMap, Doubles, Longs
+
+if TYPE_CHECKING:
+    from seqmlm.engine.conditionals import Conditionals
 
 __all__ = ["ESTIMATORS", "KINDS", "Estimator", "PairCounts", "StructureSettings", "estimator"]
 
@@ -211,6 +212,8 @@ class Couplings(Estimator):
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
+        from seqmlm.engine.linear import LinearRows, coupling_norms
+
         rows = self._conditionals.rows
         if not isinstance(rows, LinearRows):
             raise UsageError(
@@ -223,6 +226,8 @@ class Couplings(Estimator):
         return 0
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
+        from seqmlm.engine.linear import columns_of
+
         found = []
         for encoding in encodings:
             places = self.places(encoding)

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Normaliser, Rows
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.structure.base import Places, copies
 from seqmlm.structure.maps import Doubles, Longs
+
+if TYPE_CHECKING:
+    from seqmlm.engine.conditionals import Conditionals
 
 TOLERANCE, ROUNDS = 1e-4, 1000
 """Of Arnold-Gokhale: it has settled where a step moves its marginals by less, in sum; most steps."""

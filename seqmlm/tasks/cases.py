@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,17 @@ from seqmlm.data.examples import NO_ENTITIES, Example, Spans
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.tags import entities, scheme_of, tagged
-from seqmlm.engine.packing import PackedBatch, PackedRow, pack
 from seqmlm.engine.types import Encoding, Floats
 from seqmlm.errors import DataError
 from seqmlm.inference.batches import batches, encoded
-from seqmlm.inference.labeller import HeadCard, Labeller, Piece, at_once, pieces, pieces_of_pair, unit_bounds
-from seqmlm.inference.prompts import Prompts
+from seqmlm.inference.pieces import HeadCard, Piece, at_once, pieces, pieces_of_pair, unit_bounds
 from seqmlm.inference.session import Session
 from seqmlm.tasks.labelled import group_of, is_alone
+
+if TYPE_CHECKING:
+    from seqmlm.engine.packing import PackedBatch, PackedRow
+    from seqmlm.inference.labeller import Labeller
+    from seqmlm.inference.prompts import Prompts
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +207,8 @@ class CaseRows:
         self.lengths = np.array(lengths, dtype=np.int32)
 
     def __getitem__(self, row: PackedRow) -> PackedBatch:
+        from seqmlm.engine.packing import pack
+
         documents = []
         for sample in row.samples:
             case, some = self._pieces[sample]

@@ -21,9 +21,9 @@ from seqmlm.data.readers.huggingface import by_split, is_table, numbered_rows
 from seqmlm.data.readers.objects import json_object
 from seqmlm.data.readers.tables import names_of, table_rows
 from seqmlm.domains.base import Domain, Format
-from seqmlm.engine.heads import Kind
+from seqmlm.engine.labels import Kind
 from seqmlm.errors import DataError
-from seqmlm.inference.labeller import Pairing
+from seqmlm.inference.pieces import Pairing
 
 OF_TEXT = (
     *("column", "field", "text", "id_column", "id_field", "document_column", "document_field"),

@@ -26,7 +26,7 @@ from seqmlm.tasks.labels import Columns
 from seqmlm.tasks.predictions import TRUTH, Predictions, is_stored, read_predictions
 
 if TYPE_CHECKING:
-    from seqmlm.engine.heads import Kind
+    from seqmlm.engine.labels import Kind
 
 _OF_SCORES = ("labels", "baseline", "prevalence", "report", "positive", "negative")
 

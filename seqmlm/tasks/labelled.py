@@ -18,12 +18,11 @@ from seqmlm.data.record import Record
 from seqmlm.data.rows import number
 from seqmlm.data.splits import hash64
 from seqmlm.data.tags import scheme_of
-from seqmlm.engine.heads import Kind
+from seqmlm.engine.labels import Kind
 from seqmlm.engine.types import Floats
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.predictions import PRIMARY
-from seqmlm.inference.labeller import HeadCard, Pool, standardized
-from seqmlm.inference.prompts import words_of
+from seqmlm.inference.pieces import HeadCard, Pool, standardized
 from seqmlm.inference.session import Session
 from seqmlm.tasks.columns import Labelling, reading
 
@@ -296,7 +295,7 @@ def card_of(
         pairing=asked.pairing,
         length=length,
         template=asked.template if asked.head == "prompt" else "",
-        words=words_of(asked.words, names, sensitive) if asked.head == "prompt" else (),
+        words=_words_of(asked.words, names, sensitive) if asked.head == "prompt" else (),
     )
 
 
@@ -422,3 +421,16 @@ def doubt(card: HeadCard, task: Kind | None) -> str:
         return "read as values: --task class for classes"
     codes = card.kind == "class" and len(card.names) > 2 and not any(map(math.isnan, map(number, card.names)))
     return "read as classes: --task value for values" if task is None and codes else ""
+
+
+def _words_of(texts: Sequence[str], names: Sequence[str], sensitive: bool = False) -> tuple[str, ...]:
+    """The word of each class, of texts CLASS=WORD.
+
+    Raises:
+        UsageError: one that is none, or of no class.
+    """
+    given = dict(text.partition("=")[::2] for text in texts)
+    if unknown := sorted(given.keys() - set(names)):
+        there = "there is no such class" if sensitive else f"the classes are {', '.join(names)}"
+        raise UsageError(f"a word for the class {unknown[0]!r}, and {there}")
+    return tuple(given[name] for name in names if name in given)

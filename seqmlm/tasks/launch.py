@@ -12,14 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seqmlm import plugins
 from seqmlm.config import from_dict, merge, parse_assignments, read_yaml, to_dict
 from seqmlm.data.files import is_reference, save_stdin
 from seqmlm.data.readers.huggingface import Reference
 from seqmlm.data.sources import KEPT_INPUTS, split_source
-from seqmlm.engine.distributed import Processes
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.shapes import LINEAR, SHAPE_KEYS, SIZES
 from seqmlm.errors import StateError, UsageError, nearest
@@ -29,6 +28,9 @@ from seqmlm.registry.store import Registry
 from seqmlm.tasks.config import LIMITS, PretrainConfig, resolve_config
 from seqmlm.tasks.training_run import FINISHED
 from seqmlm.workspace import Workspace
+
+if TYPE_CHECKING:
+    from seqmlm.engine.distributed import Processes
 
 RUN_CONFIG = "config.yaml"
 

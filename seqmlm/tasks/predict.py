@@ -21,7 +21,7 @@ from seqmlm.data.rows import read_rows
 from seqmlm.data.tags import entities
 from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.inference.calibrations import stored_trained_on
-from seqmlm.inference.labeller import HeadCard, Labeller, Piece, pieces, pieces_of_pair, unit_bounds
+from seqmlm.inference.pieces import HeadCard, Piece, pieces, pieces_of_pair, unit_bounds
 from seqmlm.inference.prompts import Prompts
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
@@ -77,6 +77,8 @@ class Predict(Task[PredictConfig, Record]):
     formats = MappingProxyType({"conll": (".conll",), "bedgraph": (".bedgraph", ".bg")})
 
     def __init__(self, config: PredictConfig, session: Session) -> None:
+        from seqmlm.inference.labeller import Labeller
+
         super().__init__(config, session)
         self.card = HeadCard.of(session.model)
         self.prompts = Prompts(session, self.card) if self.card.pool == "prompt" else None

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from seqmlm import plugins
 from seqmlm.anomaly.levels import WHOLE, Background, Level
-from seqmlm.engine.device import Precision
 from seqmlm.engine.reductions import Entropy, Rank, top
+from seqmlm.engine.types import Precision
 from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for

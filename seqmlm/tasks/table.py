@@ -14,7 +14,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import FLAGS, filled, number, read_rows
 from seqmlm.errors import DataError
-from seqmlm.inference.labeller import HeadCard
+from seqmlm.inference.pieces import HeadCard
 from seqmlm.tasks.cases import Case
 from seqmlm.tasks.labelled import Parts
 

@@ -28,8 +28,8 @@ from seqmlm.data.files import Source, expand
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.device import Precision
 from seqmlm.engine.signals import Stopped, StopSignals
+from seqmlm.engine.types import Precision
 from seqmlm.errors import DataError, SeqmlmError, UsageError, number_of, printable
 from seqmlm.inference.batches import BATCH_CHARACTERS, BATCH_RECORDS, characters, is_pipe
 from seqmlm.inference.session import Session

@@ -6,7 +6,7 @@ It is `Loop` with another objective; where nothing of the encoder is trained, sc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,6 @@ from safetensors.torch import load, save
 
 from seqmlm.data.examples import Part
 from seqmlm.data.problems import Problems
-from seqmlm.engine.device import Precision
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.durable import replace_file
 from seqmlm.engine.heads import LabelledRows
@@ -27,13 +26,15 @@ from seqmlm.engine.schedule import LoopConfig
 from seqmlm.evaluation.intervals import Difference
 from seqmlm.evaluation.predictions import temperature
 from seqmlm.inference import model_folder
-from seqmlm.inference.labeller import HeadCard, Labeller
+from seqmlm.inference.labeller import Labeller
+from seqmlm.inference.pieces import HeadCard
 from seqmlm.inference.prompts import Prompts
 from seqmlm.inference.session import Session
 from seqmlm.inference.tuning import fit_frozen, merge, tune
 from seqmlm.tasks.assemble import Best
 from seqmlm.tasks.cases import Case, CaseRows, cases, drawn, outputs_of, predicted, truth_of
 from seqmlm.tasks.config import seconds
+from seqmlm.tasks.finetune_config import Teaching
 from seqmlm.tasks.labelled import Parts
 from seqmlm.tasks.observers import Console, Recorder
 from seqmlm.tasks.verdict import worth
@@ -45,31 +46,6 @@ RATES = {128: 1e-3, 256: 5e-4}
 RATE = 5e-5
 STEPS = 400
 """About so many steps at least, where epochs are not given: a small set is read more often."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Teaching:
-    """How a head is trained, as a person says it.
-
-    Args:
-        tune: what of the encoder is trained: all, last:K layers, lora:R (adapters of rank R), none.
-        epochs: passes over the training data; default: by their size.
-        max_time: end each training within this time: 90s, 10m, 2h.
-        learning_rate: peak; default: by the width of the encoder.
-        tokens_per_step: of one optimizer step; default: by the size of the data.
-        patience: evaluations without a better result that end a training.
-        resume: go on with an interrupted run of this --name.
-    """
-
-    tune: str = "all"
-    epochs: float | None = None
-    max_time: str | None = None
-    learning_rate: float | None = None
-    tokens_per_step: int | None = None
-    patience: int = 4
-    resume: bool = False
-    shots: int | None = None
-    precision: Precision = "fp32"
 
 
 class Trained(NamedTuple):

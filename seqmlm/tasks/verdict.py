@@ -14,7 +14,7 @@ import numpy as np
 from seqmlm.evaluation import rivals
 from seqmlm.evaluation.intervals import Difference
 from seqmlm.evaluation.predictions import difference, measures
-from seqmlm.inference.labeller import HeadCard
+from seqmlm.inference.pieces import HeadCard
 from seqmlm.tasks.cases import Case, items_of, truth_of
 from seqmlm.tasks.table import Columns
 from seqmlm.tasks.task import Table

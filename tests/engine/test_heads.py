@@ -13,7 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torchcrf import CRF
 from transformers import ModernBertForSequenceClassification, ModernBertForTokenClassification
 
-from seqmlm.engine.heads import Crf, HeadConfig, LabelledRows, Labels, best_path, freeze_all_but_last
+from seqmlm.engine.heads import Crf, LabelledRows, best_path, freeze_all_but_last
+from seqmlm.engine.labels import HeadConfig, Labels
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import PackedBatch, pack, split
 from seqmlm.engine.types import Encoding

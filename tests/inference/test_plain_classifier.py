@@ -27,7 +27,8 @@ from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import UsageError
 from seqmlm.inference import model_folder
-from seqmlm.inference.labeller import HeadCard, Labeller, pieces, pieces_of_pair
+from seqmlm.inference.labeller import Labeller
+from seqmlm.inference.pieces import HeadCard, pieces, pieces_of_pair
 from seqmlm.tasks.models import export_model
 from seqmlm.tokenizers.residue import ResidueTokenizer
 

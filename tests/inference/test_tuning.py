@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqmlm.inference.labeller import HeadCard
+from seqmlm.inference.pieces import HeadCard
 from seqmlm.inference.tuning import fit_frozen
 
 

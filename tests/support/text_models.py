@@ -13,7 +13,8 @@ from tiny_models import random_model, saved
 from seqmlm.config import from_dict
 from seqmlm.engine.heads import LabelledRows
 from seqmlm.inference import model_folder
-from seqmlm.inference.labeller import HeadCard, Labeller
+from seqmlm.inference.labeller import Labeller
+from seqmlm.inference.pieces import HeadCard
 from seqmlm.tokenizers.subword import BpeTokenizer, WordPieceTokenizer
 
 TEXTS = ("the cat sees the dog", "a dog barks", "the dogs bark loudly", "no cats sleep here") * 5

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from seqmlm.engine.backbones import build
-from seqmlm.engine.heads import HeadConfig, LabelledRows, Labels
+from seqmlm.engine.heads import LabelledRows
+from seqmlm.engine.labels import HeadConfig, Labels
 from seqmlm.engine.loop import Loop, LoopConfig, NullObserver, StepReport
 from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.masking.uniform import Uniform

@@ -29,7 +29,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.tags import tagged
 from seqmlm.engine.types import Encoding
-from seqmlm.inference.labeller import HeadCard, at_once, pieces, pieces_of_pair
+from seqmlm.inference.pieces import HeadCard, at_once, pieces, pieces_of_pair
 from seqmlm.tasks.observers import Recorder
 from seqmlm.tasks.table import Columns
 from seqmlm.tokenizers.residue import ResidueTokenizer

@@ -1,0 +1,335 @@
+"""A fine-tuning under way: data, trainings, figures beside the rivals, the registered model."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from seqmlm.config import to_dict
+from seqmlm.data.identity import TrainedOn
+from seqmlm.data.labels import time_of
+from seqmlm.data.privacy import redact_small_counts, redacted_counts
+from seqmlm.data.problems import Problems
+from seqmlm.data.sources import combined, file_fingerprint, shown_name
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.distributed import Processes
+from seqmlm.engine.durable import owner_only, replace_file
+from seqmlm.errors import StateError, UsageError, number_of
+from seqmlm.inference import model_folder
+from seqmlm.inference.calibrations import TRAINED_ON, saved
+from seqmlm.inference.labeller import Labeller
+from seqmlm.inference.session import Session
+from seqmlm.parsing import read_json
+from seqmlm.registry.entries import ModelEntry
+from seqmlm.tasks.cases import items_of, outputs_of, predicted, truth_of
+from seqmlm.tasks.columns import Labelling, of_text, reading
+from seqmlm.tasks.corpus import QUARANTINE
+from seqmlm.tasks.finetune_config import FinetuneConfig
+from seqmlm.tasks.labelled import (
+    doubt,
+    primary,
+    read_parts,
+    resembling,
+    why_untested,
+)
+from seqmlm.tasks.launch import RUN_CONFIG
+from seqmlm.tasks.models import track_model
+from seqmlm.tasks.predictions import Predictions, write_predictions
+from seqmlm.tasks.table import Columns
+from seqmlm.tasks.task import Summary, Table
+from seqmlm.tasks.teaching import Teacher, Trained
+from seqmlm.tasks.training_run import FINISHED, MODEL_FOLDER, TrainingRun
+from seqmlm.tasks.verdict import figures_of, of_columns, of_rivals, verdict
+from seqmlm.tracking import LEDGER, TrackedRun
+from seqmlm.workspace import Workspace
+
+REQUEST = "finetune.yaml"
+_OTHERS = (LEDGER, RUN_CONFIG, MODEL_FOLDER, FINISHED)
+_FREE = ("resume", "name", "max_time", "rivals", "table")
+"""What a resumed run may change."""
+
+
+class Finetuning:
+    """A fine-tuning under way."""
+
+    def __init__(self, config: FinetuneConfig, console: Any) -> None:
+        config.check()
+        self.config, self.console, self.began = config, console, time.monotonic()
+        self.processes = Processes()
+        self.workspace, self.session = Workspace.locate(), _open(config)
+        self.private = self.session.card.sensitive
+        model = Path(config.model).name.partition("@")[0].partition(":")[0]
+        label = "-".join(config.labels) or "labels"
+        self.run = self._run(config.name or re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model}-{label}")[:100])
+        aside = self.run.directory / QUARANTINE
+        self.problems = Problems(config.on_error, quarantine=aside, sensitive=self.private)
+        self.parts, self.card = read_parts(self.session, config, self.problems)
+        self.primary = primary(self.card, self.parts)
+        self.columns = None
+        if config.table is not None and self.card.kind not in ("class", "value"):
+            raise UsageError(f"--table is for classes and values, and these labels are {self.card.kind}")
+        if config.table is not None:
+            self.columns = Columns(config.table, self.card, self.parts, self.problems)
+
+    @cached_property
+    def teacher(self) -> Teacher:
+        """What trains; it has the examples in tokens."""
+        return Teacher(
+            *(self.session, self.config, self.card, self.parts, self.problems),
+            metric=self.primary,
+            rivals=self.config.rivals == "on",
+            processes=self.processes,
+        )
+
+    def _run(self, name: str) -> TrainingRun:
+        return TrainingRun(
+            workspace=self.workspace,
+            name=name,
+            task="finetune",
+            domain=self.session.card.domain,
+            resume=self.config.resume,
+            sensitive=self.private,
+        )
+
+    def _of_seed(self, seed: int) -> TrainingRun:
+        """The run of one training: the run itself, where there are no others."""
+        return self.run if self.config.seeds == 1 else self._run(f"{self.run.name}-seed{seed}")
+
+    @cached_property
+    def files(self) -> list[str]:
+        """All files that are read."""
+        config = self.config
+        of_class = (one.partition("=")[2] for one in config.classes)
+        paths = (*config.train, *config.valid, *config.test, *of_class)
+        read = self.session.domain.files(paths, format=config.format, options=config.options)
+        return [*read, *(one for one in (config.label_file, config.mask) if one)]
+
+    def summary(self) -> Summary:
+        """Train, judge, register."""
+        config, teacher = self.config, self.teacher
+        seeds = range(config.seed, config.seed + config.seeds)
+        with owner_only(self.private):
+            self._begin(self.run)
+            if not self.processes.is_main:  # it trains, and leaves the rest to the main process
+                signals = [self._trained(seed, None).signal for seed in seeds]
+                return self._summary(stopped=next(filter(None, signals), None))
+            self.console.message(self._beginning())
+            with self._tracked(self.run) as tracked:
+                found = [self._trained(seed, tracked) for seed in seeds]
+                if stopped := next(filter(None, (one.signal for one in found)), None):
+                    tracked.end("KILLED")
+                    self.console.message(f"stopped and saved; continue with {self.run.remedy}")
+                    return self._summary(stopped=stopped)
+                best = max(found, key=lambda one: -np.inf if one.value is None else one.value)
+                labeller = teacher.restored(best.seed, self._of_seed(best.seed).directory)
+                if config.rivals == "on" and self.parts["test"]:
+                    self.console.message("trained; now what is cheaper learns from the same examples")
+                figures, tables = self._judged(labeller, found, best)
+                entry = self._registered(labeller, figures, tracked.run_id)
+                tracked.log_metrics(best.steps, _flat(figures))
+                track_model(tracked, entry, _flat(figures))
+        figures = redact_small_counts(figures, self.private)
+        answer = self._sentence(figures, f"{self.run.name}:{entry.version}")
+        hint = f"next: seqmlm predict {self.run.name} NEW --out predictions.csv"
+        return self._summary(figures=figures, tables=tables, answer=answer, hint=hint)
+
+    def _beginning(self) -> str:
+        """What is learnt from how much, before it takes time."""
+        counts: dict[str, int] = {part: len(own) for part, own in self.parts.items()}
+        shown = redacted_counts(counts) if self.private else counts
+        several = len(self.card.names)
+        many = number_of(several, "value") if self.card.kind == "value" else f"{several:,} classes"
+        shots = self.config.shots
+        drawn = f"{shots} of " if shots is not None and shots < counts["train"] else ""
+        told = f"{self.card.kind}: {many}; {drawn}{shown['train']} examples to train on"
+        return f"{told}, {shown['validation']} to validate, {shown['test']} to test"
+
+    def _summary(self, **found: Any) -> Summary:
+        counts = {
+            "items": sum(map(len, self.parts.values())),
+            "bad": self.problems.bad_count,
+            "notes": self.problems.counts,
+        }
+        spent = time.monotonic() - self.began
+        return Summary(task="finetune", **redact_small_counts(counts, self.private), **found, seconds=spent)
+
+    def _begin(self, run: TrainingRun) -> None:
+        """The run's folder, with the request; a name that is taken is refused without `resume`."""
+        error = None
+        if self.processes.is_main:
+            try:
+                run.begin(REQUEST, self._request(run))
+            except StateError as raised:
+                error = raised
+        self.processes.agree(error)
+
+    def _request(self, run: TrainingRun) -> dict[str, Any]:
+        """What a resumed run may not change."""
+        directory, name = run.directory, run.name
+        file, now = directory / REQUEST, to_dict(self.config)
+        now = {key: value for key, value in now.items() if key not in _FREE}
+        now["data"] = file_fingerprint(self.files)
+        if not file.exists() and any((directory / one).exists() for one in _OTHERS):
+            raise StateError(f"{name!r} is another run, no fine-tuning ({directory}): take another --name")
+        if file.exists():
+            if not run.resume:
+                raise StateError(
+                    f"run {name!r} exists ({directory}): go on with --resume, or take another --name"
+                )
+            # What a setting of a later version is by default, the run was begun with.
+            before = to_dict(FinetuneConfig(model="")) | yaml.safe_load(file.read_text())
+            if changed := [key for key in now if before.get(key) != now[key]]:
+                told = f"run {name!r} was started with other values of {', '.join(changed)}"
+                raise StateError(f"{told}: give the same ones, or take another --name")
+        return now
+
+    def _tracked(self, run: TrainingRun, parent: str | None = None) -> TrackedRun:
+        config, card = self.config, self.card
+        own = ("tune", "epochs", "seeds", "shots", "seed")
+        params = {
+            "domain": run.domain,
+            "init": config.model,
+            **{name: getattr(card, name) for name in ("kind", "label", "pool", "pairing", "crf")},
+            "classes": len(card.names),
+            **{name: getattr(config, name) for name in own},
+            "learning_rate": self.teacher.rate,
+            "data": "data" if self.private else shown_name(config.train),
+            **redact_small_counts({"training_examples": len(self.parts["train"])}, self.private),
+        }
+        tracked = run.start(params, self.console.message, parent=parent)
+        if self.session.entry is not None:
+            tracked.uses(self.session.entry.name, self.session.entry.version)
+        return tracked
+
+    def _trained(self, seed: int, tracked: TrackedRun | None) -> Trained:
+        """One training; a child of the run, where there are several. What is done is not done again."""
+        run, alone = self._of_seed(seed), self.config.seeds == 1
+        if not alone and self.processes.is_main:
+            run.begin(REQUEST, self._request(run))
+        done = run.directory / FINISHED
+        if done.exists():
+            return Trained(**read_json(done))
+        child = tracked is not None and not alone and self.config.tune != "none"
+        with self._tracked(run, tracked.run_id) if child and tracked else nullcontext(tracked) as own:
+            found = self.teacher.train(seed, run.directory, own, self.console)
+        if found.signal is None and self.processes.is_main:
+            replace_file(done, json.dumps(found._asdict()).encode())
+        return found
+
+    def _judged(
+        self, labeller: Labeller, found: Sequence[Trained], best: Trained
+    ) -> tuple[dict[str, Any], list[Table]]:
+        """Figures on the test data, beside the rivals'."""
+        card, teacher, test = self.card, self.teacher, self.teacher.held["test"]
+        train = teacher.examples(best.seed)
+        figures = {"kind": card.kind, "primary": self.primary, "train": len(train), "test": len(test)}
+        if alike := resembling(self.parts, self.session):
+            figures["resembling"] = alike
+        if not test:
+            return figures, []
+        said = predicted(labeller, test)
+        others = of_rivals(card, train, test) if self.config.rivals == "on" else {}
+        if self.config.rivals == "on" and self.config.tune != "none":
+            others["frozen encoder"] = predicted(Labeller(teacher.frozen(best.seed), card), test)
+        if self.columns is not None:
+            others |= of_columns(card, self.columns, train, test, said)
+        own, table = figures_of(card, self.primary, test, said, others)
+        figures |= own
+        if len(found) > 1:
+            each = [self._measured(one.seed) for one in found]
+            figures["seeds"] = {str(one.seed): value for one, value in zip(found, each, strict=True)}
+            figures["mean"], figures["sd"] = float(np.mean(each)), float(np.std(each, ddof=1))
+        items = items_of(card, test)
+        ids, groups = [one.record.id for one in items], [one.group for one in items]
+        made = Predictions(card.kind, card.names, ids, groups, truth_of(card, test), said)
+        write_predictions(self.run.directory, made, [time_of(one.record) for one in items])
+        return figures, [table]
+
+    def _measured(self, seed: int) -> float:
+        """What decides, of one training on the test data."""
+        labeller = self.teacher.restored(seed, self._of_seed(seed).directory)
+        found = self.teacher.measured(labeller, self.teacher.held["test"])
+        return found[self.primary].value if self.primary in found else math.nan
+
+    def _sentence(self, figures: Mapping[str, Any], model: str) -> str:
+        learnt = f"{number_of(figures['train'], 'example')} taught {model} {self.card.label!r}"
+        if read_as := doubt(self.card, self.config.task):
+            learnt += f" ({read_as})"
+        if not figures["test"]:
+            why = why_untested(self.parts)
+            return f"{learnt}; nothing was held out to test it ({why}): judge it with --test"
+        return f"{learnt}: {verdict(figures, self.primary)}. Use it: seqmlm predict {self.run.name} FILE"
+
+    def _registered(self, labeller: Labeller, figures: Mapping[str, Any], run_id: str | None) -> ModelEntry:
+        """Write the model's folder, load it again, compare, register."""
+        session, config, run = self.session, self.config, self.run
+        sources = (*config.train, *(one.partition("=")[2] for one in config.classes))
+        labels = {one.name: to_dict(getattr(config, one.name)) for one in fields(Labelling)}
+        card = replace(
+            session.card,
+            head=labeller.card.to_dict(),
+            reading=of_text(reading(session.domain, config, sources[0], sensitive=self.private)),
+            files={},
+            parent=config.model,
+            run_name=run.name,
+            run_id=run_id,
+            dataset=combined(files=file_fingerprint(self.files), labels=labels),
+            seed=config.seed,
+            metrics=redact_small_counts(_flat(figures), self.private),
+        )
+        rows: Any = labeller.rows.rows
+        folder = run.version_folder(card.steps)
+        model = replace(session.model, rows=rows, card=card, path=str(folder))
+        taught = TrainedOn.of(session.domain.identity(one.record) for one in self.parts["train"])
+        further = {**labeller.saved(), TRAINED_ON: saved(taught.to_arrays())}
+        with run.building(folder) as building:
+            model_folder.write(building, rows, session.tokenizer, card, further)
+            self._compare(building, labeller)
+        counts: dict[str, int] = {part: len(own) for part, own in self.parts.items()}
+        return run.register(model, sources=sources, counts=counts)
+
+    def _compare(self, folder: Path, labeller: Labeller) -> None:
+        """Refuse a folder that does not predict what the trained model does.
+
+        Raises:
+            StateError: it does not.
+        """
+        some = (self.teacher.held["test"] or self.teacher.held["train"])[:8]
+        model = model_folder.load(folder, domain=self.session.card.domain)
+        again = Labeller.load(model, Conditionals(model.rows, device=labeller.ask.device))
+        ours, theirs = (np.concatenate(list(outputs_of(one, some))) for one in (labeller, again))
+        if not np.allclose(ours, theirs, atol=1e-4, equal_nan=True):
+            raise StateError(
+                f"{folder} does not predict what was trained ({np.abs(ours - theirs).max():.3g} off)"
+            )
+
+
+def _open(config: FinetuneConfig) -> Session:
+    """The model to start from.
+
+    Raises:
+        UsageError: one that has no hidden states, or is fine-tuned already.
+    """
+    session = Session.open(config.model, domain=config.domain, labels="any", precision=config.precision)
+    if not session.model.rows.has_hidden_states:
+        raise UsageError(f"{config.model} is a linear model, which has no hidden states to learn from")
+    if config.crf and config.tune == "none":
+        raise UsageError("a CRF is trained with the encoder, and --tune none trains nothing: leave one out")
+    if session.card.head:
+        raise UsageError(f"{config.model} is fine-tuned already: begin with the model it was made from")
+    return session
+
+
+def _flat(figures: Mapping[str, Any]) -> dict[str, float]:
+    return {f"test/{k}": float(v) for k, v in figures.items() if isinstance(v, float)}
