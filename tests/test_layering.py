@@ -197,7 +197,9 @@ def test_nothing_unpickles() -> None:
     "command",
     [
         *("import seqmlm", "from seqmlm.cli import main; main(['--help'])", "import seqmlm.engine.durable"),
-        *(f"import seqmlm.tasks.{name}" for name in ("inspect", "evaluate", "evaluate_predictions", "runs")),
+        *(f"import seqmlm.{name}" for name in ("tasks.evaluate_predictions", "tasks.runs", "cli.train")),
+        "from seqmlm import plugins; [plugins.load('tasks', name) for name in plugins.names('tasks')]",
+        *(f"import seqmlm.{name}  # sqlalchemy" for name in ("watch.scoring", "cli.calibrate")),
         "from seqmlm import plugins; [plugins.domain(name).all_formats for name in plugins.names('domains')]",
         *("import seqmlm.watch.incidents  # sqlalchemy", "import seqmlm.tasks.models  # sqlalchemy"),
     ],
