@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import os
@@ -15,6 +16,7 @@ from fork_server import Finished, ForkServer
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
+MODELS = 16  # in memory at most
 
 # One BLAS thread a test process: tests run in parallel, and small matrices lose by sharing.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -119,16 +121,10 @@ def fasta(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples that commands draw where no data are named are small, yet of more than ten in every part."""
-    from seqmlm import plugins
-    from seqmlm.tasks import corpus
+    """Samples that commands draw where no data are named are small."""
+    import small_samples
 
-    draw = corpus.draw_sample
-
-    def small(domain: str, out: Path, *, seed: int) -> Any:
-        return draw(domain, out, n=300 if plugins.domain(domain).sensitive else 80, seed=seed)
-
-    monkeypatch.setattr(corpus, "draw_sample", small)
+    monkeypatch.setattr("seqmlm.tasks.corpus.draw_sample", small_samples.draw)
 
 
 @pytest.fixture(scope="session")
@@ -140,21 +136,44 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
 
 @pytest.fixture(scope="session")
 def one_parser() -> Iterator[None]:
-    """The parser of all commands, made once: that takes Typer as long as a small command."""
+    """The parsers of all commands, made once: that takes Typer as long as a small command."""
     import typer
 
-    from seqmlm.cli import app
+    from seqmlm import cli
 
     make = typer.main.get_command
-    made = make(app)
+    made = make(cli.app)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("typer.main.get_command", lambda given: made if given is app else make(given))
+        patch.setattr("typer.main.get_command", lambda given: made if given is cli.app else make(given))
+        for name in ("command", "first_line"):
+            patch.setattr(cli, name, functools.cache(getattr(cli, name)))
+        yield
+
+
+@pytest.fixture(scope="session")
+def one_reading() -> Iterator[None]:
+    """A model whose files are the same is read once: that takes transformers as long as a small command."""
+    from seqmlm.engine import backbones
+
+    load, known = backbones.load, dict[Any, Any]()
+
+    def read(reference: Any, space: Any = None, *, head: Any = "needed") -> Any:
+        files = sorted(Path(reference).iterdir()) if Path(reference).is_dir() else ()
+        key = (space, head, *((file, file.stat().st_ino, file.stat().st_mtime_ns) for file in files))
+        if not files or key not in known:
+            if len(known) == MODELS:
+                known.clear()
+            known[key] = load(reference, space, head=head)
+        return copy.deepcopy(known[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backbones, "load", read)
         yield
 
 
 @pytest.fixture
 def seqmlm(
-    tracked_workspace: Path, capsys: pytest.CaptureFixture[str], one_parser: None
+    tracked_workspace: Path, capsys: pytest.CaptureFixture[str], one_parser: None, one_reading: None
 ) -> Callable[..., Finished]:
     """Run a command line through its entry point, in this process, in an empty workspace."""
     from seqmlm.cli import main

@@ -22,7 +22,7 @@ import pytest
 from fork_server import Run
 from log_models import NORMAL, write_log_model
 from text_models import text_model
-from tiny_models import random_model, residues, saved
+from tiny_models import SHAPE, random_model, residues, saved
 
 import seqmlm as package
 from seqmlm import plugins
@@ -122,7 +122,7 @@ def test_a_field_trained_and_scored_as_the_command_does(
     for seed, (name, number) in enumerate({"known": 300 if field == "ehr" else 60, "new": 20}.items()):
         plugins.domain(field).sample(tracked_workspace / name, n=number, seed=seed)
     known, data = (tracked_workspace / name / FILES[field] for name in ("known", "new"))
-    settings = {"train.evaluation_records": 8, "train.learning_rate": 5e-3}
+    settings = {"train.evaluation_records": 8, "train.learning_rate": 5e-3, "model.overrides": SHAPE}
     model = package.train(known, domain=field, name="own", size="tiny", max_steps=2, settings=settings)
     assert model.domain == field
     out = tracked_workspace / "rows.jsonl"

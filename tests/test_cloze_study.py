@@ -59,11 +59,19 @@ def test_the_sentence_says_what_uniform_masks_are_nearer_to(
 
 
 def test_it_runs_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tracked_workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SEQMLM_HOME", str(tmp_path))
-    out, told = tmp_path / "out", tmp_path / "rows.json"
-    words = ["--data", str(data(tmp_path / "data")), "--out", str(out), "--quick", "--json", str(told)]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tracked_workspace}/mlflow.db")
+    out, told = tracked_workspace / "out", tracked_workspace / "rows.json"
+    words = [
+        "--data",
+        str(data(tracked_workspace / "data")),
+        "--out",
+        str(out),
+        "--quick",
+        "--json",
+        str(told),
+    ]
     main(words)
     first = capsys.readouterr().out
     assert "uniform lies nearer to" in first

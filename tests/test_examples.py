@@ -8,9 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import small_samples
 from fork_server import ForkServer, Run
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+SMALL = Path(small_samples.__file__)
 FIELDS = {path.stem: path for path in EXAMPLES.glob("*.sh")}
 
 # What `seqmlm` is to a script: its words go to the test, whose answer is the exit code.
@@ -43,14 +45,14 @@ def test_an_example_trains_fine_tunes_and_predicts(
         "ASKED": str(asked),
         "ANSWERED": str(answered),
         "N": "80",
-        "TIME": "1s",
+        "TIME": "0.2s",
     }
     told: list[str] = []
     line = 'bash "$0"; echo "exit $?" > "$ASKED"'
     with subprocess.Popen(["bash", "-c", line, str(FIELDS[name])], env=environment) as script:
         try:
             while not (words := asked.read_text().splitlines())[0].startswith("exit "):
-                done = forks.run(*words)
+                done = forks.run(*words, script=SMALL)
                 told.append(done.err)
                 answered.write_text(str(done.code))
         finally:
@@ -61,9 +63,12 @@ def test_an_example_trains_fine_tunes_and_predicts(
     assert all(0 <= row["probability"] <= 1 for row in rows)
 
 
-def test_a_demo_ends_with_alarms_and_a_report(seqmlm: Run, workspace: Path) -> None:
-    home = workspace / "demo"
-    done = seqmlm("demo", "--out", home, "--max-time", "1s").ok()
+def test_a_demo_ends_with_alarms_and_a_report(
+    seqmlm: Run, tracked_workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tracked_workspace}/mlflow.db")
+    home = tracked_workspace / "demo"
+    done = seqmlm("demo", "--out", home, "--max-time", "0.2s").ok()
     for words in ("$ seqmlm train --domain protein", "$ seqmlm models list", "$ seqmlm score demo"):
         assert words in done.err
     assert "bits per residue\tp-value" in done.out
@@ -79,7 +84,7 @@ def test_readmes_picture_is_drawn_from_what_models_find(
     forks: ForkServer, tracked_workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tracked_workspace)
-    forks.run(script=EXAMPLES / "picture.py", environment={"N": "300", "TIME": "2s"}).ok()
+    forks.run(script=EXAMPLES / "picture.py", environment={"N": "300", "TIME": "0.5s"}).ok()
     drawn = (tracked_workspace / "picture.svg").read_text()
     assert "found (blue) and known (red)" in drawn
     assert "request_id=" in drawn

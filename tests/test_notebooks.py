@@ -12,6 +12,10 @@ NOTEBOOKS = Path(__file__).resolve().parents[1] / "examples" / "notebooks"
 SHOWN = '''
 import ast
 
+from small_samples import shrink
+
+shrink()
+
 def shown(source):
     """Run a cell, and show the value of its last line as a notebook does."""
     *lines, last = ast.parse(source).body
@@ -35,4 +39,4 @@ def test_a_notebook_runs(name: str, forks: ForkServer, tmp_path: Path) -> None:
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     script = tmp_path / "cells.py"
     script.write_text(f"{SHOWN}\nfor source in {sources!r}:\n    shown(source)\n")
-    forks.run(script=script, environment={"TIME": "2s"}).ok()
+    forks.run(script=script, environment={"TIME": "0.5s"}).ok()

@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 import pytest
 from commands import COMMANDS, CONFIGURED
 from fork_server import Run
+from tiny_models import TINY
 
 from seqmlm import plugins
 from seqmlm.cli.command import descriptions
@@ -134,7 +135,7 @@ def test_readmes_recipes_run(seqmlm: Run, tracked_workspace: Path, monkeypatch: 
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
         if words[0] == "train":
-            words += ["--max-steps", "2", "--size", "tiny", "--set", "train.evaluation_records=8"]
+            words += ["--max-steps", "2", *TINY, "--set", "train.evaluation_records=8"]
             words[words.index("--max-time") + 1] = "20s"
         elif "--fpr" in words:
             words[words.index("--fpr") + 1] = "0.2"  # of few records
@@ -146,8 +147,8 @@ def test_readmes_python_runs(seqmlm: Run, tracked_workspace: Path, monkeypatch: 
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tracked_workspace)
     plugins.domain("protein").sample(Path("sample"), n=150, seed=0)
-    train = ("train", "sample/protein.fasta", "--domain", "protein", "--name", "enzymes", "--size", "tiny")
-    seqmlm(*train, "--max-steps", "2").ok()
+    train = ("train", "sample/protein.fasta", "--domain", "protein", "--name", "enzymes")
+    seqmlm(*train, "--max-steps", "2", *TINY).ok()
     names: dict[str, Any] = {}
     exec(compile(code.replace("fpr=0.01", "fpr=0.2"), "README.md", "exec"), names)
     assert len(names["rows"])

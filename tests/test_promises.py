@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 from fork_server import Run
+from tiny_models import SMALL
 
 from seqmlm.inference.calibrations import stored_calibrations
 from seqmlm.tasks import calibrate, finalize, score_plan
 
-FEW_STEPS = ("--set", "train.max_steps=4", "--set", "train.evaluation_records=32")
-"""A training of seconds: what is promised holds for a model that has learnt nothing, too."""
+FEW_STEPS = ("--set", "train.max_steps=4", "--set", "train.evaluation_records=32", "--set", SMALL)
+"""A training of seconds: what is promised holds for a small model that has learnt nothing, too."""
 
 
 def entries(path: Path) -> Iterator[str]:
@@ -161,7 +162,7 @@ def test_a_kill_while_a_genome_is_calibrated_leaves_a_model(
         assert seqmlm(*train, *FEW_STEPS).code == 130
     assert rows_of(tracked_workspace, "genome") == {}
     with monkeypatch.context() as patched:
-        patched.setattr(score_plan, "PATIENCE", 0.1)  # of a whole genome, exactly scored, it were hours
+        patched.setattr(score_plan, "PATIENCE", 0.01)  # of a whole genome, exactly scored, it were hours
         done = seqmlm("score", "genome", genome[1], "--out", tracked_workspace / "raw.jsonl").ok()
     assert done.err.splitlines()[0].startswith("--mode one-pass: ")
     assert seqmlm("train", "--resume", "genome").code == 0

@@ -146,16 +146,23 @@ def _penalised_likelihood(excesses: Doubles) -> tuple[float, float]:
     unit = float(excesses.mean())
     scaled = excesses / unit
 
-    def cost(parameters: Doubles) -> float:
+    def cost(parameters: Doubles) -> tuple[float, Doubles]:
+        """The value, and its (2,) gradient."""
         log_scale, shape = float(parameters[0]), float(parameters[1])
         x = scaled * np.exp(-log_scale)
+        share = x / (1 + shape * x)
         # log(1 + shape x) / shape tends to x; the series keeps it smooth where the quotient loses its digits.
-        bent = x - shape * x**2 / 2 if shape < 1e-6 else np.log1p(shape * x) / shape
-        likelihood = len(x) * log_scale + (1 + shape) * float(bent.sum())
-        return likelihood + ((shape - _PRIOR_MEAN) / _PRIOR_DEVIATION) ** 2 / 2
+        few = shape < 1e-6
+        bent = x - shape * x**2 / 2 if few else np.log1p(shape * x) / shape
+        bending = float((shape * x**3 / 1.5 - x**2 / 2 if few else (share - bent) / shape).sum())
+        total, away = float(bent.sum()), (shape - _PRIOR_MEAN) / _PRIOR_DEVIATION
+        value = len(x) * log_scale + (1 + shape) * total + away**2 / 2
+        slope = total + (1 + shape) * bending + away / _PRIOR_DEVIATION
+        return value, np.array([len(x) - (1 + shape) * float(share.sum()), slope])
 
     starts = [np.array([np.log(max(1e-3, 1 - shape)), shape]) for shape in (0.05, 0.5)]
-    found = [minimize(cost, start, bounds=[(-20.0, 20.0), _SHAPES], method="L-BFGS-B") for start in starts]
+    bounds = [(-20.0, 20.0), _SHAPES]
+    found = [minimize(cost, start, jac=True, bounds=bounds, method="L-BFGS-B") for start in starts]
     best = min(found, key=lambda one: float(one.fun))
     return float(np.exp(best.x[0])) * unit, float(best.x[1])
 

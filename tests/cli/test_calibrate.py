@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fork_server import Run
 from histories import histories, table
-from tiny_models import proteins
+from tiny_models import TINY, proteins
 
 from seqmlm.data.privacy import PERSONAL
 from seqmlm.inference import model_folder
@@ -19,9 +19,8 @@ from seqmlm.inference.calibrations import CALIBRATION, stored_calibrations, stor
 from seqmlm.registry.store import Registry
 from seqmlm.workspace import Workspace
 
-SMALL = "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}"
 FAST = (
-    *("--size", "tiny", "--set", SMALL, "--set", "train.evaluation_records=20", "--max-steps", 3),
+    *(*TINY, "--set", "train.evaluation_records=20", "--max-steps", 3),
     *("--set", "train.tokens_per_row=512", "--set", "train.tokens_per_batch=1024"),
 )
 

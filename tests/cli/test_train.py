@@ -16,12 +16,12 @@ import pytest
 import yaml
 from fork_server import ForkServer, Run
 from mlflow.entities import Run as MlflowRun
+from tiny_models import TINY
 
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 
-SMALL = "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}"
-FAST = ("--size", "tiny", "--set", SMALL, "--set", "train.tokens_per_batch=1024",
+FAST = (*TINY, "--set", "train.tokens_per_batch=1024",
         "--set", "train.evaluation_records=20", "--set", "train.tokens_per_row=512")  # fmt: skip
 RESULT_KEYS = {
     *("run_id", "run_name", "model", "version", "domain", "steps", "resumed_from", "tokens"),

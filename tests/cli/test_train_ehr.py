@@ -10,10 +10,10 @@ from pathlib import Path
 import histories as patients
 import pytest
 from fork_server import Run
+from tiny_models import TINY
 from written import written
 
-SMALL = ("--size", "tiny", "--set", "model.overrides={num_hidden_layers: 2, hidden_size: 32}")
-FAST = (*SMALL, "--set", "train.tokens_per_row=512", "--set", "train.tokens_per_batch=1024", "--json")
+FAST = (*TINY, "--set", "train.tokens_per_row=512", "--set", "train.tokens_per_batch=1024", "--json")
 CHANNELS = ("--set", "tokenizer.options.channels=[age, time, visit, segment]")
 CANARY = ("canarysubject", "CANARYCODE", "canarytext", "canaryvisit", "canarytime", "31337.4242")
 

@@ -14,6 +14,7 @@ import pytest
 from fork_server import Run
 from formats import DNA, MESSAGES, saved
 from hostile_formats import KEYS, hostile_formats, place
+from tiny_models import SMALL
 
 from seqmlm import plugins
 
@@ -25,7 +26,7 @@ NAMED = ("wide", "source")  # what neither a file nor its folder says
 
 FAST = (
     *("--size", "tiny", "--max-steps", 1, "--set", "train.tokens_per_batch=1024", "--json"),
-    *("--set", "model.overrides={num_hidden_layers: 1, hidden_size: 16, intermediate_size: 32}"),
+    *("--set", SMALL),
     *("--set", "train.evaluation_records=10"),
 )
 

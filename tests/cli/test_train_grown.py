@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from fork_server import Run
 from safetensors.numpy import load_file
+from tiny_models import TINY
 
 from seqmlm.inference.model_folder import load_tokenizer
 
-SMALL = "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}"
 OLD = ("open file 7", "read block 1 of 9", "user ann logged in", "close")
 MORE = tuple(
     f"{what} {n} is {how}" for n in range(3) for what in ("disk", "fan") for how in ("full", "off now")
@@ -43,7 +43,7 @@ def test_later_logs_add_templates_and_change_nothing_else(seqmlm: Run, workspace
     old, new = _log(workspace / "old.log", OLD, 0), _log(workspace / "new.log", (*OLD, *MORE), 1)
     fast = ("--set", "train.evaluation_records=5", *WINDOWS)
     seqmlm(
-        *("train", "-d", "logs", old, "--name", "first", "--size", "tiny", "--set", SMALL),
+        *("train", "-d", "logs", old, "--name", "first", *TINY),
         *("--max-steps", 40, *fast),
     ).ok()
     done = seqmlm(

@@ -203,9 +203,9 @@ def differences(expected: Any, found: Any, place: str = "", key: str = "") -> It
         yield f"{place}: {str(found)[:200]} instead of {str(expected)[:200]}"
 
 
-def results(forks: ForkServer, field: str, out: Path) -> Path:
+def results(forks: ForkServer, field: str, out: Path, *more: object) -> Path:
     """Run a field's scenario in a process of its own."""
-    forks.run(out, "--field", field, script=HERE / "scenarios.py", seconds=SECONDS).ok()
+    forks.run(out, "--field", field, *more, script=HERE / "scenarios.py", seconds=SECONDS).ok()
     return out / field
 
 
@@ -215,9 +215,9 @@ def expected_file(field: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("field", FIELDS)
-def test_the_same_results_as_before(field: str, tmp_path: Path, forks: ForkServer) -> None:
+def test_the_same_results_as_before(field: str, tmp_path: Path, forks: ForkServer, empty_store: Path) -> None:
     expected = json.loads(expected_file(field).read_text(encoding="utf-8"))
-    found = list(differences(expected, condensed(results(forks, field, tmp_path))))
+    found = list(differences(expected, condensed(results(forks, field, tmp_path, "--mlflow", empty_store))))
     assert not found, "\n".join(found[:20])
 
 

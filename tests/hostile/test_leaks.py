@@ -16,11 +16,11 @@ from typing import Any
 import histories as patients
 import pytest
 from fork_server import Run
+from tiny_models import TINY
 
 from seqmlm.errors import SeqmlmError
 
-TINY = "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}"
-SMALL = ("--size", "tiny", "--set", TINY, "--max-steps", 2, "--set", "model.max_length=64")
+SHORT = (*TINY, "--max-steps", 2, "--set", "model.max_length=64")
 SECRETS = ("canaryone", "canarynine", "canarywindow", "canarypass", "canarybearer", "canarybad", "canaryuser")
 MAY = "canaryten"
 
@@ -116,7 +116,7 @@ def everything(
     said, codes = "", {}
     more = ("--fpr", 0.1, "--set", "per_unit=true")
     for name, arguments in {
-        "train": ("train", *kind, *data, *SMALL, *sensitive, *aside, "--name", "m"),
+        "train": ("train", *kind, *data, *SHORT, *sensitive, *aside, "--name", "m"),
         "calibrate": ("calibrate", "m", *fresh, *skip),
         "score": ("score", "m", *data, *skip, "--out", rows, "--report", out / "r.html", *more),
         "evaluate": ("evaluate", rows, "--labels", labels),
@@ -125,8 +125,8 @@ def everything(
         "models export": ("models", "export", "m", "--out", out / "model"),
         "models show": ("models", "show", "m"),
         "score on the console": ("score", "m", *data, *skip),
-        "strict": ("train", *kind, *data, *SMALL, *sensitive, "--name", "n"),
-        "strict, debugging": ("--debug", "train", *kind, *data, *SMALL, *sensitive),
+        "strict": ("train", *kind, *data, *SHORT, *sensitive, "--name", "n"),
+        "strict, debugging": ("--debug", "train", *kind, *data, *SHORT, *sensitive),
     }.items():
         try:
             done = seqmlm(*arguments, *(reading if name in READS else ()))

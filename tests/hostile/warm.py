@@ -26,11 +26,11 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import eq
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", COLUMNS="200", HF_HUB_OFFLINE="1")
@@ -41,6 +41,9 @@ from forked_cli import Ended, build_once, command, import_what, no_threads, star
 from hostile_formats import COUNT, Hostile, hostile_formats, place
 from hostile_kinds import Case, Kind, large_kinds, together
 from hostile_tables import every_kind, large_table_kinds, shared_out
+
+if TYPE_CHECKING:
+    from seqmlm.inference.model_folder import LoadedModel
 
 SECONDS = 20
 LEVELS = {"code": "file", "ehr": "patient"}  # a row a record
@@ -114,6 +117,19 @@ def warm_up(one: Hostile, root: Path) -> None:
                     raise RuntimeError(told.getvalue()) from None
     importlib.import_module("seqmlm.tasks.pairs")
     importlib.import_module("seqmlm.tasks.rescore")
+
+
+def load_once(folders: Iterable[Path]) -> None:
+    """Load models here, and have commands take them: what a folder may hold, other tests try."""
+    from seqmlm.inference import model_folder
+
+    load = model_folder.load
+    known = {str(folder): load(folder) for folder in folders}
+
+    def taken(reference: str | Path, **options: Any) -> LoadedModel:
+        return known.get(str(reference)) or load(reference, **options)
+
+    model_folder.load = taken
 
 
 class Bench:
@@ -383,6 +399,7 @@ def main() -> None:
     made = start(lambda: models(formats, root), root / "streams").wait()
     if made.code:
         raise RuntimeError(made.err)
+    load_once(root / domain for domain in sorted({"text", *(one.domain for one in formats)}))
     warm_up(known["text-txt"], root)
     no_threads()
     chosen = shared_out(arguments.share, arguments.seed)

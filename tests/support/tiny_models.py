@@ -20,6 +20,10 @@ from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 RESIDUES = "LAGVSERTIDPKQNFYMHWC"
+SHAPE = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 32}
+SMALL = f"model.overrides={SHAPE}"
+TINY = ("--size", "tiny", "--set", SMALL)
+"""Options of a training, where a test is of what surrounds a model."""
 
 
 def random_model(
