@@ -8,7 +8,7 @@ first, and one of the content alone, which finds it again in a file that was ren
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import PurePath
@@ -95,6 +95,7 @@ def told(
     *,
     beyond: int | None = None,
     unit: bool = True,
+    meaning: Callable[[str], str | None] = lambda text: None,
 ) -> str:
     """Why a row is unusual: how unusual it is, what says so, and its most surprising unit.
 
@@ -104,6 +105,7 @@ def told(
         fired: what the most telling statistic means, and its p-value; None where none says so by itself.
         beyond: so many normal rows, all of which are less unusual: its p-value is extrapolated; else None.
         unit: name the most surprising unit, too: not where the statistic is not of surprisals.
+        meaning: what a unit spelled so stands for, or None.
     """
     begin = f"An unusual {rule}"
     if p_value is not None:
@@ -117,8 +119,10 @@ def told(
         return f"An unfamiliar {rule}: the model knows nothing of what it holds."
     if not unit or not len(bits) or bits.max() < _EXPECTED:
         return f"{begin}.{why}"
-    text = scored.text(int(row.units[bits.argmax()])).strip()
-    return f"{begin}.{why} Least expected: {repr(text) if text else 'white space'} ({bits.max():.1f} bits)."
+    text = scored.text(int(row.units[bits.argmax()]))
+    told = [own] if (own := meaning(text)) else []
+    text = repr(text.strip()) if text.strip() else "white space"
+    return f"{begin}.{why} Least expected: {text} ({'; '.join([*told, f'{bits.max():.1f} bits'])})."
 
 
 def small(p_value: float) -> str:

@@ -184,6 +184,7 @@ def track(
     y_label: str = "score, bits",
     note: str = "",
     first: int = 0,
+    below: Sequence[tuple[int, int, str]] = (),
 ) -> Markup:
     """A value along a sequence, alarmed stretches shaded.
 
@@ -196,12 +197,17 @@ def track(
         x_unit: places of one number of the axis: 1000 for kb.
         note: shown below.
         first: number of the first place of all, 0 or 1; from 1 on, the last place of a stretch is told.
+        below: start, end and name of what is drawn as bars below, in two lanes by turns: genes.
     """
     if not len(starts):
         return captioned(_NOTHING, note)
     with styled():
         low, high, (floor, ceiling) = int(starts[0]), int(ends.max()), _range(values)
-        axes = _axes((low, high), (floor, ceiling), x_label, y_label)
+        lane = 0.08 * (ceiling - floor) if below else 0.0
+        axes = _axes((low, high), (floor - 2.6 * lane, ceiling), x_label, y_label)
+        for number, (begin, end, name) in enumerate(below):
+            at, wide = floor - (1.2 + number % 2 * 0.8) * lane, max(end - begin, (high - low) / MOST_POINTS)
+            axes.barh(at, wide, 0.6 * lane, begin, color=_OTHERS, gid=f"tip:{name} {begin:,}-{end - first:,}")
         axes.xaxis.set_major_formatter(lambda value, place: _number(value / x_unit, place))
         marked = np.zeros(len(starts), dtype=np.bool_) if alarms is None else alarms
         for begin, end in _bands(starts[marked], ends[marked], (high - low) / MOST_POINTS):

@@ -24,7 +24,10 @@ from seqmlm.reports.page import Page
 MOST_AXES = 200
 """Longer sequences (chromosomes) whose points are kept, and `DRAWN` of them are drawn."""
 DRAWN = 12
+MOST_GENES = 500
+"""Genes along a sequence that are drawn; of more none is, for they would be a grey line."""
 
+_OPEN_GENES = 20  # newest ones, of which one may go on
 _AROUND = 300  # characters shown on either side of a part of a long record
 _LONG = 4000
 AROUND = 6
@@ -32,7 +35,8 @@ AROUND = 6
 WHOLE = 16  # so many are seen without scrolling
 ENTROPY = "entropy"  # of `Scored.values`
 EXCESS = 4.0  # bits above entropy, of the strongest colour
-_ALARM, _OPEN, _LEFT_OUT = "▶", "│", "⋯"
+_ALARM, _OPEN, LEFT_OUT = "▶", "│", "⋯"
+RED = "red: alarms"
 _THINNED = "the most unusual rows of each stretch"
 
 
@@ -163,6 +167,8 @@ class NumberedLines(Picture, ABC):
 
     excess: ClassVar[bool] = False
     """Whether colours are of surprisal above entropy: what the place does not explain."""
+    gutter: ClassVar[str] = ""
+    """What stands before the lines, said above them; "" where that is their number alone."""
 
     @abstractmethod
     def lines(self, shown: Shown) -> Sequence[Line]:
@@ -179,10 +185,10 @@ class NumberedLines(Picture, ABC):
         spans: list[tuple[int, int]] = []
         units: list[int] = []
         at, before = 0, -1
-        for number in _around(lines):
+        for number in around(lines):
             begin, end, gutter, alarm, _ = lines[number]
-            left_out = f"{_LEFT_OUT:>5}\n" if number != before + 1 else ""
-            head = f"{left_out}{gutter} {_ALARM if alarm else _OPEN} "
+            left_out = f"{LEFT_OUT:>5}\n" if number != before + 1 else ""
+            head = f"{left_out}{gutter} {marked(alarm)} "
             inside = np.flatnonzero((starts >= begin) & (starts < end))
             inside = inside[np.argsort(starts[inside], kind="stable")]
             shift = at + len(head) - begin
@@ -198,13 +204,19 @@ class NumberedLines(Picture, ABC):
             spans,
             bits[units],
             [self.tell(shown, unit) for unit in units],
-            note=shown.note,
+            note="; ".join(filter(None, [shown.note, self.gutter])),
             scale=EXCESS if excess else shown.scale,
             signed=excess,
         )
 
 
-def _around(lines: Sequence[Line]) -> Sequence[int]:
+def marked(alarm: bool) -> str:
+    """What separates a line from what stands before it."""
+    return _ALARM if alarm else _OPEN
+
+
+def around(lines: Sequence[Line]) -> Sequence[int]:
+    """Indices of the lines that are shown: of many those near some, else the first ones."""
     near = [number for number, one in enumerate(lines) if one.near]
     if len(lines) <= WHOLE or not near:
         return range(min(len(lines), WHOLE))
@@ -236,7 +248,7 @@ class Timeline(Picture):
             np.array([one.alarm for one in points]),
             [f"{one.label}: {one.value:.4g}" for one in points],
             y_label="score, bits",
-            note=_THINNED if self._times.thinned else "",
+            note=f"{RED}{f'; {_THINNED}' if self._times.thinned else ''}",
         )
 
 
@@ -251,6 +263,7 @@ class Tracks(Picture):
     def __init__(self, kind: str, unit: str, size: int = 1) -> None:
         self._kind, self._unit, self._size = kind, unit, size
         self._axes: dict[str, Highest] = {}
+        self._genes: dict[str, list[tuple[int, int, str]]] = {}
 
     def add(self, row: Mapping[str, Any]) -> None:
         name = row.get(self._kind)
@@ -259,14 +272,31 @@ class Tracks(Picture):
         start, end = row[f"{self._kind}_start"], row[f"{self._kind}_end"]
         point = Point(start, end, row["score"], bool(row.get("alarm")), ", ".join(row.get("genes", ())))
         self._axes.setdefault(name, Highest()).add(point)
+        self._add_genes(self._genes.setdefault(name, []), start, end, row.get("genes", ()))
         if len(self._axes) > MOST_AXES:
             others = [other for other in self._axes if other != name]
-            del self._axes[min(others, key=lambda other: self._axes[other].top)]
+            least = min(others, key=lambda other: self._axes[other].top)
+            del self._axes[least], self._genes[least]
+
+    @staticmethod
+    def _add_genes(known: list[tuple[int, int, str]], start: int, end: int, names: Sequence[str]) -> None:
+        """A gene reaches from its first row to its last one; one that comes again elsewhere is another."""
+        for name in names:
+            for at in range(len(known) - 1, max(-1, len(known) - _OPEN_GENES), -1):
+                first, last, own = known[at]
+                if own == name and first <= end and start <= last:
+                    known[at] = min(first, start), max(last, end), name
+                    break
+            else:
+                if len(known) <= MOST_GENES:
+                    known.append((start, end, name))
 
     def draw(self, page: Page, unit: str) -> None:
         for name in sorted(self._axes, key=lambda name: -self._axes[name].top)[:DRAWN]:
             track = self._axes[name]
-            points = track.points()
+            points, genes = track.points(), self._genes[name]
+            below = sorted(genes) if len(genes) <= MOST_GENES else []
+            known = "grey: genes, as far as rows with them reach" if below else ""
             page.track(
                 f"Along {name}",
                 np.array([one.start for one in points], dtype=np.int64),
@@ -277,7 +307,8 @@ class Tracks(Picture):
                 x_label=self._unit,
                 x_unit=self._size,
                 y_label="score, bits",
-                note=f"shaded: alarms{f'; {_THINNED}' if track.thinned else ''}",
+                note="; ".join(filter(None, ["shaded: alarms", known, _THINNED if track.thinned else ""])),
+                below=below,
             )
         if len(self._axes) > DRAWN:
             page.section("", f"The {DRAWN} {self._kind}s with the highest scores are drawn.")

@@ -156,13 +156,18 @@ class ScoreReport:
         rows = [self._cells(row) | {name: ", ".join(row.get(name, ())) for name in lists} for row in worst]
         named = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
         shown = f": {len(worst)} of {all_rows:,} rows" if all_rows > len(worst) else ""
-        page.table(f"Most unusual{shown}", named, [[row[name] for name in named] for row in rows])
+        heads = [name.replace("_", " ") for name in named]
+        page.table(f"Most unusual{shown}", heads, [[row[name] for name in named] for row in rows])
 
     def _cells(self, row: Mapping[str, Any]) -> dict[str, Cell]:
         where = f"{row['source']}:{row['line']}"
-        place = f"{row['start'] + self._first:,}-{row['end']:,}" if "start" in row else ""
+        when = row.get("date") or row.get("time")
+        # Characters of a text that nobody counts, where a line or a moment says it.
+        counted = "start" in row and when is None and "column" not in row
+        place = f"{row['start'] + self._first:,}-{row['end']:,}" if counted else ""
         return {
             "id": " ".join([row["id"], *filter(None, [row.get("description")])]),
+            "when": when and when[:19].replace("T", " "),
             "p value": row.get("p_value"),
             "alarm": row.get("alarm"),
             "why": row.get("reason") or standing_out(row),
@@ -337,9 +342,9 @@ def verdict(score: float | None, p_value: float | None, alarm: bool | None) -> s
 
 
 def shown_scale(shown: Sequence[Scored]) -> float:
-    """Bits of the strongest colour: what one unit in two hundred reaches, from 4 to 16."""
+    """Bits of the strongest colour: what one unit in two hundred reaches, as 4, 8, 12 or 16."""
     bits = np.concatenate([np.zeros(1), *(one.surprisal[np.isfinite(one.surprisal)] for one in shown)])
-    return float(np.clip(np.ceil(np.quantile(bits, 0.995)), 4, 16))
+    return float(np.clip(4 * np.ceil(np.quantile(bits, 0.995) / 4), 4, 16))
 
 
 def reading(
@@ -382,7 +387,10 @@ def reading(
             "An extrapolated p-value lies below what the calibration rows can show, and comes from a fitted "
             "tail: a ranking, not a guarantee."
         )
-    known = [f"{name}: {meaning}" for name, meaning in statistics.items() if meaning]
+    known = [f"{name} ({meaning})" for name, meaning in statistics.items() if meaning]
     if known:
-        told.append("Statistics have a p-value each and are fused into one. " + "; ".join(known) + ".")
+        fused = (
+            "Statistics have a p-value each, fused into one" if len(known) > 1 else "The p-value is that of"
+        )
+        told.append(f"{fused}: {'; '.join(known)}.")
     return told

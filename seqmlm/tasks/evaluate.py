@@ -355,7 +355,10 @@ def write_report(evaluated: Evaluated, path: Path) -> None:
         StateError: it cannot be written.
     """
     result = evaluated.result
-    page = Page("Scores against labels", f"{result.rows} rows, {result.positives} positive")
+    best, *others = result.rankings
+    told = f"AUROC {best.auroc:.3f} by {best.name}"
+    told += f", {', '.join(f'{one.auroc:.3f} by {one.name}' for one in others)}" if others else ""
+    page = Page("Scores against labels", f"{told}; {result.rows:,} rows, {result.positives:,} positive.")
     page.table("Ranking", *ranking_table(result))
     page.table("Alarms", *alarm_table(result))
     if result.differences:

@@ -25,7 +25,7 @@ from seqmlm.tasks.assemble import Evaluator
 from seqmlm.tasks.calibrate import calibrate_trained
 from seqmlm.tasks.corpus import Corpus
 from seqmlm.tasks.finalize_counts import fit_expert
-from seqmlm.tasks.finalize_page import training_page, verdict
+from seqmlm.tasks.finalize_page import PAGE, described, training_page, verdict
 from seqmlm.tasks.models import register_calibrations, track_model
 from seqmlm.tasks.observers import Console, sample_predictions
 from seqmlm.tasks.sizing import Afterwards
@@ -34,8 +34,6 @@ from seqmlm.tracking import DESCRIPTION, METRICS, TrackedRun, read_metrics
 from seqmlm.workspace import Workspace
 
 SHOWN_PREDICTIONS = 8
-PAGE = "training.html"
-"""The main artifact of a training."""
 
 
 def finalize(
@@ -71,20 +69,23 @@ def finalize(
         model_folder.write(building, model.rows, model.tokenizer, card)
         store_trained_on(building, corpus.trained_on, private=card.sensitive)
         made = replace(model, path=str(building))
-        values = {**values, **_counts(made, corpus, after, console.message)}
+        facts = _counts(made, corpus, after, console.message)
     try:
         # Registered before it is calibrated: a kill in between leaves a model that can be used.
         sources = [path for paths in corpus.sources.values() for path in paths]
         entry = run.register(model, sources=sources, counts=corpus.statistics)
         with run.writing():
-            values = {**values, **calibrate_trained(model, corpus, after.calibration, console)}
+            facts |= calibrate_trained(model, corpus, after.calibration, console)
         tracked.log_metrics(card.steps, values)
+        for name, value in facts.items():
+            tracked.set_tag(name, f"{value:.6g}")  # as a metric, each would be a chart with one point
         patiently(partial(_register_calibrations, run.workspace, entry))
     except UnreachableError as error:
         raise StateError(
             f"{error}; the model is in {folder}: then `seqmlm train --resume {run.name}`"
         ) from None
     track_model(tracked, entry, values, dataset=next(iter(corpus.shown.values())))
+    values = {**values, **facts}
     with run.writing():
         _artifacts(run, model, values, corpus, evaluator, tracked, entry.version)
     return entry.version, values
@@ -148,7 +149,7 @@ def _artifacts(
     metrics = read_metrics(run.directory / METRICS)
     page = training_page(f"{run.name}:{version}", model.card, facts, values, metrics, examples)
     page.write(file, private=run.sensitive)
-    tracked.set_tag(DESCRIPTION, " ".join([*verdict(model.card, values), f"See {PAGE} among the artifacts."]))
+    tracked.set_tag(DESCRIPTION, described(verdict(model.card, values)))
     tracked.artifact(file)
 
 

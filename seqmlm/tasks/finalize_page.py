@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +14,10 @@ from seqmlm import __version__
 from seqmlm.inference.model_folder import Card
 from seqmlm.reports.drawing import HEIGHT, MARK, THRESHOLD, WIDTH, picture, styled
 from seqmlm.reports.page import Page
+from seqmlm.tasks.task import Table
+
+PAGE = "training.html"
+"""The main artifact of a training."""
 
 LITTLE = 0.02
 """Share of the bits by frequencies alone; a model that saves no more has learnt little else."""
@@ -63,7 +67,8 @@ def training_page(
             "next": f"seqmlm score {name} NEW --fpr 0.05 --report new.html",
         }
     )
-    page.section("Loss", _curves(metrics, card.unit))
+    held = "eval/bits_per_unit", f"bits per {card.unit}", "eval/unigram_bits_per_unit"
+    page.section("Loss", _curves(metrics, *held))
     modes = [found[1] for key in values if (found := _CALIBRATED.fullmatch(key))]
     if modes:
         rows = [
@@ -78,8 +83,36 @@ def training_page(
     return page
 
 
-def _curves(metrics: Sequence[Mapping[str, Any]], unit: str) -> Markup:
-    """Training loss, and bits of the validation beside those by frequencies, against steps."""
+def described(sentences: Iterable[str]) -> str:
+    """What MLflow says of a training."""
+    return " ".join([*(f"{one}." for one in sentences), f"See {PAGE} among the artifacts."])
+
+
+def finetuning_page(
+    model: str,
+    lead: str,
+    facts: Mapping[str, Any],
+    primary: str,
+    metrics: Sequence[Mapping[str, Any]],
+    tables: Iterable[Table],
+) -> Page:
+    """The page of a fine-tuning.
+
+    Args:
+        model: name and version. lead: what it came to. facts: for the head.
+        primary: the measure that decides. metrics: lines of metrics.jsonl. tables: of the test data.
+    """
+    page = Page(f"Fine-tuning: {model}", lead)
+    page.head({**facts, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seqmlm {__version__}"})
+    if any("train/loss" in one for one in metrics):
+        page.section("Loss", _curves(metrics, f"valid/{primary}", primary))
+    for table in tables:
+        page.table(*table)
+    return page
+
+
+def _curves(metrics: Sequence[Mapping[str, Any]], held: str, label: str, floor: str | None = None) -> Markup:
+    """Training loss, and what is measured on data held out beside its floor, against steps."""
     from matplotlib.figure import Figure
 
     with styled():
@@ -94,13 +127,16 @@ def _curves(metrics: Sequence[Mapping[str, Any]], unit: str) -> Markup:
                 smooth = np.convolve(values, np.ones(width) / width, mode="valid")
                 left.plot(steps[width - 1 :], smooth, color=MARK, label=f"mean of {width} steps")
             left.legend(frameon=False)
-        left.set(xlabel="optimizer step", ylabel="loss, nats per masked token", title="training")
-        key, floor = "eval/bits_per_unit", "eval/unigram_bits_per_unit"
-        bits = [(one["step"], one[key], one[floor]) for one in metrics if one.get(key) is not None]
-        if bits:
-            steps, values, floors = np.array(bits).T
-            right.plot(steps, values, "o-", color=MARK, markersize=3, label="model")
-            right.axhline(floors[-1], label="frequencies alone", **THRESHOLD)
+        left.set(
+            xlabel="optimizer step",
+            ylabel="loss, nats per masked token" if floor else "loss",
+            title="training",
+        )
+        found = [one for one in metrics if one.get(held) is not None]
+        steps, values = [one["step"] for one in found], [one[held] for one in found]
+        right.plot(steps, values, "o-", color=MARK, markersize=3, label="model")
+        if floor is not None and found:
+            right.axhline(found[-1][floor], label="frequencies alone", **THRESHOLD)
             right.legend(frameon=False)
-        right.set(xlabel="optimizer step", ylabel=f"bits per {unit}", title="held out")
-        return picture(figure, "loss and bits against steps")
+        right.set(xlabel="optimizer step", ylabel=label, title="held out")
+        return picture(figure, f"loss and {label} against steps")

@@ -21,7 +21,7 @@ from seqmlm.data.identity import TrainedOn
 from seqmlm.data.labels import time_of
 from seqmlm.data.privacy import redact_small_counts, redacted_counts
 from seqmlm.data.problems import Problems
-from seqmlm.data.sources import combined, file_fingerprint, shown_name
+from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.durable import owner_only, replace_file
@@ -35,6 +35,7 @@ from seqmlm.registry.entries import ModelEntry
 from seqmlm.tasks.cases import items_of, outputs_of, predicted, truth_of
 from seqmlm.tasks.columns import Labelling, of_text, reading
 from seqmlm.tasks.corpus import QUARANTINE
+from seqmlm.tasks.finalize_page import PAGE, described, finetuning_page
 from seqmlm.tasks.finetune_config import FinetuneConfig
 from seqmlm.tasks.labelled import (
     doubt,
@@ -51,11 +52,13 @@ from seqmlm.tasks.task import Summary, Table
 from seqmlm.tasks.teaching import Teacher, Trained
 from seqmlm.tasks.training_run import FINISHED, MODEL_FOLDER, TrainingRun
 from seqmlm.tasks.verdict import figures_of, of_columns, of_rivals, verdict
-from seqmlm.tracking import LEDGER, TrackedRun
+from seqmlm.tracking import DESCRIPTION, LEDGER, METRICS, TrackedRun, read_metrics
 from seqmlm.workspace import Workspace
 
 REQUEST = "finetune.yaml"
 _OTHERS = (LEDGER, RUN_CONFIG, MODEL_FOLDER, FINISHED)
+COMPARED = ("accuracy", "auroc", "macro_f1", "spearman", "mean")
+"""Figures beside the primary one that trainings are compared by: few."""
 _FREE = ("resume", "name", "max_time", "rivals", "table")
 """What a resumed run may change."""
 
@@ -137,11 +140,17 @@ class Finetuning:
                     self.console.message("trained; now what is cheaper learns from the same examples")
                 figures, tables = self._judged(labeller, found, best)
                 entry = self._registered(labeller, figures, tracked.run_id)
-                tracked.log_metrics(best.steps, _flat(figures))
-                track_model(tracked, entry, _flat(figures))
-        figures = redact_small_counts(figures, self.private)
-        answer = self._sentence(figures, f"{self.run.name}:{entry.version}")
-        hint = f"next: seqmlm predict {self.run.name} NEW --out predictions.csv"
+                measured = _flat(figures)
+                compared = {name: measured[name] for name in self._compared() if name in measured}
+                tracked.log_metrics(best.steps, compared)
+                for name in measured.keys() - compared.keys():
+                    tracked.set_tag(name, f"{measured[name]:.6g}")
+                track_model(tracked, entry, compared)
+                figures = redact_small_counts(figures, self.private)
+                model = f"{self.run.name}:{entry.version}"
+                answer, hint = self._sentence(figures, model), f"seqmlm predict {self.run.name} NEW"
+                self._page(model, answer.partition(" Use it:")[0], hint, figures, tables, best, tracked)
+        hint = f"next: {hint} --out predictions.csv"
         return self._summary(figures=figures, tables=tables, answer=answer, hint=hint)
 
     def _beginning(self) -> str:
@@ -204,7 +213,7 @@ class Finetuning:
             "classes": len(card.names),
             **{name: getattr(config, name) for name in own},
             "learning_rate": self.teacher.rate,
-            "data": "data" if self.private else shown_name(config.train),
+            "data": UNNAMED if self.private else shown_name(config.train),
             **redact_small_counts({"training_examples": len(self.parts["train"])}, self.private),
         }
         tracked = run.start(params, self.console.message, parent=parent)
@@ -255,6 +264,33 @@ class Finetuning:
         made = Predictions(card.kind, card.names, ids, groups, truth_of(card, test), said)
         write_predictions(self.run.directory, made, [time_of(one.record) for one in items])
         return figures, [table]
+
+    def _compared(self) -> list[str]:
+        """Figures that trainings are compared by: as a metric, each is a chart with one point in MLflow."""
+        return [f"test/{name}" for name in dict.fromkeys((self.primary, *COMPARED))]
+
+    def _page(
+        self,
+        model: str,
+        lead: str,
+        hint: str,
+        figures: Mapping[str, Any],
+        tables: Sequence[Table],
+        best: Trained,
+        tracked: TrackedRun,
+    ) -> None:
+        """What the training came to, as the main artifact of its run, and as the description."""
+        facts = {
+            "data": UNNAMED if self.private else shown_name(self.config.train),
+            "begun from": self.config.model,
+            **{name: figures[name] for name in ("train", "test")},
+            "next": hint,
+        }
+        metrics = read_metrics(self._of_seed(best.seed).directory / METRICS)
+        file = self.run.directory / PAGE
+        finetuning_page(model, lead, facts, self.primary, metrics, tables).write(file, private=self.private)
+        tracked.set_tag(DESCRIPTION, described([lead.removesuffix(".")]))
+        tracked.artifact(file)
 
     def _measured(self, seed: int) -> float:
         """What decides, of one training on the test data."""

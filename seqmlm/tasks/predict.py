@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -31,6 +32,12 @@ from seqmlm.tasks.columns import Labelling, reading
 from seqmlm.tasks.labelled import group_of
 from seqmlm.tasks.predictions import GROUP, TRUTH
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed
+
+if TYPE_CHECKING:
+    from seqmlm.reports.page import Page
+
+LEAST_SURE = 50
+"""Predictions that a report names."""
 
 TAUGHT = "a record that the model was taught with: its prediction is better than that of a new one"
 
@@ -73,6 +80,7 @@ class Predict(Task[PredictConfig, Record]):
     """
 
     Config = PredictConfig
+    doubts = frozenset({TAUGHT})
     learnt = True
     formats = MappingProxyType({"conll": (".conll",), "bedgraph": (".bedgraph", ".bg")})
 
@@ -331,13 +339,24 @@ class Predict(Task[PredictConfig, Record]):
         if "predicted" not in figures:
             return told
         shares = [
-            f"{name} {count:,}"
+            f"{name} for {count:,}"
             for name, count in [*figures["predicted"].items()][:5]
             if isinstance(count, int)
         ]
         hidden = any(isinstance(count, str) for count in figures["predicted"].values())
         nothing = "counts below 11 are not shown" if hidden else "nothing found"
         return f"{told} {', '.join(shares) or nothing}"
+
+    def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
+        super().page(page, rows, figures)
+        if self.session.card.sensitive:
+            return
+        sure = (row for row in rows() if isinstance(row["prediction"], str) and "probability" in row)
+        least = nsmallest(LEAST_SURE, sure, key=lambda row: row["probability"])
+        columns = ("id", "unit", "prediction", "probability")
+        named = [name for name in columns if any(name in row for row in least)]
+        if least:
+            page.table("Least sure", named, [[row.get(name) for name in named] for row in least])
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if predicted := figures.get("predicted"):

@@ -29,8 +29,8 @@ from seqmlm.tasks.assemble import Training
 from seqmlm.tasks.calibrate import few_held_out
 from seqmlm.tasks.config import LIMITS
 from seqmlm.tasks.corpus import QUARANTINE, CorpusReader
-from seqmlm.tasks.finalize import PAGE, finalize
-from seqmlm.tasks.finalize_page import verdict
+from seqmlm.tasks.finalize import finalize
+from seqmlm.tasks.finalize_page import PAGE, verdict
 from seqmlm.tasks.launch import RUN_CONFIG, Plan, TrainRequest, agreed_plan
 from seqmlm.tasks.observers import Console, Recorder
 from seqmlm.tasks.sizing import Afterwards, sized

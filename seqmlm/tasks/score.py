@@ -19,7 +19,7 @@ from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_output import Familiar, Tally, extent, planned_line, schema, sentence
+from seqmlm.tasks.score_output import TRAINED_ON, Familiar, Tally, extent, planned_line, schema, sentence
 from seqmlm.tasks.score_plan import check_rate, choose
 from seqmlm.tasks.task import Figures, Task, where
 
@@ -56,6 +56,7 @@ class Score(Task[ScoreConfig, Encoded]):
     """
 
     Config = ScoreConfig
+    doubts = frozenset({TRAINED_ON})
     ahead = True
 
     def __init__(self, config: ScoreConfig, session: Session) -> None:
@@ -176,7 +177,10 @@ class Score(Task[ScoreConfig, Encoded]):
         if alpha is None or "alarms" not in figures:
             judged = "with" if self.plan.calibrated else "of a model without a calibration: there are no"
             return f"{number_of(rows, self._noun)} scored, {judged} p-values; higher is more unusual."
-        raised = f"{figures['alarms']} of {number_of(rows, self._noun)} raise an alarm at {100 * alpha:.3g} %"
+        verb = "raises" if figures["alarms"] == 1 else "raise"
+        raised = (
+            f"{figures['alarms']} of {number_of(rows, self._noun)} {verb} an alarm at {100 * alpha:.3g} %"
+        )
         usual = (
             f"; about {alpha * rows:,.{int(alpha * rows < 3)}f} would if all were normal."
             if isinstance(rows, int)
@@ -189,7 +193,7 @@ class Score(Task[ScoreConfig, Encoded]):
         facts = {name: figures[name] for name in ("incidents", "level", "mode") if name in figures}
         if self.plan.alpha is not None and self.plan.stored is not None:
             normal = redact_small_counts({"rows": self.plan.stored.rows}, self.plan.sensitive)["rows"]
-            facts["calibration rows"] = str(normal)
+            facts["calibration rows"] = normal
         if self._passed is not None:  # of a live input, only alarms may be there
             facts |= {name: figures[name] for name in ("rows", "alarms") if name in figures}
         self._report.draw(page, rows(), facts, self.plan.alpha)

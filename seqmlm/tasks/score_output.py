@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -76,7 +76,7 @@ def line(
     if judged.alarm is not None:
         fields["alarm"] = judged.alarm
     if judged.alarm and level is not None:
-        fields["reason"] = reason(level.noun(judged.scored.record), level, judged)
+        fields["reason"] = reason(level.noun(judged.scored.record), level, judged, tokenizer.meaning)
     if calibrated:
         fields["channels"] = dict(judged.p_values)
     if top:
@@ -99,8 +99,13 @@ def planned_line(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
     )
 
 
-def reason(rule: str, level: Level, judged: JudgedRow) -> str:
-    """Why a row raised an alarm, in some sentences; `rule` is what it is called."""
+def reason(
+    rule: str,
+    level: Level,
+    judged: JudgedRow,
+    meaning: Callable[[str], str | None] = lambda text: None,
+) -> str:
+    """Why a row raised an alarm, in some sentences; `rule` is what it is called, `meaning` as for `told`."""
     name = judged.fired
     fired = None if name is None else (level.meaning(name, judged.row, judged.usual), judged.p_values[name])
     text = told(
@@ -111,6 +116,7 @@ def reason(rule: str, level: Level, judged: JudgedRow) -> str:
         fired,
         beyond=judged.beyond,
         unit=name not in level.of_whole,
+        meaning=meaning,
     )
     strange = name != UNKNOWN and UNKNOWN in level.shares and judged.p_values.get(UNKNOWN, 1.0) <= SMALL
     return f"{text} {level.meaning(UNKNOWN, judged.row)}." if strange else text
@@ -339,7 +345,7 @@ def warnings(figures: Mapping[str, Any]) -> list[str]:
     return found
 
 
-UNSCORED = "row without a score, for nothing in it, or too little, can be scored"
+UNSCORED = "rows without a score, for nothing in them, or too little, can be scored"
 
 
 def sentence(plan: ScoringPlan, figures: Mapping[str, Any], records: int, seconds: float, rate: float) -> str:

@@ -203,6 +203,7 @@ class Task(ABC, Generic[ConfigT, Item]):
         whole: rows are written when all are there, as `finished` makes them.
         streams: without `--out`, rows go to standard output; else the figures do.
         public: figures that count nothing of the data, and are shown of sensitive data, too.
+        doubts: what met on the way has to be known before the figures are believed: a report begins with it.
         json_rows: `--json` asks for rows as JSON, not for figures.
         learnt: it asks a fine-tuned model, and nothing else.
         trains: it makes a model; progress is then that of a training.
@@ -226,6 +227,7 @@ class Task(ABC, Generic[ConfigT, Item]):
     unit: ClassVar[str] = "record"
     columns: Schema | Mapping[str, Kind] = MappingProxyType({})
     public: ClassVar[frozenset[str]] = frozenset()
+    doubts: ClassVar[frozenset[str]] = frozenset()
     own_format: ClassVar[bool] = False
     whole: bool = False
     json_rows: ClassVar[bool] = False
@@ -725,7 +727,7 @@ def _report(task: Task[Any, Any], summary: Summary, rows: Rows, files: Sequence[
     answer, *warnings = summary.answer.split("\n")
     lead = task.lead(summary.figures) or answer
     page = Page(f"{summary.task.capitalize()}: {config.model}", lead)
-    page.warnings(warnings)
+    page.warnings([*warnings, *(f"{what}: {n}" for what, n in summary.notes.items() if what in task.doubts)])
     page.head(origin(session, summary.task, config) | {"note": "; ".join(task.notes)})
     task.page(page, rows.read, summary.figures)
     for table in summary.tables:

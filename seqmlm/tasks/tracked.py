@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +21,7 @@ from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
 from seqmlm.errors import DataError
 from seqmlm.inference.session import Session
-from seqmlm.tracking import DESCRIPTION, TrackedRun, Tracker
+from seqmlm.tracking import DESCRIPTION, MAX_PARAMS, TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
 
@@ -33,6 +34,7 @@ def origin(session: Session, task: str, config: Any) -> dict[str, Any]:
         "model": model,
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seqmlm {__version__}",
         "command": None if private else command(task, config),
+        "privacy": "rows of single subjects: for your eyes alone, and not in MLflow" if private else None,
     }
     if out is not None and not private:
         place = quote(os.path.relpath(out, Path(config.report).parent))
@@ -75,6 +77,9 @@ def keep_run(
 ) -> None:
     """Log figures and files of a task in a run of MLflow; of sensitive data no files.
 
+    A metric is a chart in MLflow, here with a single point. So what runs are compared by are metrics, and
+    other numbers are params, as far as MLflow takes them.
+
     Args:
         config: has the `model` as it was named, and the `paths`.
         figures: without small counts of sensitive data; their numbers are logged, each under its path.
@@ -91,16 +96,32 @@ def keep_run(
         "precision": session.precision,
         **params,
     }
-    tags = {"domain": session.card.domain, "task": task, DESCRIPTION: description}
+    numbers = dict(_numbers(figures))
+    metrics = {path: value for path, value in numbers.items() if is_compared(path, value)}
+    rest = {path: f"{value:.6g}" for path, value in numbers.items() if path not in {*metrics, *told}}
+    told |= dict(islice(rest.items(), MAX_PARAMS - len(told)))
+    tags = {"domain": session.card.domain, "task": task, "kind": "use", DESCRIPTION: description}
     tracker, experiment = Tracker(Workspace.locate()), f"seqmlm-{session.card.domain}"
     with tracker.start(f"{task}-{name}-{moment}"[:100], experiment=experiment, params=told, tags=tags) as run:
         if entry is not None:
             run.uses(entry.name, entry.version)
         _name_data(session, config, run)
-        run.log_metrics(0, dict(_numbers(figures)))
+        run.log_metrics(0, metrics)
         for file in () if private else files:
             if file.stat().st_size <= KEPT_BYTES:
                 run.artifact(file)
+
+
+def is_compared(path: str, value: float) -> bool:
+    """Whether runs are compared by a figure: a share or measure near the top, no bound of one, and alarms.
+
+    >>> [is_compared(*one) for one in (("auroc", 0.9), ("auroc_low", 0.8), ("alarms", 3), ("rows", 40))]
+    [True, False, True, False]
+    """
+    deep, _, name = path.rpartition("/")
+    return path == "alarms" or (
+        isinstance(value, float) and "/" not in deep and name.rpartition("_")[2] not in ("low", "high", "p")
+    )
 
 
 def _numbers(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -110,7 +131,7 @@ def _numbers(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{path}/")
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            yield path[:250], float(value)
+            yield path[:250], value
 
 
 def _name_data(session: Session, config: Any, run: TrackedRun) -> None:

@@ -95,7 +95,7 @@ class TrainingRun:
         self, params: Mapping[str, Any], warn: Callable[[str], None], *, parent: str | None = None
     ) -> TrackedRun:
         """Open its run in MLflow, below that of the id `parent`."""
-        tags = {"domain": self.domain, "task": self.task}
+        tags = {"domain": self.domain, "task": self.task, "kind": "training"}
         return Tracker(self.workspace, warn=warn).start(
             self.name,
             experiment=f"seqmlm-{self.domain}",

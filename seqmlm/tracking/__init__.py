@@ -12,12 +12,13 @@ is resumed, or by `Tracker.sync`).
 from __future__ import annotations
 
 from seqmlm.tracking.push import LEDGER, METRICS, Ledger, MetricsFile, read_metrics
-from seqmlm.tracking.run import TrackedRun, Tracker
+from seqmlm.tracking.run import MAX_PARAMS, TrackedRun, Tracker
 from seqmlm.tracking.store import DESCRIPTION, RunInfo, TrackerDown, public
 
 __all__ = [
     "DESCRIPTION",
     "LEDGER",
+    "MAX_PARAMS",
     "METRICS",
     "Ledger",
     "MetricsFile",

@@ -38,7 +38,7 @@ _LOUD = ("mlflow", "alembic", "urllib3", "sqlalchemy")
 # Without this the UI takes every experiment for one of prompts and agents, and hides curves and models.
 _EXPERIMENT_TAGS = {
     "mlflow.experimentKind": "custom_model_development",
-    "mlflow.note.content": "Trainings alone: `tags.task = 'pretrain'`. Scorings: `tags.task = 'score'`.",
+    "mlflow.note.content": "Trainings alone: `tags.kind = 'training'`. Scorings: `tags.task = 'score'`.",
 }
 # The UI finds the versions of a logged model through this tag.
 _VERSIONS_TAG = "mlflow.modelVersions"

@@ -38,6 +38,7 @@ _WIDTHS = (1, 5, 15, 60, 300, 900, 3600, 7200, 21_600, 43_200, 86_400, 604_800) 
 _MOST_BINS = 100
 _LOW = 0.05
 _UNITS = (("day", 86_400), ("hour", 3600), ("minute", 60))
+_FEW = 0.35  # of p-values of at most .5: less is not as half
 _LISTED = ("severity", "host", "service", "opened", "last alarm", "rows", "smallest p")
 
 
@@ -315,7 +316,10 @@ class Timeline:
         low, lowest = self.half / number, int(self.low.sum()) / number
         if (shift := shifted(low, lowest, judged=number, normal=number, least=TOO_LOW_LIVE)) is not None:
             return shift[1]
-        return f"about uniform, as those of normal rows: {low:.0%} are at most 0.5, {lowest:.1%} at most 0.05"
+        alike = "about uniform, as those of normal rows"
+        if low < _FEW:
+            alike = "fewer are small than of normal rows, as of repeats and of what the training had"
+        return f"{alike}: {low:.0%} are at most 0.5, {lowest:.1%} at most 0.05"
 
     def warnings(self) -> list[str]:
         """What was not judged, a sentence each; a report that has some is no "all clear"."""
@@ -395,9 +399,8 @@ class Timeline:
         """Write the page; of sensitive data only the owner may read it; StateError: it cannot be written."""
         page = Page(
             "What was judged of followed files" + (f" by {self.model}" if self.model else ""),
-            f"judged from {moment(self.begin)} to {moment(self.end)}; times are UTC",
+            " ".join(self.verdict()),
         )
-        page.section("", " ".join(self.verdict()))
         if warnings := self.warnings():
             page.warnings(warnings)
         if differing := [cells for one in self.comparisons for cells in one.cells()]:
@@ -406,6 +409,7 @@ class Timeline:
         running = sum(one.standing.running for one in self.streams)
         page.head(
             {
+                "period": f"{moment(self.begin)} to {moment(self.end)} UTC",
                 "rows judged": int(self.rows.sum()),
                 **({} if self.sensitive else {"alarms": int(self.alarms.sum())}),
                 "incidents": len(self.incidents),

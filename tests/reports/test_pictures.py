@@ -88,6 +88,6 @@ def test_a_patient_has_a_timeline_and_codes_by_visit():
     assert page.count("<svg") >= 3  # scores, all rows in time, the patient's visits
     assert "ICD10//<b>" not in page
     assert "expected, not there: ICD10//<b> 75%" in told
-    for row in rows:
+    for place, row in enumerate(rows):
         codes = [one.text(unit) for unit in row.units.tolist()]
-        assert f"{row.extra['date']} {'  '.join(codes)}" in told
+        assert f"{row.extra['date']} {'▶' if place == 1 else '│'} {'  '.join(codes)}" in told

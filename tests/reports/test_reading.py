@@ -17,7 +17,7 @@ def test_without_calibration_it_says_so_and_tells_of_no_p_value() -> None:
 def test_it_tells_how_many_rows_chance_alone_gives() -> None:
     told = " ".join(reading("line", 2000, {"slor": "beyond frequency", "of-a-plugin": ""}, calibrated=True))
     assert "about 20.0 of them" in told
-    assert "slor: beyond frequency." in told
+    assert "The p-value is that of: slor (beyond frequency)." in told
     assert "of-a-plugin" not in told
 
 
@@ -28,7 +28,7 @@ def test_every_built_in_statistic_is_explained_by_its_level(field: str) -> None:
         assert level.statistics
         for name, meaning in level.statistics.items():
             assert len(meaning) > 5
-            assert f"{name}: {meaning}" in told
+            assert f"{name} ({meaning})" in told
 
 
 def test_white_space_alone_is_shown_by_signs() -> None:

@@ -21,6 +21,7 @@ from seqmlm.reports import report as module
 from seqmlm.reports.drawing import MOST_POINTS
 from seqmlm.reports.page import Page
 from seqmlm.reports.pictures import Coloured, Highest, Point, Timeline, Tracks
+from seqmlm.reports.report import shown_scale
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 TOKENIZER = ResidueTokenizer()
@@ -100,6 +101,31 @@ def test_rows_with_a_place_are_drawn_along_what_they_lie_in() -> None:
     assert "Along chr1" in html
     assert 'data-tip="alarm 250,000-250,100"' in html
     assert "the most unusual rows of each stretch" in html
+
+
+@pytest.mark.parametrize(("bits", "scale"), [(0.5, 4), (4.1, 8), (8.0, 8), (13.0, 16), (40.0, 16)])
+def test_colours_are_of_steps_that_can_be_read(bits: float, scale: float) -> None:
+    assert shown_scale([scored("a", "ACDEF", [bits] * 5)]) == scale
+
+
+def test_genes_are_drawn_below_a_track_as_far_as_their_rows_reach() -> None:
+    report = Reported(TOKENIZER, pictures=[Tracks("contig", "kb", 1000)], unit="base")
+    one = scored("block", "ACDEF", [1.0] * 5)
+    genes = {0: ["lacZ"], 100: ["lacZ", "lacY"], 200: ["lacY"], 900: ["lacZ"]}
+    for start in range(0, 1000, 100):
+        row = part_row(one, np.arange(5), "x", {"excess": 0.1})
+        extra = {
+            "contig": "c",
+            "contig_start": start,
+            "contig_end": start + 100,
+            "genes": genes.get(start, []),
+        }
+        row = replace(row, place=Place("c", start, start + 100), extra=extra)
+        report.add(JudgedRow(row=row, scored=one, p_value=0.5, alarm=False))
+    html = report.html()
+    drawn = re.findall(r'data-tip="(lac. [\d,-]+)"', html)
+    assert drawn == ["lacZ 0-200", "lacY 100-300", "lacZ 900-1,000"]
+    assert "grey: genes" in html
 
 
 def test_of_many_axes_all_but_the_worst_are_forgotten() -> None:

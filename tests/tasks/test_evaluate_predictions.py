@@ -77,6 +77,11 @@ def test_figures_are_those_of_the_fine_tuning(
             seqmlm("predict", "learnt", data, "--out", tmp_path / "n.jsonl", "--json").ok().json["notes"]
             == taught
         )
+    page = tmp_path / "p.html"
+    seqmlm("predict", "learnt", train, "--out", tmp_path / "n.jsonl", "--report", page).ok()
+    first = page.read_text().partition('<dl class="facts">')[0]
+    assert f"<li>{TAUGHT}: 80</li>" in first
+    assert ("Least sure" in page.read_text()) == (kind in ("class", "tags", "entities"))
     if kind == "multilabel":  # a column for each class says the same
         asked = ("--truth", "cat", "--truth", "dog", "--out", tmp_path / "flags.jsonl")
         seqmlm("predict", "learnt", test, *asked).ok()

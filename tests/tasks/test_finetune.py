@@ -341,6 +341,17 @@ def test_several_trainings_are_children_of_one_run(teach: Teach) -> None:
     runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
     parents = [run.info.run_id for run in runs if run.info.run_name == "three"]
     assert [run.data.tags.get("mlflow.parentRunId") for run in runs].count(parents[0]) == 3
+    assert {run.data.tags["kind"] for run in runs if run.info.run_name.startswith("three")} == {"training"}
+    run = client.get_run(parents[0])
+    compared = {"test/accuracy", "test/auroc", "test/macro_f1", "test/mean"}
+    assert {name for name in run.data.metrics if name.startswith("test/")} == compared
+    assert float(run.data.tags["test/sd"]) == pytest.approx(done["sd"], rel=1e-5)
+    assert run.data.tags["mlflow.note.content"].startswith("40 examples taught three:1 'y'")
+    assert "training.html" in {one.path for one in client.list_artifacts(parents[0])}
+    page = (teach.home / "runs" / "three" / "training.html").read_text()
+    assert "loss, nats per masked token" not in page
+    assert ">loss<" in page
+    assert "Figures of the test data" in page
 
 
 ROWS = [

@@ -98,7 +98,10 @@ def test_figures_are_those_of_a_count_by_hand(tmp_path: Path, reviews: Path, seq
     store = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     [run] = store.search_runs([store.get_experiment_by_name("seqmlm-text").experiment_id])
     assert run.data.metrics["accuracy"] == found["accuracy"]
-    assert run.data.metrics["sensitivity/wordings/_MASK_ _text_"] == spread["wordings"]["[MASK] {text}"]
+    told = run.data.params["sensitivity/wordings/_MASK_ _text_"]
+    assert float(told) == pytest.approx(spread["wordings"]["[MASK] {text}"])
+    assert run.data.params["n"] == "25"
+    assert "n" not in run.data.metrics
     page = (tmp_path / "r.html").read_text()
     assert "Each wording alone" in page
     assert "terrible" in page

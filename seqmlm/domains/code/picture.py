@@ -22,6 +22,8 @@ class SourceLines(NumberedLines):
     mark where the line alarmed.
     """
 
+    gutter = f"before each line its number and the mean bits of its {TOP_TOKENS} least expected tokens"
+
     def lines(self, shown: Shown) -> Sequence[Line]:
         scored = shown.scored
         first = scored.record.line - 1
