@@ -310,8 +310,8 @@ class Level(ABC):
         return starts[order], np.append(unknown, np.ones(len(outside), dtype=np.bool_))[order]
 
     def noun(self, record: Record) -> str:
-        """What a row of a record is called in a sentence."""
-        return self.name
+        """What a row of a record is called in a sentence: that of `visit-whole` is a visit."""
+        return self.name.removesuffix("-whole")
 
     def silence(self, seconds: float) -> dict[str, float]:
         """The statistic of a pause of so many seconds, by name; nothing of levels that know no times."""

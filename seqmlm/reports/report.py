@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+from markupsafe import Markup
 
 from seqmlm.anomaly.values import SEEN, Row, Scored
 from seqmlm.errors import plural
@@ -167,7 +168,7 @@ class ScoreReport:
         place = f"{row['start'] + self._first:,}-{row['end']:,}" if counted else ""
         return {
             "id": " ".join([row["id"], *filter(None, [row.get("description")])]),
-            "when": when and when[:19].replace("T", " "),
+            "when": when and Markup("<time>{}</time>").format(when[:19].replace("T", " ")),
             "p value": row.get("p_value"),
             "alarm": row.get("alarm"),
             "why": row.get("reason") or standing_out(row),

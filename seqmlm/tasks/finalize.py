@@ -76,7 +76,7 @@ def finalize(
         entry = run.register(model, sources=sources, counts=corpus.statistics)
         with run.writing():
             facts |= calibrate_trained(model, corpus, after.calibration, console)
-        tracked.log_metrics(card.steps, values)
+        tracked.log_metrics(card.steps, values, facts)
         for name, value in facts.items():
             tracked.set_tag(name, f"{value:.6g}")  # as a metric, each would be a chart with one point
         patiently(partial(_register_calibrations, run.workspace, entry))

@@ -133,10 +133,20 @@ def _curves(metrics: Sequence[Mapping[str, Any]], held: str, label: str, floor: 
             title="training",
         )
         found = [one for one in metrics if one.get(held) is not None]
-        steps, values = [one["step"] for one in found], [one[held] for one in found]
-        right.plot(steps, values, "o-", color=MARK, markersize=3, label="model")
         if floor is not None and found:
             right.axhline(found[-1][floor], label="frequencies alone", **THRESHOLD)
-            right.legend(frameon=False)
+        if len(found) > 1 and found[-1]["step"] == found[-2]["step"]:
+            last = found.pop()
+            right.plot(
+                last["step"],
+                last[held],
+                "D",
+                color=MARK,
+                markersize=5,
+                label="model, at the end: of more data",
+            )
+        steps, values = [one["step"] for one in found], [one[held] for one in found]
+        right.plot(steps, values, "o-", color=MARK, markersize=3, label="model")
+        right.legend(frameon=False)
         right.set(xlabel="optimizer step", ylabel=label, title="held out")
         return picture(figure, f"loss and {label} against steps")

@@ -109,6 +109,11 @@ class Finetuning:
         """The run of one training: the run itself, where there are no others."""
         return self.run if self.config.seeds == 1 else self._run(f"{self.run.name}-seed{seed}")
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where the examples to train on come from, as they were named."""
+        return (*self.config.train, *(one.partition("=")[2] for one in self.config.classes))
+
     @cached_property
     def files(self) -> list[str]:
         """All files that are read."""
@@ -142,9 +147,10 @@ class Finetuning:
                 entry = self._registered(labeller, figures, tracked.run_id)
                 measured = _flat(figures)
                 compared = {name: measured[name] for name in self._compared() if name in measured}
-                tracked.log_metrics(best.steps, compared)
-                for name in measured.keys() - compared.keys():
-                    tracked.set_tag(name, f"{measured[name]:.6g}")
+                rest = {name: value for name, value in measured.items() if name not in compared}
+                tracked.log_metrics(best.steps, compared, rest)
+                for name, value in rest.items():
+                    tracked.set_tag(name, f"{value:.6g}")
                 track_model(tracked, entry, compared)
                 figures = redact_small_counts(figures, self.private)
                 model = f"{self.run.name}:{entry.version}"
@@ -213,13 +219,19 @@ class Finetuning:
             "classes": len(card.names),
             **{name: getattr(config, name) for name in own},
             "learning_rate": self.teacher.rate,
-            "data": UNNAMED if self.private else shown_name(config.train),
+            "data": self._shown(),
             **redact_small_counts({"training_examples": len(self.parts["train"])}, self.private),
         }
         tracked = run.start(params, self.console.message, parent=parent)
         if self.session.entry is not None:
             tracked.uses(self.session.entry.name, self.session.entry.version)
+        counts = redact_small_counts({part: len(own) for part, own in self.parts.items()}, self.private)
+        source, digest = "withheld" if self.private else self.sources[0], file_fingerprint(self.files)
+        tracked.dataset(self._shown(), source, combined(files=digest), counts)
         return tracked
+
+    def _shown(self) -> str:
+        return UNNAMED if self.private else shown_name(self.sources)
 
     def _trained(self, seed: int, tracked: TrackedRun | None) -> Trained:
         """One training; a child of the run, where there are several. What is done is not done again."""
@@ -281,7 +293,7 @@ class Finetuning:
     ) -> None:
         """What the training came to, as the main artifact of its run, and as the description."""
         facts = {
-            "data": UNNAMED if self.private else shown_name(self.config.train),
+            "data": self._shown(),
             "begun from": self.config.model,
             **{name: figures[name] for name in ("train", "test")},
             "next": hint,
@@ -310,12 +322,11 @@ class Finetuning:
     def _registered(self, labeller: Labeller, figures: Mapping[str, Any], run_id: str | None) -> ModelEntry:
         """Write the model's folder, load it again, compare, register."""
         session, config, run = self.session, self.config, self.run
-        sources = (*config.train, *(one.partition("=")[2] for one in config.classes))
         labels = {one.name: to_dict(getattr(config, one.name)) for one in fields(Labelling)}
         card = replace(
             session.card,
             head=labeller.card.to_dict(),
-            reading=of_text(reading(session.domain, config, sources[0], sensitive=self.private)),
+            reading=of_text(reading(session.domain, config, self.sources[0], sensitive=self.private)),
             files={},
             parent=config.model,
             run_name=run.name,
@@ -333,7 +344,7 @@ class Finetuning:
             model_folder.write(building, rows, session.tokenizer, card, further)
             self._compare(building, labeller)
         counts: dict[str, int] = {part: len(own) for part, own in self.parts.items()}
-        return run.register(model, sources=sources, counts=counts)
+        return run.register(model, sources=self.sources, counts=counts)
 
     def _compare(self, folder: Path, labeller: Labeller) -> None:
         """Refuse a folder that does not predict what the trained model does.

@@ -85,6 +85,9 @@ def test_a_patient_has_a_timeline_and_codes_by_visit():
         report.add(JudgedRow(row=row, scored=one, p_value=0.01, alarm=place == 1))
     page = report.html()
     told = shown(page)
+    head = page.partition("<tbody>")[0].rpartition("<thead>")[2]
+    assert "when" in head
+    assert ">place<" not in head  # characters of a text that nobody counts
     assert page.count("<svg") >= 3  # scores, all rows in time, the patient's visits
     assert "ICD10//<b>" not in page
     assert "expected, not there: ICD10//<b> 75%" in told

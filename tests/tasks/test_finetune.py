@@ -347,6 +347,8 @@ def test_several_trainings_are_children_of_one_run(teach: Teach) -> None:
     assert {name for name in run.data.metrics if name.startswith("test/")} == compared
     assert float(run.data.tags["test/sd"]) == pytest.approx(done["sd"], rel=1e-5)
     assert run.data.tags["mlflow.note.content"].startswith("40 examples taught three:1 'y'")
+    [read] = run.inputs.dataset_inputs
+    assert read.dataset.name == run.data.params["data"] == Path(str(data[1])).name
     assert "training.html" in {one.path for one in client.list_artifacts(parents[0])}
     page = (teach.home / "runs" / "three" / "training.html").read_text()
     assert "loss, nats per masked token" not in page
