@@ -50,8 +50,22 @@ def real_data() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def no_waits() -> Iterator[None]:
+    """As `os.fsync` does not either, SQLite waits for no disk."""
+    from sqlalchemy import Engine, event
+
+    def hurry(connection: Any, _: object) -> None:
+        if "sqlite" in type(connection).__module__:
+            connection.execute("PRAGMA synchronous = OFF").close()
+
+    event.listen(Engine, "connect", hurry)
+    yield
+    event.remove(Engine, "connect", hurry)
+
+
 @pytest.fixture
-def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_waits: None) -> Path:
     """An empty workspace: $SEQMLM_HOME points at it."""
     monkeypatch.setenv("SEQMLM_HOME", str(tmp_path))
     for name in ("MLFLOW_TRACKING_URI", "SEQMLM_DATABASE_URL"):
@@ -172,8 +186,19 @@ def one_reading() -> Iterator[None]:
 
 
 @pytest.fixture
+def few_smoothings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training tries few smoothings of its counts: tests/engine tests their choice."""
+    monkeypatch.setattr("seqmlm.engine.expert._DISCOUNTS", (0.1, 0.7))
+    monkeypatch.setattr("seqmlm.engine.expert._STRENGTHS", (0.5, 16.0))
+
+
+@pytest.fixture
 def seqmlm(
-    tracked_workspace: Path, capsys: pytest.CaptureFixture[str], one_parser: None, one_reading: None
+    tracked_workspace: Path,
+    capsys: pytest.CaptureFixture[str],
+    one_parser: None,
+    one_reading: None,
+    few_smoothings: None,
 ) -> Callable[..., Finished]:
     """Run a command line through its entry point, in this process, in an empty workspace."""
     from seqmlm.cli import main

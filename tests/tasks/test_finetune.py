@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from seqmlm.data.record import Record
 from seqmlm.data.tags import tagged
 from seqmlm.engine.types import Encoding
 from seqmlm.inference.pieces import HeadCard, at_once, pieces, pieces_of_pair
+from seqmlm.tasks import verdict
 from seqmlm.tasks.observers import Recorder
 from seqmlm.tasks.table import Columns
 from seqmlm.tokenizers.residue import ResidueTokenizer
@@ -85,6 +87,13 @@ class Teach:
     def head(self, name: str) -> dict[str, Any]:
         """What a model's card says of its head."""
         return dict(json.loads((self.home / "runs" / name / "model/seqmlm.json").read_text())["head"])
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of resamplings, which tests/evaluation tests."""
+    for name in ("worth", "difference"):
+        monkeypatch.setattr(verdict, name, partial(getattr(verdict, name), draws=100))
 
 
 @pytest.fixture
