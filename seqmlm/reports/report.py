@@ -162,6 +162,7 @@ class ScoreReport:
 
     def _cells(self, row: Mapping[str, Any]) -> dict[str, Cell]:
         where = f"{row['source']}:{row['line']}"
+        calmer = "no more unusual than before; " if "change" in row and (row["score"] or 0) <= 0 else ""
         when = row.get("date") or row.get("time")
         # Characters of a text that nobody counts, where a line or a moment says it.
         counted = "start" in row and when is None and "column" not in row
@@ -171,8 +172,8 @@ class ScoreReport:
             "when": when and Markup("<time>{}</time>").format(when[:19].replace("T", " ")),
             "p value": row.get("p_value"),
             "alarm": row.get("alarm"),
-            "why": row.get("reason") or standing_out(row),
-            "score": row["score"],
+            "why": row.get("reason") or f"{calmer}{standing_out(row)}",
+            "score rise" if "change" in row else "score": row["score"],
             "place": "" if place and row["id"].endswith(place.replace(",", "")) else place,
             plural(self._unit): row["units"],
             "extrapolated": "yes" if row.get("extrapolated") else "",

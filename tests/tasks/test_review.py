@@ -49,7 +49,8 @@ def test_changed_lines_before_and_after(model, tree, way, tmp_path):
         git(tree, "reset", "-q", "--hard")
     asked = ["--since", "HEAD"] if way == "since" else ["--diff", str(diff)]
     out = tmp_path / "rows.jsonl"
-    assert review(model, ".", *asked, "--out", out, "--fpr", "0.2") == 0
+    page = tmp_path / "page.html"
+    assert review(model, ".", *asked, "--out", out, "--fpr", "0.2", "--report", page) == 0
     found = rows(out)
     told = [(row["source"], row["line"], row["change"], row["line_before"]) for row in found]
     assert sorted(told) == [
@@ -64,6 +65,9 @@ def test_changed_lines_before_and_after(model, tree, way, tmp_path):
     for row in found:
         assert 0 < row["p_value"] <= 1
         assert not row["alarm"] or (row["score"] > 0 and row["p_value"] <= 0.2)
+    assert "score rise" in page.read_text()
+    calm = sum(row["score"] <= 0 for row in found)
+    assert page.read_text().count(">no more unusual than before") == calm
 
 
 def test_scores_are_those_of_both_whole_files(model, tree, tmp_path):
