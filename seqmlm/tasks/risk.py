@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
@@ -195,6 +196,11 @@ def known_codes(wanted: Sequence[str], session: Session) -> list[str]:
     for pattern in wanted:
         own = {code for code in known if fnmatchcase(code, pattern)}
         if not own:
-            raise UsageError(f"the model has no code {pattern!r}: it knows those of enough subjects only")
+            alike = sorted(code for code in known if fnmatchcase(code, f"*//{pattern}"))
+            alike = alike or get_close_matches(pattern, known, n=1)
+            meant = (
+                f"did you mean {' or '.join(alike)}?" if alike else "it knows those of enough subjects only"
+            )
+            raise UsageError(f"the model has no code {pattern!r}: {meant}")
         found |= own
     return sorted(found)

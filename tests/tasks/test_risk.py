@@ -145,6 +145,7 @@ def test_codes_are_patterns(folder: Path, tmp_path: Path, seqmlm: Run):
         ("subject_id,prediction_time\n", (), 3, "no labels"),
         (None, ("--gap", "soon"), 2, "--gap is a duration"),
         (None, ("--code", "DRUG//gold"), 2, "the model has no code 'DRUG//gold'"),
+        (None, ("--code", CODE.partition("//")[2]), 2, f"did you mean {CODE}?"),
     ],
 )
 def test_requests_without_sense(
