@@ -152,6 +152,7 @@ def run(name: str, out: Path) -> None:
         f"train.evaluate_every={STEPS // 3}",
         "data.calibration=0.2",
         "data.validation=0.1",
+        "model.overrides={num_hidden_layers: 2, hidden_size: 64, intermediate_size: 96}",
     )
     trained = seqmlm(
         *("train", f"train/{field.file}", "--domain", name, "--name", "golden", "--size", "tiny", "--json"),

@@ -15,6 +15,7 @@ import argparse
 import hashlib
 import json
 import math
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ TURNS_OVER = {
     *("top", "expected", "rank", "alarm", "extrapolated", "p_value", "channels", "odd_lines"),
     *("correct", "best", "weight", "worst_visit", "worst_visit_id", "worst_date"),
 }
+ODDS = re.compile(r"\b1 in \d+")  # in a reason: of a rank
 # Of a calibration's header: digests of numbers and of where the data were, and what is fitted to few numbers.
 DIGESTS = {"sha256", "counts", "smoothing", "source", "tail"}
 
@@ -79,6 +81,8 @@ def form(value: Any) -> Any:
         return {key: form(one) for key, one in sorted(value.items()) if key not in TURNS_OVER}
     if isinstance(value, list):
         return [form(one) for one in value]
+    if isinstance(value, str):
+        return ODDS.sub("1 in n", value)
     return "number" if isinstance(value, float) else value
 
 
