@@ -266,7 +266,6 @@ def histogram(
     counts: Longs,
     edges: Doubles,
     *,
-    threshold: float | None = None,
     expected: float | None = None,
     x_label: str = "score, bits",
     note: str = "",
@@ -276,7 +275,6 @@ def histogram(
     Args:
         counts: (B,) rows in each bin.
         edges: (B + 1,) ascending.
-        threshold: drawn as an upright line where it lies between the edges.
         expected: rows that each bin should have, drawn as a level line.
         x_label: what the score is.
         note: shown below.
@@ -286,8 +284,6 @@ def histogram(
         axes = _axes((edges[0], edges[-1]), (0.0, most), x_label, "rows")
         heights = np.where(counts > 0, np.maximum(counts, _LEAST * most), 0)
         axes.stairs(heights, edges, fill=True, color=MARK)
-        if threshold is not None and edges[0] <= threshold <= edges[-1]:
-            axes.axvline(threshold, **THRESHOLD)
         if expected is not None:
             axes.axhline(expected, **THRESHOLD)
         return picture(axes.figure, "rows by score", note)

@@ -169,10 +169,10 @@ class ScoreReport:
         place = f"{row['start'] + self._first:,}-{row['end']:,}" if counted else ""
         return {
             "id": " ".join([row["id"], *filter(None, [row.get("description")])]),
-            "when": when and Markup("<time>{}</time>").format(when[:19].replace("T", " ")),
             "p value": row.get("p_value"),
             "alarm": row.get("alarm"),
             "why": row.get("reason") or f"{calmer}{standing_out(row)}",
+            "when": when and Markup("<time>{}</time>").format(when[:19].replace("T", " ")),
             "score rise" if "change" in row else "score": row["score"],
             "place": "" if place and row["id"].endswith(place.replace(",", "")) else place,
             plural(self._unit): row["units"],

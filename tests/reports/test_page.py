@@ -32,7 +32,7 @@ def full(evil: str) -> Page:
     page.track(evil, starts, starts + 2, starts * 1.0, alarms, x_label=evil, y_label=evil, note=evil)
     page.timeline(evil, starts * 60.0, starts * 1.0, alarms, [evil] * 5, y_label=evil)
     page.tails(evil, np.array([5, 1]), 10, 0.5)
-    page.histogram(evil, np.array([3, 1]), np.array([0.0, 1.0, 2.0]), threshold=1.5, x_label=evil)
+    page.histogram(evil, np.array([3, 1]), np.array([0.0, 1.0, 2.0]), x_label=evil)
     page.grid(evil, np.array([[1.0, 9.0]]), [evil, evil], [evil], [evil, evil], scale=8.0, note=evil)
     page.matrix(evil, np.eye(2), [evil, evil], scale=1.0, unit=evil, note=evil)
     page.warnings([evil])
