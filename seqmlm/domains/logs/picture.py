@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import accumulate
+from linecache import checkcache, getline
+from pathlib import Path
 
 import numpy as np
 
 from seqmlm.anomaly.values import Scored
+from seqmlm.data.record import Record
+from seqmlm.domains.logs.readers.headers import HEADERS
 from seqmlm.reports.pictures import Line, NumberedLines, Shown
 
 ODD = 3
 """Least expected lines of a whole record that are pointed at."""
+
+MOST_BYTES = 64 << 20
+"""Larger files are not read again for the clients of their lines."""
 
 
 class LogRecord(NumberedLines):
@@ -45,7 +52,21 @@ def _heads(scored: Scored) -> list[str]:
         heads = [f"{head} {_clock(time)}" for head, time in zip(heads, record.raw.times, strict=True)]
     if origins is not None:
         heads = [" ".join([head, *filter(None, one[1:])]) for head, one in zip(heads, origins, strict=True)]
+    elif "origins" in record.meta:
+        heads = [" ".join([head, who]) for head, who in zip(heads, _clients(record, numbers), strict=True)]
     return heads
+
+
+def _clients(record: Record, numbers: Iterable[int]) -> list[str]:
+    """Who sent each request of an access log, by the file as it is now: what is read keeps nothing of it."""
+    file, header = Path(record.source), HEADERS["access"].only
+    lines = [""] * len(record.raw.lines)
+    with suppress(OSError):  # a name that no file can have
+        if file.is_file() and file.stat().st_size <= MOST_BYTES:
+            checkcache(str(file))
+            lines = [getline(str(file), number) for number in numbers]
+    pairs = zip(record.raw.lines, lines, strict=True)
+    return [line.split()[0] if header.match(line) and own in line else "" for own, line in pairs]
 
 
 def _clock(seconds: float) -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from reported import Reported
 
 from seqmlm.anomaly.levels import record_row
 from seqmlm.anomaly.values import Scored
+from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.logs import LOGS
+from seqmlm.domains.logs import LOGS, picture
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.tokenizers.residue import ResidueTokenizer
@@ -44,3 +47,21 @@ def test_a_long_window_opens_at_its_odd_lines():
     assert told[1].split() == ["125", "01-01", "00:24:00", "web1", "sshd", "│", "line", "24"]
     assert [line.split()[0] for line in told if "▶" in line] == ["131", "132", "134"]
     assert [line.split()[0] for line in told[1:]] == [str(one) for one in range(125, 141)]
+
+
+def test_who_sent_a_request_is_read_from_the_file(tmp_path: Path):
+    file = tmp_path / "access.log"
+    request = """{} - - [17/May/2015:10:05:{:02}{}] "GET /{} HTTP/1.1" 200 7 "-" "a browser"\n"""
+    file.write_text("".join(request.format(f"10.0.0.{n}", n, " +0000", n) for n in range(30)))
+    [record] = LOGS.read([str(file)], Problems())
+    told = [head.split() for head in _heads_of(record)]
+    assert told == [[str(n + 1), "05-17", f"10:05:{n:02}", f"10.0.0.{n}"] for n in range(30)]
+    file.write_text("x\n" * 30)  # rotated since
+    assert [len(head.split()) for head in _heads_of(record)] == [3] * 30
+    file.unlink()
+    assert [len(head.split()) for head in _heads_of(record)] == [3] * 30
+
+
+def _heads_of(record: Record) -> list[str]:
+    """What stands before the lines of a record."""
+    return picture._heads(SimpleNamespace(record=record))  # type: ignore[arg-type]
