@@ -65,10 +65,12 @@ class Background(ABC):
 
     Class attributes:
         needs_scores: whether `learn` must be called with scored normal records before it can be used.
+        learns_units: whether some units of a record are as good to `learn` from as all.
         judges: whether statistics rest on it, so that what it learnt from cannot calibrate, too.
     """
 
     needs_scores: ClassVar[bool] = False
+    learns_units: ClassVar[bool] = False
     judges: ClassVar[bool] = True
 
     @classmethod

@@ -8,6 +8,7 @@ where rows would be few, and of more records those it can afford are taken, spre
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,8 @@ So many it gives its cheapest mode, however short it was: they guarantee .01."""
 
 _PORTIONS = 16  # of a limit
 _ENOUGH_RECORDS = 50  # rows of few records, as lines of a file, are more alike than so many rows would be
+_LEARNT = 60_000  # forward tokens that what must be known of scores may take, however little the limit is
+_PROBED = 8  # records whose cost says whether a mode is within a limit
 
 MOST_RECORDS = 20_000
 """Records that a calibration looks at; of more, so many spread evenly."""
@@ -421,16 +424,28 @@ class Calibrator:
         if self.session.card.sensitive:
             fitted = fitted.discreet()
         if fitted.needs_scores:
-            detector = Detector(self._scorer(), level, mode=self.session.mode)
-            limit = None if self.budget is None else Limit(self.budget / 4, records=SMALLEST)
-            found: list[Scored] = []
-            for portion in self._portions(detector, half, limit):
-                found += detector.scored(portion.records)
-                if portion.enough(len(found)):
-                    break
-            fitted = fitted.learn(found)
+            fitted = fitted.learn(self._learnt(level, half, thinned=fitted.learns_units))
         apart = train is None or (fitted.needs_scores and fitted.judges)
         return fitted, rest if apart else normal
+
+    def _learnt(self, level: Level, records: Sequence[Record], *, thinned: bool) -> list[Scored]:
+        """Scores of records that a background learns from: of some units of each, if that is enough for it
+        and all cost more than a quarter of the budget."""
+        detector = Detector(self._scorer(), level, mode=self.session.mode)
+        limit = None if self.budget is None else Limit(max(self.budget / 4, _LEARNT), records=SMALLEST)
+        found, before = list[Scored](), 0.0
+        for portion in self._portions(detector, records, limit):
+            every, wanted = 1, None
+            if limit is not None and thinned:
+                of_each = (portion.spent - before) / len(portion.records)
+                every, before = math.ceil(of_each * SMALLEST / limit.tokens), portion.spent
+            if every > 1:
+                groups = [one.encoding.groups for one in portion.records]
+                wanted = [(own >= 0) & (own % every == 0) for own in groups]
+            found += detector.scored(portion.records, wanted)
+            if portion.enough(len(found)):
+                break
+        return found
 
     def calibrate(
         self,
@@ -461,6 +476,12 @@ class Calibrator:
             if left is not None:
                 few = SMALLEST if number == 0 or self.session.card.sensitive else 0
                 limit = Limit(left / (len(modes) - number), LEAST_ROWS if number == 0 else 0, few)
+            if limit is not None and number and self._exceeds(limit, level, mode, parts):
+                self.notify(
+                    f"not calibrated in mode {mode}, which takes longer than the training's limit allows: "
+                    "seqmlm calibrate on normal data does it"
+                )
+                continue
             made, spent = self._calibrated(level, mode, normal, background, limit, counted)
             left = None if left is None else max(0, left - int(spent))
             if made is None:
@@ -469,6 +490,12 @@ class Calibrator:
                 continue
             found[level.name, mode] = made
         return found
+
+    def _exceeds(self, limit: Limit, level: Level, mode: str, records: Sequence[Record]) -> bool:
+        """Whether a single record is more than a limit allows, as a file of code may be."""
+        some = self._encoded([records[at] for at in nested(len(records))[:_PROBED]], self.problems)
+        cost = cost_of(self.session, level, Mode.parse(mode))
+        return bool(some) and sum(cost(one.encoding) for one in some) / len(some) > 2 * limit.tokens
 
     def _calibrated(
         self,

@@ -26,6 +26,7 @@ from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.types import Bools, Longs, Windows
 from seqmlm.engine.units import EXACT, unit_numbers
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
+from seqmlm.inference.batches import forward_tokens
 from seqmlm.inference.calibrations import HEADER, saved
 from seqmlm.inference.model_folder import COUNTS, LoadedModel, put_file
 
@@ -104,8 +105,9 @@ class _Learner:
         indices, records = _whole_records(validation)
         self._encodings = [validation[index] for index in indices]
         self._records = records
-        ask = Conditionals(model.rows)
-        asked = self._asked(budget, seed)
+        ask, cost = Conditionals(model.rows), forward_tokens(model)
+        each = np.mean([cost(len(one)) / max(1, len(one)) for one in self._encodings] or [1.0])
+        asked = self._asked(int(budget / max(1.0, float(each))), seed)
         bits = Scorer(ask, self._rule, want=want).windows(
             (encoding, owned) for encoding, owned in zip(self._encodings, asked, strict=True)
         )
@@ -127,12 +129,10 @@ class _Learner:
         self._group = np.unique(self._record if several else self._window, return_inverse=True)[1]
         self.learns = self._group % 2 == 0
 
-    def _asked(self, budget: int, seed: int) -> list[Bools]:
+    def _asked(self, units: int, seed: int) -> list[Bools]:
         """(L,) for each window, True at the tokens of the units that are asked."""
-        lengths = np.array([len(one) for one in self._encodings])
-        units = int(budget / max(1.0, float(lengths.mean()))) if len(lengths) else 0
         units = min(_ASKED, max(units, 3 * _LEAST_UNITS))
-        each = np.diff(np.linspace(0, units, len(lengths) + 1).astype(np.int64))
+        each = np.diff(np.linspace(0, units, len(self._encodings) + 1).astype(np.int64))
         found = []
         for number, (encoding, count) in enumerate(zip(self._encodings, each.tolist(), strict=True)):
             numbers = unit_numbers(encoding)

@@ -20,7 +20,7 @@ from seqmlm.data.identity import TrainedOn
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import ClassNorms
-from seqmlm.engine.types import Sequences
+from seqmlm.engine.types import InMemory, Sequences
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import DataError, StateError
 from seqmlm.inference.calibrations import (
@@ -39,6 +39,7 @@ from seqmlm.inference.detector import Detector
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.tasks import calibrate
 from seqmlm.tasks.calibrate import Calibrator, Records, default_modes
 from seqmlm.tasks.score_output import line
 from seqmlm.tokenizers.base import Tokenizer
@@ -120,16 +121,38 @@ def test_a_budget_bounds_what_is_asked(pattern: str) -> None:
 
 
 def test_a_short_training_calibrates_its_cheapest_mode_with_rows_enough() -> None:
-    records = normal(3000)
-    one, told = calibrator(protein_model(100), budget=1), list[tuple[str, float, int]]()
+    records, said = normal(3000), list[str]()
+    one, told = calibrator(protein_model(100), budget=1, notify=said.append), list[tuple[str, float, int]]()
     one.progress = lambda *given: told.append(given)
     found = one.calibrate(RecordLevel("protein"), ["one-pass", "exact"], records, None)
     assert found["protein", "one-pass"].rows == 100
-    assert found["protein", "exact"].rows == 1
+    assert ("protein", "exact") not in found, "a row or two would allow no rate"
+    assert any("not calibrated in mode exact" in text for text in said)
     assert found["protein", "one-pass"].fitted.smallest_rate < 0.01
     shares = [share for mode, share, _ in told if mode == "one-pass"]
     assert shares == sorted(shares)
     assert shares[-1] == 1
+
+
+@pytest.mark.parametrize(("budget", "thinned"), [(1, True), (1, False), (None, True)])
+def test_a_background_of_units_learns_from_some_of_each(
+    budget: int | None, thinned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all cost more than the budget; what it learns from is scored as all would be."""
+    monkeypatch.setattr(calibrate, "_LEARNT", 300)
+    monkeypatch.setattr(Lengths, "learns_units", thinned)
+    learnt = list[Scored]()
+    monkeypatch.setattr(Lengths, "learn", lambda self, normal: learnt.extend(normal) or self)
+    one, records = calibrator(protein_model(100), budget=budget), normal(40, longest=90)
+    one.background(Beyond(), records, InMemory([]))
+    plain, shares = calibrator(one.session.model), list[float]()
+    for scored in learnt:
+        whole = plain._learnt(Beyond(), [scored.record], thinned=False)[0]
+        chosen = np.isin(whole.number, scored.number)
+        assert scored.surprisal == pytest.approx(whole.surprisal[chosen], abs=1e-4)
+        shares.append(chosen.mean())
+    assert (np.mean(shares) < 0.6) == (budget is not None and thinned)
+    assert len(learnt) == (20 if budget is None else 11)
 
 
 def test_rows_a_day_stand_for_all_records(model: LoadedModel) -> None:

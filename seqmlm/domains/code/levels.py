@@ -67,6 +67,7 @@ class ClassNorms(Background):
     """
 
     needs_scores: ClassVar[bool] = True
+    learns_units: ClassVar[bool] = True
 
     def __init__(self, moments: Doubles, alone: Doubles | None = None) -> None:
         self._moments, self._alone = moments, moments if alone is None else alone
