@@ -61,9 +61,10 @@ class StructureConfig(TaskConfig):
     """What `seqmlm structure` can be told.
 
     Args:
-        method: what dependence is: cmi (conditional mutual information), cpmi (the same of what stands there
-            alone), jacobian or dependency (how much one place moves with another), couplings (of a linear
-            model, read from its parameters), or pmi (of counts in the input; asks no model).
+        method: what dependence is: couplings (of a linear model, whose default it is: read from its
+            parameters), cmi (conditional mutual information; of other models), cpmi (the same of what stands
+            there alone), jacobian or dependency (how much one place moves with another), or pmi (of counts in
+            the input; asks no model).
         truth: what is known: truth.json of a sample, or a file of the field, such as CoNLL-U, a structure,
             or contacts. Adds AUROC, AUPRC and the field's own measure.
         graphs: DIR: write the edges as graphs, and files of the field such as CoNLL-U, into this folder.
@@ -97,7 +98,7 @@ class StructureConfig(TaskConfig):
     shown = ("method", "truth", "graphs", *TaskConfig.shown)
     inputs = ("truth", "edges")
 
-    method: str = "cmi"
+    method: str | None = None
     truth: Path | None = None
     graphs: Path | None = None
     all: bool = False
@@ -245,7 +246,8 @@ class Structure(Task[StructureConfig, Subject]):
         for name in ("apc", "together"):
             if own[name] is None:
                 own[name] = bool(getattr(self.decoder, name, False))
-        return StructureSettings(**own)
+        linear = not self.session.model.rows.has_hidden_states
+        return StructureSettings(**own | {"method": own["method"] or ("couplings" if linear else "cmi")})
 
     # Sequences
 

@@ -55,7 +55,7 @@ class BaseTokenizer(NucleotideTokenizer):
 
     @property
     def units(self) -> Units:
-        return Units(self.space, complement=self._complement)
+        return Units(self.space, complement=self._complement if self.two_strands else None)
 
     def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
         k, total = self.k, len(flat.codes)

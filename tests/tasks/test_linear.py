@@ -84,9 +84,10 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     assert one < other
     assert both > one
 
-    words = ("structure", "fam", asked, "--method", "couplings", "--set")
+    words = ("structure", "fam", asked, "--set")
     mapped = seqmlm(*words, "apc=false", "--set", "min_separation=1").ok()
     pairs = [json.loads(line) for line in mapped.out.splitlines()]
+    assert {row["method"] for row in pairs} == {"couplings"}
     first = {(row["i"], row["j"]): row["value"] for row in pairs if row["id"] == "r0"}
     assert sorted(first, key=lambda pair: -first[pair])[:4] == sorted(
         ((i, 8 - i) for i in range(4)), key=lambda pair: -first[pair]
@@ -232,7 +233,7 @@ def test_an_aligned_rna_family_gives_its_stems(seqmlm: Run, tracked_workspace: P
     a3m = "".join(f">r{number}\n{row[:9]}acg{row[9:]}\n" for number, row in enumerate(few))
     plain = "".join(f">r{number}\n{row.replace('-', '.')}\n" for number, row in enumerate(few))
     found = [
-        seqmlm("structure", "rna", path, "--method", "couplings", "--truth", family, "--json").ok().json
+        seqmlm("structure", "rna", path, "--truth", family, "--json").ok().json
         for path in (
             written(tracked_workspace / "few.a3m", a3m),
             written(tracked_workspace / "few.afa", plain),
@@ -247,6 +248,7 @@ def test_an_aligned_rna_family_gives_its_stems(seqmlm: Run, tracked_workspace: P
     assert row["units"] == len(few[0].replace("-", ""))
     loaded = model_folder.load(tracked_workspace / "runs/rna/model")
     assert isinstance(loaded.rows, LinearRows)
+    assert loaded.tokenizer.units.complement is None, "nor are counts beside the model of both strands"
     assert row["pll"] == pytest.approx(by_hand(loaded.rows, few[0], dict(zip("ACGU", range(4), strict=True))))
     long = seqmlm("score", "rna", written(tracked_workspace / "long.fa", ">a\nACGT\n"))
     long.refused(3, "a row of 4 units, where a linear model reads rows of 31")
