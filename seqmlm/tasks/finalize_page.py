@@ -135,7 +135,7 @@ def _curves(metrics: Sequence[Mapping[str, Any]], held: str, label: str, floor: 
         found = [one for one in metrics if one.get(held) is not None]
         if floor is not None and found:
             right.axhline(found[-1][floor], label="frequencies alone", **THRESHOLD)
-        if len(found) > 1 and found[-1]["step"] == found[-2]["step"]:
+        if floor is not None and len(found) > 1:  # the last evaluation of a pretraining is of more records
             last = found.pop()
             right.plot(
                 last["step"],

@@ -1,0 +1,21 @@
+"""The page of a training: the last evaluation, which is of more records, is no point of the curve."""
+
+from __future__ import annotations
+
+import pytest
+
+from seqmlm.tasks.finalize_page import _curves, described
+
+STEPS = [{"step": n, "train/loss": 5.0 - n / 10, "bits": 9.0 - n, "floor": 9.5} for n in range(4)]
+
+
+@pytest.mark.parametrize(("floor", "ends"), [("floor", 1), (None, 0)])
+def test_the_last_evaluation_of_a_pretraining_stands_apart(floor: str | None, ends: int) -> None:
+    drawn = _curves(STEPS, "bits", "bits per word", floor)
+    assert drawn.count("model, at the end: of more data") == ends
+    assert drawn.count("frequencies alone") == ends
+    assert ("loss, nats per masked token" in drawn) == bool(ends)
+
+
+def test_a_description_is_of_sentences() -> None:
+    assert described(["one", "two"]) == "one. two. See training.html among the artifacts."
