@@ -145,11 +145,8 @@ class Bench:
         self.resident = 0  # before the last command: this process grows, and its children begin as it is
         folder = root / "cases" / one.key / "clean"
         path = place(one, folder)
-        import_what(command(*self._words(path, folder, Case(path=path))), folder.with_name("imports"))
-        done, rows, summary = self._score(path, folder, Case(path=path))
-        if done.code:
-            raise RuntimeError(f"{one.key}: the clean file ends with {done.code}: {done.err}")
-        self.clean = rows
+        done = import_what(command(*self._words(path, folder, Case(path=path))), folder.with_name("imports"))
+        self.clean, summary = self._told(done, folder)
         if one.command == "score" and summary["items"] != COUNT:
             raise RuntimeError(f"{one.key}: {summary['items']} records of the clean file: {summary}")
         _, self.packed, _ = self._score(path, folder, Case(path=path, packed=True))
@@ -190,10 +187,13 @@ class Bench:
     def _score(
         self, path: Path | str, folder: Path, case: Case, *, raises: bool = False
     ) -> tuple[Ended, list[dict[str, Any]], dict[str, Any]]:
-        out = self._out(folder)
-        out.unlink(missing_ok=True)
+        self._out(folder).unlink(missing_ok=True)
         done = self._run(folder, case, *self._words(path, folder, case, raises=raises))
-        rows = []
+        return done, *self._told(done, folder)
+
+    def _told(self, done: Ended, folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """The rows and the summary of a command."""
+        out, rows = self._out(folder), []
         if out.exists():
             with out.open(
                 encoding="utf-8"
@@ -203,7 +203,7 @@ class Bench:
         if done.code == 0 and self.one.command == "score":
             with contextlib.suppress(ValueError):
                 summary = json.loads(done.out)
-        return done, rows, summary
+        return rows, summary
 
     def try_kind(self, name: str, kind: Kind) -> None:
         """Make the input, ask for it to be inspected and scored, and complain."""

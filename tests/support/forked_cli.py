@@ -6,6 +6,7 @@ The parent imports everything and computes nothing: no pool of threads may exist
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -122,8 +123,8 @@ def run(*words: object, streams: Path, seconds: int = 0) -> Ended:
     return start(command(*words), streams, seconds=seconds).wait()
 
 
-def import_what(work: Callable[[], None], streams: Path) -> None:
-    """Run `work` in a child, and import here what it imported there."""
+def import_what(work: Callable[[], None], streams: Path) -> Ended:
+    """Run `work` in a child to its end, and import here what it imported there."""
 
     def listed() -> None:
         try:
@@ -136,6 +137,7 @@ def import_what(work: Callable[[], None], streams: Path) -> None:
         raise RuntimeError(done.err)
     import_known(streams / "modules.json")
     no_threads()
+    return done
 
 
 def import_known(file: Path) -> None:
@@ -147,14 +149,16 @@ def import_known(file: Path) -> None:
 
 
 def build_once() -> None:
-    """Have Typer make the parser of all commands here and now, and not again in every child."""
+    """Have Typer make the parsers of commands here, and not again in every child."""
     import typer
 
-    from seqmlm.cli import app
+    from seqmlm import cli
 
     make = typer.main.get_command
-    made = make(app)
-    typer.main.get_command = lambda one: made if one is app else make(one)  # type: ignore[assignment]
+    made = make(cli.app)
+    typer.main.get_command = lambda one: made if one is cli.app else make(one)  # type: ignore[assignment]
+    for name in ("command", "first_line"):
+        setattr(cli, name, functools.cache(getattr(cli, name)))
 
 
 def no_threads() -> None:
