@@ -57,7 +57,7 @@ METHODS = [
         "structure",
         "variants",
         "zeroshot",
-    ),
+    )
 ]
 
 FILES = {

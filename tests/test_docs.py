@@ -102,12 +102,7 @@ def test_files_and_names_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     places = ROOT, path.parent  # a name is of the repository, a link of the document's folder
     assert not [name for name in _FILE.findall(text) if not any((place / name).exists() for place in places)]
-    groups = {
-        "seqmlm.domains",
-        "seqmlm.tokenizers",
-        "seqmlm.maskers",
-        "seqmlm.tasks",
-    }
+    groups = {"seqmlm.domains", "seqmlm.tokenizers", "seqmlm.maskers", "seqmlm.tasks"}
     files = (".db", ".json")
     names = {name for name in _DOTTED.findall(text) if not name.endswith(files) and name not in groups}
     # A schema ("seqmlm.sample.text.v1") is no module either.

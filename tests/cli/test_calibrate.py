@@ -26,10 +26,7 @@ FAST = (
 
 
 def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
-    mine, normal = (
-        proteins(workspace / "mine.fasta", 300, 1),
-        proteins(workspace / "normal.fasta", 150, 2),
-    )
+    mine, normal = (proteins(workspace / "mine.fasta", 300, 1), proteins(workspace / "normal.fasta", 150, 2))
     seqmlm(
         "train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.calibration=0.3", "--json"
     ).ok()
@@ -89,10 +86,7 @@ def _killed(*_: object, **__: object) -> None:
 def test_rates_that_the_normal_rows_do_not_guarantee(
     seqmlm: Run, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine, normal = (
-        proteins(workspace / "mine.fasta", 100, 1),
-        proteins(workspace / "normal.fasta", 400, 2),
-    )
+    mine, normal = (proteins(workspace / "mine.fasta", 100, 1), proteins(workspace / "normal.fasta", 400, 2))
     new = proteins(workspace / "new.fasta", 5, 3)
     seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.calibration=0.3").ok()
     assert seqmlm("calibrate", "mine", normal).code == 0
@@ -183,10 +177,7 @@ def _registered(workspace: Path) -> list[tuple[str, str, int]]:
 
 
 def test_a_calibration_knows_its_precision_and_scores_in_another_say_so(seqmlm: Run, workspace: Path) -> None:
-    mine, normal = (
-        proteins(workspace / "mine.fasta", 60, 1),
-        proteins(workspace / "n.fasta", 60, 2),
-    )
+    mine, normal = (proteins(workspace / "mine.fasta", 60, 1), proteins(workspace / "n.fasta", 60, 2))
     assert seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine").code == 0
     folder = workspace / "runs/mine/model"
     assert {one.precision for one in stored_calibrations(folder).values()} == {"fp32"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from fork_server import Run
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+from written import jsonl
 
 
 def _rows(count: int = 200, **more: Any) -> list[dict[str, Any]]:
@@ -25,14 +25,9 @@ def _rows(count: int = 200, **more: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 @pytest.fixture
 def scores(tmp_path: Path) -> Path:
-    return _write(tmp_path / "scores.jsonl", _rows())
+    return jsonl(tmp_path / "scores.jsonl", _rows())
 
 
 def test_figures_are_scikit_learns(seqmlm: Run, scores: Path) -> None:
@@ -58,12 +53,12 @@ def test_a_rival_is_compared_on_the_same_rows(seqmlm: Run, scores: Path, tmp_pat
     auroc = column.json["differences"]["auroc"]
     assert 0 < auroc["low"] < auroc["value"] < auroc["high"]
     other = [{**row, "score": row["noise"], "alarm": row["noise"] > 1} for row in _rows()[::-1]]
-    rival = _write(tmp_path / "rival.jsonl", other)
+    rival = jsonl(tmp_path / "rival.jsonl", other)
     file = seqmlm("evaluate", scores, "--baseline", rival, "--json", "--set", "draws=100")
     assert file.json["differences"]["auroc"] == auroc
     assert file.json["differences"]["f1"]["low"] > 0
     assert "f1" not in column.json["differences"]
-    grouped = _write(tmp_path / "g.jsonl", [{**row, "g": n // 20} for n, row in enumerate(_rows())])
+    grouped = jsonl(tmp_path / "g.jsonl", [{**row, "g": n // 20} for n, row in enumerate(_rows())])
     done = seqmlm("evaluate", grouped, "--group", "g", "--set", "draws=50")
     assert "bootstrap over groups" in done.out
     assert seqmlm("evaluate", grouped, "--group", "g", "--json").json["groups"] == 10
@@ -73,7 +68,7 @@ def test_rows_with_p_values_are_ranked_by_these_and_their_scores_stand_beside(
     seqmlm: Run, scores: Path, tmp_path: Path
 ) -> None:
     rows = [{**row, "p_value": float(np.exp(-abs(row["noise"])))} for row in _rows()]
-    judged = _write(tmp_path / "judged.jsonl", rows)
+    judged = jsonl(tmp_path / "judged.jsonl", rows)
     asked = ("--json", "--set", "draws=20")
     first, second, *_ = seqmlm("evaluate", judged, *asked).ok().json["rankings"]
     assert (first["name"], second["name"]) == ("p_value", "score")
@@ -106,7 +101,7 @@ def test_sensitive_scores_hide_small_counts(seqmlm: Run, tmp_path: Path) -> None
     found = [n for n, row in enumerate(rows) if row["label"]]
     for number, row in enumerate(rows):
         row["alarm"] = number in found[:55]  # of 60 positives five are missed
-    path, page = _write(tmp_path / "s.jsonl", rows), tmp_path / "s.html"
+    path, page = jsonl(tmp_path / "s.jsonl", rows), tmp_path / "s.html"
     done = seqmlm("evaluate", path, "--json", "--report", page).ok()
     alarms = done.json["alarms"][0]
     assert alarms["true_positives"] == alarms["false_negatives"] == "withheld"
@@ -115,7 +110,7 @@ def test_sensitive_scores_hide_small_counts(seqmlm: Run, tmp_path: Path) -> None
     assert (done.json["rows"], done.json["positives"]) == (300, 60)
     assert "svg+xml" not in page.read_text()
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
-    few = _write(tmp_path / "few.jsonl", _rows(40))
+    few = jsonl(tmp_path / "few.jsonl", _rows(40))
     seqmlm("evaluate", few, "--set", "sensitive=true").refused(3, "fewer than 11")
     seqmlm("evaluate", few).ok()
 
@@ -135,5 +130,5 @@ def test_sensitive_scores_hide_small_counts(seqmlm: Run, tmp_path: Path) -> None
 def test_what_is_wrong_is_named(
     seqmlm: Run, tmp_path: Path, change: dict[str, Any], arguments: tuple[str, ...], code: int, message: str
 ) -> None:
-    path = _write(tmp_path / "scores.jsonl", _rows(**change))
+    path = jsonl(tmp_path / "scores.jsonl", _rows(**change))
     seqmlm("evaluate", path, *arguments).refused(code, message)

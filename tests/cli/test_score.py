@@ -55,11 +55,7 @@ def run(home: Path, forks: ForkServer) -> Callable[..., Finished]:
 
 
 def test_alarms_by_the_stored_calibration(run: Run, home: Path, tmp_path: Path) -> None:
-    source, out, report = (
-        proteins(tmp_path / "n.fasta", 60, 6),
-        tmp_path / "x.jsonl",
-        tmp_path / "r.html",
-    )
+    source, out, report = (proteins(tmp_path / "n.fasta", 60, 6), tmp_path / "x.jsonl", tmp_path / "r.html")
     asked = ("--fpr", "0.2", "--out", out, "--report", report, "--json")
     done = run("score", home / "mine", source, "--mode", "exact", *asked).ok()
     summary, found = done.json, rows(out)

@@ -42,10 +42,7 @@ def test_later_logs_add_templates_and_change_nothing_else(seqmlm: Run, workspace
     """
     old, new = _log(workspace / "old.log", OLD, 0), _log(workspace / "new.log", (*OLD, *MORE), 1)
     fast = ("--set", "train.evaluation_records=5", *WINDOWS)
-    seqmlm(
-        *("train", "-d", "logs", old, "--name", "first", *TINY),
-        *("--max-steps", 40, *fast),
-    ).ok()
+    seqmlm(*("train", "-d", "logs", old, "--name", "first", *TINY), *("--max-steps", 40, *fast)).ok()
     done = seqmlm(
         *("train", "-d", "logs", new, "--init", "first", "--name", "second", "--max-steps", 1),
         *("--set", "train.learning_rate=1e-9", "--set", "train.weight_decay=0", *fast),

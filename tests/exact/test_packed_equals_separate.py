@@ -61,12 +61,7 @@ def test_positions_of_a_set_of_codes(name: str) -> None:
     """Codes of one visit share a position: the packed row must keep each document's own positions."""
     model = encoders.encoder(name)
     documents = [
-        Document(
-            ids=d.ids,
-            asked=d.asked,
-            targets=d.targets,
-            positions=np.arange(len(d.ids)) // 3,
-        )
+        Document(ids=d.ids, asked=d.asked, targets=d.targets, positions=np.arange(len(d.ids)) // 3)
         for d in encoders.documents((9, 20, 9, 33))
     ]
     rows = MaskedRows(copy.deepcopy(model), encoders.SPACE, probability="full")

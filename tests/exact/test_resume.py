@@ -198,11 +198,7 @@ def test_resumed_with_input_channels(tmp_path: Path) -> None:
     training, seen = tiny.make_loop(tmp_path / "whole", whole, dataset=tiny.dataset(Timed()))
     training.run()
     training, first = tiny.make_loop(
-        tmp_path / "part",
-        timed(),
-        dataset=tiny.dataset(Timed()),
-        observer=Until(7),
-        checkpoint_every_steps=3,
+        tmp_path / "part", timed(), dataset=tiny.dataset(Timed()), observer=Until(7), checkpoint_every_steps=3
     )
     with pytest.raises(Pulled):
         training.run()

@@ -185,9 +185,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "a header of 100 MB": lambda m: header(m / WEIGHTS, 100_000_000, b" " * 100_000_000),
     "a deep header": lambda m: header(m / WEIGHTS, 200_005, b'{"a":' + DEEP.encode()[:200_000]),
     "offsets outside": lambda m: header(
-        m / WEIGHTS,
-        64,
-        b'{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,99999999]}}'.ljust(64),
+        m / WEIGHTS, 64, b'{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,99999999]}}'.ljust(64)
     ),
     "a weight that is NaN": lambda m: poisoned(m / WEIGHTS, float("nan")),
     "a weight that is infinite": lambda m: poisoned(m / WEIGHTS, float("inf")),

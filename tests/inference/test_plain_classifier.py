@@ -15,11 +15,7 @@ import torch
 from scipy.special import expit, softmax
 from text_models import text_model
 from tiny_models import protein_model
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-)
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.heads import LabelledRows

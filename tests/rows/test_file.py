@@ -23,14 +23,7 @@ from seqmlm.errors import StateError, UsageError
 from seqmlm.rows.file import Rows
 from seqmlm.streams import sinks
 from seqmlm.streams.cursor import Cursor
-from seqmlm.streams.sinks import (
-    PARTIAL,
-    Schema,
-    convert,
-    format_of,
-    partial_of,
-    unescaped,
-)
+from seqmlm.streams.sinks import PARTIAL, Schema, convert, format_of, partial_of, unescaped
 
 COLUMNS = {"id": "text", "line": "integer", "score": "number", "alarm": "flag"}
 SCHEMA = Schema(columns={**COLUMNS, "channels": "p_values", "top": "units"}, statistics=("pll", "length"))

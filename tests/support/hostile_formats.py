@@ -168,10 +168,7 @@ def _saved(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
 def _text(count: int) -> Iterator[Hostile]:
     sentences = SENTENCES[:count]
     yield Hostile(
-        *("text", "txt", "t.txt"),
-        records=_lines(sentences),
-        value=_around(b""),
-        giant=_long(b"", b"cat "),
+        *("text", "txt", "t.txt"), records=_lines(sentences), value=_around(b""), giant=_long(b"", b"cat ")
     )
     yield Hostile(
         *("text", "jsonl", "t.jsonl"),
@@ -204,10 +201,7 @@ def _text(count: int) -> Iterator[Hostile]:
         value=_around(b"", b"\tO\n\n"),
         label=_around(b"# sent_id = ", b"\na\tO\ncat\tO\n\n"),
     )
-    yield Hostile(
-        *("text", "parquet", "t.parquet"),
-        **_table({"text": sentences}),
-    )
+    yield Hostile(*("text", "parquet", "t.parquet"), **_table({"text": sentences}))
     yield Hostile(domain="text", format="huggingface", **_saved({"text": sentences}))
 
 

@@ -20,6 +20,11 @@ def written(path: Path, content: str | bytes) -> Path:
     return path
 
 
+def jsonl(path: Path, rows: Iterable[Any]) -> Path:
+    """Write JSON lines."""
+    return written(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
 def rows(path: Path) -> list[dict[str, Any]]:
     """The objects of a file of JSON lines."""
     return [json.loads(line) for line in path.read_text().splitlines()]

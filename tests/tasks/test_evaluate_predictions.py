@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from seqeval.metrics import f1_score
 from seqeval.scheme import IOB2
 from text_models import text_model
+from written import jsonl
 
 from seqmlm.tasks.predict import TAUGHT
 
@@ -22,11 +22,6 @@ WORDS = ["the", "cat", "sees", "a", "dog", "and", "so", "no", "dogs", "bark", "l
 def sentences(n: int, seed: int = 0) -> list[list[str]]:
     rng = np.random.default_rng(seed)
     return [[WORDS[k] for k in rng.integers(0, len(WORDS), 12)] for _ in range(n)]
-
-
-def jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 LABELS: dict[str, Callable[[list[str]], Any]] = {

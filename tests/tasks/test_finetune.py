@@ -19,11 +19,9 @@ from fork_server import Finished, Run
 from safetensors.torch import load_file
 from text_models import text_model
 from tiny_models import random_model, saved
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-)
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
+from written import jsonl
+from written import rows as read
 
 from seqmlm.data.examples import Example
 from seqmlm.data.problems import Problems
@@ -51,15 +49,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def sentences(n: int, seed: int = 0) -> list[list[str]]:
     rng = np.random.default_rng(seed)
     return [[WORDS[k] for k in rng.integers(0, len(WORDS), rng.integers(4, 9))] for _ in range(n)]
-
-
-def jsonl(path: Path, rows: Rows) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def read(path: Path) -> list[Any]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 class Teach:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from text_models import text_model
 from tiny_models import random_model, saved
+from written import jsonl
 
 from seqmlm.data.examples import Example
 from seqmlm.data.problems import Problems
@@ -59,11 +60,6 @@ def test_a_fifth_of_the_examples_is_tested_whatever_the_groups(
     assert not documents["test"] & documents["train"]
 
 
-def jsonl(path: Path, *rows: dict[str, Any]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
 @pytest.mark.parametrize("column", ["entities", "spans"])
 @pytest.mark.parametrize("span", [[4, 7, "ANIMAL"], {"start": 4, "end": 7, "label": "ANIMAL"}])
 def test_what_is_between_spans_is_outside_in_every_column(
@@ -71,7 +67,7 @@ def test_what_is_between_spans_is_outside_in_every_column(
 ) -> None:
     rows = [{"text": "a dog barks", column: []}, {"text": "the cat sees", column: [span]}]
     asked = Lesson(labels=(column,))
-    found = list(read_examples(session, asked, [jsonl(tmp_path / "t.jsonl", *rows)], Problems()))
+    found = list(read_examples(session, asked, [str(jsonl(tmp_path / "t.jsonl", rows))], Problems()))
     card = card_of(found, found, asked)
     assert (card.kind, card.names) == ("entities", ("O", "B-ANIMAL", "I-ANIMAL"))
     tags = [one.targets[:, 0].tolist() for one in cases(session, card, found, Problems())]
@@ -135,13 +131,13 @@ def test_a_header_without_the_label_is_shown_unless_it_may_be_data(
 
 
 def test_a_file_of_labels_is_about_all_files(session: Session, tmp_path: Path) -> None:
-    files = [jsonl(tmp_path / f"{n}.jsonl", {"text": f"a dog {n}", "id": f"r{n}"}) for n in range(2)]
-    labels = jsonl(tmp_path / "l.jsonl", {"id": "r0", "y": "p"}, {"id": "r1", "y": "q"})
+    files = [str(jsonl(tmp_path / f"{n}.jsonl", [{"text": f"a dog {n}", "id": f"r{n}"}])) for n in range(2)]
+    labels = str(jsonl(tmp_path / "l.jsonl", [{"id": "r0", "y": "p"}, {"id": "r1", "y": "q"}]))
     problems = Problems()
     asked = Labelling(label_file=labels, labels=("y",))
     assert [one.label for one in read_examples(session, asked, files, problems)] == ["p", "q"]
     assert not problems.counts
-    pairs = jsonl(tmp_path / "pairs.jsonl", {"id": "r0", "other": "r1", "y": "p"})
+    pairs = str(jsonl(tmp_path / "pairs.jsonl", [{"id": "r0", "other": "r1", "y": "p"}]))
     (one,) = read_examples(session, Labelling(label_file=pairs, labels=("y",), pair="other"), files, problems)
     assert one.second is not None
     assert (one.record.id, one.second.id) == ("r0", "r1")
@@ -156,7 +152,7 @@ def test_a_model_finds_its_text_where_training_did(tmp_path: Path, seqmlm: Any) 
     seqmlm(*asked, "--option", "delimiter=;").ok()
     seqmlm("predict", "rev", path, "--out", tmp_path / "p.jsonl").ok()
     assert len((tmp_path / "p.jsonl").read_text().splitlines()) == 8
-    lines = jsonl(tmp_path / "new.jsonl", {"review": "good dog"}, {"review": "bad cat"})
+    lines = str(jsonl(tmp_path / "new.jsonl", [{"review": "good dog"}, {"review": "bad cat"}]))
     seqmlm("predict", "rev", lines).ok()
     path.write_text("body,x\na dog,1\n")
     seqmlm("predict", "rev", path, "--option", "column=body", "--option", "delimiter=,").ok()

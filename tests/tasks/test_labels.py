@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
+from written import jsonl
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
@@ -21,8 +21,7 @@ ROWS = [
 
 
 def _write(path: Path, rows: list[dict[str, object]]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
+    return str(jsonl(path, rows))
 
 
 @pytest.fixture

@@ -116,10 +116,7 @@ REFUSED = {
     ],
 )
 def test_other_test_data_are_refused(
-    kind: str,
-    change: Callable[[Predictions], Predictions],
-    tracked_workspace: Path,
-    seqmlm: Run,
+    kind: str, change: Callable[[Predictions], Predictions], tracked_workspace: Path, seqmlm: Run
 ) -> None:
     one = made(kind, 1, 0.9)
     ended("a", one)

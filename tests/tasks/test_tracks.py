@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ import numpy as np
 import pytest
 from text_models import text_model
 from tiny_models import dna_model, saved
-from written import written
+from written import jsonl, written
+from written import rows as rows_of
 
 from seqmlm.rows.tracks import bedgraph, conll
 
@@ -28,10 +28,6 @@ def values(text: str) -> dict[tuple[str, int], float]:
             assert (name, at) not in found
             found[name, at] = float(value)
     return found
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_a_bedgraph_says_every_place_once_and_joins_equal_neighbours() -> None:
@@ -112,7 +108,7 @@ def test_words_and_their_tags_are_conll(workspace: Path, tmp_path: Path, seqmlm:
     spans = [[[at, at + 3, "PET"]] if (at := text.find("cat")) >= 0 else [] for text in sentences]
     lines = [{"text": text, "spans": own} for text, own in zip(sentences, spans, strict=True)]
     train = tmp_path / "t.jsonl"
-    train.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    jsonl(train, lines)
     seqmlm("finetune", model, "--train", train, "--name", "pets", *BRIEF).ok()
     seqmlm("predict", "pets", train, "--out", tmp_path / "p.conll").ok()
     seqmlm("predict", "pets", train, "--level", "unit", "--out", tmp_path / "p.jsonl").ok()

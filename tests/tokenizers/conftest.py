@@ -6,12 +6,7 @@ import random
 
 import pytest
 
-from seqmlm.tokenizers.subword import (
-    BpeTokenizer,
-    SubwordTokenizer,
-    UnigramTokenizer,
-    WordPieceTokenizer,
-)
+from seqmlm.tokenizers.subword import BpeTokenizer, SubwordTokenizer, UnigramTokenizer, WordPieceTokenizer
 
 KINDS = (BpeTokenizer, WordPieceTokenizer, UnigramTokenizer)
 

@@ -19,16 +19,7 @@ from registered import Clocked
 
 from seqmlm.errors import UsageError
 from seqmlm.watch.store import LONGEST, Change, Notice, Streams
-from seqmlm.watch.webhooks import (
-    FORMATS,
-    Answer,
-    Courier,
-    Origin,
-    Webhook,
-    notices,
-    post,
-    webhooks,
-)
+from seqmlm.watch.webhooks import FORMATS, Answer, Courier, Origin, Webhook, notices, post, webhooks
 from seqmlm.workspace import Workspace
 
 ORIGIN = Origin(output="/logs/alarms.jsonl", version="1", host="here")

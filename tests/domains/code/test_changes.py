@@ -17,11 +17,7 @@ def change(before: str, after: str) -> Change:
         difflib.unified_diff(before.splitlines(True), after.splitlines(True), "a/x.py", "b/x.py", n=0)
     )
     [patch] = parse_patch(diff.encode(), "d")
-    return Change(
-        patch=patch,
-        before=SourceText(before, "python"),
-        after=SourceText(after, "python"),
-    )
+    return Change(patch=patch, before=SourceText(before, "python"), after=SourceText(after, "python"))
 
 
 def lines(text: str, scores: dict[int, float]) -> list[Row]:

@@ -268,7 +268,7 @@ def test_a_tree_keeps_its_own_files_and_counts_the_rest(tmp_path):
     problems = Problems()
     found = list(read_worktree(tmp_path, problems))
     assert [r.id for r in found] == [
-        *("note.ipynb", "pkg0/copy_of.py", "pkg1/mod.py", "pkg2/mod.py", "pkg3/mod.py", "web/app.js"),
+        *("note.ipynb", "pkg0/copy_of.py", "pkg1/mod.py", "pkg2/mod.py", "pkg3/mod.py", "web/app.js")
     ]
     assert plainly(problems) == {
         "a generated file, skipped": 1,

@@ -18,14 +18,7 @@ from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna import DNA
-from seqmlm.domains.dna.levels import (
-    BaseLevel,
-    DnaLevel,
-    GenomeBackground,
-    RecordLevel,
-    WindowLevel,
-    windows,
-)
+from seqmlm.domains.dna.levels import BaseLevel, DnaLevel, GenomeBackground, RecordLevel, WindowLevel, windows
 from seqmlm.domains.dna.nucleotides import own
 from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.engine.types import InMemory

@@ -158,10 +158,7 @@ def test_the_truth_of_a_sample_is_aligned_with_its_lines(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
-    [
-        ("truth.json", "{}", "no truth of the schema"),
-        ("a.conllu", "# nothing\n", "no tree in this file"),
-    ],
+    [("truth.json", "{}", "no truth of the schema"), ("a.conllu", "# nothing\n", "no tree in this file")],
 )
 def test_what_is_no_truth_is_said(name: str, text: str, message: str, tmp_path: Path):
     (tmp_path / name).write_text(text)

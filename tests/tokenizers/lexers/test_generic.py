@@ -91,9 +91,7 @@ def test_languages_by_name():
 
 
 def test_a_text_of_unknown_language_is_python_if_it_parses():
-    assert ("x", "definition") in [
-        ("x", CLASSES[int(lex("def x(): pass").classes[1])]),
-    ]
+    assert ("x", "definition") in [("x", CLASSES[int(lex("def x(): pass").classes[1])])]
     assert CLASSES[int(lex("// not python\nint x;").classes[0])] == "comment"
 
 

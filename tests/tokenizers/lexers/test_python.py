@@ -17,13 +17,7 @@ from seqmlm.tokenizers.lexers.classes import CLASSES, IDENTIFIERS, Lexed
 from seqmlm.tokenizers.lexers.python import lex_python
 
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
-_PASSED_OVER = (
-    tokenize.NEWLINE,
-    tokenize.NL,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-)
+_PASSED_OVER = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _F_STRING = re.compile(r"(?i)[rb]*[ft][rb]*['\"]")
 
 
@@ -158,7 +152,7 @@ def test_exceptions_and_annotations():
 
 def test_in_is_an_operator_but_for_loops():
     assert role("for x in y:\n    a = x in [z for z in x if z in y]\n", "in") == [
-        *("keyword", "operator", "keyword", "operator"),
+        *("keyword", "operator", "keyword", "operator")
     ]
 
 

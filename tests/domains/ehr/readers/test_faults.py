@@ -95,13 +95,7 @@ def test_an_empty_folder(reader: Reader, tmp_path: Path) -> None:
     assert "known are p" in (caught.value.remedy or "")
     assert not any(
         is_one(tmp_path)
-        for is_one in (
-            meds.is_meds,
-            exports.is_synthea,
-            exports.is_omop,
-            exports.is_mimic3,
-            fhir.is_fhir,
-        )
+        for is_one in (meds.is_meds, exports.is_synthea, exports.is_omop, exports.is_mimic3, fhir.is_fhir)
     )
 
 
