@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 from scipy.stats import combine_pvalues, genpareto
 
 from seqmlm.errors import DataError, StateError
@@ -418,6 +419,22 @@ def test_many_excesses_give_the_law_back(shape: float, scale: float) -> None:
     # Above its threshold, a generalized Pareto law has the scale `scale + shape * threshold`.
     assert tail.scale == pytest.approx(scale + shape * tail.threshold, rel=0.08)
     assert tail.scale / scale > 0.9
+
+
+@pytest.mark.parametrize("shape", [0.0, 0.2, 0.7])
+@pytest.mark.parametrize("count", [25, 200])
+def test_no_other_tail_is_more_likely(shape: float, count: int) -> None:
+    """The maximum of likelihood times prior, found without a gradient."""
+    values = np.sort(genpareto.rvs(shape, size=4 * count, random_state=np.random.default_rng(count)))
+    tail = Tail(values[-count - 1], *judge._penalised_likelihood(values[-count:] - values[-count - 1]), 0.0)
+
+    def cost(asked: np.ndarray) -> float:
+        likelihood = genpareto.logpdf(values[-count:], asked[1], loc=tail.threshold, scale=asked[0]).sum()
+        return float(((asked[1] - 0.1) / 0.25) ** 2 / 2 - likelihood)
+
+    bounds, exact = [(1e-3, 50.0), (0.0, 1.0)], {"xatol": 1e-7, "fatol": 1e-9}
+    best = minimize(cost, [1.0, 0.2], bounds=bounds, method="Nelder-Mead", options=exact)
+    assert (tail.scale, tail.shape) == pytest.approx(tuple(best.x), abs=2e-4)
 
 
 def test_it_is_scipys_fit_where_the_prior_has_nothing_to_say() -> None:
