@@ -5,26 +5,22 @@ For files about sequences rather than of sequences: scores, labels, minimal pair
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, stem_suffix
+from seqmlm.data.files import stem_suffix
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import numbered_rows
 from seqmlm.data.readers.objects import json_rows
-from seqmlm.data.readers.tables import ambiguous, table_rows, torn_text, torn_value
+from seqmlm.data.readers.tables import ambiguous, decimal_points, table_rows, torn_text, torn_value
 from seqmlm.errors import DataError, UsageError, nearest
 
 FieldRow = tuple[int, dict[str, Any]]
 FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 """Truth values as tables spell them, in lower case."""
 
-_STYLES: Mapping[str, Mapping[str, Any]] = {
-    ".csv": {"delimiter": ","},
-    ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
-}
+_DELIMITERS = {".csv": None, ".tsv": "\t"}
 _JSON = (".jsonl", ".ndjson", ".json")
 
 
@@ -46,8 +42,8 @@ def read_rows(
     suffix, told = stem_suffix(source), problems or Problems()
     if source == "-" or suffix in _JSON:
         yield from _json_lines(source, told)
-    elif suffix in _STYLES:
-        yield from _table(source, _STYLES[suffix], columns, told)
+    elif suffix in _DELIMITERS:
+        yield from _table(source, _DELIMITERS[suffix], columns, told)
     elif suffix == ".parquet":
         yield from numbered_rows(source, told)
     else:
@@ -95,10 +91,11 @@ def _json_lines(source: str, problems: Problems) -> Iterator[FieldRow]:
 
 
 def _table(
-    source: str, style: Mapping[str, Any], columns: tuple[str, ...] | None, problems: Problems
+    source: str, delimiter: str | None, columns: tuple[str, ...] | None, problems: Problems
 ) -> Iterator[FieldRow]:
     names = None if columns is None else list(columns)
-    for line, fields in table_rows(source, problems, style, MAX_BYTES):
+    delimiter, rows = table_rows(source, problems, delimiter)
+    for line, fields in rows:
         if names is None:
             names = fields
             if twice := next((name for name in names if names.count(name) > 1), None):
@@ -109,4 +106,6 @@ def _table(
             wrong = DataError(reason, source=source, line=line, remedy=remedy)
             problems.bad(wrong, "\t".join(fields))
         else:
+            if delimiter == ";":
+                decimal_points(fields, range(len(fields)), source, line, problems)
             yield line, dict(zip(names, fields, strict=True))

@@ -28,7 +28,7 @@ from seqmlm.data.splits import hash64, nested
 from seqmlm.engine.types import Encoding, InMemory, Sequences
 from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.engine.windows import windows
-from seqmlm.errors import DataError, UsageError
+from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.evaluation.incidents import rows_per_day
 from seqmlm.inference.batches import Budget, Encoded, batches, encoded
 from seqmlm.inference.calibrations import (
@@ -275,11 +275,11 @@ def few_held_out(records: int, name: str, *, sensitive: bool, counted: bool) -> 
         return ""
     least = min(1.0, (needed + 1) / LEAST_ROWS / (records + 1))
     rate = f"rates of {rate_above(least)} and above" if records else "no rate"
-    some = "few" if sensitive else f"{records}"
-    allowed = "let the model's surprisals raise alarms" if counted else "allow alarms"
+    some = "few records" if sensitive else number_of(records, "record")
+    what = "alarms by the model's surprisals" if counted else "alarms"
     rest = ", while all training records judge what is counted" if counted else ""
     return (
-        f"{some} records are held out for calibration, which {allowed} at {rate}{rest}; --fpr 0.01 needs "
+        f"with {some} held out for calibration, {what} are possible at {rate}{rest}; --fpr 0.01 needs "
         f"{needed}: give more data, or after the training seqmlm calibrate {name} NORMAL with "
         "as many other records"
     )

@@ -6,7 +6,6 @@ lines need not have the same keys everywhere: some of them are looked at togethe
 
 from __future__ import annotations
 
-import csv
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, expand, is_reference
+from seqmlm.data.files import expand, is_reference
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import by_split, is_table, numbered_rows
@@ -98,11 +97,7 @@ def reading(domain: Domain, asked: Labelling, path: str, *, sensitive: bool) -> 
 
 
 def _remedy(row: Mapping[str, Any], sensitive: bool) -> str:
-    """What to do where a column is absent; spreadsheets may write ; between columns."""
-    whole = str(next(iter(row))) if len(row) == 1 else ""
-    for other, remedy in ((";", "--option 'delimiter=;'"), ("\t", "--set format=tsv")):
-        if other in whole:
-            return f"other characters than commas are between its columns: {remedy}"
+    """What to do where a column is absent."""
     # Without a header, names of columns are values.
     return "correct its name" + ("" if sensitive else f"; there are: {', '.join(map(str, row))}")
 
@@ -136,9 +131,7 @@ def _row(path: str, chosen: Format, options: Mapping[str, Any]) -> Mapping[str, 
         found = (json_object(text) or {} for _, text in islice(texts, LOOKED_AT))
         return {name: value for row in reversed([*found]) for name, value in row.items()}
     usual = inspect.signature(chosen.read).parameters["delimiter"].default
-    delimiter = options.get("delimiter", usual)
-    style = {"delimiter": delimiter, "quoting": csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL}
-    rows = table_rows(path, Problems("skip"), style, MAX_BYTES, encoding=encoding)
+    _, rows = table_rows(path, Problems("skip"), options.get("delimiter", usual), encoding=encoding)
     first = next((fields for _, fields in rows), [])
     names = first if options.get("header", True) else [str(n) for n in range(1, len(first) + 1)]
     second = next((fields for _, fields in rows), first)

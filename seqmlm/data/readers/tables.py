@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 
 _LISTED = 30  # names shown of a table with very many columns
+DECIMAL = "a value with a decimal comma, between semicolons"
+_COMMA = re.compile(r"[<>=≤≥~\s]*[+-]?\d+,\d+\s*%?\s*")
 
 
 def missing(
@@ -167,7 +171,7 @@ def csv_records(
     id_column: str | None = None,
     document_column: str | None = None,
     keep: Sequence[str] = (),
-    delimiter: str = ",",
+    delimiter: str | None = None,
     header: bool = True,
     encoding: str = "utf-8",
     max_bytes: int = MAX_BYTES,
@@ -182,14 +186,16 @@ def csv_records(
         id_column: column of the record's id; None takes "id" where it is filled in, else the line.
         document_column: column of what the record belongs to.
         keep: further columns that go into `meta` (as an option: names between commas).
-        delimiter: one character; with a tab, quotation marks are ordinary characters.
+        delimiter: one character; None looks at the first line. With a tab, quotation marks are ordinary
+            characters; with a semicolon, decimal commas of other columns are points.
         header: False when the first line is data; the columns are then called "1", "2", ...
         encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
         max_bytes: longest line and longest field.
     """
     source, keep, columns, two_ids = source_of(path), names_of(keep), list[str](), False
-    style = {"delimiter": delimiter, "quoting": csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL}
-    for line, fields in table_rows(source, problems, style, max_bytes, encoding=str(encoding)):
+    beside: Sequence[int] = ()
+    delimiter, rows = table_rows(source, problems, delimiter, max_bytes, encoding=str(encoding))
+    for line, fields in rows:
         if not columns:
             columns = fields if header else [str(i) for i in range(1, len(fields) + 1)]
             column = columns[0] if len(columns) == 1 else column
@@ -203,6 +209,7 @@ def csv_records(
                 problems.bad(ambiguous(twice, source, line))
                 return
             two_ids = columns.count("id") > 1
+            beside = [at for at, name in enumerate(columns) if name != column]
             if header:
                 continue
         if len(fields) < len(columns):
@@ -210,6 +217,8 @@ def csv_records(
             continue
         if len(fields) > len(columns):
             problems.note("a row with more fields than the table has columns")
+        if delimiter == ";":
+            decimal_points(fields, beside, source, line, problems)
         row = dict(zip(columns, fields, strict=False))
         if two_ids:
             del row["id"]  # which is meant cannot be told
@@ -241,21 +250,50 @@ def ambiguous(name: str, source: str, line: int | None) -> DataError:
     return DataError("two columns of this name", source=source, line=line, field=name, remedy=remedy)
 
 
+def delimiter_of(header: str) -> str:
+    """What stands between the columns of a table: the most frequent of comma, tab, semicolon and bar."""
+    return max(",\t;|", key=header.count)
+
+
 def table_rows(
-    source: str, problems: Problems, style: Mapping[str, Any], max_bytes: int, *, encoding: str | None = None
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line the row begins on, its fields); blank lines are passed over.
+    source: str,
+    problems: Problems,
+    delimiter: str | None,
+    max_bytes: int = MAX_BYTES,
+    *,
+    encoding: str | None = None,
+    quoting: int | None = None,
+) -> tuple[str, Iterator[tuple[int, list[str]]]]:
+    """The delimiter of a table, and (line it begins on, fields) of every row that is not blank.
 
     Args:
         source: the file.
         problems: receives rows that cannot be cut into fields. A row over several lines of which one was
             refused goes with that line.
-        style: what the csv module is told: delimiter, quoting.
+        delimiter: one character; None looks at the first line that is not blank.
         max_bytes: longest line and longest field.
         encoding: see `seqmlm.data.lines.lines`.
+        quoting: as the csv module has it; None for none where a tab is between columns.
     """
     numbered = lines(source, problems, max_bytes=max_bytes, encoding=encoding)
-    yield from filter(None, rows_of(numbered, source, problems, style, max_bytes))
+    first = next((one for one in numbered if one[1].strip()), None)
+    if first is None:
+        return delimiter or ",", iter(())
+    used = delimiter or delimiter_of(first[1])
+    if quoting is None:
+        quoting = csv.QUOTE_NONE if used == "\t" else csv.QUOTE_MINIMAL
+    style = {"delimiter": used, "quoting": quoting}
+    return used, filter(None, rows_of(chain([first], numbered), source, problems, style, max_bytes))
+
+
+def decimal_points(
+    fields: list[str], places: Iterable[int], source: str, line: int, problems: Problems
+) -> None:
+    """Write the decimal commas of some fields as points, in place: of a table with semicolons."""
+    for at in places:
+        if at < len(fields) and _COMMA.fullmatch(fields[at]):
+            fields[at] = fields[at].replace(",", ".")
+            problems.note(DECIMAL, source=source, line=line)
 
 
 def rows_of(

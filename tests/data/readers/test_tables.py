@@ -19,7 +19,8 @@ from seqmlm.data import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import read_parquet
 from seqmlm.data.readers.objects import json_object, json_value
-from seqmlm.data.readers.tables import read_csv, read_jsonl, read_tsv
+from seqmlm.data.readers.tables import DECIMAL, read_csv, read_jsonl, read_tsv
+from seqmlm.data.rows import read_rows
 from seqmlm.errors import DataError
 
 cells = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=20)
@@ -59,9 +60,26 @@ def test_tsv_takes_quotation_marks_as_they_are(tmp_path: Path) -> None:
     assert [r.raw for r in read_tsv(path, Problems())] == ['"open', 'close"']
 
 
+@pytest.mark.parametrize("apart", [";", "|", "\t", ","])
+def test_the_first_line_says_what_is_between_columns(tmp_path: Path, apart: str) -> None:
+    """A spreadsheet of a country with decimal commas writes semicolons."""
+    text = "1,5" if apart == "," else "a,b"
+    cells = (("id", "text", "y"), ("1", text, "1,5"), ("2", "1,5", "x, y"))
+    quoted = [[f'"{cell}"' if "," in cell and apart == "," else cell for cell in row] for row in cells]
+    path = written(tmp_path / "a.csv", "\n" + "".join(f"{apart.join(row)}\n" for row in quoted))
+    problems = Problems()
+    for told in (None, apart):
+        found = list(read_csv(path, problems, delimiter=told, keep="y"))
+        assert [one.raw for one in found] == [text, "1,5"], "a text stays as it is"
+        assert [one.meta["y"] for one in found] == ["1.5" if apart == ";" else "1,5", "x, y"]
+    assert dict(problems.counts) == ({DECIMAL: 2} if apart == ";" else {})
+    rows = [row["y"] for _, row in read_rows(str(path))]
+    assert rows == ["1.5" if apart == ";" else "1,5", "x, y"]
+
+
 def test_another_delimiter(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.csv", "id;text\n1;a,b\n")
-    assert [r.raw for r in read_csv(path, Problems(), delimiter=";")] == ["a,b"]
+    path = written(tmp_path / "a.csv", "id/text\n1/a,b\n")
+    assert [r.raw for r in read_csv(path, Problems(), delimiter="/")] == ["a,b"]
 
 
 def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, source_of, stem_suffix
+from seqmlm.data.files import source_of, stem_suffix
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import damaged, is_table, open_table
-from seqmlm.data.readers.tables import rows_of, too_few_fields
+from seqmlm.data.readers.tables import decimal_points, delimiter_of, table_rows, too_few_fields
 from seqmlm.domains.ehr.readers.cells import words
 from seqmlm.errors import DataError, UsageError
 
@@ -24,9 +22,7 @@ Columns = Mapping[str, Sequence[str]]
 MARKS = frozenset(("\\N", "NULL", "Null", "null", "NA", "N/A", "n/a", "#N/A", "<NA>", "nan", "NaN", "NAN"))
 """What databases and statistics programs write into cells that hold nothing."""
 EMPTY = "a cell of NULL, NA, \\N or nan, taken as empty"
-DECIMAL = "a value with a decimal comma, between semicolons"
 
-_COMMA = re.compile(r"[<>=≤≥~\s]*[+-]?\d+,\d+\s*%?\s*")
 _ROWS = 16_384
 _ENDINGS = (".csv", ".tsv", ".parquet")
 
@@ -130,7 +126,7 @@ def header(path: str | Path) -> list[str]:
         except (pa.ArrowException, OSError, DataError):
             return []
     for _, text in lines(path, Problems("skip")):
-        return next(csv.reader([text], delimiter=_delimiter(text)), [])
+        return next(csv.reader([text], delimiter=delimiter_of(text)), [])
     return []
 
 
@@ -151,10 +147,6 @@ def _absent(
     )
 
 
-def _delimiter(first: str) -> str:
-    return max(",\t;|", key=first.count)
-
-
 def _scan_csv(
     source: str,
     problems: Problems,
@@ -163,7 +155,7 @@ def _scan_csv(
     delimiter: str | None,
     option: str,
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    style, rows = csv_rows(source, problems, delimiter)
+    used, rows = table_rows(source, problems, delimiter, quoting=csv.QUOTE_MINIMAL)
     line, names = next(rows, (0, []))
     if not line:
         return
@@ -174,32 +166,16 @@ def _scan_csv(
         return
     if any(names.count(name) > 1 for name in where.values()):
         problems.note("two columns of one name: the first is read", source=source, line=line)
-    width, value = len(names), [names.index(where["value"])] if "value" in where and style == ";" else []
+    width, value = len(names), [names.index(where["value"])] if "value" in where and used == ";" else []
     # The place -1 is that of a None put behind each row.
     pick = itemgetter(*(names.index(where[field]) if field in where else -1 for field in columns))
     for line, fields in rows:
         if len(fields) < width:
             problems.bad(too_few_fields(source, line, width))
             continue
-        for at in value:
-            if _COMMA.fullmatch(fields[at]):
-                fields[at] = fields[at].replace(",", ".")
-                problems.note(DECIMAL, source=source, line=line)
+        decimal_points(fields, value, source, line, problems)
         fields.append(None)  # type: ignore[arg-type]
         yield line, pick(fields)
-
-
-def csv_rows(
-    source: str, problems: Problems, delimiter: str | None
-) -> tuple[str, Iterator[tuple[int, list[str]]]]:
-    """The delimiter, and (line it begins on, fields) of every row that is not blank, the first one too."""
-    numbered = lines(source, problems)
-    first = next(numbered, None)
-    if first is None:
-        return ",", iter(())
-    style = delimiter or _delimiter(first[1])
-    rows = rows_of(chain([first], numbered), source, problems, {"delimiter": style}, MAX_BYTES)
-    return style, filter(None, rows)
 
 
 def _scan_arrow(
