@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from seqmlm.engine.types import Floats
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import HEAD, LoadedModel
 from seqmlm.inference.pieces import HeadCard, Piece, at_once
+
+_TOGETHER = 256  # sequences whose outputs are held
 
 
 class Labeller:
@@ -78,26 +81,33 @@ class Labeller:
         listed = [list(one) for one in sequences]
         flat = [piece for one in listed for piece in one]
         states = self.ask.hidden((one.encoding for one in flat), at=(one.labels.asked for one in flat))
-        for own, count in zip(listed, counts, strict=True):
-            total: Floats | None = None
-            weight = np.zeros((count, 1), dtype=np.float32)
-            for some in at_once(own, self.card):
-                share = np.float32(1.0 if self.card.of_parts else len(some) / len(own))
-                found = self._through(read, [next(states)[:, 0] for _ in some], [one.labels for one in some])
-                total = np.zeros((count, found.shape[1]), dtype=np.float32) if total is None else total
-                total[some[0].numbers] += share * found
-                weight[some[0].numbers] += share
-            if total is None:
-                yield np.full((count, len(self.card.names)), np.nan, dtype=np.float32)
-            else:
-                yield np.where(weight > 0, total, np.float32(np.nan))
+        each = zip(listed, counts, strict=True)
+        while some := list(islice(each, _TOGETHER)):
+            with evaluating(self.rows):  # which looks at every module: too slow for each record
+                found = [self._joined(own, count, states, read) for own, count in some]
+            yield from found
+
+    def _joined(
+        self, own: Sequence[Piece], count: int, states: Iterator[Floats], read: Callable[..., Tensor]
+    ) -> Floats:
+        """(N, K) of one sequence, from the states of its pieces, which are the next ones."""
+        total: Floats | None = None
+        weight = np.zeros((count, 1), dtype=np.float32)
+        for some in at_once(own, self.card):
+            share = np.float32(1.0 if self.card.of_parts else len(some) / len(own))
+            found = self._through(read, [next(states)[:, 0] for _ in some], [one.labels for one in some])
+            total = np.zeros((count, found.shape[1]), dtype=np.float32) if total is None else total
+            total[some[0].numbers] += share * found
+            weight[some[0].numbers] += share
+        if total is None:
+            return np.full((count, len(self.card.names)), np.nan, dtype=np.float32)
+        return np.where(weight > 0, total, np.float32(np.nan))
 
     def _through(
         self, read: Callable[..., Tensor], hidden: Sequence[Floats], labels: Sequence[Labels]
     ) -> Floats:
         given = (hidden, [one.first for one in labels], [one.weights for one in labels])
-        with evaluating(self.rows):
-            found = read(*(torch.from_numpy(np.concatenate(one)).to(self.ask.device) for one in given))
+        found = read(*(torch.from_numpy(np.concatenate(one)).to(self.ask.device) for one in given))
         values: Floats = found.float().cpu().numpy()
         return values
 

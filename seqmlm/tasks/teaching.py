@@ -23,6 +23,7 @@ from seqmlm.engine.loop import Goal, Loop
 from seqmlm.engine.optimizer import module_tensors, restore_module
 from seqmlm.engine.packing import RowPlanner
 from seqmlm.engine.schedule import LoopConfig
+from seqmlm.engine.types import Floats
 from seqmlm.evaluation.intervals import Difference
 from seqmlm.evaluation.predictions import temperature
 from seqmlm.inference import model_folder
@@ -86,6 +87,7 @@ class Teacher:
     ) -> None:
         self.session, self.asked, self.card, self.processes = session, asked, card, processes
         self.goal = Goal(f"valid/{metric}", more=True)
+        self._features: tuple[int | None, Floats] = None, np.zeros(0, dtype=np.float32)
         self.prompts = Prompts(session, card) if card.pool == "prompt" else None
         self.held: dict[Part, list[Case]] = {
             part: cases(session, card, own, problems, self.prompts, units=rivals and part != "validation")
@@ -131,11 +133,16 @@ class Teacher:
 
     def _fit(self, rows: LabelledRows, seed: int, *, begins: bool = False) -> None:
         own = self.examples(seed)
-        asked = [one.pieces for one in own], [len(one.targets) for one in own]
-        features = np.concatenate(list(Labeller(rows, self.card).features(*asked)))
-        fit_frozen(
-            rows, self.card, features, np.concatenate([one.targets for one in own]), seed, begins=begins
-        )
+        # A training that begins fitted and its rival, the frozen encoder, read the same of the same examples,
+        # but for the rounding errors of adapters, which would tell a resumed run from others.
+        adapted = begins and self.asked.tune.startswith("lora")
+        seen, features = self._features
+        if adapted or seen != seed:
+            asked = [one.pieces for one in own], [len(one.targets) for one in own]
+            features = np.concatenate(list(Labeller(rows, self.card).features(*asked)))
+            self._features = (None, features) if adapted else (seed, features)
+        targets = np.concatenate([one.targets for one in own])
+        fit_frozen(rows, self.card, features, targets, seed, begins=begins)
 
     def restored(self, seed: int, folder: Path) -> Labeller:
         """The model that a training has kept: adapters merged, temperature set."""

@@ -117,10 +117,14 @@ def is_compared(path: str, value: float) -> bool:
 
     >>> [is_compared(*one) for one in (("auroc", 0.9), ("auroc_low", 0.8), ("alarms", 3), ("rows", 40))]
     [True, False, True, False]
+    >>> [is_compared(f"agreement/{one}/spearman/value", 0.4) for one in ("model", "BLOSUM62")]
+    [True, False]
     """
-    deep, _, name = path.rpartition("/")
+    deep, _, name = path.removesuffix("/value").rpartition("/")
     return path == "alarms" or (
-        isinstance(value, float) and "/" not in deep and name.rpartition("_")[2] not in ("low", "high", "p")
+        isinstance(value, float)
+        and "/" not in deep.removesuffix("/model")
+        and name.rpartition("_")[2] not in ("low", "high", "p")
     )
 
 

@@ -146,7 +146,7 @@ def test_a_report_and_its_run(
     assert [one["name"].startswith("variants-") for one in runs] == [True]
     shown = seqmlm("runs", "show", runs[0]["name"], "--json").json
     assert shown["metrics"]["agreement/model/spearman/value"] == pytest.approx(1, abs=1e-6)
-    assert shown["metrics"]["agreement/BLOSUM62/auc/value"] > 0
+    assert float(shown["params"]["agreement/BLOSUM62/auc/value"]) > 0, "a rival is no curve of the run"
 
 
 def test_what_is_made_of_all_rows_can_be_asked_for_later(
