@@ -138,7 +138,10 @@ class Frequencies(Background):
         """(N,) True at units of the encoding that training never had; None where that is not known."""
         if self.seen is None:
             return None
-        return ~np.isin(_names(scored.rule, [scored.encoding]), self.seen)
+        names, seen = _names(scored.rule, [scored.encoding]), self.seen
+        # A search of few names; `np.isin` would sort or hash all that were seen, for every record.
+        at = np.minimum(np.searchsorted(seen, names), max(len(seen) - 1, 0))
+        return seen[at] != names if len(seen) else np.ones(len(names), dtype=np.bool_)
 
     def bits(self, scored: Scored) -> Doubles:
         """(U,) surprisal of each unit by its tokens' frequencies alone."""
