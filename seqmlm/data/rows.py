@@ -21,6 +21,7 @@ FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true
 """Truth values as tables spell them, in lower case."""
 
 _DELIMITERS = {".csv": None, ".tsv": "\t"}
+_IDS = ("id",)  # ends of names of columns in which 1,5 is no number
 _JSON = (".jsonl", ".ndjson", ".json")
 
 
@@ -93,13 +94,14 @@ def _json_lines(source: str, problems: Problems) -> Iterator[FieldRow]:
 def _table(
     source: str, delimiter: str | None, columns: tuple[str, ...] | None, problems: Problems
 ) -> Iterator[FieldRow]:
-    names = None if columns is None else list(columns)
+    names, numbers = None if columns is None else list(columns), list[int]()
     delimiter, rows = table_rows(source, problems, delimiter)
     for line, fields in rows:
         if names is None:
             names = fields
             if twice := next((name for name in names if names.count(name) > 1), None):
                 raise ambiguous(twice, source, line)
+            numbers = [at for at, name in enumerate(names) if not name.lower().endswith(_IDS)]
         elif len(fields) != len(names):
             reason = f"a row of {len(fields)} fields in a table of {len(names)} columns"
             remedy = "quote fields that contain the delimiter"
@@ -107,5 +109,5 @@ def _table(
             problems.bad(wrong, "\t".join(fields))
         else:
             if delimiter == ";":
-                decimal_points(fields, range(len(fields)), source, line, problems)
+                decimal_points(fields, numbers, source, line, problems)
             yield line, dict(zip(names, fields, strict=True))

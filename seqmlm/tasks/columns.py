@@ -131,9 +131,10 @@ def _row(path: str, chosen: Format, options: Mapping[str, Any]) -> Mapping[str, 
         found = (json_object(text) or {} for _, text in islice(texts, LOOKED_AT))
         return {name: value for row in reversed([*found]) for name, value in row.items()}
     usual = inspect.signature(chosen.read).parameters["delimiter"].default
-    _, rows = table_rows(path, Problems("skip"), options.get("delimiter", usual), encoding=encoding)
+    asked, header = options.get("delimiter", usual), bool(options.get("header", True))
+    _, rows = table_rows(path, Problems("skip"), asked, encoding=encoding, header=header)
     first = next((fields for _, fields in rows), [])
-    names = first if options.get("header", True) else [str(n) for n in range(1, len(first) + 1)]
+    names = first if header else [str(n) for n in range(1, len(first) + 1)]
     second = next((fields for _, fields in rows), first)
     return dict(zip(names, second, strict=False)) if len(second) >= len(names) else dict.fromkeys(names, "")
 

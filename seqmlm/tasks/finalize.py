@@ -77,8 +77,7 @@ def finalize(
         with run.writing():
             facts |= calibrate_trained(model, corpus, after.calibration, console)
         tracked.log_metrics(card.steps, values, facts)
-        for name, value in facts.items():
-            tracked.set_tag(name, f"{value:.6g}")  # as a metric, each would be a chart with one point
+        tracked.set_numbers(facts)
         patiently(partial(_register_calibrations, run.workspace, entry))
     except UnreachableError as error:
         raise StateError(

@@ -149,8 +149,7 @@ class Finetuning:
                 compared = {name: measured[name] for name in self._compared() if name in measured}
                 rest = {name: value for name, value in measured.items() if name not in compared}
                 tracked.log_metrics(best.steps, compared, rest)
-                for name, value in rest.items():
-                    tracked.set_tag(name, f"{value:.6g}")
+                tracked.set_numbers(rest)
                 track_model(tracked, entry, compared)
                 figures = redact_small_counts(figures, self.private)
                 model = f"{self.run.name}:{entry.version}"

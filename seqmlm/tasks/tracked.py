@@ -21,7 +21,7 @@ from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
 from seqmlm.errors import DataError
 from seqmlm.inference.session import Session
-from seqmlm.tracking import DESCRIPTION, MAX_PARAMS, TrackedRun, Tracker
+from seqmlm.tracking import DESCRIPTION, MAX_PARAMS, TrackedRun, Tracker, decimal
 from seqmlm.workspace import Workspace
 
 
@@ -98,7 +98,7 @@ def keep_run(
     }
     numbers = dict(_numbers(figures))
     metrics = {path: value for path, value in numbers.items() if is_compared(path, value)}
-    rest = {path: f"{value:.6g}" for path, value in numbers.items() if path not in {*metrics, *told}}
+    rest = {path: decimal(value) for path, value in numbers.items() if path not in {*metrics, *told}}
     told |= dict(islice(rest.items(), MAX_PARAMS - len(told)))
     tags = {"domain": session.card.domain, "task": task, "kind": "use", DESCRIPTION: description}
     tracker, experiment = Tracker(Workspace.locate()), f"seqmlm-{session.card.domain}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from seqmlm.tracking.push import LEDGER, METRICS, Ledger, MetricsFile, read_metrics
 from seqmlm.tracking.run import MAX_PARAMS, TrackedRun, Tracker
-from seqmlm.tracking.store import DESCRIPTION, RunInfo, TrackerDown, public
+from seqmlm.tracking.store import DESCRIPTION, RunInfo, TrackerDown, decimal, public
 
 __all__ = [
     "DESCRIPTION",
@@ -26,6 +26,7 @@ __all__ = [
     "TrackedRun",
     "Tracker",
     "TrackerDown",
+    "decimal",
     "public",
     "read_metrics",
 ]

@@ -28,6 +28,7 @@ from seqmlm.tracking.store import (
     Store,
     TrackerDown,
     connect,
+    decimal,
     first_line,
     hide_password,
     now,
@@ -178,6 +179,11 @@ class TrackedRun:
         """Set a tag of the run."""
         with self._changed() as ledger:
             ledger.tags[key] = value
+
+    def set_numbers(self, values: Mapping[str, float]) -> None:
+        """Set tags of numbers: as a metric, each would be a chart with one point."""
+        with self._changed() as ledger:
+            ledger.tags |= {key: decimal(value) for key, value in values.items()}
 
     def artifact(self, path: str | Path, folder: str = "") -> None:
         """Keep a file, or the contents of a folder, with the run.

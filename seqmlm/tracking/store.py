@@ -34,6 +34,7 @@ _DEFAULTS = {
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
 }
 _CONNECT_SECONDS = 5
+_EXACT = 2**53  # up to which floats are whole numbers one by one
 _LOUD = ("mlflow", "alembic", "urllib3", "sqlalchemy")
 # Without this the UI takes every experiment for one of prompts and agents, and hides curves and models.
 _EXPERIMENT_TAGS = {
@@ -454,6 +455,15 @@ def _description(entry: Mapping[str, Any]) -> str:
 
 def _is_small_text(path: Path) -> bool:
     return path.suffix in (".json", ".txt", ".md") and path.stat().st_size <= _TEXT_LIMIT
+
+
+def decimal(value: float) -> str:
+    """A number as params and tags have it: a count whole, others to six digits.
+
+    >>> decimal(1234567), decimal(1234567.0), decimal(2 / 3)
+    ('1234567', '1234567', '0.666667')
+    """
+    return f"{value:.0f}" if value % 1 == 0 and abs(value) < _EXACT else f"{value:.6g}"
 
 
 def plain(value: Any) -> Any:

@@ -21,6 +21,7 @@ from seqmlm.errors import DataError
 _LISTED = 30  # names shown of a table with very many columns
 DECIMAL = "a value with a decimal comma, between semicolons"
 _COMMA = re.compile(r"[<>=≤≥~\s]*[+-]?\d+,\d+\s*%?\s*")
+_QUOTED = re.compile(r'(?<![^,\t;|])"[^"]*"?')
 
 
 def missing(
@@ -186,15 +187,17 @@ def csv_records(
         id_column: column of the record's id; None takes "id" where it is filled in, else the line.
         document_column: column of what the record belongs to.
         keep: further columns that go into `meta` (as an option: names between commas).
-        delimiter: one character; None looks at the first line. With a tab, quotation marks are ordinary
-            characters; with a semicolon, decimal commas of other columns are points.
+        delimiter: one character; None looks at the header, and is a comma without one. With a tab, quotation
+            marks are ordinary characters; with a semicolon, decimal commas of kept columns are points.
         header: False when the first line is data; the columns are then called "1", "2", ...
         encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
         max_bytes: longest line and longest field.
     """
     source, keep, columns, two_ids = source_of(path), names_of(keep), list[str](), False
     beside: Sequence[int] = ()
-    delimiter, rows = table_rows(source, problems, delimiter, max_bytes, encoding=str(encoding))
+    delimiter, rows = table_rows(
+        source, problems, delimiter, max_bytes, encoding=str(encoding), header=header
+    )
     for line, fields in rows:
         if not columns:
             columns = fields if header else [str(i) for i in range(1, len(fields) + 1)]
@@ -209,7 +212,8 @@ def csv_records(
                 problems.bad(ambiguous(twice, source, line))
                 return
             two_ids = columns.count("id") > 1
-            beside = [at for at, name in enumerate(columns) if name != column]
+            names = {"id", column, id_column, document_column}
+            beside = [at for at, name in enumerate(columns) if name in keep and name not in names]
             if header:
                 continue
         if len(fields) < len(columns):
@@ -251,8 +255,13 @@ def ambiguous(name: str, source: str, line: int | None) -> DataError:
 
 
 def delimiter_of(header: str) -> str:
-    """What stands between the columns of a table: the most frequent of comma, tab, semicolon and bar."""
-    return max(",\t;|", key=header.count)
+    """What stands between the columns of a table: the most frequent of comma, tab, semicolon and bar, outside
+    quotation marks.
+
+    >>> delimiter_of('"name; given; family",label')
+    ','
+    """
+    return max(",\t;|", key=_QUOTED.sub("", header).count)
 
 
 def table_rows(
@@ -263,6 +272,7 @@ def table_rows(
     *,
     encoding: str | None = None,
     quoting: int | None = None,
+    header: bool = True,
 ) -> tuple[str, Iterator[tuple[int, list[str]]]]:
     """The delimiter of a table, and (line it begins on, fields) of every row that is not blank.
 
@@ -271,6 +281,7 @@ def table_rows(
         problems: receives rows that cannot be cut into fields. A row over several lines of which one was
             refused goes with that line.
         delimiter: one character; None looks at the first line that is not blank.
+        header: that line names columns; None for a delimiter is a comma otherwise, for data may hold others.
         max_bytes: longest line and longest field.
         encoding: see `seqmlm.data.lines.lines`.
         quoting: as the csv module has it; None for none where a tab is between columns.
@@ -279,7 +290,7 @@ def table_rows(
     first = next((one for one in numbered if one[1].strip()), None)
     if first is None:
         return delimiter or ",", iter(())
-    used = delimiter or delimiter_of(first[1])
+    used = delimiter or (delimiter_of(first[1]) if header else ",")
     if quoting is None:
         quoting = csv.QUOTE_NONE if used == "\t" else csv.QUOTE_MINIMAL
     style = {"delimiter": used, "quoting": quoting}

@@ -77,6 +77,23 @@ def test_the_first_line_says_what_is_between_columns(tmp_path: Path, apart: str)
     assert rows == ["1.5" if apart == ";" else "1,5", "x, y"]
 
 
+def test_what_is_quoted_separates_nothing_and_data_without_a_header_say_nothing(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", '"x; y; z",text\n1,"a, b"\n')
+    assert [r.raw for r in read_csv(path, Problems())] == ["a, b"]
+    for first in ("a; b; c,1", '"a; b; c",1'):
+        path = written(tmp_path / "b.csv", f"{first}\nd,0\n")
+        assert [r.raw for r in read_csv(path, Problems(), header=False, column="1")] == ["a; b; c", "d"]
+
+
+def test_names_of_records_and_documents_have_no_decimal_commas(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "id;text;doc;y\n1,5;a;2,5;3,5\n")
+    for named in ({}, {"id_column": "id"}):
+        [one] = read_csv(path, Problems(), document_column="doc", keep="id,doc,y", **named)
+        assert (one.id, one.document, one.meta["y"]) == ("1,5", "2,5", "3.5")
+    [(_, row)] = read_rows(str(path))
+    assert (row["id"], row["y"]) == ("1,5", "3.5"), "a label of it is found by its name"
+
+
 def test_another_delimiter(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "id/text\n1/a,b\n")
     assert [r.raw for r in read_csv(path, Problems(), delimiter="/")] == ["a,b"]
