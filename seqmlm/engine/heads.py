@@ -1,9 +1,8 @@
 """Heads: what labels teach, as another objective of the same loop.
 
-A label belongs to some tokens of a document: all of them, the first, those of a word. They are asked with
-weights: over the tokens of one label their shares say how hidden states are averaged, their sum what the
-label's loss counts. So one rule pools records, words and residues, and the loop divides by the sum of weights
-as ever. An encoder's masked-LM head has no part in it and is frozen: DDP waits for every trainable parameter.
+One rule pools records, words and residues, by the weights of their tokens (`engine.labels`), and the loop
+divides by the sum of weights as ever. An encoder's masked-LM head has no part in it and is frozen: DDP waits
+for every trainable parameter.
 """
 
 from __future__ import annotations

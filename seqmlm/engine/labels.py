@@ -1,4 +1,9 @@
-"""What labels are to the engine: which tokens have one, what is packed of them, and what a head predicts."""
+"""What labels are to the engine: which tokens have one, what is packed of them, and what a head predicts.
+
+A label belongs to some tokens of a document: all of them, the first, those of a word. They are asked with
+weights: over the tokens of one label their shares say how hidden states are averaged, their sum what the
+label's loss counts.
+"""
 
 from __future__ import annotations
 

@@ -38,6 +38,7 @@ _UNLIKELY = 0.005  # alternatives below half a percent are not named
 _LONGEST = 80
 _MOST = 5  # alternatives that are named of a unit that is pointed at
 _IN_TABLE = 3
+_CALMER = {"modified": "no more unusual than before; ", "new": "no more surprising than usual; "}
 _SEEN = str.maketrans({"\n": "↵", "\r": "", " ": "␣", "\t": "⇥"})
 
 
@@ -162,7 +163,7 @@ class ScoreReport:
 
     def _cells(self, row: Mapping[str, Any]) -> dict[str, Cell]:
         where = f"{row['source']}:{row['line']}"
-        calmer = "no more unusual than before; " if "change" in row and (row["score"] or 0) <= 0 else ""
+        calmer = _CALMER.get(row.get("change", ""), "") if (row["score"] or 0) <= 0 else ""
         when = row.get("date") or row.get("time")
         # Characters of a text that nobody counts, where a line or a moment says it.
         counted = "start" in row and when is None and "column" not in row

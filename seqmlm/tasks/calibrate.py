@@ -226,7 +226,7 @@ def calibrate_trained(model: LoadedModel, corpus: Corpus, budget: int, console: 
         console: told what was calibrated, what could not be, and how far it is.
 
     Returns:
-        Rows and smallest rates by mode, as metrics.
+        Rows and smallest rates, by mode and name.
     """
     began, level = time.monotonic(), model.domain.level(None)
     folder, private, notify = Path(model.path), model.card.sensitive, console.message

@@ -93,7 +93,7 @@ def finalize(
 def _counts(
     model: LoadedModel, corpus: Corpus, after: Afterwards, say: Callable[[str], None]
 ) -> dict[str, float]:
-    """Put counts beside the model; what they are worth, as metrics."""
+    """Put counts beside the model; what they are worth, by name."""
     expert = fit_expert(
         model,
         corpus.train,

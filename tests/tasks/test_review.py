@@ -66,8 +66,12 @@ def test_changed_lines_before_and_after(model, tree, way, tmp_path):
         assert 0 < row["p_value"] <= 1
         assert not row["alarm"] or (row["score"] > 0 and row["p_value"] <= 0.2)
     assert "score rise" in page.read_text()
-    calm = sum(row["score"] <= 0 for row in found)
-    assert page.read_text().count(">no more unusual than before") == calm
+    for kind, why in (
+        ("modified", ">no more unusual than before"),
+        ("new", ">no more surprising than usual"),
+    ):
+        calm = sum(row["score"] <= 0 for row in found if row["change"] == kind)
+        assert page.read_text().count(why) == calm
 
 
 def test_scores_are_those_of_both_whole_files(model, tree, tmp_path):
