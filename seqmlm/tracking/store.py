@@ -460,10 +460,10 @@ def _is_small_text(path: Path) -> bool:
 def decimal(value: float) -> str:
     """A number as params and tags have it: a count whole, others to six digits.
 
-    >>> decimal(1234567), decimal(1234567.0), decimal(2 / 3)
-    ('1234567', '1234567', '0.666667')
+    >>> decimal(1234567), decimal(1234567.0), decimal(2 / 3), decimal(float("inf"))
+    ('1234567', '1234567', '0.666667', 'inf')
     """
-    return f"{value:.0f}" if value % 1 == 0 and abs(value) < _EXACT else f"{value:.6g}"
+    return f"{value:.0f}" if abs(value) < _EXACT and float(value).is_integer() else f"{value:.6g}"
 
 
 def plain(value: Any) -> Any:
