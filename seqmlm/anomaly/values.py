@@ -202,6 +202,7 @@ class Row:
     def at(self, start: int, end: int) -> tuple[int, int]:
         """Where characters start to end of the record lie in what it is a part of; without `place`, there.
 
+        >>> from dataclasses import replace
         >>> row = Row(id="r#2-5", source="f", line=1, start=2, end=5, units=np.arange(3), length=3,
         ...           statistics={}, score=None, place=Place("chr1", 102, 105))
         >>> row.at(0, 2), replace(row, backwards=True).at(0, 2)

@@ -56,7 +56,7 @@ def learning_rate_factor(step: int, total: int, *, kind: Kind, warmup: float) ->
     Returns:
         A number within 0..1, above 0 for every step before `total`.
 
-    >>> [round(factor(s, 4, kind="cosine", warmup=0), 3) for s in range(5)]
+    >>> [round(learning_rate_factor(s, 4, kind="cosine", warmup=0), 3) for s in range(5)]
     [1.0, 0.854, 0.5, 0.146, 0.0]
     """
     if step >= total:
