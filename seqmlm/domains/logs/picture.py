@@ -66,7 +66,11 @@ def _clients(record: Record, numbers: Iterable[int]) -> list[str]:
             checkcache(str(file))
             lines = [getline(str(file), number) for number in numbers]
     pairs = zip(record.raw.lines, lines, strict=True)
-    return [line.split()[0] if header.match(line) and own in line else "" for own, line in pairs]
+    # Before the time stand the client, two names, and in some logs the host that was asked, first of all.
+    return [
+        line.partition(" [")[0].split()[-3:][0] if header.match(line) and own in line else ""
+        for own, line in pairs
+    ]
 
 
 def _clock(seconds: float) -> str:

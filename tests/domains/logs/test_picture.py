@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from reported import Reported
 
 from seqmlm.anomaly.levels import record_row
@@ -49,9 +50,10 @@ def test_a_long_window_opens_at_its_odd_lines():
     assert [line.split()[0] for line in told[1:]] == [str(one) for one in range(125, 141)]
 
 
-def test_who_sent_a_request_is_read_from_the_file(tmp_path: Path):
+@pytest.mark.parametrize("asked", ["", "www.example.org:80 "])
+def test_who_sent_a_request_is_read_from_the_file(asked: str, tmp_path: Path):
     file = tmp_path / "access.log"
-    request = """{} - - [17/May/2015:10:05:{:02}{}] "GET /{} HTTP/1.1" 200 7 "-" "a browser"\n"""
+    request = asked + """{} - - [17/May/2015:10:05:{:02}{}] "GET /{} HTTP/1.1" 200 7 "-" "a browser"\n"""
     file.write_text("".join(request.format(f"10.0.0.{n}", n, " +0000", n) for n in range(30)))
     [record] = LOGS.read([str(file)], Problems())
     told = [head.split() for head in _heads_of(record)]
