@@ -45,7 +45,7 @@ class ReviewConfig(ScoreConfig):
     """
 
     shown: ClassVar[tuple[str, ...]] = (
-        *("since", "diff", "fpr", "sarif", "baseline", "out", "report", "alarms_only", "level"),
+        *("since", "diff", "fpr", "sarif", "baseline", "out", "report", "alarms_only"),
         *ScoringRequest.shown,
     )
     metavar: ClassVar[str] = "[PATH]..."

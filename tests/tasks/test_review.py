@@ -144,7 +144,7 @@ def test_sarif_may_take_the_place_of_its_own_baseline(model, tree, tmp_path):
         (["--since", "nowhere"], 2, "no revision 'nowhere'"),
         (["--since", "HEAD", "--diff", "d"], 2, "give one"),
         (["--since", "HEAD", "--sarif", "x"], 2, "--fpr"),
-        (["--since", "HEAD", "--level", "token"], 2, "level 'line'"),
+        (["--since", "HEAD", "--set", "level=token"], 2, "level 'line'"),
         (["--diff", "nowhere.diff"], 3, "nowhere.diff"),
     ],
 )
