@@ -21,7 +21,7 @@ FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true
 """Truth values as tables spell them, in lower case."""
 
 _DELIMITERS = {".csv": None, ".tsv": "\t"}
-_IDS = ("id",)  # ends of names of columns in which 1,5 is no number
+_IDS = ("_id", "-id", " id", "ID", "Id")  # ends of names of columns in which 1,5 is no number
 _JSON = (".jsonl", ".ndjson", ".json")
 
 
@@ -101,7 +101,7 @@ def _table(
             names = fields
             if twice := next((name for name in names if names.count(name) > 1), None):
                 raise ambiguous(twice, source, line)
-            numbers = [at for at, name in enumerate(names) if not name.lower().endswith(_IDS)]
+            numbers = [at for at, name in enumerate(names) if name != "id" and not name.endswith(_IDS)]
         elif len(fields) != len(names):
             reason = f"a row of {len(fields)} fields in a table of {len(names)} columns"
             remedy = "quote fields that contain the delimiter"
