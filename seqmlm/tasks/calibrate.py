@@ -493,7 +493,8 @@ class Calibrator:
 
     def _exceeds(self, limit: Limit, level: Level, mode: str, records: Sequence[Record]) -> bool:
         """Whether a single record is more than a limit allows, as a file of code may be."""
-        some = self._encoded([records[at] for at in nested(len(records))[:_PROBED]], self.problems)
+        probed = [records[at] for at in nested(len(records))[:_PROBED]]
+        some = self._encoded(probed, Problems("skip", sensitive=self.session.card.sensitive))
         cost = cost_of(self.session, level, Mode.parse(mode))
         return bool(some) and sum(cost(one.encoding) for one in some) / len(some) > 2 * limit.tokens
 

@@ -47,6 +47,7 @@ RATES = {128: 1e-3, 256: 5e-4}
 RATE = 5e-5
 STEPS = 400
 """About so many steps at least, where epochs are not given: a small set is read more often."""
+_KEPT_BYTES = 1 << 28  # of features; larger ones are read again, for they would be held through the training
 
 
 class Trained(NamedTuple):
@@ -140,7 +141,8 @@ class Teacher:
         if adapted or seen != seed:
             asked = [one.pieces for one in own], [len(one.targets) for one in own]
             features = np.concatenate(list(Labeller(rows, self.card).features(*asked)))
-            self._features = (None, features) if adapted else (seed, features)
+            if not adapted and features.nbytes <= _KEPT_BYTES:
+                self._features = seed, features
         targets = np.concatenate([one.targets for one in own])
         fit_frozen(rows, self.card, features, targets, seed, begins=begins)
 
