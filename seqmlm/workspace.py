@@ -44,7 +44,7 @@ class Workspace:
         folder = Path(root or os.environ.get("SEQMLM_HOME") or Path.cwd()).expanduser().resolve()
         return cls(
             root=folder,
-            tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}",
+            tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or _database(folder),
             database_url=os.environ.get("SEQMLM_DATABASE_URL") or f"sqlite:///{folder / 'seqmlm.db'}",
         )
 
@@ -72,9 +72,18 @@ class Workspace:
         return self.runs / check_name(name)
 
     @property
+    def owns_tracking(self) -> bool:
+        """Whether MLflow's store is the workspace's own database."""
+        return self.tracking_uri == _database(self.root)
+
+    @property
     def tracks_locally(self) -> bool:
         """Whether MLflow's store is a database that this process opens itself, not a server it talks to."""
         return not self.tracking_uri.startswith(("http://", "https://", "databricks"))
+
+
+def _database(root: Path) -> str:
+    return f"sqlite:///{root / 'mlflow.db'}"
 
 
 def check_name(name: str, what: str = "run") -> str:

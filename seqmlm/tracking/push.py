@@ -25,7 +25,7 @@ from uuid import uuid4
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import StateError
 from seqmlm.parsing import parse_json, read_json
-from seqmlm.tracking.store import KEY_TAG, Point, RunInfo, Store, now, plain
+from seqmlm.tracking.store import KEY_TAG, Point, RunInfo, Store, now, of_seqmlm, plain
 
 LEDGER = "tracking.json"
 METRICS = "metrics.jsonl"
@@ -150,9 +150,9 @@ class Ledger:
             started=self.started,
             ended=self.ended,
             params=self.params,
-            tags=self.tags,
+            tags=of_seqmlm(self.tags),
             metrics={point.key: point.value for point in points},
-            tracked=False,
+            tracked=self.run_id is not None and (self.complete or self.status == "RUNNING"),
         )
 
 

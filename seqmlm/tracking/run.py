@@ -455,13 +455,14 @@ class Tracker:
             return []
 
     def runs(self) -> list[RunInfo]:
-        """All runs, newest first: MLflow's, and those of run folders that it does not have.
+        """All runs, newest first: those of run folders and, of an MLflow that others may share, its own.
 
-        Where MLflow is unreachable, all come from the folders, with a warning.
+        What MLflow has is taken from there. Where it is unreachable, all come from the folders, with a
+        warning. The workspace's own database knows nothing that folders do not, and is not opened.
         """
         tracked: list[RunInfo] = []
         try:
-            if self.has_store:
+            if self.has_store and not self.workspace.owns_tracking:
                 with quiet():
                     tracked = self.connect().runs()
         except TrackerDown as error:

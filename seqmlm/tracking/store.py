@@ -78,7 +78,7 @@ class RunInfo:
     tags: dict[str, str]
     metrics: dict[str, float]
     tracked: bool
-    """Whether this came from MLflow; False: from the run's folder."""
+    """Whether MLflow has it, as far as it has come."""
 
 
 @contextmanager
@@ -439,10 +439,15 @@ def _info(run: Any, experiment: str) -> RunInfo:
         started=info.start_time,
         ended=info.end_time,
         params=dict(data.params),
-        tags={key: value for key, value in data.tags.items() if not key.startswith("mlflow.")},
+        tags=of_seqmlm(data.tags),
         metrics=dict(data.metrics),
         tracked=True,
     )
+
+
+def of_seqmlm(tags: Mapping[str, str]) -> dict[str, str]:
+    """Tags but those that MLflow's UI is told by."""
+    return {key: value for key, value in tags.items() if not key.startswith("mlflow.")}
 
 
 def _description(entry: Mapping[str, Any]) -> str:

@@ -68,6 +68,20 @@ def test_runs_are_listed_shown_and_compared(two_runs: Path, seqmlm: Run) -> None
     assert seqmlm("runs", "sync", "--json").json == {}
 
 
+def test_runs_of_the_workspaces_own_database_are_those_of_its_folders(
+    two_runs: Path, seqmlm: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = seqmlm("runs", "list", "--json").json
+    tracked = [{**run, "tags": {**run["tags"], "seqmlm.key": ...}} for run in every]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:////{two_runs}/mlflow.db")  # the same, as of others
+    of_mlflow = seqmlm("runs", "list", "--json").json
+    assert [{**run, "tags": {**run["tags"], "seqmlm.key": ...}} for run in of_mlflow] == tracked
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    (two_runs / "mlflow.db").write_text("is not opened")
+    done = seqmlm("runs", "list", "--json")
+    assert (done.json, done.err) == (every, "")
+
+
 def test_models(two_runs: Path, seqmlm: Run, tmp_path: Path) -> None:
     lines = seqmlm("models", "list").out.splitlines()
     assert [line.split("\t")[:4] for line in lines[1:]] == [
