@@ -8,6 +8,9 @@
                  steps of training, its error beside the exact one, and difference to that of `chain`
     mutants      double mutants of PAB1 by a `tiny` model of its family: the log-ratio to the wild type under
                  each joint, beside what `seqmlm variants` gives; Spearman, intervals by pair of places
+    words        of ten words of two tokens, about as frequent, how often the one that stood there is the most
+                 probable under each joint, beside what `seqmlm zeroshot` asks: the first token, then the
+                 second; the same model and sentences as `text`, 64 candidates a place and all of the words
     left         bits a token where all that follows is hidden too, as for a reader from the left, and where
                  the token alone is: by the three models
     steps        Arnold-Gokhale on V genes by steps, from uniform marginals and from those while both are
@@ -32,7 +35,8 @@ import importlib.util
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import combinations, islice
 from pathlib import Path
@@ -50,15 +54,25 @@ from seqmlm.data.problems import Problems
 from seqmlm.domains.protein.variants import _columns_of
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import TargetLogProb
+from seqmlm.engine.types import Encoding
 from seqmlm.evaluation.intervals import ratio, resampled
 from seqmlm.inference.batches import encoded
 from seqmlm.inference.session import Session
-from seqmlm.structure.joints import METHODS, Pair, arnold_gokhale, given, measures
+from seqmlm.structure.joints import (
+    METHODS,
+    OTHERS,
+    Candidates,
+    Pair,
+    arnold_gokhale,
+    given,
+    measures,
+    most_probable,
+)
 from seqmlm.tasks.joint import NAMES, JointConfig, JointTask
 from seqmlm.tasks.task import NoProgress
 from seqmlm.tokenizers.residue import STANDARD
 
-PAIRS = {"antibodies": 100, "reactions": 20, "text": 100, "whole": 5}
+PAIRS = {"antibodies": 100, "reactions": 20, "text": 1000, "whole": 50}
 STEPS = (1, 2, 3, 5, 10, 20, 40, 1000)
 
 ACIDS = ("C", "CC", "CCC", "CC(C)", "CCCCC", "FC(F)(F)", "c1ccccc1", "COc1ccc(cc1)", "Clc1ccc(cc1)", "BrC")
@@ -164,7 +178,7 @@ def by_steps(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     alphabet = np.array(sorted(known[one] for one in "ACDEFGHIKLMNPQRSTVWY"), dtype=np.int32)
     found: dict[str, list[float]] = {}
     needed = []
-    for own, _ in given(session.conditionals(), pairs[: 20 if options.quick else 100], alphabet):
+    for own in given(session.conditionals(), pairs[: 20 if options.quick else 100], alphabet):
         needed.append(arnold_gokhale(own).steps)
         for steps in STEPS:
             uniform = arnold_gokhale(own, steps).joint
@@ -191,9 +205,7 @@ def by_information(options: argparse.Namespace, out: Path) -> dict[str, Any]:
             texts = (np.insert(np.insert(np.array(x), i, 0), j, 0) for x in letters)
             pairs = [Pair(tokenizer.encode("".join(LETTERS[n] for n in x)), i + 1, j + 1) for x in texts]
             told = dict.fromkeys(METHODS, 0.0)
-            for share, (own, _) in zip(
-                shares.ravel(), given(session.conditionals(), pairs, ids), strict=True
-            ):
+            for share, own in zip(shares.ravel(), given(session.conditionals(), pairs, ids), strict=True):
                 for name, make in METHODS.items():
                     told[name] += float(share) * information(np.exp(make(own)), 0, 1, ())
             for name, value in told.items():
@@ -239,7 +251,7 @@ def by_mutants(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     encoding = tokenizer.encode(wildtype)
     asked = given(session.conditionals(), [Pair(encoding, i + 1, j + 1) for i, j in places], alphabet)
     found: dict[Any, dict[str, Doubles]] = {}
-    for pair, (own, _) in zip(places, asked, strict=True):
+    for pair, own in zip(places, asked, strict=True):
         old, other = (symbol[wildtype[at]] for at in pair)
         tables = {"masked": own.given_second[other][:, None] + own.given_first[old]}
         tables |= {name: make(own) for name, make in METHODS.items()}
@@ -292,9 +304,60 @@ def by_left(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     return {"bits": found}
 
 
+def by_words(options: argparse.Namespace, out: Path) -> dict[str, Any]:
+    """A word of each sentence, nine others that are about as frequent in training; intervals by sentence."""
+    asked = text(options, out)
+    session = Session.open(asked["model"])
+    tokenizer, model = session.tokenizer, session.conditionals()
+    lines = (out / "sentences.txt").read_text(encoding="utf-8").splitlines()
+    random.Random(0).shuffle(lines)
+    counts = Counter(word for one in tokenizer.encode_batch(lines[:50_000]) for _, word in of_two(one))
+    often = sorted(counts, key=lambda word: (counts[word], word))
+    rank = {word: n for n, word in enumerate(often)}
+    dice, pairs, words = random.Random(0), list[Pair](), list[list[tuple[int, int]]]()
+    for record in session.reader([asked["evaluate"]])(Problems("skip")):
+        encoding = tokenizer.encode(record.raw)
+        known = [(at, word) for at, word in of_two(encoding) if word in rank]
+        if known and len(encoding) <= session.card.max_length:
+            at, word = dice.choice(known)
+            begin = max(0, min(rank[word] - 30, len(often) - 61))
+            near = [own for own in often[begin : begin + 61] if own != word]
+            pairs.append(Pair(encoding, at, at + 1))
+            words.append([word, *dice.sample(near, 9)])
+    n = 20 if options.quick else 500
+    pairs, alphabet = pairs[:n], tokenizer.space.ordinary
+    tried = most_probable(model, pairs, alphabet, 64)
+    for number, own in enumerate(words[:n]):
+        sides = (np.union1d(x[:-1], y) for x, y in zip(tried[number], zip(*own, strict=True), strict=True))
+        tried[number] = Candidates(*(np.append(x, OTHERS).astype(np.int32) for x in sides))
+    right = dict[str, list[bool]]()
+    for own, ids, some in zip(given(model, pairs, alphabet, tried), tried, words, strict=False):
+        first, second = (
+            np.searchsorted(x[:-1], y) for x, y in zip(ids, zip(*some, strict=True), strict=True)
+        )
+        scores = {name: make(own)[first, second] for name, make in METHODS.items()}
+        scores["zeroshot"] = own.first[first] + own.given_first[first, second]
+        for name, values in scores.items():
+            right.setdefault(name, []).append(bool(values[0] > values[1:].max()))
+    less = {name: np.subtract(own, right["zeroshot"], dtype=float) for name, own in right.items()}
+    return {
+        "right": {name: asdict(ratio(own)) for name, own in right.items()},
+        "more than zeroshot": {name: asdict(ratio(own)) for name, own in less.items()},
+        "words": len(pairs),
+    }
+
+
+def of_two(encoding: Encoding) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Position and ids of each word of two tokens."""
+    groups, ids = encoding.groups, encoding.ids.tolist()
+    numbers, sizes = np.unique(groups[groups >= 0], return_counts=True)
+    for at in np.flatnonzero(np.isin(groups, numbers[sizes == 2])).tolist()[::2]:
+        yield at, (ids[at], ids[at + 1])
+
+
 def show(name: str, found: dict[str, Any]) -> None:
     print(f"\n{name}")
-    if {"error", "spearman", "bits"} & found.keys():
+    if {"error", "spearman", "bits", "right"} & found.keys():
         for key, rows in found.items():
             for who, own in rows.items() if isinstance(rows, dict) else ():
                 print(f"  {key:<16} {who:<24} " + "{value:.5f} [{low:.5f}, {high:.5f}]".format(**own))
@@ -313,7 +376,13 @@ def show(name: str, found: dict[str, Any]) -> None:
         print(f"  A-KL, {apart} apart, {own['pairs']} pairs: " + ", ".join(cells))
 
 
-OTHERS = {"steps": by_steps, "information": by_information, "mutants": by_mutants, "left": by_left}
+USES = {
+    "steps": by_steps,
+    "information": by_information,
+    "mutants": by_mutants,
+    "words": by_words,
+    "left": by_left,
+}
 
 
 def main() -> None:
@@ -323,7 +392,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/joints"))
-    parser.add_argument("--only", choices=[*ARMS, *OTHERS], action="append", help="only these arms")
+    parser.add_argument("--only", choices=[*ARMS, *USES], action="append", help="only these arms")
     parser.add_argument("--minutes", type=float, default=3.0, help="pretraining of the text model")
     parser.add_argument("--quick", action="store_true", help="a tenth of the pairs, half a minute")
     options = parser.parse_args()
@@ -331,13 +400,13 @@ def main() -> None:
     options.suffix = "-quick" if options.quick else ""
     out, told = options.out.resolve(), dict[str, Any]()
     out.mkdir(parents=True, exist_ok=True)
-    for arm in options.only or [*ARMS, *OTHERS]:
-        for pairs in ("contiguous", "random")[: 1 if arm in OTHERS else 2]:
+    for arm in options.only or [*ARMS, *USES]:
+        for pairs in ("contiguous", "random")[: 1 if arm in USES else 2]:
             kept = out / f"{arm}-{pairs}{options.suffix}.json"
             if not kept.exists():
                 asked = ARMS[arm](options, out) if arm in ARMS else None
                 n = max(2, PAIRS.get(arm, 0) // (10 if options.quick else 1))
-                found = OTHERS[arm](options, out) if arm in OTHERS else {}
+                found = USES[arm](options, out) if arm in USES else {}
                 found = found if asked is None else evaluated(asked, n, pairs, kept)
                 written(kept, json.dumps(found, indent=1))
             told[f"{arm}, {pairs}"] = json.loads(kept.read_text())

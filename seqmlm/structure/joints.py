@@ -95,35 +95,41 @@ def read_pair(answer: Answer, at_first: int, at_second: int) -> Conditional:
     return Conditional(rows[0], rows[1], rows[2 : 2 + at_first], rows[2 + at_first :])
 
 
+def most_probable(
+    model: Conditionals, pairs: Sequence[Pair], alphabet: Ids, k: int | None, *, observed: bool = False
+) -> list[Candidates]:
+    """For each pair the K most probable symbols of each place alone, while both are hidden, and `OTHERS`.
+
+    Args:
+        alphabet: (A,) token ids that may stand there. k: None, or A and more, for all of these.
+        observed: what stands at a place is always among them.
+    """
+    if k is None or k >= len(alphabet):
+        return [Candidates(alphabet, alphabet)] * len(pairs)
+    hidden = model.ask([_query(one, alphabet[:0], alphabet[:0], alphabet) for one in pairs], (Rows(),))
+    found = []
+    for pair, answer in zip(pairs, hidden, strict=True):
+        seen = [pair.encoding.ids[at] if observed else OTHERS for at in (pair.i, pair.j)]
+        rows = zip(answer.values[Rows.name], seen, strict=True)
+        found.append(Candidates(*(_most_probable(row, alphabet, k, own) for row, own in rows)))
+    return found
+
+
 def given(
-    model: Conditionals, pairs: Sequence[Pair], alphabet: Ids, k: int | None = None, *, observed: bool = False
-) -> Iterator[tuple[Conditional, Candidates]]:
-    """Ask a model about pairs, every symbol of the alphabet at either place, lazily and in order.
+    model: Conditionals, pairs: Sequence[Pair], alphabet: Ids, tried: Sequence[Candidates] | None = None
+) -> Iterator[Conditional]:
+    """Ask a model about pairs, candidates at either place, lazily and in order.
 
     Args:
         alphabet: (A,) token ids that may stand there.
-        k: try the K most probable symbols of each place alone while both are hidden, and take all others for
-            one, `OTHERS`. None: try all.
-        observed: what stands at a place is always tried.
+        tried: for each pair the symbols that are tried; None: all of the alphabet.
     """
-    if k is None or k >= len(alphabet):
-        chosen = [Candidates(alphabet, alphabet)] * len(pairs)
-    else:
-        hidden = model.ask([_query(one, alphabet[:0], alphabet[:0], alphabet) for one in pairs], (Rows(),))
-        chosen = [
-            Candidates(*(_most_probable(row, alphabet, k, own) for row, own in zip(rows, seen, strict=True)))
-            for rows, seen in zip(
-                (answer.values[Rows.name] for answer in hidden),
-                ([one.encoding.ids[at] if observed else OTHERS for at in (one.i, one.j)] for one in pairs),
-                strict=True,
-            )
-        ]
+    tried = [Candidates(alphabet, alphabet)] * len(pairs) if tried is None else tried
     step = max(1, _BLOCK // len(alphabet))
-    blocks = [[*_blocks(own, step)] for own in chosen]
+    blocks = [[*_blocks(own, step)] for own in tried]
     queries = (_query(one, *block, alphabet) for one, own in zip(pairs, blocks, strict=True) for block in own)
     answers = model.ask(queries, (Rows(), Normaliser()))
-    for tried, own in zip(chosen, blocks, strict=True):
-        yield _joined(answers, own, tried, alphabet), tried
+    return (_joined(answers, own, each, alphabet) for each, own in zip(tried, blocks, strict=True))
 
 
 def _query(pair: Pair, at_first: Ids, at_second: Ids, alphabet: Ids) -> Query:

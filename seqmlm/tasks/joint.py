@@ -245,10 +245,10 @@ class JointTask(Gaps[JointConfig]):
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """A row for each sequence."""
         pairs, observed = [one.raw.pair for one in items], self.config.evaluate is not None
-        found = joints.given(
-            self.session.conditionals(), pairs, self.alphabet, self.config.candidates, observed=observed
-        )
-        for record, (own, tried) in zip(items, found, strict=True):
+        model, k = self.session.conditionals(), self.config.candidates
+        every = joints.most_probable(model, pairs, self.alphabet, k, observed=observed)
+        found = joints.given(model, pairs, self.alphabet, every)
+        for record, tried, own in zip(items, every, found, strict=True):
             more = dict[str, Any]()
             told = self._measured if observed else self._best
             yield [{**place(record), **told(record, own, tried, self._joints(own, record, more)), **more}]

@@ -49,7 +49,7 @@ def test_it_is_none_where_the_conditionals_are_of_one_joint() -> None:
 def test_a_model_is_asked_as_joints_ask_it(rows: CompatibleRows) -> None:
     ids, alphabet = ENCODING.ids.astype(np.int64), rows.space.ordinary.astype(np.int32)
     ids[[2, 5]] = rows.space.mask
-    ((own, _),) = given(Conditionals(MODEL.rows), [Pair(ENCODING, 2, 5)], alphabet)
+    (own,) = given(Conditionals(MODEL.rows), [Pair(ENCODING, 2, 5)], alphabet)
     found = rows.deviations([Hidden(ids, np.arange(len(ids)), np.array([2, 5]))])
     assert found.item() == pytest.approx(deviation(own), rel=1e-3)
 

@@ -36,7 +36,7 @@ def asked(path: Path, text: str, i: int, j: int) -> joints.Conditional:
     model = model_folder.load(path)
     encoding = model.tokenizer.encode(text)
     ids = np.unique([model.tokenizer.encode(one).ids[1] for one in LETTERS]).astype(np.int32)
-    [(own, _)] = given(Conditionals(model.rows), [Pair(encoding, i, j)], ids)
+    [own] = given(Conditionals(model.rows), [Pair(encoding, i, j)], ids)
     return own
 
 
