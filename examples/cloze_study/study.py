@@ -27,7 +27,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import t
@@ -42,6 +42,10 @@ NAMES = ("negative", "positive")
 UNTRAINED = "none"
 VALID, FEW = 300, 1000
 """Phrases that choose the best step, and of which few labels are drawn."""
+ENDS = 60
+"""Last words of a review, which a label is told of."""
+HEXAMERS = (*range(24, 30), *range(48, 54))
+"""Of -36 to -31 and -12 to -7, in promoters whose 61st base is the first that is transcribed."""
 
 ARMS = ("cloze", "uniform", "nocloze", UNTRAINED)
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 1}
@@ -100,7 +104,7 @@ def halves(data: Path, out: Path, *, few: bool) -> dict[str, Path]:
     return files
 
 
-def learnt(name: str, file: Path, flags: dict[str, Any], seed: int) -> str:
+def learnt(name: str, file: Path, flags: dict[str, Any], seed: int, domain: str = "text") -> str:
     """A model pretrained on a file, or the one that an earlier call trained."""
     run = f"{name}-seed{seed}"
     # Arms differ by their masks alone: uniform masks too keep the last weights, and not the best ones.
@@ -108,18 +112,18 @@ def learnt(name: str, file: Path, flags: dict[str, Any], seed: int) -> str:
     wanted = {**flags, "data": {"paths": [str(file)], "calibration": 0.0}, "train": train}
     if not (Path(os.environ["SEQMLM_HOME"]) / "runs" / run / "result.json").exists():
         request = TrainRequest(
-            domain="text", name=run, flags=wanted, settings=(f"seed={seed}",), resume="auto"
+            domain=domain, name=run, flags=wanted, settings=(f"seed={seed}",), resume="auto"
         )
         pretrain(request, SilentConsole())
     return run
 
 
-def accuracy(model: str, files: dict[str, Path], kept: Path, seed: int, shots: int, **more: Any) -> float:
-    """Of a model taught so many labels, on SST-2's development part; kept as JSON."""
+def accuracy(model: str, train: Path, test: Path, kept: Path, seed: int, shots: int, **more: Any) -> float:
+    """Of a model taught so many labels; kept as JSON."""
     if not kept.exists():
         config = FinetuneConfig(
             model=model, name=f"{kept.stem}-taught", seed=seed, shots=shots, resume=True, rivals="off",
-            test=(str(files["test"]),), labels=("label",), head="prompt", allow_overlap=True, **more,
+            train=(str(train),), test=(str(test),), labels=("label",), allow_overlap=True, **more,
         )  # fmt: skip
         told = Finetune.launch("finetune", config, stdout=None, progress=SilentConsole(), as_json=True)
         if told.stopped is not None:
@@ -131,7 +135,7 @@ def accuracy(model: str, files: dict[str, Path], kept: Path, seed: int, shots: i
 
 def labels(files: dict[str, Path], out: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Accuracy by how often the appended label was hidden, and by the labels that taught the gap after it."""
-    how: dict[str, Any] = {"train": (str(files["teach"]),), "valid": (str(files["valid"]),)}
+    how: dict[str, Any] = {"valid": (str(files["valid"]),), "head": "prompt"}
     how |= {"template": "{text} [MASK]", "words": tuple(f"{x}={x}" for x in NAMES)}
     found = []
     for share in (UNTRAINED, *options.share):
@@ -147,36 +151,132 @@ def labels(files: dict[str, Path], out: Path, options: argparse.Namespace) -> li
             model = learnt(f"labels-{share}-{options.epochs:g}", files["appended"], flags, seed)
             for count in options.count:
                 kept = out / f"{model}-{count}.json"
-                value = accuracy(model, files, kept, seed, count, **how)
+                value = accuracy(model, files["teach"], files["test"], kept, seed, count, **how)
                 found.append({"p": share, "labels": count, "seed": seed, "accuracy": value})
     return found
 
 
-def masks(files: dict[str, Path], out: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Accuracy of each second stage, for each draw of labels."""
-    lexicon = files["plain"].with_name("opinion.txt")
+class Second(NamedTuple):
+    """What a second stage reads, and what is taught after it.
+
+    plain: sequences without labels. few, test: with them. masks: of each arm. how: settings of the teaching.
+    """
+
+    domain: str
+    plain: Path
+    few: Path
+    test: Path
+    masks: dict[str, dict[str, Any]]
+    how: dict[str, Any]
+
+
+def opinions(data: Path, plain: Path, few: Path, test: Path) -> Second:
+    """Words of the opinion lexicon decide."""
+    lexicon = plain.with_name("opinion.txt")
     if not lexicon.exists():
         words = []
-        for path in sorted((options.data / "text/opinion_lexicon").glob("*-words.txt.gz")):
+        for path in sorted((data / "text/opinion_lexicon").glob("*-words.txt.gz")):
             lines = gzip.decompress(path.read_bytes()).decode("latin-1").splitlines()
             words += [line for line in lines if line and not line.startswith(";")]
         lexicon.write_text("\n".join(words), encoding="utf-8")
-    how: dict[str, Any] = {"train": (str(files["few"]),), "epochs": 10, "patience": 10, "tokens_per_step": 64}
-    how |= {"template": "{text} it was [MASK].", "words": ("positive=good", "negative=bad")}
-    found = []
+    masks: dict[str, dict[str, Any]] = {
+        mode: {"masker": "lexicon.v1", "options": {"mode": mode, "words_file": str(lexicon)}}
+        for mode in ("cloze", "nocloze")
+    }
+    how: dict[str, Any] = {
+        "template": "{text} it was [MASK].",
+        "words": ("positive=good", "negative=bad"),
+        "head": "prompt",
+    }
+    return Second("text", plain, few, test, {**masks, "uniform": {"masker": "whole_unit"}}, how)
+
+
+def sst2(data: Path, out: Path, *, few: bool) -> Second:
+    files = halves(data, out, few=few)
+    return opinions(data, files["plain"], files["few"], files["test"])
+
+
+def reviews(data: Path, out: Path, *, few: bool) -> Second:
+    """Sentences of half of the reviews of films, none of SST-2's; of the others the end, with its label."""
+    folder = out / "data"
+    folder.mkdir(parents=True, exist_ok=True)
+    plain, taught, test = (folder / name for name in ("reviews.txt", "reviews-few.csv", "reviews-test.csv"))
+    if not test.exists():
+        packed = (data / "text/movie_reviews/polarity2.0.jsonl.gz").read_bytes()
+        rows = [json.loads(line) for line in gzip.decompress(packed).decode().splitlines()]
+        random.Random(0).shuffle(rows)
+        known = {text for part in ("train", "dev") for text, _ in phrases(data / f"text/sst2/{part}.tsv.gz")}
+        lines = (
+            " ".join(line.split()) for row in rows[: 50 if few else 1000] for line in row["text"].split("\n")
+        )
+        plain.write_text(
+            "".join(f"{line}\n" for line in lines if line and line not in known), encoding="utf-8"
+        )
+        ends = [(" ".join(row["text"].split()[-ENDS:]), NAMES[row["label"] == "pos"]) for row in rows[1000:]]
+        for path, own in ((taught, ends[:500]), (test, ends[500:])):
+            with path.open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerows([("text", "label"), *own])
+    return opinions(data, plain, taught, test)
+
+
+def promoters(data: Path, out: Path, *, few: bool) -> Second:
+    """Of E. coli (sigma 70), and as many others of the same G and C; the places of both hexamers decide."""
+    from Bio.SeqIO.FastaIO import SimpleFastaParser
+
+    folder = out / "data"
+    folder.mkdir(parents=True, exist_ok=True)
+    plain, taught, test = (folder / name for name in ("dna.fa", "dna-few.csv", "dna-test.csv"))
+    if not test.exists():
+        sets = []
+        for name in ("prom", "non_prom"):
+            with gzip.open(data / f"dna/promoters_cnnprom/Ecoli_{name}.fa.gz", "rt") as file:
+                sets.append([text.upper() for _, text in SimpleFastaParser(file)])
+        random.Random(0).shuffle(sets[0])
+        rows = []
+        for text in sets[0]:
+            other = min(sets[1], key=lambda own: abs(gc(own) - gc(text)))
+            if abs(gc(other) - gc(text)) < 1 / len(text):
+                sets[1].remove(other)
+                rows += [(text, "promoter"), (other, "none")]
+        half, quarter = len(rows) // 4 * 2, len(rows) // 8 * 2
+        plain.write_text("".join(f">{n}\n{text}\n" for n, (text, _) in enumerate(rows[:half])))
+        for path, own in ((taught, rows[half : half + quarter]), (test, rows[half + quarter :])):
+            with path.open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerows([("sequence", "label"), *own])
+    share = len(HEXAMERS) / 81
+    masks: dict[str, dict[str, Any]] = {
+        mode: {"masker": "position.v1", "rate": share, "options": {"positions": [*HEXAMERS], "p": p}}
+        for mode, p in (("cloze", 1.0), ("nocloze", 0.0))
+    }
+    return Second("dna", plain, taught, test, {**masks, "uniform": {"masker": "uniform", "rate": share}}, {})
+
+
+def gc(text: str) -> float:
+    """Share of G and C."""
+    return (text.count("G") + text.count("C")) / len(text)
+
+
+SECONDS = {"sst2": sst2, "reviews": reviews, "promoters": promoters}
+
+
+def masks(own: Second, out: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Accuracy of each second stage, for each draw of labels."""
+    how: dict[str, Any] = {"epochs": 10, "patience": 10, "tokens_per_step": 64, **own.how}
+    name, found = "" if options.on == "sst2" else f"{options.on}-", []
     for draw, arm in product(range(options.draws), ARMS):
         model, seed = options.first, draw % options.seeds
         if arm != UNTRAINED:
-            masking: dict[str, Any] = {"masker": "whole_unit"}
-            if arm != "uniform":
-                masking = {"masker": "lexicon.v1", "options": {"mode": arm, "words_file": str(lexicon)}}
             train = {"max_steps": options.steps, "tokens_per_batch": 512, "learning_rate": options.rate}
             train |= {"schedule": "linear", "warmup": 0.1}
-            flags = {"model": {"init": options.first}, "masking": masking, "train": train}
-            model = learnt(f"masks-{arm}-{options.steps}-{options.rate:g}", files["plain"], flags, seed)
+            flags = {"model": {"init": options.first}, "masking": own.masks[arm], "train": train}
+            model = learnt(
+                f"masks-{name}{arm}-{options.steps}-{options.rate:g}", own.plain, flags, seed, own.domain
+            )
         for shots in options.shots:
-            kept = out / f"masks-{model.removeprefix('masks-')}-{shots}-draw{draw}.json"
-            value = accuracy(model, files, kept, draw, shots, **how)
+            kept = (
+                out / f"masks-{name}{Path(model).name.removeprefix(f'masks-{name}')}-{shots}-draw{draw}.json"
+            )
+            value = accuracy(model, own.few, own.test, kept, draw, shots, **how)
             found.append({"shots": shots, "arm": arm, "seed": seed, "draw": draw, "accuracy": value})
     return found
 
@@ -239,7 +339,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--share", nargs="+", default=["0", "20", "40", "60", "80", "100"], help="p, in percent"
     )
     parser.add_argument("--count", type=int, nargs="+", default=[10, 30, 100, 300, 1000, 3000, 10_000])
-    parser.add_argument("--first", help="a text model, whose second stage `masks` is")
+    parser.add_argument("--on", choices=[*SECONDS], default="sst2", help="what `masks` learns and is taught")
+    parser.add_argument("--first", help="a model, whose second stage `masks` is")
     parser.add_argument("--steps", type=int, default=400, help="of the second stage")
     parser.add_argument("--rate", type=float, default=1e-4, help="its learning rate")
     parser.add_argument("--shots", type=int, nargs="+", default=[20, 200], help="labels that teach after it")
@@ -252,13 +353,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.steps, options.draws, options.shots = 2, 1, [20]
     out, told = options.out.resolve() / ("quick" if options.quick else "whole"), {}
     os.environ["SEQMLM_HOME"] = str(out)
-    files = halves(options.data, out, few=options.quick)
-    if options.first is None and "masks" in (options.part or ["masks"]):
-        flags = {"model": {"size": "tiny", "overrides": SHAPE}}
-        flags["train"] = {"epochs": options.epochs, "learning_rate": 1e-3}
-        options.first = learnt(f"first-{options.epochs:g}", files["plain"], flags, 0)
     for part in options.part or ("labels", "masks"):
-        told[part] = (labels if part == "labels" else masks)(files, out / "arms", options)
+        if part == "labels":
+            told[part] = labels(halves(options.data, out, few=options.quick), out / "arms", options)
+        else:
+            own = SECONDS[options.on](options.data, out, few=options.quick)
+            if options.first is None:
+                flags: dict[str, Any] = {"model": {"size": "tiny", "overrides": SHAPE}}
+                flags["train"] = {"epochs": options.epochs, "learning_rate": 1e-3}
+                name = "first" if options.on == "sst2" else f"first-{options.on}"
+                options.first = learnt(f"{name}-{options.epochs:g}", own.plain, flags, 0, own.domain)
+            told[part] = masks(own, out / "arms", options)
         print(part)
         show(part, told[part])
     if "labels" in told:
