@@ -7,7 +7,7 @@
              same for all arms; --seeds second stages each, among which the draws are divided
 
 SST-2's phrases are cut from common sentences, so its halves are of sentences. Arms are kept under --out, one
-JSON each: an interrupted study goes on where it was. The whole takes hours on one thread; --epochs, --seeds,
+JSON each: an interrupted study goes on where it was; another --first needs another --out. The whole takes hours on one thread; --epochs, --seeds,
 --share, --count and --draws make it smaller.
 
     python examples/cloze_study/study.py --data shared/data

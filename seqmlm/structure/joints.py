@@ -31,9 +31,11 @@ OTHERS = -1
 """In place of a token id: all that are no candidates."""
 
 _DOUBLES = 1 << 22  # elements of a matrix that is held in float64
-_BLOCK = 1 << 22  # elements of a temporary
+_BLOCK = 1 << 22  # elements that are asked at once
+_CELLS = 1 << 17  # elements of a temporary, which a processor's cache holds
 _REFINED = 5  # rounds of mask-predict in which one of two places is hidden, of ten
 _LEAST = 1e-300  # probability that is never reached, so that its logarithm is finite
+_TINY = 1e-30  # the same in single precision
 
 
 class Conditional(NamedTuple):
@@ -273,7 +275,8 @@ def arnold_gokhale(own: Conditional, steps: int | None = None, *, uniform: bool 
     """The joint that is nearest to both conditionals, by summed divergence (Arnold and Gokhale 1998).
 
     q(a, b) is proportional to (p(a | b) + p(b | a)) / (1 / q(a) + 1 / q(b)) of the step before: its state is
-    two marginals. They begin as the model has them while both are hidden, and are settled in few steps.
+    two marginals. They begin as the model has them while both are hidden, and are settled in few steps, of
+    two of which each time a third is foretold (SQUAREM, scheme S3 of Varadhan and Roland 2008).
 
     Args:
         steps: so many; None: until the marginals have settled, and not from uniform ones.
@@ -283,27 +286,42 @@ def arnold_gokhale(own: Conditional, steps: int | None = None, *, uniform: bool 
     for rows in _slices(both):
         both[rows] += np.exp(own.given_second.T[rows])
     begin = own[:2] if steps is None or not uniform else [np.zeros(len(one)) for one in own[:2]]
-    one, two = (np.exp(x.astype(np.float64) - np.logaddexp.reduce(x)) for x in begin)
+    state = np.concatenate([np.exp(x.astype(np.float64) - np.logaddexp.reduce(x)) for x in begin])
     change, done, most = np.inf, 1, ROUNDS if steps is None else steps
+    before = state
     while done < most and (steps is not None or change >= TOLERANCE):
-        new = _marginals(both, one, two)
-        change = float(np.abs(new[0] - one).sum() + np.abs(new[1] - two).sum())
-        (one, two), done = new, done + 1
+        new = _marginals(both, state)
+        change, done = float(np.abs(new - state).sum()), done + 1
+        further = steps is None and done % 2 and change >= TOLERANCE
+        before, state = state, _foretold(before, state, new) if further else new
+    one, two = np.split(-np.log(np.maximum(state, _LEAST)), [len(own.first)])
     for rows in _slices(both):
-        weight = np.logaddexp.outer(-np.log(np.maximum(one[rows], _LEAST)), -np.log(np.maximum(two, _LEAST)))
-        both[rows] = np.logaddexp(own.given_first[rows], own.given_second.T[rows]) - weight
+        both[rows] = np.logaddexp(own.given_first[rows], own.given_second.T[rows])
+        both[rows] -= np.logaddexp.outer(one[rows], two)
     return Settled(_normal(both), done, change)
 
 
-def _marginals(both: Doubles, one: Doubles, two: Doubles) -> tuple[Doubles, Doubles]:
-    """Those after a step."""
+def _marginals(both: Doubles, state: Doubles) -> Doubles:
+    """(A + B,) the marginals after a step."""
+    one, two = np.split(np.maximum(state, _TINY).astype(both.dtype), [len(both)])
     first, second = np.zeros(len(one)), np.zeros(len(two))
     for rows in _slices(both):
         here = one[rows, None]
-        weighted = both[rows] * (here * two / np.maximum(here + two, _LEAST))
+        weighted = here * two
+        weighted /= here + two
+        weighted *= both[rows]
         first[rows] = weighted.sum(axis=1)
         second += weighted.sum(axis=0)
-    return first / first.sum(), second / second.sum()
+    return np.concatenate([first / first.sum(), second / second.sum()])
+
+
+def _foretold(start: Doubles, one: Doubles, two: Doubles) -> Doubles:
+    """Where steps from `start` over `one` and `two` lead; what would be negative there is that of `two`."""
+    step, bend = one - start, two - 2 * one + start
+    length = max(1.0, float(np.linalg.norm(step)) / max(float(np.linalg.norm(bend)), _TINY))
+    there = start + 2 * length * step + length**2 * bend
+    there[there <= 0] = two[there <= 0]
+    return there
 
 
 METHODS: Mapping[str, Callable[[Conditional], Doubles]] = {
@@ -332,7 +350,7 @@ def _normal(joint: Doubles) -> Doubles:
 
 
 def _slices(matrix: Doubles) -> Iterator[slice]:
-    step = max(1, _BLOCK // matrix.shape[1])
+    step = max(1, _CELLS // matrix.shape[1])
     ends = [*range(0, len(matrix), step), len(matrix)]
     return (slice(*ends) for ends in pairwise(ends))
 
@@ -390,12 +408,14 @@ def _divergences(table: Doubles, joint: Doubles) -> Doubles:
     found = []
     for rows in _slices(joint):
         p, q = table[rows], joint[rows] - np.logaddexp.reduce(joint[rows], axis=1, keepdims=True)
-        middle = np.logaddexp(p, q) - np.log(2)
-        found.append([_divergence(p, q), (_divergence(p, middle) + _divergence(q, middle)) / 2])
+        of_p, of_q = np.exp(p), np.exp(q)
+        middle = np.log(np.maximum((of_p + of_q) / 2, _TINY))
+        halves = (_expected(of_p, p - middle), _expected(of_q, q - middle))
+        found.append([_expected(of_p, p - q), (halves[0] + halves[1]) / 2])
     return np.concatenate(found, axis=1)
 
 
-def _divergence(p: Doubles, q: Doubles) -> Doubles:
-    shares = np.exp(p)
-    found: Doubles = (shares * np.where(shares > 0, p - q, 0.0)).sum(axis=1)
+def _expected(shares: Doubles, values: Doubles) -> Doubles:
+    """(A,) the mean of each row, of what occurs."""
+    found: Doubles = np.where(shares > 0, shares * values, 0.0).sum(axis=1)
     return found

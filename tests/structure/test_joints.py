@@ -155,6 +155,20 @@ def test_it_settles_where_no_joint_is_nearer() -> None:
         assert summed(own, joints._normal(exact + random.normal(scale=0.05, size=exact.shape))) > least
 
 
+def test_steps_that_are_foretold_come_to_the_same_in_fewer() -> None:
+    random = np.random.default_rng(2)
+    tables = np.exp(random.normal(scale=4, size=(2, 40, 40)))
+    one, two = tables.sum(axis=2)
+    own = Conditional(
+        *map(np.log, (one / one.sum(), two / two.sum(), *(tables / tables.sum(axis=2)[:, :, None])))
+    )
+    plain = next(n for n in range(2, 2000) if arnold_gokhale(own, n, uniform=False).change < joints.TOLERANCE)
+    found = arnold_gokhale(own)
+    assert found.steps < plain / 2
+    exact = np.exp(arnold_gokhale(own, 5 * plain, uniform=False).joint)
+    assert np.exp(found.joint) == pytest.approx(exact, abs=1e-3)
+
+
 def test_it_begins_nearer_than_the_published_procedure() -> None:
     own = incompatible()
     assert arnold_gokhale(own).steps < 40
