@@ -102,6 +102,7 @@ class VariantTable:
         family: an alignment that the wild type, or one like it, is a row of.
         query: id of the row that is the wild type, where no sequence is named; None: the first.
         columns: of the rows that the model reads, which is linear; None: it reads sequences.
+        genes: a file of the genes of the sequence that wild types are cut out of.
     """
 
     path: str
@@ -114,6 +115,7 @@ class VariantTable:
     family: str | None = None
     query: str | None = None
     columns: int | None = None
+    genes: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,12 +148,16 @@ class Variants(ABC):
         letters: what can stand at one place; a map of all changes has a row for each.
         windows: whether every variant has a wild type of its own, a window; such tables are read as a stream.
         columns: fields of a variant that its row repeats.
+        shown: those of them that a person reads beside the effect. counted: the one by whose values variants
+            are counted; "" for none.
         formats: of a copy of a table, and the endings of its name.
     """
 
     letters: str
     windows: ClassVar[bool] = False
-    columns: ClassVar[Sequence[str]] = ()
+    columns: Sequence[str] = ()
+    shown: ClassVar[Sequence[str]] = ()
+    counted: ClassVar[str] = ""
     formats: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     @abstractmethod

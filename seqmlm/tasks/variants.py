@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,7 +22,7 @@ from seqmlm.reports.page import Page
 from seqmlm.rows.file import Row
 from seqmlm.tasks.measurements import Measurements, agreement_table, doubt, gain
 from seqmlm.tasks.substitutions import Grid
-from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, said
+from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, said, where
 
 Convention = Literal["masked", "wt", "mask_fill", "mutant", "match_fill", "pll_delta", "pll_excess"]
 NUMBERS = (*CONVENTIONS, "pll_delta_per_unit", BITS)
@@ -48,6 +49,8 @@ class VariantsConfig(TaskConfig):
             it was trained on; with measurements it adds the site-independent prediction.
         query: row of the family that is the wild type, where --wildtype names none. Default: the first, where
             the table has none either.
+        genes: GFF3 file of the genes of the genome: what each variant does to proteins, and how usual its
+            codons are.
         next: name so many substitutions to test next: the fittest by the model that were not measured, each
             of another place while there is one.
         out: write the rows to this file: .jsonl, .csv, .tsv or .parquet; of a VCF also .vcf or .vcf.gz, a
@@ -60,7 +63,7 @@ class VariantsConfig(TaskConfig):
         "on_error",
     )
     metavar = "FILE"
-    inputs = ("wildtype", "family")
+    inputs = ("wildtype", "family", "genes")
     later = ("measured", "prediction", "cutoff", "next")
 
     wildtype: str | None = field(default=None, metadata={"also": ("--reference",)})
@@ -72,6 +75,7 @@ class VariantsConfig(TaskConfig):
     cutoff: float | None = None
     family: str | None = None
     query: str | None = None
+    genes: str | None = None
     next: int = 0
 
     def check(self) -> None:
@@ -141,6 +145,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             copied=self.further_format is not None,
             family=config.family,
             query=config.query,
+            genes=config.genes,
             columns=session.model.rows.columns,
         )
         return self.field.read(table, problems)
@@ -175,6 +180,13 @@ class VariantsTask(Task[VariantsConfig, Variant]):
         """A row for each variant: its effect, and every convention."""
         return judged(self.scorer, self.field, items, self.config.convention)
 
+    def line(self, row: Row) -> str:
+        """The variant, its effect, and what the field shows beside it."""
+        effect = "no effect" if row["effect"] is None else f"{row['effect']:+.2f} ({row['convention']})"
+        found = [(name, row[name]) for name in self.field.shown if row.get(name) not in (None, "")]
+        beside = (one if isinstance(one, str) else f"{name} {one:+.2f}" for name, one in found)
+        return "  ".join([*where(row), effect, *beside])
+
     def written(self, rows: Iterator[Row]) -> Iterable[str]:
         """The copy of the table."""
         config = self.config
@@ -198,8 +210,10 @@ class VariantsTask(Task[VariantsConfig, Variant]):
     def figures(self, rows: Iterable[Row]) -> Figures:
         """How many variants were scored; how that agrees with measurements, and what to test next."""
         scored = unscored = mixed = known = 0
-        bits, effects = 0.0, list[Row]()
+        bits, effects, kinds = 0.0, list[Row](), Counter[str]()
         for row in rows:
+            if (kind := row.get(self.field.counted)) is not None:
+                kinds[kind] += 1
             scored += row["effect"] is not None
             unscored += row["effect"] is None
             mixed += row["convention"] not in (None, self.config.convention)
@@ -209,6 +223,8 @@ class VariantsTask(Task[VariantsConfig, Variant]):
                 effects.append({name: row[name] for name in ("line", "id", "effect")})
         found: dict[str, Any] = {"variants": scored + unscored, "scored": scored, "mixed": mixed}
         found |= {"convention": self.config.convention, BITS: bits / known if known else None}
+        if self.field.counted in self.field.columns:
+            found["counts"] = dict(kinds.most_common())
         if self.measured is not None:
             found |= self.measured.compared(effects)
         if self.config.next and self.grid is not None:
@@ -217,6 +233,9 @@ class VariantsTask(Task[VariantsConfig, Variant]):
 
     def sentence(self, figures: Figures, items: int) -> str:
         told = [f"scored {said(figures['scored'])} of {number_of(items, self.unit)}"]
+        if "counts" in figures:
+            kinds = (f"{said(number)} {name}" for name, number in figures["counts"].items())
+            told.append(f"by {self.field.counted}: {', '.join(kinds) or 'none has one'}")
         if figures["mixed"]:
             told.append(
                 f"{said(figures['mixed'])} of {number_of(items, self.unit)} are deletions or insertions: "

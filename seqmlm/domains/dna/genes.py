@@ -2,21 +2,31 @@
 
 Only names and places are kept, of genes and of what is named after one (a coding sequence, a tRNA): a tenth
 of a percent of the size of a genome.
+
+What a variant does to proteins needs the parts of coding sequences, of GFF3. Consequences have the names of
+the Sequence Ontology. No model is asked: a codon counts by how frequent it is in the coding sequences
+themselves, where a stop hardly ever stands before the end, and its residue by BLOSUM62 (Henikoff and Henikoff
+1992).
 """
 
 from __future__ import annotations
 
+import math
 import os
 from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from itertools import accumulate
-from typing import NamedTuple
+from functools import cache, cached_property, lru_cache
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 from urllib.parse import unquote
+
+from Bio.Data.CodonTable import unambiguous_dna_by_id
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.features import GFF_COLUMNS, Feature, gff_features, known_as
 from seqmlm.errors import DataError
+from seqmlm.tokenizers.nucleotide import reverse_complement
 
 MOST_GENES = 1_000_000
 """Genes of a file that are kept; the largest annotations have a tenth of that."""
@@ -129,3 +139,178 @@ def _gene(one: Feature, path: str, number: int) -> Gene | None:
         raise DataError(reason, source=path, line=number, remedy=GFF_COLUMNS)
     name = name_of(one.columns[2], {key.strip(): unquote(value.strip()) for key, _, value in pairs})
     return None if name is None else Gene(one.start, one.end, name)
+
+
+# Coding sequences
+
+COUNTED = 2_000_000
+"""Codons by whose number all are judged."""
+
+STOP, FRAMESHIFT, STOP_LOST, START_LOST = "stop_gained", "frameshift_variant", "stop_lost", "start_lost"
+INFRAME, MISSENSE, PARTLY = "inframe_indel", "missense_variant", "coding_sequence_variant"
+SYNONYMOUS = "synonymous_variant"
+WORST = (STOP, FRAMESHIFT, STOP_LOST, START_LOST, INFRAME, MISSENSE, PARTLY, SYNONYMOUS)
+"""By how much they change."""
+
+
+class Effect(NamedTuple):
+    """What a variant does to a coding sequence.
+
+    Args:
+        gene: whose it is. consequence: one of `WORST`.
+        change: of the protein, as HGVS has it (p.Q12*); "" of others than single residues.
+        codon: log-ratio of the new codons' probability in place of the old residues to that of the old
+            codons, nats; None of deletions and insertions.
+    """
+
+    gene: str
+    consequence: str
+    change: str = ""
+    codon: float | None = None
+
+
+class _Coding(NamedTuple):
+    """A coding sequence of a contig.
+
+    Args:
+        parts: (start, end), 0-based and half open, ascending.
+        skipped: bases in front of its first whole codon. table: of NCBI's genetic codes.
+    """
+
+    gene: str
+    parts: tuple[tuple[int, int], ...]
+    reverse: bool
+    skipped: int
+    table: int
+
+
+class CodingSequences:
+    """The coding sequences of a genome.
+
+    Args:
+        path: a GFF3 file (also .gz, .zst); lines of type CDS with one ID, or one Parent, are one sequence.
+        genome: its contigs by name, for random access.
+
+    Raises:
+        DataError: no such file, a line that is not GFF3, or no coding sequence on a contig of the genome.
+    """
+
+    def __init__(self, path: str, genome: Any) -> None:
+        self._genome = genome
+        lines = defaultdict[tuple[str, str], list[tuple[Feature, dict[str, str]]]](list)
+        for number, one in gff_features(path, Problems("raise"), lambda kind: kind == "CDS"):
+            pairs = (part.partition("=") for part in one.columns[8].split(";"))
+            facts = {key.strip(): unquote(value.strip()) for key, _, value in pairs}
+            lines[one.name, facts.get("ID") or facts.get("Parent") or str(number)].append((one, facts))
+        self._known = defaultdict[str, list[_Coding]](list)
+        for (contig, key), own in lines.items():
+            if (name := known_as(contig, genome)) is not None:
+                self._known[name].append(_coding(key, own))
+        if not self._known:
+            remedy = "give the GFF3 file of this reference (--set genes=FILE)"
+            raise DataError(
+                "no coding sequence (CDS) on a contig of the reference", source=path, remedy=remedy
+            )
+        self._places = {
+            name: Genes(Gene(*part, str(n)) for n, one in enumerate(found) for part in one.parts)
+            for name, found in self._known.items()
+        }
+
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
+        """How often each codon stands in coding sequences, the last one of each left out."""
+        found = Counter[str]()
+        for contig, sequences in self._known.items():
+            for one in sequences:
+                if found.total() < COUNTED:
+                    found.update(self._codons(contig, one)[:-1])
+        return found
+
+    def effect(self, contig: str, start: int, end: int, text: str) -> Effect | None:
+        """The worst effect of some text in place of bases start to end; None outside of coding sequences.
+
+        Args:
+            contig: as the genome calls it. start, end: 0-based, half open. text: capitals.
+        """
+        places = self._places.get(contig)
+        over = () if places is None else places.over(start, max(end, start + 1))
+        found = (
+            self._effect(contig, self._known[contig][number], start, end, text)
+            for number in dict.fromkeys(int(one.name) for one in over)
+        )
+        return min(found, key=lambda one: WORST.index(one.consequence), default=None)
+
+    def _effect(self, contig: str, one: _Coding, start: int, end: int, text: str) -> Effect:
+        if len(text) != end - start:
+            inside = any(begin <= start and end <= last for begin, last in one.parts)
+            shifts = (len(text) - end + start) % 3
+            return Effect(one.gene, (FRAMESHIFT if shifts else INFRAME) if inside else PARTLY)
+        both = zip(self._codons(contig, one), self._codons(contig, one, start, text), strict=True)
+        changed = [(number, old, new) for number, (old, new) in enumerate(both) if old != new]
+        if not changed:  # in a codon that is not whole
+            return Effect(one.gene, PARTLY)
+        told = [_consequence(old, new, one.table, n == 0 and not one.skipped) for n, old, new in changed]
+        ratio = sum(self._ratio(old, new, one.table) for _, old, new in changed)
+        was, now = told[0][1:]
+        change = f"p.{was}{changed[0][0] + 1}{'=' if was == now else now}" if len(told) == 1 else ""
+        return Effect(one.gene, min((own[0] for own in told), key=WORST.index), change, ratio)
+
+    def _ratio(self, old: str, new: str, table: int) -> float:
+        """P(b, its codon | a) / P(a, its codon | a): BLOSUM62 has log(q_ab / p_a p_b) in half bits, and what
+        p_b and the codon's share of b are together is how frequent the codon is."""
+        matrix = _blosum62()
+        was, now = _residue(old, table), _residue(new, table)
+        likeness = (matrix[was, now] - matrix[was, was]) * math.log(2) / 2
+        return float(likeness + math.log((self.counts[new] + 1) / (self.counts[old] + 1)))
+
+    def _codons(self, contig: str, one: _Coding, at: int = 0, text: str = "") -> list[str]:
+        """Its whole codons, with some text from base `at` on in place of what is there."""
+        parts = []
+        for start, end in one.parts:
+            part = str(self._genome[contig][start:end]).upper()
+            low, high = max(start, at), min(end, at + len(text))
+            if low < high:
+                part = part[: low - start] + text[low - at : high - at] + part[high - start :]
+            parts.append(part)
+        letters = "".join(parts)
+        letters = (reverse_complement(letters) if one.reverse else letters)[one.skipped :]
+        return [letters[begin:last] for begin, last in pairwise(range(0, len(letters) + 1, 3))]
+
+
+def _coding(key: str, lines: list[tuple[Feature, dict[str, str]]]) -> _Coding:
+    lines = sorted(lines, key=lambda pair: pair[0].start)
+    reverse = lines[0][0].columns[6] == "-"
+    first, facts = lines[-1 if reverse else 0]
+    table = facts.get("transl_table", "")
+    return _Coding(
+        gene=name_of("CDS", facts) or facts.get("Name") or key,
+        parts=tuple((one.start, one.end) for one, _ in lines),
+        reverse=reverse,
+        skipped=int(first.columns[7]) if first.columns[7] in ("1", "2") else 0,
+        table=int(table) if table.isdigit() and int(table) in unambiguous_dna_by_id else 1,
+    )
+
+
+def _consequence(old: str, new: str, table: int, begins: bool) -> tuple[str, str, str]:
+    """The consequence of a codon for another one, and both residues as the change names them."""
+    code = unambiguous_dna_by_id[table]
+    if begins and old in code.start_codons:
+        kept = new in code.start_codons
+        return SYNONYMOUS if kept else START_LOST, "M", "M" if kept else "?"
+    was, now = _residue(old, table), _residue(new, table)
+    if was == now:
+        return SYNONYMOUS, was, now
+    return STOP if now == "*" else STOP_LOST if was == "*" else MISSENSE, was, now
+
+
+def _residue(codon: str, table: int) -> str:
+    """X of letters that are no bases, * of a stop."""
+    code = unambiguous_dna_by_id[table]
+    return "*" if codon in code.stop_codons else code.forward_table.get(codon, "X")
+
+
+@cache
+def _blosum62() -> Any:
+    from Bio.Align import substitution_matrices
+
+    return substitution_matrices.load("BLOSUM62")

@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 from Bio.Data.IUPACData import ambiguous_dna_values
@@ -25,6 +26,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.features import known_as
 from seqmlm.data.rows import read_rows
 from seqmlm.domains.dna.bed import indexed
+from seqmlm.domains.dna.genes import CodingSequences, Effect
 from seqmlm.domains.variants import Edit, Predict, Variant, Variants, VariantTable, changes
 from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.tokenizers.nucleotide import BASES, reverse_complement
@@ -45,8 +47,9 @@ MOST_WRONG = 0.05
 
 LEAST_WRONG = 5  # of them at least: one wrong row of ten is a wrong row
 
-INFO, EXCESS = "SEQMLM_LLR", "SEQMLM_EXCESS"
-"""The INFO fields of a scored VCF: of substitutions; of deletions and insertions, which do not compare."""
+INFO, EXCESS, CODING = "SEQMLM_LLR", "SEQMLM_EXCESS", "SEQMLM_CODING"
+"""The INFO fields of a scored VCF: of substitutions; of deletions and insertions, which do not compare; of
+what is coding."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "chrom": ("#chrom", "chrom", "chr", "contig", "chromosome"),
@@ -82,7 +85,8 @@ class DNAVariants(Variants):
 
     letters = BASES
     windows = True
-    columns = COLUMNS
+    columns: Sequence[str] = COLUMNS
+    shown, counted = Effect._fields, "consequence"
     formats: ClassVar[Mapping[str, Sequence[str]]] = {"vcf": _SUFFIXES}
 
     def read(self, table: VariantTable, problems: Problems) -> Iterator[Variant]:
@@ -94,6 +98,7 @@ class DNAVariants(Variants):
             raise UsageError("a scored VCF is a copy of a VCF, and the variants are a table: name a .csv")
         with indexed(table.wildtype, "--reference") as genome:
             place = _Placed(genome, table, problems)
+            self.columns = place.columns
             alleles = _vcf(table) if _is_vcf(table.path) else _rows(table.path)
             first = list(islice(alleles, FIRST_ROWS))
             place.same_genome(first)
@@ -117,7 +122,8 @@ class DNAVariants(Variants):
         return replace(variant, wildtype=reverse_complement(variant.wildtype), edits=edits)
 
     def rivals(self, wildtypes: Sequence[str], alignment: str | None) -> Mapping[str, Predict]:
-        """Transitions before transversions; and how frequent the triplet of bases is in the windows."""
+        """Transitions before transversions; how frequent the triplet of bases is in the windows, and, where
+        genes are known, the codon in these."""
         if alignment is not None:
             raise UsageError("an alignment is for proteins: a genome's variants have no family")
         counts = Counter[str]()
@@ -147,10 +153,15 @@ class DNAVariants(Variants):
                 total += float(np.log(new + 1) - np.log(old + 1))
             return total
 
-        return {"transition": transition, "triplet frequencies": triplets}
+        def codons(variant: Variant) -> float | None:
+            outside = variant.fields["consequence"] is None and variant.substitutions
+            return 0.0 if outside else variant.fields["codon"]
+
+        found: dict[str, Predict] = {"transition": transition, "triplet frequencies": triplets}
+        return {**found, "codon": codons} if "codon" in self.columns else found
 
     def copy(self, path: str, rows: Iterator[Mapping[str, Any]], note: str) -> Iterator[str]:
-        """The same VCF with `INFO` and `EXCESS` in INFO; every other column stays as it is."""
+        """The same VCF with `INFO`, `EXCESS` and `CODING` in INFO; every other column stays as it is."""
         scored = groupby(rows, key=itemgetter("line"))
         line, own = next(scored, (0, ()))
         for number, text in lines(path, Problems()):
@@ -158,6 +169,9 @@ class DNAVariants(Variants):
                 for name, what in ((INFO, "substitutions"), (EXCESS, "deletions and insertions")):
                     told = json.dumps(f"of {what}: {note}")
                     yield f"##INFO=<ID={name},Number=A,Type=Float,Description={told}>\n"
+                if "codon" in self.columns:
+                    told = json.dumps("consequence|gene|change of the protein|log-ratio of codons")
+                    yield f"##INFO=<ID={CODING},Number=A,Type=String,Description={told}>\n"
             if number == line:
                 text = _with_effects(text, {row["alt"]: row for row in own})
                 line, own = next(scored, (0, ()))
@@ -180,6 +194,12 @@ class _Placed:
     def __init__(self, genome: Any, table: VariantTable, problems: Problems) -> None:
         self._genome, self._table, self._problems = genome, table, problems
         self._window = min(WINDOW, table.window or WINDOW)
+        self._coding = None if table.genes is None else CodingSequences(table.genes, genome)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """What a variant's row repeats."""
+        return COLUMNS if self._coding is None else (*COLUMNS, *Effect._fields)
 
     def same_genome(self, first: Sequence[_Allele]) -> None:
         """Refuse a file of which the first alleles say that it is of another genome.
@@ -244,6 +264,9 @@ class _Placed:
             if offset >= 0:
                 letters = (letters[:offset] + ref + letters[offset + len(ref) :])[: len(letters)]
         fields = {**one.fields, **dict(zip(COLUMNS, (one.chrom, one.pos, one.ref, one.alt), strict=True))}
+        if self._coding is not None:
+            effect = self._coding.effect(contig, one.pos - 1, one.pos - 1 + len(ref), alt)
+            fields |= dict.fromkeys(Effect._fields) if effect is None else effect._asdict()
         return Variant(
             name=f"{one.chrom}:{one.pos}{_short(one.ref)}>{_short(one.alt)}",
             wildtype=letters,
@@ -291,8 +314,10 @@ def _vcf(table: VariantTable) -> Iterator[_Allele]:
             header = header or text.startswith("#CHROM")
             if (match := re.match(r"##INFO=<ID=([^,>]+)", text)) is not None:
                 declared[match[1]] = None
-                if table.copied and match[1] in (INFO, EXCESS):
-                    remedy = f"take it out first: bcftools annotate -x INFO/{INFO},INFO/{EXCESS}"
+                if table.copied and match[1] in (INFO, EXCESS, CODING):
+                    remedy = (
+                        f"take it out first: bcftools annotate -x INFO/{INFO},INFO/{EXCESS},INFO/{CODING}"
+                    )
                     raise DataError(
                         f"the VCF has {match[1]} already", source=path, line=number, remedy=remedy
                     )
@@ -362,6 +387,27 @@ def _with_effects(text: str, known: Mapping[str, Mapping[str, Any]]) -> str:
         own = {alt: row["effect"] for alt, row in known.items() if (len(alt) != len(cells[3])) is lengths}
         values = [own.get(alt) for alt in alts]
         if any(value is not None for value in values):
-            told = f"{name}={','.join('.' if value is None else f'{value:.6g}' for value in values)}"
-            cells[7] = told if cells[7] == "." else f"{cells[7].rstrip(';')};{told}"
+            told = ",".join("." if value is None else f"{value:.6g}" for value in values)
+            cells[7] = _with(cells[7], f"{name}={told}")
+    coding = [_coding(known.get(alt, {})) for alt in alts]
+    if any(coding):
+        cells[7] = _with(cells[7], f"{CODING}={','.join(one or '.' for one in coding)}")
     return "\t".join(cells)
+
+
+def _with(cell: str, told: str) -> str:
+    """INFO and one thing more."""
+    return told if cell == "." else f"{cell.rstrip(';')};{told}"
+
+
+def _coding(row: Mapping[str, Any]) -> str:
+    """What a variant does to a protein, what INFO may not hold in percents (VCF 4.3, section 1.2)."""
+    if row.get("consequence") is None:
+        return ""
+    told = (
+        row["consequence"],
+        row["gene"],
+        row["change"],
+        "" if row["codon"] is None else f"{row['codon']:.6g}",
+    )
+    return "|".join(quote(one, safe="*?:/()+") for one in told)

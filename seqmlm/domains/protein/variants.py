@@ -189,6 +189,8 @@ class ProteinVariants(Variants):
         self._domain = domain
 
     def read(self, table: VariantTable, problems: Problems) -> Iterator[Variant]:
+        if table.genes is not None:
+            raise UsageError("genes are those of a genome: proteins have none")
         wildtype = table.sequence
         if wildtype is None and table.wildtype is not None:
             wildtype = self._wildtype(table.wildtype)

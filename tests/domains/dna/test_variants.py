@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from Bio import bgzf
+from Bio.Seq import Seq
 from fork_server import Run
 from numpy.typing import NDArray
 from stopped import stop_at
@@ -28,6 +31,7 @@ from seqmlm.errors import DataError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import VariantScorer
+from seqmlm.tasks.variants import VariantsTask
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
@@ -419,6 +423,47 @@ def test_measurements_in_info(seqmlm: Run, model: Path, reference: Path, tmp_pat
     assert set(done.json["agreement"]) == {"model", "transition", "triplet frequencies"}
     header, *_ = csv.reader(out.read_text().splitlines())
     assert header[:7] == ["id", "source", "line", "chrom", "pos", "ref", "alt"]
+
+
+def test_what_variants_do_to_proteins(seqmlm: Run, model: Path, reference: Path, tmp_path: Path):
+    genes, out = tmp_path / "genes.gff3", tmp_path / "scored.vcf"
+    genes.write_text("1\tx\tCDS\t91\t120\t.\t+\t0\tID=a;gene=b c\n")
+    rows = [row(100, info="AF=.1"), row(101, f"{CHR1[100]}G"), row(200), row(106), row(109), row(112)]
+    given = ("variants", model, vcf(tmp_path, *rows), "--reference", reference, "--set", f"genes={genes}")
+    done = seqmlm(*given).ok()
+    assert re.search(r"by consequence: .*\b1 frameshift_variant", done.err), done.err
+    told = [json.loads(line) for line in done.out.splitlines()]
+    was, now = (str(Seq(one + CHR1[100:102]).translate()) for one in (CHR1[99], other(CHR1[99])))
+    assert (told[0]["gene"], told[0]["change"]) == ("b c", f"p.{was}4{'=' if was == now else now}")
+    assert [one["consequence"] for one in told[1:3]] == ["frameshift_variant", None]
+    assert [one["gene"] for one in told[1:3]] == ["b c", None]
+    seqmlm(*given, "--out", out).ok()
+    info = [one.split("\t")[7] for one in lines_of(out) if not one.startswith("#")]
+    assert "##INFO=<ID=SEQMLM_CODING,Number=A,Type=String" in out.read_text()
+    assert info[0].split(";")[-1].startswith(f"SEQMLM_CODING={told[0]['consequence']}|b%20c|p.")
+    assert info[1].endswith("SEQMLM_CODING=frameshift_variant|b%20c||")
+    assert "SEQMLM_CODING" not in info[2]
+    done = seqmlm(*given, "--measured", "qual", "--json").ok()
+    assert "codon" in done.json["agreement"]
+    assert done.json["counts"]["frameshift_variant"] == 1
+    seqmlm(*given[:-1], "genes=none.gff3").refused(3, "none.gff3: no such file")
+
+
+def test_on_a_terminal_a_variant_is_a_line_with_its_effect_first():
+    row = {
+        "id": "1:9A>C",
+        "source": "a.vcf",
+        "line": 7,
+        "effect": -0.5,
+        "convention": "masked",
+        "masked": -0.5,
+    }
+    task: Any = SimpleNamespace(field=DNAVariants())
+    assert VariantsTask.line(task, row) == "a.vcf:7  1:9A>C  -0.50 (masked)"
+    told = {"gene": "b", "consequence": "missense_variant", "change": "p.K3T", "codon": -1.234}
+    expected = "a.vcf:7  1:9A>C  -0.50 (masked)  b  missense_variant  p.K3T  codon -1.23"
+    assert VariantsTask.line(task, row | told) == expected
+    assert VariantsTask.line(task, {**row, "effect": None}) == "a.vcf:7  1:9A>C  no effect"
 
 
 def test_requests_that_make_no_sense(seqmlm: Run, model: Path, reference: Path, tmp_path: Path):
