@@ -49,8 +49,8 @@ class VariantsConfig(TaskConfig):
             it was trained on; with measurements it adds the site-independent prediction.
         query: row of the family that is the wild type, where --wildtype names none. Default: the first, where
             the table has none either.
-        genes: GFF3 file of the genes of the genome: what each variant does to proteins, and how usual its
-            codons are.
+        genes: GFF3, GenBank or EMBL file of the genes of the genome: what each variant does to proteins,
+            and how usual its codons are.
         next: name so many substitutions to test next: the fittest by the model that were not measured, each
             of another place while there is one.
         out: write the rows to this file: .jsonl, .csv, .tsv or .parquet; of a VCF also .vcf or .vcf.gz, a

@@ -12,12 +12,9 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import Entry, entries, flat, read_stockholm
 from seqmlm.data.readers.fasta import Gaps
 from seqmlm.data.record import Record
-from seqmlm.domains.dna.genes import MOST_GENES, Gene, Genes, is_gene, name_of
+from seqmlm.domains.dna.genes import LARGEST, MOST_GENES, Gene, Genes, is_gene, name_of
 from seqmlm.domains.dna.nucleotides import BLOCK, LONGEST_GAP, Contig, sequences
 from seqmlm.errors import DataError
-
-LARGEST = 1 << 30
-"""Bytes of an entry, which is held in memory whole: a chromosome."""
 
 _FEATURE = re.compile(r"^(?: {5}|FT {3})(?=\S)", re.MULTILINE)
 

@@ -3,7 +3,7 @@
 Only names and places are kept, of genes and of what is named after one (a coding sequence, a tRNA): a tenth
 of a percent of the size of a genome.
 
-What a variant does to proteins needs the parts of coding sequences, of GFF3. Consequences have the names of
+What a variant does to proteins needs the parts of coding sequences. Consequences have the names of
 the Sequence Ontology. No model is asked: a codon counts by how frequent it is in the coding sequences
 themselves, where a stop hardly ever stands before the end, and its residue by BLOSUM62 (Henikoff and Henikoff
 1992).
@@ -15,19 +15,23 @@ import math
 import os
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from functools import cache, cached_property, lru_cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, cached_property, lru_cache, partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from Bio.Data.CodonTable import unambiguous_dna_by_id
 
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
+from seqmlm.data.readers.biopython import entries, parsed
 from seqmlm.data.readers.features import GFF_COLUMNS, Feature, gff_features, known_as
 from seqmlm.errors import DataError
 from seqmlm.tokenizers.nucleotide import reverse_complement
 
+LARGEST = 1 << 30
+"""Bytes of an entry, which is held in memory whole: a chromosome."""
 MOST_GENES = 1_000_000
 """Genes of a file that are kept; the largest annotations have a tenth of that."""
 
@@ -188,26 +192,24 @@ class CodingSequences:
     """The coding sequences of a genome.
 
     Args:
-        path: a GFF3 file (also .gz, .zst); lines of type CDS with one ID, or one Parent, are one sequence.
+        path: GFF3, whose lines of type CDS with one ID, or one Parent, are one sequence; GenBank or EMBL
+            (also .gz, .zst).
         genome: its contigs by name, for random access.
 
     Raises:
-        DataError: no such file, a line that is not GFF3, or no coding sequence on a contig of the genome.
+        DataError: no such file, one that is neither, or no coding sequence on a contig of the genome.
     """
 
     def __init__(self, path: str, genome: Any) -> None:
         self._genome = genome
-        lines = defaultdict[tuple[str, str], list[tuple[Feature, dict[str, str]]]](list)
-        for number, one in gff_features(path, Problems("raise"), lambda kind: kind == "CDS"):
-            pairs = (part.partition("=") for part in one.columns[8].split(";"))
-            facts = {key.strip(): unquote(value.strip()) for key, _, value in pairs}
-            lines[one.name, facts.get("ID") or facts.get("Parent") or str(number)].append((one, facts))
         self._known = defaultdict[str, list[_Coding]](list)
-        for (contig, key), own in lines.items():
+        first = next((text for _, text in lines(path, Problems())), "")
+        form = {"LOCUS": "genbank", "ID   ": "embl"}.get(first[:5])
+        for contig, one in _of_gff(path) if form is None else _of_flat(path, form):
             if (name := known_as(contig, genome)) is not None:
-                self._known[name].append(_coding(key, own))
+                self._known[name].append(one)
         if not self._known:
-            remedy = "give the GFF3 file of this reference (--set genes=FILE)"
+            remedy = "give the GFF3 or GenBank file of this reference (--set genes=FILE)"
             raise DataError(
                 "no coding sequence (CDS) on a contig of the reference", source=path, remedy=remedy
             )
@@ -242,7 +244,8 @@ class CodingSequences:
 
     def _effect(self, contig: str, one: _Coding, start: int, end: int, text: str) -> Effect:
         if len(text) != end - start:
-            inside = any(begin <= start and end <= last for begin, last in one.parts)
+            behind = start == end  # the first base, where something stands between two
+            inside = any(begin + behind <= start and end + behind <= last for begin, last in one.parts)
             shifts = (len(text) - end + start) % 3
             return Effect(one.gene, (FRAMESHIFT if shifts else INFRAME) if inside else PARTLY)
         both = zip(self._codons(contig, one), self._codons(contig, one, start, text), strict=True)
@@ -277,18 +280,47 @@ class CodingSequences:
         return [letters[begin:last] for begin, last in pairwise(range(0, len(letters) + 1, 3))]
 
 
-def _coding(key: str, lines: list[tuple[Feature, dict[str, str]]]) -> _Coding:
-    lines = sorted(lines, key=lambda pair: pair[0].start)
-    reverse = lines[0][0].columns[6] == "-"
-    first, facts = lines[-1 if reverse else 0]
+def _of_gff(path: str) -> Iterator[tuple[str, _Coding]]:
+    """The coding sequences of a GFF3 file, with their contigs."""
+    found = defaultdict[tuple[str, str], list[tuple[Feature, dict[str, str]]]](list)
+    for number, one in gff_features(path, Problems("raise"), lambda kind: kind == "CDS"):
+        pairs = (part.partition("=") for part in one.columns[8].split(";"))
+        facts = {key.strip(): unquote(value.strip()) for key, _, value in pairs}
+        found[one.name, facts.get("ID") or facts.get("Parent") or str(number)].append((one, facts))
+    for (contig, key), own in found.items():
+        own.sort(key=lambda pair: pair[0].start)
+        reverse = own[0][0].columns[6] == "-"
+        first, facts = own[-1 if reverse else 0]
+        phase = first.columns[7]
+        skipped = int(phase) if phase in ("1", "2") else 0
+        yield contig, _coding([(one.start, one.end) for one, _ in own], facts, key, skipped, reverse=reverse)
+
+
+def _of_flat(path: str, form: str) -> Iterator[tuple[str, _Coding]]:
+    """The coding sequences of GenBank or EMBL entries; of one strand and of one entry."""
+    from Bio import SeqIO
+
+    problems = Problems("raise")
+    for entry in entries(path, problems, LARGEST, "entry"):
+        for record in parsed(partial(SeqIO.parse, format=form), entry, "an entry", path, problems)[0]:
+            for feature in (one for one in record.features if one.type == "CDS" and one.location is not None):
+                facts = {key: values[0] for key, values in feature.qualifiers.items()}
+                parts = [(one.start, one.end, one.ref) for one in feature.location.parts]
+                whole = all(isinstance(x + y, int) and ref is None for x, y, ref in parts)
+                if whole and feature.location.strand is not None:
+                    skipped = {"2": 1, "3": 2}.get(facts.get("codon_start", ""), 0)
+                    places = sorted((int(x), int(y)) for x, y, _ in parts)
+                    reverse = feature.location.strand == -1
+                    yield record.id, _coding(places, facts, record.id, skipped, reverse=reverse)
+
+
+def _coding(
+    parts: list[tuple[int, int]], facts: Mapping[str, str], key: str, skipped: int, *, reverse: bool
+) -> _Coding:
     table = facts.get("transl_table", "")
-    return _Coding(
-        gene=name_of("CDS", facts) or facts.get("Name") or key,
-        parts=tuple((one.start, one.end) for one, _ in lines),
-        reverse=reverse,
-        skipped=int(first.columns[7]) if first.columns[7] in ("1", "2") else 0,
-        table=int(table) if table.isdigit() and int(table) in unambiguous_dna_by_id else 1,
-    )
+    code = int(table) if table.isdigit() and int(table) in unambiguous_dna_by_id else 1
+    gene = name_of("CDS", facts) or facts.get("Name") or facts.get("protein_id") or key
+    return _Coding(gene, tuple(parts), reverse, skipped, code)
 
 
 def _consequence(old: str, new: str, table: int, begins: bool) -> tuple[str, str, str]:
@@ -298,6 +330,8 @@ def _consequence(old: str, new: str, table: int, begins: bool) -> tuple[str, str
         kept = new in code.start_codons
         return SYNONYMOUS if kept else START_LOST, "M", "M" if kept else "?"
     was, now = _residue(old, table), _residue(new, table)
+    if "X" in (was, now):
+        return PARTLY, was, now
     if was == now:
         return SYNONYMOUS, was, now
     return STOP if now == "*" else STOP_LOST if was == "*" else MISSENSE, was, now

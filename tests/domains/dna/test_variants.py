@@ -428,7 +428,10 @@ def test_measurements_in_info(seqmlm: Run, model: Path, reference: Path, tmp_pat
 def test_what_variants_do_to_proteins(seqmlm: Run, model: Path, reference: Path, tmp_path: Path):
     genes, out = tmp_path / "genes.gff3", tmp_path / "scored.vcf"
     genes.write_text("1\tx\tCDS\t91\t120\t.\t+\t0\tID=a;gene=b c\n")
-    rows = [row(100, info="AF=.1"), row(101, f"{CHR1[100]}G"), row(200), row(106), row(109), row(112)]
+    shift = row(
+        90, f"{CHR1[89]}{CHR1[91]}", ref=CHR1[89:92]
+    )  # of bases of the gene, the first that is named is not
+    rows = [row(100, info="AF=.1"), shift, row(200), row(106), row(109), row(112)]
     given = ("variants", model, vcf(tmp_path, *rows), "--reference", reference, "--set", f"genes={genes}")
     done = seqmlm(*given).ok()
     assert re.search(r"by consequence: .*\b1 frameshift_variant", done.err), done.err
