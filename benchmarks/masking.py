@@ -89,7 +89,7 @@ def text(data: Path, out: Path, seeds: int, *, quick: bool) -> Iterator[Row]:
     for seed in range(seeds):
         for arm, masks in {**ARMS, "tokens": TOKENS_ALONE}.items():
             flags = {**structure_text.FLAGS, "masking": masks}
-            minutes = 0.1 if quick else 4
+            minutes = 0.1 if quick else 3
             name = f"english-{arm.replace(' %', '')}"
             model = trained(out, name, "text", list(learnt), flags, seed, minutes)
             to = out / f"{name}-{minutes:g}min-seed{seed}-cmi{'-quick' if quick else ''}"

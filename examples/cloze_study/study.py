@@ -263,7 +263,7 @@ SECONDS = {"sst2": sst2, "reviews": reviews, "promoters": promoters}
 
 def masks(own: Second, out: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Accuracy of each second stage, for each draw of labels."""
-    how: dict[str, Any] = {"epochs": 10, "patience": 10, "tokens_per_step": 64, **own.how}
+    how: dict[str, Any] = {"epochs": 10, "patience": 10, **own.how}
     name, found = "" if options.on == "sst2" else f"{options.on}-", []
     for draw, arm in product(range(options.draws), ARMS):
         model, seed = options.first, draw % options.seeds
