@@ -246,7 +246,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("logs_live"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/logs_live"))
     parser.add_argument("--quick", action="store_true", help="2 minutes of normal traffic, 300 steps")
     parser.add_argument("--curve", action="store_true", help="models of fewer normal lines")
     parser.add_argument("--only", choices=FORMS, help="one of the two forms of the log")

@@ -67,7 +67,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
-    parser.add_argument("--out", type=Path, default=Path("structure_code"), help="where results are kept")
+    parser.add_argument(
+        "--out", type=Path, default=Path("benchmarks/results/structure_code"), help="where results are kept"
+    )
     parser.add_argument("--json", type=Path, help="write all rows here")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=2.0, help="training of one model")

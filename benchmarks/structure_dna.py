@@ -613,7 +613,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("--part", choices=list(PARTS), action="append", help="default: all; repeatable")
-    parser.add_argument("--out", type=Path, default=Path("structure_dna"), help="where results are kept")
+    parser.add_argument(
+        "--out", type=Path, default=Path("benchmarks/results/structure_dna"), help="where results are kept"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="models of each part")
     parser.add_argument("--json", type=Path, help="write all rows here")
     parser.add_argument("--quick", action="store_true", help="a few minutes, no result")

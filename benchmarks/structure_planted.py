@@ -396,7 +396,9 @@ def show(rows: Sequence[Row]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("structure_planted"), help="where all is kept")
+    parser.add_argument(
+        "--out", type=Path, default=Path("benchmarks/results/structure_planted"), help="where all is kept"
+    )
     parser.add_argument("--json", type=Path, help="write all rows here")
     parser.add_argument("--quick", action="store_true", help="one seed, not three")
     parser.add_argument("--field", choices=list(FIELDS), action="append", help="default: all; repeatable")

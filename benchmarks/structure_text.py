@@ -1,7 +1,7 @@
 """Trees of English without a treebank: what a map has to beat, on sentences of at most ten words.
 
     python benchmarks/structure_text.py --data ../shared/data [--json FILE] [--quick] [--maps FOLDER]
-    python benchmarks/structure_text.py --data ../shared/data --train 25 --seeds 3 --out structure_text
+    python benchmarks/structure_text.py --data ../shared/data --train 25 --seeds 3
 
 The rivals are the chain of neighbours, random trees without crossings, and the dependency model with valence
 (Klein and Manning 2004) learnt by EM from the gold tags of the very sentences it is judged on, as its authors
@@ -249,7 +249,9 @@ def main() -> None:
     parser.add_argument("--train", type=float, help="minutes: trains models and maps sentences of EWT's test")
     parser.add_argument("--seeds", type=int, default=3, help="models")
     parser.add_argument("--language", choices=list(LANGUAGES), default="english", help="of --train")
-    parser.add_argument("--out", type=Path, default=Path("structure_text"), help="where those are kept")
+    parser.add_argument(
+        "--out", type=Path, default=Path("benchmarks/results/structure_text"), help="where those are kept"
+    )
     asked = parser.parse_args()
     if asked.train is not None:
         asked.out.mkdir(parents=True, exist_ok=True)
