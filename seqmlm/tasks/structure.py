@@ -42,7 +42,8 @@ from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed, r
 Made = TypeVar("Made")
 
 COLUMNS = {"id", "source", "line", "i", "j", "unit_i", "unit_j", *LAYERS, "predicted", "method"}
-"""All columns; what else a row has is a figure of the method for its sequence."""
+NUMBERS = {"number_i", "number_j"}
+"""All columns, and those of rows of an alignment; what else a row has is a figure of the method."""
 
 GRAPHS = ("edges.json", "edges.graphml")
 
@@ -335,8 +336,12 @@ class Structure(Task[StructureConfig, Subject]):
             edges = self.decoder.decode(one.record, one.units, made)
         found = Decoded(record=one.record, units=one.units, dependence=made, predicted=edges)
         rows = [{**place(one.record), **row} for row in found.rows(self.separation if self.every else None)]
-        for row in rows if self.decoder is None else ():
-            del row["predicted"]
+        numbers = one.record.meta.get("numbers")
+        for row in rows:
+            if numbers is not None:
+                row |= {"number_i": numbers[row["i"]], "number_j": numbers[row["j"]]}
+            if self.decoder is None:
+                del row["predicted"]
         return rows
 
     # What finished rows say
@@ -407,7 +412,7 @@ class Structure(Task[StructureConfig, Subject]):
                 methods.add(row["method"])
                 if not last.items() <= row.items() or not last:
                     last = {name: row[name] for name in ("id", "source", "line")}
-                    for name in row.keys() - COLUMNS:
+                    for name in row.keys() - COLUMNS - NUMBERS:
                         details.setdefault(name, []).append(row[name])
                 yield row
 

@@ -242,6 +242,23 @@ def test_an_aligned_rna_family_gives_its_stems(seqmlm: Run, tracked_workspace: P
     assert found[0]["with_truth"] == 5
     assert found[0]["pair_f1"] > 0.85
     assert found[1]["measures"] == found[0]["measures"]
+    asked = (
+        "structure",
+        "rna",
+        tracked_workspace / "few.a3m",
+        "--set",
+        "query=r1",
+        "--set",
+        "min_separation=1",
+    )
+    edges = [json.loads(line) for line in seqmlm(*asked).ok().out.splitlines()]
+    letters = f"{few[1][:9]}acg{few[1][9:]}".replace("-", "").replace("U", "T")
+    assert edges
+    for edge in edges:  # numbers are those of the whole sequence, insertions counted
+        at = edge["number_i"] - 1, edge["number_j"] - 1
+        assert tuple(letters[n] for n in at) == (edge["unit_i"], edge["unit_j"])
+        assert at[0] - edge["i"] in (0, 3)
+    assert {edge["number_j"] - 1 - edge["j"] for edge in edges} == {0, 3}
     # A column is no place of the other strand: scores are those of the row as it is.
     one = written(tracked_workspace / "one.afa", f">r0\n{few[0]}\n")
     row = json.loads(seqmlm("score", "rna", one, "--set", "expert=none", "--mode", "exact").ok().out)

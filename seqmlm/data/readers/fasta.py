@@ -63,18 +63,30 @@ def read_a3m(
         path: the file.
         problems: as in `read_fasta`; HH-suite's structure rows (`>ss_pred` ...) are left out and noted.
         gaps: "drop" gives sequences, with all their residues; "keep" gives the rows of the alignment, all of
-            one length, without insertions.
+            one length, without insertions; `meta["numbers"]` says which residue of its sequence each letter
+            of such a row is, from 1 on, where insertions are left out.
         max_bytes: longest record.
     """
     keep = gaps == "keep"
-    delete = _SPACE + (_LOWER + b"." if keep else b"-.")
+    delete = _SPACE + (b"." if keep else b"-.")
     first = True
     for record in _read(path, problems, _KEEP if keep else _UPPER, delete, max_bytes):
         if record.id in _STRUCTURE_ROWS:
             problems.note("structure row of an alignment left out")
             continue
+        record = _in_columns(record) if keep else record
         yield replace(record, meta={**record.meta, "query": True}) if first else record
         first = False
+
+
+def _in_columns(record: Record) -> Record:
+    """A row without its letters in lower case."""
+    if record.raw.isupper():
+        return record
+    letters = record.raw.replace("-", "")
+    numbers = tuple(number for number, one in enumerate(letters, 1) if not one.islower())
+    raw = record.raw.encode().translate(None, _LOWER).decode()
+    return replace(record, raw=raw, meta={**record.meta, "numbers": numbers})
 
 
 def _read(
