@@ -258,7 +258,7 @@ def test_an_aligned_rna_family_gives_its_stems(seqmlm: Run, tracked_workspace: P
         at = edge["number_i"] - 1, edge["number_j"] - 1
         assert tuple(letters[n] for n in at) == (edge["unit_i"], edge["unit_j"])
         assert at[0] - edge["i"] in (0, 3)
-    assert {edge["number_j"] - 1 - edge["j"] for edge in edges} == {0, 3}
+    assert {edge[f"number_{x}"] - 1 - edge[x] for edge in edges for x in "ij"} == {0, 3}
     # A column is no place of the other strand: scores are those of the row as it is.
     one = written(tracked_workspace / "one.afa", f">r0\n{few[0]}\n")
     row = json.loads(seqmlm("score", "rna", one, "--set", "expert=none", "--mode", "exact").ok().out)
