@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import logging
 import math
 import signal
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +25,7 @@ from seqmlm.engine.durable import FileLock, InUseError
 from seqmlm.errors import StateError, nearest
 from seqmlm.tracking.push import LEDGER, METRICS, SYSTEM, Ledger, MetricsFile, open_run, push
 from seqmlm.tracking.store import (
+    DRIFT_TAG,
     NAME_TAG,
     RunInfo,
     Store,
@@ -393,7 +396,13 @@ class Tracker:
             if ledger.tracking_uri != self.public_uri:
                 ledger.forget_sent()
                 ledger.tracking_uri = self.public_uri
-            ledger.params |= {key: "" if value is None else str(value) for key, value in params.items()}
+            told = {key: "" if value is None else str(value) for key, value in params.items()}
+            known = json.loads(ledger.tags.pop(DRIFT_TAG, "{}"))
+            first = ledger.params | {key: values[0] for key, values in known.items()}  # as MLflow keeps it
+            drift = {key: [first[key], own] for key, own in told.items() if first.get(key, own) != own}
+            if drift:
+                ledger.tags[DRIFT_TAG] = json.dumps(drift)
+            ledger.params |= told
             ledger.tags |= {**(tags or {}), **_standard_tags(name)}
             ledger.write(directory)
             return TrackedRun(ledger, directory, lock, self.connect, self._say).open()
@@ -458,19 +467,25 @@ class Tracker:
         """All runs, newest first: those of run folders and, of an MLflow that others may share, its own.
 
         What MLflow has is taken from there. Where it is unreachable, all come from the folders, with a
-        warning. The workspace's own database knows nothing that folders do not, and is not opened.
+        warning. The workspace's own database is not opened: what other workspaces, or folders that are
+        deleted, have left there is seen in MLflow alone.
         """
-        tracked: list[RunInfo] = []
-        try:
-            if self.has_store and not self.workspace.owns_tracking:
+        found = list[RunInfo]()
+        for ledger in map(Ledger.read, self._folders()):
+            run = ledger.info(self.workspace.runs / ledger.name)
+            here = ledger.tracking_uri == self.public_uri
+            found.append(run if here else replace(run, tracked=False))
+        if self.has_store and not self.workspace.owns_tracking:
+            try:
                 with quiet():
                     tracked = self.connect().runs()
-        except TrackerDown as error:
-            self._warn(f"{error}; showing what the run folders know")
-        ids = {run.run_id for run in tracked}
-        local = [Ledger.read(folder).info(folder) for folder in self._folders()]
-        lost = [run for run in local if run.run_id is None or run.run_id not in ids]
-        return sorted([*tracked, *lost], key=lambda run: run.started, reverse=True)
+            except TrackerDown as error:
+                self._warn(f"{error}; showing what the run folders know")
+            else:
+                ids = {run.run_id for run in tracked}
+                lost = (run for run in found if run.run_id is None or run.run_id not in ids)
+                found = [*tracked, *(replace(run, tracked=False) for run in lost)]
+        return sorted(found, key=lambda run: run.started, reverse=True)
 
     def find(self, reference: str, runs: list[RunInfo] | None = None) -> RunInfo:
         """The run called `reference`, or with that id (or its beginning, at least 6 characters).

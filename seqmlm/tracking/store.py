@@ -19,6 +19,7 @@ from seqmlm.workspace import Workspace, first_use
 
 NAME_TAG = "seqmlm.name"
 KEY_TAG = "seqmlm.key"
+DRIFT_TAG = "seqmlm.param_drift"
 DESCRIPTION = "mlflow.note.content"
 """Tag that the UI shows as the description of a run, in Markdown."""
 _OURS = f"tags.`{NAME_TAG}` != ''"
@@ -240,7 +241,7 @@ class Store:
             self.client.log_batch(run_id, params=new)
         drift = {key: [old[key], value] for key, value in short.items() if key in old and old[key] != value}
         if drift:
-            self.client.set_tag(run_id, "seqmlm.param_drift", json.dumps(drift))
+            self.client.set_tag(run_id, DRIFT_TAG, json.dumps(drift))
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set or replace tags."""

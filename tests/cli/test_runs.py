@@ -69,13 +69,16 @@ def test_runs_are_listed_shown_and_compared(two_runs: Path, seqmlm: Run) -> None
 
 
 def test_runs_of_the_workspaces_own_database_are_those_of_its_folders(
-    two_runs: Path, seqmlm: Run, monkeypatch: pytest.MonkeyPatch
+    two_runs: Path, empty_store: Path, seqmlm: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     every = seqmlm("runs", "list", "--json").json
     tracked = [{**run, "tags": {**run["tags"], "seqmlm.key": ...}} for run in every]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:////{two_runs}/mlflow.db")  # the same, as of others
     of_mlflow = seqmlm("runs", "list", "--json").json
     assert [{**run, "tags": {**run["tags"], "seqmlm.key": ...}} for run in of_mlflow] == tracked
+    shutil.copyfile(empty_store, tmp_path / "other.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/other.db")
+    assert [run["tracked"] for run in seqmlm("runs", "list", "--json").json] == [False, False]
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     (two_runs / "mlflow.db").write_text("is not opened")
     done = seqmlm("runs", "list", "--json")

@@ -173,6 +173,11 @@ def test_resume_goes_on_under_the_same_id(start: Start, steps: Steps, client: Ml
     assert sorted(_history(client, run)) == [(step, 1 / step) for step in range(1, 15)]
     assert found.data.params == {"rate": "0.1", "seed": "1", "new": "x"}
     assert json.loads(found.data.tags["seqmlm.param_drift"]) == {"rate": ["0.1", "0.2"]}
+    with start(params={"rate": 0.3}, resume=True):
+        pass
+    drift = {"rate": ["0.1", "0.3"]}
+    for tags in (client.get_run(run.run_id).data.tags, Ledger.read(run.directory).info(run.directory).tags):
+        assert json.loads(tags["seqmlm.param_drift"]) == drift
 
 
 def test_a_second_value_at_a_step_is_kept_also_across_a_resume(start: Start, client: MlflowClient) -> None:

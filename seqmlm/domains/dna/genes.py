@@ -15,7 +15,7 @@ import math
 import os
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache, partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -137,12 +137,17 @@ def _read(path: str, *facts: int) -> Mapping[str, Genes]:
 
 def _gene(one: Feature, path: str, number: int) -> Gene | None:
     """What a line says; None where it names no gene."""
+    name = name_of(one.columns[2], _attributes(one, path, number))
+    return None if name is None else Gene(one.start, one.end, name)
+
+
+def _attributes(one: Feature, path: str, number: int) -> dict[str, str]:
+    """Those of a line of GFF3."""
     pairs = [part.partition("=") for part in one.columns[8].split(";") if part.strip()]
     if not all(equals for _, equals, _ in pairs):
         reason = "attributes that are not NAME=VALUE (is it GTF?)"
         raise DataError(reason, source=path, line=number, remedy=GFF_COLUMNS)
-    name = name_of(one.columns[2], {key.strip(): unquote(value.strip()) for key, _, value in pairs})
-    return None if name is None else Gene(one.start, one.end, name)
+    return {key.strip(): unquote(value.strip()) for key, _, value in pairs}
 
 
 # Coding sequences
@@ -151,10 +156,13 @@ COUNTED = 2_000_000
 """Codons by whose number all are judged."""
 
 STOP, FRAMESHIFT, STOP_LOST, START_LOST = "stop_gained", "frameshift_variant", "stop_lost", "start_lost"
-INFRAME, MISSENSE, PARTLY = "inframe_indel", "missense_variant", "coding_sequence_variant"
-SYNONYMOUS = "synonymous_variant"
-WORST = (STOP, FRAMESHIFT, STOP_LOST, START_LOST, INFRAME, MISSENSE, PARTLY, SYNONYMOUS)
-"""By how much they change."""
+PARTLY, INFRAME, MISSENSE = "coding_sequence_variant", "inframe_indel", "missense_variant"
+UNKNOWN, SYNONYMOUS = "incomplete_terminal_codon_variant", "synonymous_variant"
+WORST = (STOP, FRAMESHIFT, STOP_LOST, START_LOST, PARTLY, INFRAME, MISSENSE, UNKNOWN, SYNONYMOUS)
+"""By how much they change; of `PARTLY` that cannot be told, as the end of a part is in it."""
+
+_BACTERIAL = (4, 11, 25)  # genetic codes in which other codons begin a protein as often as hardly any else
+_STARTS = ("ATG", "GTG", "TTG")
 
 
 class Effect(NamedTuple):
@@ -164,7 +172,7 @@ class Effect(NamedTuple):
         gene: whose it is. consequence: one of `WORST`.
         change: of the protein, as HGVS has it (p.Q12*); "" of others than single residues.
         codon: log-ratio of the new codons' probability in place of the old residues to that of the old
-            codons, nats; None of deletions and insertions.
+            codons, nats; None of deletions and insertions, and in place of a stop.
     """
 
     gene: str
@@ -173,31 +181,51 @@ class Effect(NamedTuple):
     codon: float | None = None
 
 
+class _Part(NamedTuple):
+    """Bases start to end (0-based, half open) of a contig, or those of its other strand."""
+
+    start: int
+    end: int
+    reverse: bool
+
+
 class _Coding(NamedTuple):
     """A coding sequence of a contig.
 
     Args:
-        parts: (start, end), 0-based and half open, ascending.
+        parts: in the order in which they are read.
         skipped: bases in front of its first whole codon. table: of NCBI's genetic codes.
+        begins: whether its first codon is the first of the protein.
     """
 
     gene: str
-    parts: tuple[tuple[int, int], ...]
-    reverse: bool
+    parts: tuple[_Part, ...]
     skipped: int
     table: int
+    begins: bool
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """Codons that a protein begins with."""
+        return _STARTS if self.table in _BACTERIAL else _STARTS[:1]
+
+    def residue(self, codon: str) -> str:
+        """X of letters that are no bases, * of a stop."""
+        code = unambiguous_dna_by_id[self.table]
+        return "*" if codon in code.stop_codons else code.forward_table.get(codon, "X")
 
 
 class CodingSequences:
     """The coding sequences of a genome.
 
     Args:
-        path: GFF3, whose lines of type CDS with one ID, or one Parent, are one sequence; GenBank or EMBL
-            (also .gz, .zst).
-        genome: its contigs by name, for random access.
+        path: GFF3, GenBank or EMBL (also .gz, .zst). Lines of GFF3 of type CDS with one ID are one sequence,
+            and lines with an ID each where they have one Parent and phases that go on.
+        genome: its contigs by name, for random access; what reaches behind the end of one goes on at its
+            beginning.
 
     Raises:
-        DataError: no such file, one that is neither, or no coding sequence on a contig of the genome.
+        DataError: no such file, one that is none of these, or no coding sequence on a contig of the genome.
     """
 
     def __init__(self, path: str, genome: Any) -> None:
@@ -207,14 +235,15 @@ class CodingSequences:
         form = {"LOCUS": "genbank", "ID   ": "embl"}.get(first[:5])
         for contig, one in _of_gff(path) if form is None else _of_flat(path, form):
             if (name := known_as(contig, genome)) is not None:
-                self._known[name].append(one)
+                parts = (part for own in one.parts for part in _within(own, len(genome[name])))
+                self._known[name].append(one._replace(parts=tuple(parts)))
         if not self._known:
             remedy = "give the GFF3 or GenBank file of this reference (--set genes=FILE)"
             raise DataError(
                 "no coding sequence (CDS) on a contig of the reference", source=path, remedy=remedy
             )
         self._places = {
-            name: Genes(Gene(*part, str(n)) for n, one in enumerate(found) for part in one.parts)
+            name: Genes(Gene(x.start, x.end, str(n)) for n, one in enumerate(found) for x in one.parts)
             for name, found in self._known.items()
         }
 
@@ -236,68 +265,107 @@ class CodingSequences:
         """
         places = self._places.get(contig)
         over = () if places is None else places.over(start, max(end, start + 1))
-        found = (
+        found = [
             self._effect(contig, self._known[contig][number], start, end, text)
             for number in dict.fromkeys(int(one.name) for one in over)
-        )
-        return min(found, key=lambda one: WORST.index(one.consequence), default=None)
+        ]
+        told = (one for one in found if one is not None)
+        return min(told, key=lambda one: WORST.index(one.consequence), default=None)
 
-    def _effect(self, contig: str, one: _Coding, start: int, end: int, text: str) -> Effect:
-        if len(text) != end - start:
-            behind = start == end  # the first base, where something stands between two
-            inside = any(begin + behind <= start and end + behind <= last for begin, last in one.parts)
-            shifts = (len(text) - end + start) % 3
-            return Effect(one.gene, (FRAMESHIFT if shifts else INFRAME) if inside else PARTLY)
-        both = zip(self._codons(contig, one), self._codons(contig, one, start, text), strict=True)
-        changed = [(number, old, new) for number, (old, new) in enumerate(both) if old != new]
-        if not changed:  # in a codon that is not whole
+    def _effect(self, contig: str, one: _Coding, start: int, end: int, text: str) -> Effect | None:
+        behind = start == end  # the first base, where something stands between two
+        if behind and start == min(part.start for part in one.parts):
+            return None
+        inside = any(x.start + behind <= start and end + behind <= x.end for x in one.parts)
+        if len(text) != end - start and not inside:
             return Effect(one.gene, PARTLY)
-        told = [_consequence(old, new, one.table, n == 0 and not one.skipped) for n, old, new in changed]
-        ratio = sum(self._ratio(old, new, one.table) for _, old, new in changed)
-        was, now = told[0][1:]
-        change = f"p.{was}{changed[0][0] + 1}{'=' if was == now else now}" if len(told) == 1 else ""
-        return Effect(one.gene, min((own[0] for own in told), key=WORST.index), change, ratio)
+        old, new = self._codons(contig, one), self._codons(contig, one, start, end, text)
+        if len(text) != end - start:
+            return Effect(one.gene, _of_lengths(one, old, new, len(text) - (end - start)))
+        changed = [number for number, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1]]
+        if not changed:
+            return Effect(one.gene, UNKNOWN)
+        told = [_consequence(one, n, old[n], new[n]) for n in changed]
+        ratios = [self._ratio(one, old[n], new[n]) for n in changed]
+        ratio = None if None in ratios else sum(x for x in ratios if x is not None)
+        change = f"p.{told[0][1]}" if len(told) == 1 else ""
+        return Effect(one.gene, min((what for what, _ in told), key=WORST.index), change, ratio)
 
-    def _ratio(self, old: str, new: str, table: int) -> float:
+    def _ratio(self, one: _Coding, old: str, new: str) -> float | None:
         """P(b, its codon | a) / P(a, its codon | a): BLOSUM62 has log(q_ab / p_a p_b) in half bits, and what
         p_b and the codon's share of b are together is how frequent the codon is."""
-        matrix = _blosum62()
-        was, now = _residue(old, table), _residue(new, table)
+        matrix, was, now = _blosum62(), one.residue(old), one.residue(new)
+        if was == "*" or "X" in (was, now):
+            return None
         likeness = (matrix[was, now] - matrix[was, was]) * math.log(2) / 2
         return float(likeness + math.log((self.counts[new] + 1) / (self.counts[old] + 1)))
 
-    def _codons(self, contig: str, one: _Coding, at: int = 0, text: str = "") -> list[str]:
-        """Its whole codons, with some text from base `at` on in place of what is there."""
-        parts = []
-        for start, end in one.parts:
-            part = str(self._genome[contig][start:end]).upper()
-            low, high = max(start, at), min(end, at + len(text))
-            if low < high:
-                part = part[: low - start] + text[low - at : high - at] + part[high - start :]
-            parts.append(part)
-        letters = "".join(parts)
-        letters = (reverse_complement(letters) if one.reverse else letters)[one.skipped :]
+    def _codons(self, contig: str, one: _Coding, start: int = 0, end: int = 0, text: str = "") -> list[str]:
+        """Its whole codons, with some text in place of bases start to end."""
+        found = []
+        for part in one.parts:
+            letters = str(self._genome[contig][part.start : part.end]).upper()
+            low, high = max(part.start, start), min(part.end, end)
+            if low < high or (start == end and part.start < start < part.end):
+                inner = text[low - start :][: high - low] if len(text) == end - start else text
+                letters = letters[: low - part.start] + inner + letters[high - part.start :]
+            found.append(reverse_complement(letters) if part.reverse else letters)
+        letters = "".join(found)[one.skipped :]
         return [letters[begin:last] for begin, last in pairwise(range(0, len(letters) + 1, 3))]
+
+
+def _within(part: _Part, size: int) -> list[_Part]:
+    """A part of a contig, in two where it reaches behind its end."""
+    if part.end <= size:
+        return [part]
+    both = [part._replace(end=size), part._replace(start=0, end=part.end - size)]
+    return both[::-1] if part.reverse else both
 
 
 def _of_gff(path: str) -> Iterator[tuple[str, _Coding]]:
     """The coding sequences of a GFF3 file, with their contigs."""
-    found = defaultdict[tuple[str, str], list[tuple[Feature, dict[str, str]]]](list)
+    found = dict[tuple[str, str], list[tuple[_Part, int]]]()
+    facts = dict[tuple[str, str], dict[str, str]]()
+    alone = defaultdict[tuple[str, str], list[tuple[str, str]]](list)
     for number, one in gff_features(path, Problems("raise"), lambda kind: kind == "CDS"):
-        pairs = (part.partition("=") for part in one.columns[8].split(";"))
-        facts = {key.strip(): unquote(value.strip()) for key, _, value in pairs}
-        found[one.name, facts.get("ID") or facts.get("Parent") or str(number)].append((one, facts))
-    for (contig, key), own in found.items():
-        own.sort(key=lambda pair: pair[0].start)
-        reverse = own[0][0].columns[6] == "-"
-        first, facts = own[-1 if reverse else 0]
-        phase = first.columns[7]
-        skipped = int(phase) if phase in ("1", "2") else 0
-        yield contig, _coding([(one.start, one.end) for one, _ in own], facts, key, skipped, reverse=reverse)
+        told = _attributes(one, path, number)
+        key = one.name, told.get("ID") or told.get("Parent") or str(number)
+        if key not in found:
+            found[key], facts[key] = [], told
+            alone[one.name, told.get("Parent", "")].append(key)
+        phase = int(one.columns[7]) if one.columns[7] in ("1", "2") else 0
+        found[key].append((_Part(one.start, one.end, one.columns[6] == "-"), phase))
+    for (_, parent), keys in alone.items():
+        first, *others = keys
+        together = [own for key in keys for own in found[key]]
+        if parent and others and len(together) == len(keys) and _go_on(together):
+            found[first] = together
+            for key in others:
+                del found[key]
+    for key, own in found.items():
+        parts = _in_order(own)
+        yield key[0], _coding([part for part, _ in parts], facts[key], key[1], parts[0][1])
+
+
+def _in_order(parts: Sequence[tuple[_Part, int]]) -> list[tuple[_Part, int]]:
+    """As they are read: by place, of both strands as the file has them."""
+    if len({part.reverse for part, _ in parts}) > 1:
+        return list(parts)
+    return sorted(parts, key=lambda one: one[0].start, reverse=parts[0][0].reverse)
+
+
+def _go_on(parts: Sequence[tuple[_Part, int]]) -> bool:
+    """Whether each part begins with as many bases as are missing of a codon, and behind the one before."""
+    length, apart = 0, sorted(part[:2] for part, _ in parts)
+    for part, phase in (own := _in_order(parts)):
+        if length and phase != -length % 3:
+            return False
+        length += part.end - part.start - (phase if (part, phase) == own[0] else 0)
+    return all(one[1] <= two[0] for one, two in pairwise(apart))
 
 
 def _of_flat(path: str, form: str) -> Iterator[tuple[str, _Coding]]:
-    """The coding sequences of GenBank or EMBL entries; of one strand and of one entry."""
+    """The coding sequences of GenBank or EMBL entries, without those that are partly of another entry."""
     from Bio import SeqIO
 
     problems = Problems("raise")
@@ -305,42 +373,46 @@ def _of_flat(path: str, form: str) -> Iterator[tuple[str, _Coding]]:
         for record in parsed(partial(SeqIO.parse, format=form), entry, "an entry", path, problems)[0]:
             for feature in (one for one in record.features if one.type == "CDS" and one.location is not None):
                 facts = {key: values[0] for key, values in feature.qualifiers.items()}
-                parts = [(one.start, one.end, one.ref) for one in feature.location.parts]
-                whole = all(isinstance(x + y, int) and ref is None for x, y, ref in parts)
-                if whole and feature.location.strand is not None:
+                own = feature.location.parts
+                if all(isinstance(one.start + one.end, int) and one.ref is None for one in own):
                     skipped = {"2": 1, "3": 2}.get(facts.get("codon_start", ""), 0)
-                    places = sorted((int(x), int(y)) for x, y, _ in parts)
-                    reverse = feature.location.strand == -1
-                    yield record.id, _coding(places, facts, record.id, skipped, reverse=reverse)
+                    parts = [_Part(int(one.start), int(one.end), one.strand == -1) for one in own]
+                    if any(type(x).__name__ != "ExactPosition" for x in (own[0].start, own[0].end)):
+                        facts["partial"] = "true"
+                    yield record.id, _coding(parts, facts, record.id, skipped)
 
 
-def _coding(
-    parts: list[tuple[int, int]], facts: Mapping[str, str], key: str, skipped: int, *, reverse: bool
-) -> _Coding:
+def _coding(parts: Sequence[_Part], facts: Mapping[str, str], key: str, skipped: int) -> _Coding:
     table = facts.get("transl_table", "")
     code = int(table) if table.isdigit() and int(table) in unambiguous_dna_by_id else 1
     gene = name_of("CDS", facts) or facts.get("Name") or facts.get("protein_id") or key
-    return _Coding(gene, tuple(parts), reverse, skipped, code)
+    return _Coding(gene, tuple(parts), skipped, code, not skipped and facts.get("partial") != "true")
 
 
-def _consequence(old: str, new: str, table: int, begins: bool) -> tuple[str, str, str]:
-    """The consequence of a codon for another one, and both residues as the change names them."""
-    code = unambiguous_dna_by_id[table]
-    if begins and old in code.start_codons:
-        kept = new in code.start_codons
-        return SYNONYMOUS if kept else START_LOST, "M", "M" if kept else "?"
-    was, now = _residue(old, table), _residue(new, table)
+def _of_lengths(one: _Coding, old: Sequence[str], new: Sequence[str], more: int) -> str:
+    """The consequence of a deletion or an insertion within a part."""
+    if more % 3:
+        return FRAMESHIFT
+    if not new or (one.begins and old[0] in one.starts and new[0] not in one.starts):
+        return START_LOST
+    stops = [one.residue(codon) == "*" for codon in new]
+    if any(stops[:-1]):
+        return STOP
+    return STOP_LOST if one.residue(old[-1]) == "*" and not stops[-1] else INFRAME
+
+
+def _consequence(one: _Coding, number: int, old: str, new: str) -> tuple[str, str]:
+    """The consequence of a codon for another one, and the change of the residue."""
+    was, now = one.residue(old), one.residue(new)
+    if number == 0 and one.begins and old in one.starts:
+        kept = new in one.starts
+        return (SYNONYMOUS, "M1=") if kept else (START_LOST, "M1?")
+    change = f"{was}{number + 1}{'=' if was == now else now}"
     if "X" in (was, now):
-        return PARTLY, was, now
+        return UNKNOWN, change
     if was == now:
-        return SYNONYMOUS, was, now
-    return STOP if now == "*" else STOP_LOST if was == "*" else MISSENSE, was, now
-
-
-def _residue(codon: str, table: int) -> str:
-    """X of letters that are no bases, * of a stop."""
-    code = unambiguous_dna_by_id[table]
-    return "*" if codon in code.stop_codons else code.forward_table.get(codon, "X")
+        return SYNONYMOUS, change
+    return STOP if now == "*" else STOP_LOST if was == "*" else MISSENSE, change
 
 
 @cache

@@ -75,7 +75,7 @@ def by_hand(at: int, text: str) -> Effect | None:
     was, now = (str(Seq(one).translate(11)) for one in (old, new))
     place = next((n for n in range(len(was)) if old[3 * n : 3 * n + 3] != new[3 * n : 3 * n + 3]), None)
     if place is None:  # nothing changes
-        return Effect(own, "coding_sequence_variant")
+        return Effect(own, "incomplete_terminal_codon_variant")
     first, second = old[3 * place : 3 * place + 3], new[3 * place : 3 * place + 3]
     counts = Counter(
         one[n : n + 3] for k in PARTS for one in [cut(letters, k)] for n in range(0, len(one) - 3, 3)
@@ -83,8 +83,9 @@ def by_hand(at: int, text: str) -> Effect | None:
     residues = str(Seq(first).translate(11)), str(Seq(second).translate(11))
     bits = (BLOSUM[residues] - BLOSUM[residues[0], residues[0]]) / 2
     ratio = pytest.approx(math.log((counts[second] + 1) / (counts[first] + 1) * 2**bits))
+    ratio = None if residues[0] == "*" else ratio
     if place == 0:
-        kept = second in ("ATG", "GTG", "TTG", "CTG", "ATT", "ATC", "ATA")
+        kept = second in ("GTG", "TTG")
         return Effect(own, SYNONYMOUS if kept else "start_lost", "p.M1=" if kept else "p.M1?", ratio)
     kind = {(True, False): "stop_lost", (False, True): "stop_gained"}.get(
         (was[place] == "*", now[place] == "*")
@@ -106,26 +107,130 @@ def test_every_base_of_two_genes(coding: CodingSequences) -> None:
     }
 
 
-@given(at=st.integers(61, 85), size=st.integers(0, 3), text=st.text("ACGT", max_size=4))
-def test_lengths_that_change_shift_the_frame_or_not(
-    coding: CodingSequences, at: int, size: int, text: str
+@given(data=st.data(), name=st.sampled_from([*PARTS]), text=st.text("ACGT", max_size=4))
+def test_deletions_and_insertions(coding: CodingSequences, data: st.DataObject, name: str, text: str) -> None:
+    start, end = data.draw(st.sampled_from(PARTS[name]))
+    begin = data.draw(st.integers(start + 1, end - 2))
+    last = data.draw(st.integers(begin, min(begin + 3, end)))
+    if len(text) == last - begin:
+        return
+    found = coding.effect("chr1", begin, last, text)
+    letters = "".join(
+        GENOME["chr1"][a:begin] + text + GENOME["chr1"][last:b]
+        if (a, b) == (start, end)
+        else GENOME["chr1"][a:b]
+        for a, b in PARTS[name]
+    )
+    new = Seq(letters) if name == "forward" else Seq(letters).reverse_complement()
+    protein, old = (
+        str(new[: len(new) // 3 * 3].translate(11)),
+        str(Seq(cut(GENOME["chr1"], name)).translate(11)),
+    )
+    if (len(text) - (last - begin)) % 3:
+        kind = "frameshift_variant"
+    elif str(new[:3]) not in ("ATG", "GTG", "TTG"):
+        kind = "start_lost"
+    elif "*" in protein[:-1]:
+        kind = "stop_gained"
+    else:
+        kind = "stop_lost" if old[-1] == "*" and protein[-1] != "*" else "inframe_indel"
+    assert found == Effect(name, kind)
+
+
+@pytest.mark.parametrize(("start", "end", "text"), [(49, 54, "A"), (60, 60, "A"), (15, 95, "")])
+def test_what_reaches_over_the_end_of_a_part_is_partly_coding(
+    start: int, end: int, text: str, coding: CodingSequences
 ) -> None:
-    found = coding.effect("chr1", at, at + size, text)
+    assert coding.effect("chr1", start, end, text) == Effect("forward", "coding_sequence_variant")
+
+
+def test_what_is_put_in_front_of_a_gene_is_outside(coding: CodingSequences) -> None:
+    assert coding.effect("chr1", 20, 20, "ATG") is None
+    assert coding.effect("chr1", 89, 89, "ATG") is None
+
+
+def test_an_unknown_base_says_nothing(coding: CodingSequences) -> None:
+    found = coding.effect("chr1", 63, 64, "N")
     assert found is not None
-    if len(text) != size:
-        shifts = (len(text) - size) % 3 != 0
-        assert found.consequence == ("frameshift_variant" if shifts else "inframe_indel")
-        assert (found.change, found.codon) == ("", None)
-    elif size > 1 and found.codon is not None:
-        assert found.consequence in WORST
+    assert (found.consequence, found.codon) == ("incomplete_terminal_codon_variant", None)
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "text"), [(49, 54, "A"), (60, 60, "A"), (51, 51, "A"), (62, 63, "N")]
-)
-def test_what_is_partly_coding(start: int, end: int, text: str, coding: CodingSequences) -> None:
-    found = coding.effect("chr1", start, end, text)
-    assert found is None or found.consequence == "coding_sequence_variant"
+@pytest.mark.parametrize("phase", [1, 2])
+def test_a_gene_whose_begin_is_missing_has_its_first_whole_codon_later(phase: int, tmp_path: Path) -> None:
+    path = tmp_path / "genes.gff3"
+    path.write_text(f"chr1\tx\tCDS\t301\t330\t.\t+\t{phase}\tID=late\n")
+    found = CodingSequences(str(path), GENOME)
+    letters = GENOME["chr1"]
+    for at in range(300, 330):
+        effect = found.effect("chr1", at, at + 1, {"A": "C", "C": "G", "G": "T", "T": "A"}[letters[at]])
+        assert effect is not None
+        number, place = divmod(at - 300 - phase, 3)
+        if number < 0 or 300 + phase + 3 * number + 3 > 330:
+            assert effect.consequence == "incomplete_terminal_codon_variant"
+            continue
+        codon = letters[300 + phase + 3 * number : 303 + phase + 3 * number]
+        assert effect.change[2:].startswith(f"{Seq(codon).translate()}{number + 1}"), place
+        assert effect.consequence != "start_lost"
+
+
+def of_one(circle: str, lines: str, folder: Path) -> CodingSequences:
+    path = folder / "circle.gff3"
+    path.write_text(lines)
+    return CodingSequences(str(path), {"c": circle})
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_gene_goes_on_behind_the_end_of_a_circle(reverse: bool, tmp_path: Path) -> None:
+    gene = str(Seq(START + "GCT" * 8 + END))
+    forward = str(Seq(gene).reverse_complement()) if reverse else gene
+    circle = forward[10:] + "ACGTACGTAC" + forward[:10]
+    strand, begin = "-" if reverse else "+", len(circle) - 10
+    line = f"c\tx\tCDS\t{begin + 1}\t{begin + 30}\t.\t{strand}\t0\tID=a\n"
+    found = of_one(circle, line, tmp_path)
+    for number, at in [(1, 3), (4, 12), (8, 24)]:
+        place = (begin + (len(gene) - 1 - at if reverse else at)) % len(circle)
+        base = str(Seq("A").reverse_complement()) if reverse else "A"
+        effect = found.effect("c", place, place + 1, base)
+        assert effect is not None
+        assert (effect.consequence, effect.change) == ("missense_variant", f"p.A{number + 1}T")
+
+
+def test_parts_with_an_id_each_are_one_gene_where_their_phases_go_on(tmp_path: Path) -> None:
+    text = START + "GCT" * 3 + "G" + "TTTT" + "CT" + "GCT" + END
+    first, second = (0, 13), (17, 25)
+    rows = [
+        f"c\tx\tCDS\t{a + 1}\t{b}\t.\t+\t{phase}\tID=p.{n};Parent=p\n"
+        for n, ((a, b), phase) in enumerate([(first, 0), (second, 2)])
+    ]
+    effect = of_one(text, "".join(rows), tmp_path).effect("c", 12, 13, "A")
+    assert effect is not None
+    assert (effect.consequence, effect.change) == ("missense_variant", "p.A5T")
+    apart = of_one(text, "".join(rows).replace("\t2\tID", "\t0\tID"), tmp_path).effect("c", 12, 13, "A")
+    assert apart is not None
+    assert apart.consequence == "incomplete_terminal_codon_variant"
+
+
+def test_attributes_of_gtf_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is it GTF"):
+        of_one("ACGT" * 9, 'c\tx\tCDS\t1\t9\t.\t+\t0\tgene_id "a"; transcript_id "b";\n', tmp_path)
+
+
+@pytest.mark.parametrize("at", [24, 62, 65, 130, 200])
+def test_two_bases_changed_at_once(at: int, coding: CodingSequences) -> None:
+    letters, text = GENOME["chr1"], "AA" if GENOME["chr1"][at : at + 2] != "AA" else "CC"
+    name = "forward" if at < 100 else "reverse"
+    old, new = (cut(one, name) for one in (letters, letters[:at] + text + letters[at + 2 :]))
+    both = [str(Seq(one).translate(11)) for one in (old, new)]
+    differ = [n for n in range(len(both[0])) if old[3 * n : 3 * n + 3] != new[3 * n : 3 * n + 3]]
+    kinds = set()
+    for was, now in ((both[0][n], both[1][n]) for n in differ):
+        stop = {(True, False): "stop_lost", (False, True): "stop_gained"}.get((was == "*", now == "*"))
+        kinds.add(stop or (SYNONYMOUS if was == now else "missense_variant"))
+    found = coding.effect("chr1", at, at + 2, text)
+    assert found is not None
+    assert found.consequence == min(kinds, key=WORST.index)
+    alone = f"p.{both[0][differ[0]]}{differ[0] + 1}{both[1][differ[0]]}" if len(differ) == 1 else ""
+    assert found.change in (alone, f"{alone[:-1]}=")
 
 
 def test_two_codons_changed_at_once(coding: CodingSequences) -> None:
