@@ -43,7 +43,7 @@ from seqmlm.inference.batches import tokenized
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.pairs import PairScorer
 from seqmlm.inference.session import Session
-from seqmlm.structure.joints import METHODS, Pair, arnold_gokhale, deviation, given, measures
+from seqmlm.structure.joints import METHODS, Pair, arnold_gokhale, deviation, given, measures, most_probable
 from seqmlm.tasks import assemble
 
 
@@ -153,7 +153,8 @@ def result(model: LoadedModel) -> dict[str, float]:
 def faithful(model: LoadedModel, pairs: Sequence[Pair], alphabet: Any, k: int | None) -> dict[str, float]:
     """Mean deviation, and A-KL of three joints."""
     found: dict[str, list[float]] = {"deviation": [], "chain": [], "ag": [], "hcb": []}
-    for own, _ in given(Session(model).conditionals(), pairs, alphabet, k):
+    asked = Session(model).conditionals()
+    for own in given(asked, pairs, alphabet, most_probable(asked, pairs, alphabet, k)):
         found["deviation"].append(deviation(own))
         for name in ("chain", "hcb"):
             found[name].append(measures(own, METHODS[name](own), 0, 0)["a_kl"])
@@ -173,7 +174,7 @@ def chain(options: Any, out: Path) -> dict[str, float]:
         pairs = [Pair(tokenizer.encode("".join(LETTERS[n] for n in x)), i + 1, j + 1) for x in texts]
         kept += pairs[::16]
         told = dict.fromkeys(("chain", "ag"), 0.0)
-        for share, (own, _) in zip(shares, given(Session(model).conditionals(), pairs, ids), strict=True):
+        for share, own in zip(shares, given(Session(model).conditionals(), pairs, ids), strict=True):
             for name in told:
                 told[name] += float(share) * information(np.exp(METHODS[name](own)), 0, 1, ())
         exact = information(table, i, j, rest)

@@ -5,7 +5,7 @@
     rna     F1 of the stems, and AUPRC, of the maps (`dependency`) of a `tiny` model of unaligned tRNA and
             5S rRNA, test sequences of other clusters
 
-Arms hide 15, 30 or 50 % of units; about 30 % in spans; about 30 % in pairs of units that are a distance apart
+Arms hide 15, 30 or 50 % of units; about 30 % in spans; 16 to 18 % in pairs of units that are a distance apart
 which is drawn anew for each sequence; in text also 30 % of tokens and not of words. All else is the default,
 and the default is 30 % of units. Differences to it are paired by sentence or cluster, with bootstrap
 intervals. Conditional mutual information of a Potts chain by masks is a part of `theory.py`.
@@ -53,7 +53,11 @@ TOKENS_ALONE = {"masker": "uniform", "rate": 0.3}
 
 
 class Pairs(RateMasker):
-    """Selects pairs of units a distance apart that is drawn once a sequence; at least one pair."""
+    """Selects pairs of units a distance apart that is drawn once a sequence; at least one pair.
+
+    A unit far from the ends may be the first or the second of a pair, others one of them or none: so
+    `rate` is the share of the former, and about half of it that of all.
+    """
 
     name: ClassVar[str] = "pairs.v1"
     outcome: ClassVar[Outcome] = "unit"

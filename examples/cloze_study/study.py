@@ -270,6 +270,8 @@ def masks(own: Second, out: Path, options: argparse.Namespace) -> list[dict[str,
         if arm != UNTRAINED:
             train = {"max_steps": options.steps, "tokens_per_batch": 512, "learning_rate": options.rate}
             train |= {"schedule": "linear", "warmup": 0.1}
+            if own.domain == "dna":
+                train["augment"] = False  # places are of one strand
             flags = {"model": {"init": options.first}, "masking": own.masks[arm], "train": train}
             model = learnt(
                 f"masks-{name}{arm}-{options.steps}-{options.rate:g}", own.plain, flags, seed, own.domain
@@ -312,19 +314,23 @@ def show(part: str, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def picture(rows: Sequence[dict[str, Any]], to: Path) -> None:
-    """Accuracy by labels, a line for each share."""
+    """Accuracy by labels, a line for each share, the darker the rarer the label was hidden."""
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 4))
-    axes = figure.add_subplot(xscale="log", xlabel="labels", ylabel="accuracy")
-    for share in dict.fromkeys(row["p"] for row in rows):
-        counts = sorted({row["labels"] for row in rows})
-        means = [
-            np.mean([row["accuracy"] for row in rows if (row["p"], row["labels"]) == (share, n)])
-            for n in counts
-        ]
-        axes.plot(counts, means, marker="o", label=f"p {share}")
-    axes.legend()
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot(xscale="log", xlabel="labels that teach", ylabel="accuracy, SST-2")
+    counts = sorted({row["labels"] for row in rows})
+    shares = sorted({row["p"] for row in rows} - {UNTRAINED}, key=int)
+    for share in (UNTRAINED, *shares):
+        own = [row for row in rows if row["p"] == share]
+        if not own:
+            continue
+        means = [np.mean([row["accuracy"] for row in own if row["labels"] == n]) for n in counts]
+        told = "not pretrained" if share == UNTRAINED else f"hidden in {share} %"
+        colour = "grey" if share == UNTRAINED else colormaps["viridis"](int(share) / 110)
+        axes.plot(counts, means, marker="o", label=told, color=colour, ls=":" if share == UNTRAINED else "-")
+    axes.legend(title="the appended label")
     figure.savefig(to)
 
 

@@ -37,6 +37,8 @@ _CELLS = 1 << 17  # elements of a temporary, which a processor's cache holds
 _REFINED = 5  # rounds of mask-predict in which one of two places is hidden, of ten
 _LEAST = 1e-300  # probability that is never reached, so that its logarithm is finite
 _TINY = 1e-30  # the same in single precision
+_FAR = float(np.log(3))  # from the last step, where two steps further are foretold
+_CALM = 2  # steps of so little change that marginals have settled: one may follow what was foretold
 
 
 class Conditional(NamedTuple):
@@ -288,13 +290,14 @@ def arnold_gokhale(own: Conditional, steps: int | None = None, *, uniform: bool 
         both[rows] += np.exp(own.given_second.T[rows])
     begin = own[:2] if steps is None or not uniform else [np.zeros(len(one)) for one in own[:2]]
     state = np.concatenate([np.exp(x.astype(np.float64) - np.logaddexp.reduce(x)) for x in begin])
-    change, done, most = np.inf, 1, ROUNDS if steps is None else steps
+    change, done, calm, most = np.inf, 1, 0, ROUNDS if steps is None else steps
     before = state
-    while done < most and (steps is not None or change >= TOLERANCE):
+    while done < most and (steps is not None or calm < _CALM):
         new = _marginals(both, state)
         change, done = float(np.abs(new - state).sum()), done + 1
-        further = steps is None and done % 2 and change >= TOLERANCE
-        before, state = state, _foretold(before, state, new) if further else new
+        calm = calm + 1 if change < TOLERANCE else 0
+        further = steps is None and done % 2 and not calm
+        before, state = state, _foretold(before, state, new, len(own.first)) if further else new
     one, two = np.split(-np.log(np.maximum(state, _LEAST)), [len(own.first)])
     for rows in _slices(both):
         both[rows] = _sum_of_two(own.given_first[rows], own.given_second.T[rows])
@@ -316,13 +319,17 @@ def _marginals(both: Doubles, state: Doubles) -> Doubles:
     return np.concatenate([first / first.sum(), second / second.sum()])
 
 
-def _foretold(start: Doubles, one: Doubles, two: Doubles) -> Doubles:
-    """Where steps from `start` over `one` and `two` lead; what would be negative there is that of `two`."""
-    step, bend = one - start, two - 2 * one + start
-    length = max(1.0, float(np.linalg.norm(step)) / max(float(np.linalg.norm(bend)), _TINY))
-    there = start + 2 * length * step + length**2 * bend
-    there[there <= 0] = two[there <= 0]
-    return there
+def _foretold(start: Doubles, one: Doubles, two: Doubles, size: int) -> Doubles:
+    """Where steps from `start` over `one` and `two` lead, by their logarithms; no share gets far from `two`.
+
+    Args:
+        size: of the first marginal.
+    """
+    begin, middle, end = (np.log(np.maximum(x, _LEAST)) for x in (start, one, two))
+    step, bend = middle - begin, end - 2 * middle + begin
+    length = max(1.0, float(np.sqrt((two @ step**2) / max(two @ bend**2, _TINY))))
+    there = np.clip(begin + 2 * length * step + length**2 * bend, end - _FAR, end + _FAR)
+    return np.concatenate([x / x.sum() for x in np.split(np.exp(there), [size])])
 
 
 METHODS: Mapping[str, Callable[[Conditional], Doubles]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from compatibility import CompatibleRows, Hidden, squared_deviation
+from compatibility import CompatibleRows, Hidden, faithful, squared_deviation
 from tiny_models import random_model
 
 from seqmlm.engine.conditionals import Conditionals
@@ -52,6 +52,16 @@ def test_a_model_is_asked_as_joints_ask_it(rows: CompatibleRows) -> None:
     (own,) = given(Conditionals(MODEL.rows), [Pair(ENCODING, 2, 5)], alphabet)
     found = rows.deviations([Hidden(ids, np.arange(len(ids)), np.array([2, 5]))])
     assert found.item() == pytest.approx(deviation(own), rel=1e-3)
+
+
+@pytest.mark.parametrize("k", [None, 2])
+def test_how_faithful_joints_are_is_a_mean_over_pairs(k: int | None) -> None:
+    alphabet = MODEL.rows.space.ordinary.astype(np.int32)
+    pairs = [Pair(ENCODING, 2, 5), Pair(ENCODING, 3, 4)]
+    found = [faithful(MODEL, own, alphabet, k) for own in (pairs, pairs[:1], pairs[1:])]
+    for name, value in found[0].items():
+        assert value == pytest.approx(np.mean([one[name] for one in found[1:]]))
+    assert found[0]["ag"] < found[0]["hcb"]
 
 
 def test_it_is_added_to_the_loss_of_a_training_alone(rows: CompatibleRows) -> None:
