@@ -161,8 +161,9 @@ UNKNOWN, SYNONYMOUS = "incomplete_terminal_codon_variant", "synonymous_variant"
 WORST = (STOP, FRAMESHIFT, STOP_LOST, START_LOST, PARTLY, INFRAME, MISSENSE, UNKNOWN, SYNONYMOUS)
 """By how much they change; of `PARTLY` that cannot be told, as the end of a part is in it."""
 
-_BACTERIAL = (4, 11, 25)  # genetic codes in which other codons begin a protein as often as hardly any else
+_BACTERIAL = (4, 11, 25)  # genetic codes in which GTG and TTG begin proteins, too
 _STARTS = ("ATG", "GTG", "TTG")
+_FACTS = ("gene", "locus_tag", "Name", "protein_id", "transl_table", "partial")
 
 
 class Effect(NamedTuple):
@@ -265,12 +266,12 @@ class CodingSequences:
         """
         places = self._places.get(contig)
         over = () if places is None else places.over(start, max(end, start + 1))
-        found = [
+        every = (
             self._effect(contig, self._known[contig][number], start, end, text)
             for number in dict.fromkeys(int(one.name) for one in over)
-        ]
-        told = (one for one in found if one is not None)
-        return min(told, key=lambda one: WORST.index(one.consequence), default=None)
+        )
+        effects = (one for one in every if one is not None)
+        return min(effects, key=lambda one: WORST.index(one.consequence), default=None)
 
     def _effect(self, contig: str, one: _Coding, start: int, end: int, text: str) -> Effect | None:
         behind = start == end  # the first base, where something stands between two
@@ -285,11 +286,14 @@ class CodingSequences:
         changed = [number for number, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1]]
         if not changed:
             return Effect(one.gene, UNKNOWN)
-        told = [_consequence(one, n, old[n], new[n]) for n in changed]
-        ratios = [self._ratio(one, old[n], new[n]) for n in changed]
-        ratio = None if None in ratios else sum(x for x in ratios if x is not None)
-        change = f"p.{told[0][1]}" if len(told) == 1 else ""
-        return Effect(one.gene, min((what for what, _ in told), key=WORST.index), change, ratio)
+        kinds, changes = zip(*(_consequence(one, n, old[n], new[n]) for n in changed), strict=True)
+        ratios = [ratio for n in changed if (ratio := self._ratio(one, old[n], new[n])) is not None]
+        return Effect(
+            gene=one.gene,
+            consequence=min(kinds, key=WORST.index),
+            change=f"p.{changes[0]}" if len(changes) == 1 else "",
+            codon=sum(ratios) if len(ratios) == len(changed) else None,
+        )
 
     def _ratio(self, one: _Coding, old: str, new: str) -> float | None:
         """P(b, its codon | a) / P(a, its codon | a): BLOSUM62 has log(q_ab / p_a p_b) in half bits, and what
@@ -326,24 +330,24 @@ def _of_gff(path: str) -> Iterator[tuple[str, _Coding]]:
     """The coding sequences of a GFF3 file, with their contigs."""
     found = dict[tuple[str, str], list[tuple[_Part, int]]]()
     facts = dict[tuple[str, str], dict[str, str]]()
-    alone = defaultdict[tuple[str, str], list[tuple[str, str]]](list)
+    of_parent = defaultdict[tuple[str, str], list[tuple[str, str]]](list)
     for number, one in gff_features(path, Problems("raise"), lambda kind: kind == "CDS"):
-        told = _attributes(one, path, number)
-        key = one.name, told.get("ID") or told.get("Parent") or str(number)
+        own = _attributes(one, path, number)
+        key = one.name, own.get("ID") or own.get("Parent") or str(number)
         if key not in found:
-            found[key], facts[key] = [], told
-            alone[one.name, told.get("Parent", "")].append(key)
+            found[key], facts[key] = [], {name: own[name] for name in _FACTS if name in own}
+            of_parent[one.name, own.get("Parent", "")].append(key)
         phase = int(one.columns[7]) if one.columns[7] in ("1", "2") else 0
         found[key].append((_Part(one.start, one.end, one.columns[6] == "-"), phase))
-    for (_, parent), keys in alone.items():
+    for (_, parent), keys in of_parent.items():
         first, *others = keys
-        together = [own for key in keys for own in found[key]]
+        together = [part for key in keys for part in found[key]]
         if parent and others and len(together) == len(keys) and _go_on(together):
             found[first] = together
             for key in others:
                 del found[key]
-    for key, own in found.items():
-        parts = _in_order(own)
+    for key, some in found.items():
+        parts = _in_order(some)
         yield key[0], _coding([part for part, _ in parts], facts[key], key[1], parts[0][1])
 
 
