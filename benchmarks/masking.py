@@ -7,8 +7,9 @@
 
 Arms hide 15, 30 or 50 % of units; about 30 % in spans; 16 to 18 % in pairs of units that are a distance apart
 which is drawn anew for each sequence; in text also 30 % of tokens and not of words. All else is the default,
-and the default is 30 % of units. Differences to it are paired by sentence or cluster, with bootstrap
-intervals. Conditional mutual information of a Potts chain by masks is a part of `theory.py`.
+and the default is 30 % of units. Differences to it are paired by sentence or cluster; bootstrap intervals do
+not hold how much seeds differ, which is more. Conditional mutual information of a Potts chain by masks is a
+part of `theory.py`.
 
     python benchmarks/masking.py --data ../shared/data [--part text] [--json FILE] [--quick]
 
