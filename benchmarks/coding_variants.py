@@ -127,7 +127,7 @@ def judged(options: argparse.Namespace, out: Path) -> list[dict[str, Any]]:
             "kind": WORSE.get(row["consequence"], 0.0 if row["consequence"] == SYNONYMOUS else -2.0),
         }
         for (name, number, _, _), (_, row), variant in zip(every, read_rows(str(kept)), variants, strict=True)
-        if row["codon"] is not None  # of a stop that is lost nothing is said
+        if row["codon"] is not None  # of a start or a stop that is lost nothing is said
     ]
 
 

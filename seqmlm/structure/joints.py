@@ -278,8 +278,8 @@ def arnold_gokhale(own: Conditional, steps: int | None = None, *, uniform: bool 
     """The joint that is nearest to both conditionals, by summed divergence (Arnold and Gokhale 1998).
 
     q(a, b) is proportional to (p(a | b) + p(b | a)) / (1 / q(a) + 1 / q(b)) of the step before: its state is
-    two marginals. They begin as the model has them while both are hidden, and are settled in few steps, of
-    two of which each time a third is foretold (SQUAREM, scheme S3 of Varadhan and Roland 2008).
+    two marginals. They begin as the model has them while both are hidden, and settle in few steps: after
+    every two, where further ones lead is foretold (SQUAREM, scheme S3 of Varadhan and Roland 2008).
 
     Args:
         steps: so many; None: until the marginals have settled, and not from uniform ones.

@@ -173,7 +173,7 @@ class Effect(NamedTuple):
         gene: whose it is. consequence: one of `WORST`.
         change: of the protein, as HGVS has it (p.Q12*); "" of others than single residues.
         codon: log-ratio of the new codons' probability in place of the old residues to that of the old
-            codons, nats; None of deletions and insertions, and in place of a stop.
+            codons, nats; None of deletions and insertions, and where a start or a stop is lost.
     """
 
     gene: str
@@ -239,7 +239,7 @@ class CodingSequences:
                 parts = (part for own in one.parts for part in _within(own, len(genome[name])))
                 self._known[name].append(one._replace(parts=tuple(parts)))
         if not self._known:
-            remedy = "give the GFF3 or GenBank file of this reference (--set genes=FILE)"
+            remedy = "give the GFF3 or GenBank file of this reference with --set genes=FILE"
             raise DataError(
                 "no coding sequence (CDS) on a contig of the reference", source=path, remedy=remedy
             )
@@ -292,7 +292,7 @@ class CodingSequences:
             gene=one.gene,
             consequence=min(kinds, key=WORST.index),
             change=f"p.{changes[0]}" if len(changes) == 1 else "",
-            codon=sum(ratios) if len(ratios) == len(changed) else None,
+            codon=sum(ratios) if len(ratios) == len(changed) and START_LOST not in kinds else None,
         )
 
     def _ratio(self, one: _Coding, old: str, new: str) -> float | None:

@@ -86,7 +86,9 @@ def by_hand(at: int, text: str) -> Effect | None:
     ratio = None if residues[0] == "*" else ratio
     if place == 0:
         kept = second in ("GTG", "TTG")
-        return Effect(own, SYNONYMOUS if kept else "start_lost", "p.M1=" if kept else "p.M1?", ratio)
+        return Effect(
+            own, SYNONYMOUS if kept else "start_lost", "p.M1=" if kept else "p.M1?", ratio if kept else None
+        )
     kind = {(True, False): "stop_lost", (False, True): "stop_gained"}.get(
         (was[place] == "*", now[place] == "*")
     )
