@@ -10,11 +10,10 @@ Two kernels compute the same numbers:
 
 * "varlen": `torch.nn.attention.varlen.varlen_attn` (flash), on CUDA in bf16 or fp16;
 * "grouped": everywhere else. Documents of similar length are gathered into one padded (N, heads, M, head
-size)
-  block and go through `scaled_dot_product_attention` together. One call per document would spend its time on
-  call overhead where documents are short (25 tokens: 3 times the time of grouped calls); one call for all of
-  them would spend it on padding where lengths differ. `group` balances the two; its index tensors are built
-  once per batch.
+  size) block and go through `scaled_dot_product_attention` together. One call per document would spend its
+  time on call overhead where documents are short (25 tokens: 3 times the time of grouped calls); one call
+  for all of them would spend it on padding where lengths differ. `group` balances the two; its index tensors
+  are built once per batch.
 """
 
 from __future__ import annotations

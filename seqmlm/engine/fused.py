@@ -5,8 +5,7 @@ autograd keeps most of them. On a CPU these passes cost nearly as much as the ma
 one autograd function with its gradient written out (`seqmlm.engine.fused_layer`):
 
 * queries and keys are rotated in place: with the rows of their weight interleaved, a rotation is one product
-of
-  complex numbers;
+  of complex numbers;
 * queries, keys and values are gathered into groups of similar length (`seqmlm.engine.attention`) at once;
 * residuals are added inside the matrix products; norms and GELU are recomputed in the backward pass;
 * the last layer computes queries, and what follows, for the asked rows only.
@@ -14,12 +13,10 @@ of
 Without gradients nothing is kept, and more is omitted:
 
 * the first layer's queries, keys and values are computed once for each distinct pair of token and position:
-the
-  masked copies of a sequence have few of them;
+  the masked copies of a sequence have few of them;
 * a layer computes only rows that the asked ones depend on (`stages`): the layer before one with a window of w
-tokens
-  must compute only the rows within w of those wanted; before a layer that attends everywhere, every row. Long
-  documents asked at few tokens lose most rows of their last layers that way;
+  tokens must compute only the rows within w of those wanted; before a layer that attends everywhere, every
+  row. Long documents asked at few tokens lose most rows of their last layers that way.
 
 Under autocast to bfloat16 the matrix products run in it, and nothing else, with gradients too.
 

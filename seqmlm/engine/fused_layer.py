@@ -7,8 +7,7 @@ allows is used:
 
 * the gated MLP processes few rows at a time, so that its wide intermediates stay in the cache;
 * if few rows of a document are asked, the attention-weighted sums of the inputs are projected instead of the
-values
-  of all its tokens, which is the same by linearity.
+  values of all its tokens, which is the same by linearity.
 
 With weights in bfloat16 the operands and results of matrix products are rounded to bfloat16; the residual
 stream, norms, rotations, softmax and the sums inside products stay float32. Processors that multiply bfloat16

@@ -7,8 +7,7 @@ Two layers, so that ids do not depend on a parser:
             to the atom after it, so the text can be restored from the ids, and the Hugging Face form
             gives the same ids without any lexer.
     lexer   groups atoms into lexer tokens ("&" "&" is one operator in Java; a name is one atom) and
-    classifies
-            them. A lexer changes units, classes and symbols, never ids.
+            classifies them. A lexer changes units, classes and symbols, never ids.
 
 Both see a file with LF at its line ends and four spaces for each tab that a line begins with, so that it has
 the same ids, units and scores however it was saved; spans point into the file as it is. Tokenizers stored
