@@ -59,7 +59,7 @@ class EvaluateConfig:
         sensitive: withhold small counts, also if the scores are not marked sensitive.
         draws: number of bootstrap resamples.
         seed: of the random draws.
-        report: write an HTML report with curves to this file.
+        report: write an HTML report: curves, or what was taken for what and the surest mistakes.
     """
 
     shown: ClassVar[tuple[str, ...]] = (

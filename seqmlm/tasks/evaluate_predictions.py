@@ -17,9 +17,11 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows, required
 from seqmlm.data.tags import scheme_of
-from seqmlm.errors import DataError, UsageError
+from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.evaluation.predictions import PRIMARY, measures
 from seqmlm.parsing import parse_json
+from seqmlm.reports.page import Page
+from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import unescaped
 from seqmlm.tasks.evaluate import EvaluateConfig
 from seqmlm.tasks.labels import Columns
@@ -28,7 +30,8 @@ from seqmlm.tasks.predictions import TRUTH, Predictions, is_stored, read_predict
 if TYPE_CHECKING:
     from seqmlm.engine.labels import Kind
 
-_OF_SCORES = ("labels", "baseline", "prevalence", "report", "positive", "negative")
+_OF_SCORES = ("labels", "baseline", "prevalence", "positive", "negative")
+_MOST_CLASSES, _MISTAKES = 12, 50  # of a page
 
 
 def are_predictions(config: EvaluateConfig) -> bool:
@@ -44,15 +47,16 @@ def evaluate_predictions(config: EvaluateConfig) -> dict[str, Any]:
     """What predictions are worth, with 95 % intervals over records, or over the groups named.
 
     Returns:
-        `kind`, `primary`, counts, measures by name and their `intervals`.
+        `kind`, `primary`, counts, measures by name and their `intervals`; a page has them where one is asked.
 
     Raises:
-        UsageError: settings that are of scores.
+        UsageError: settings that are of scores, or a report that is no file of its own.
         DataError: rows that cannot be read, a truth that is missing or is no class of the model, fewer than
             11 groups of sensitive data.
     """
     if wrong := next((name for name in _OF_SCORES if getattr(config, name) is not None), None):
         raise UsageError(f"--{wrong} is of scores; predictions have their truth in a column, --label-field")
+    check_outputs({"--report": config.report}, inputs=config.paths)
     stored = next((one for one in map(Path, config.paths) if is_stored(one)), None)
     if stored and (config.columns != Columns() or len(config.paths) > 1):
         raise UsageError(f"{stored} says what its truth and groups are: leave columns and other files out")
@@ -62,13 +66,65 @@ def evaluate_predictions(config: EvaluateConfig) -> dict[str, Any]:
         raise DataError(f"fewer than {SMALLEST} groups of sensitive data", remedy="evaluate on more records")
     of: dict[str, Any] = {"groups": found.groups, "names": found.names}
     own = measures(found.kind, found.truth, found.predicted, **of, seed=config.seed, draws=config.draws)
-    return {
+    figures = {
         "kind": found.kind,
         "primary": PRIMARY[found.kind],
         **redact_small_counts(counts, config.sensitive),
         **{name: one.value for name, one in own.items()},
         "intervals": {name: [one.low, one.high] for name, one in own.items()},
     }
+    if config.report is not None:  # it names records, as the predictions do
+        private = config.sensitive or any(_is_private(Path(path)) for path in config.paths)
+        _page(found, figures, sensitive=config.sensitive).write(config.report, private=private)
+    return figures
+
+
+def _is_private(path: Path) -> bool:
+    return path.is_file() and not path.stat().st_mode & 0o044
+
+
+def _page(found: Predictions, figures: Mapping[str, Any], *, sensitive: bool) -> Page:
+    """What predictions are worth, what was taken for what, and the worst mistakes; of sensitive data the
+    measures alone."""
+    items, name = number_of(figures["items"], "prediction"), figures["primary"]
+    lead = f"The truth of {items} is all alike: there is no {name}."
+    if name in figures:
+        low, high = figures["intervals"][name]
+        lead = f"{name} {figures[name]:.3f} (95 %: {low:.3f} to {high:.3f}), {items}."
+    page = Page("Predictions against the truth", lead)
+    measured = [(one, figures[one], *between) for one, between in figures["intervals"].items()]
+    page.table("Measures", ("measure", "value", "95 % low", "95 % high"), measured)
+    if sensitive or found.kind in ("entities", "multilabel"):
+        return page
+    if found.kind == "value":
+        errors = np.abs(np.asarray(found.predicted) - found.truth).reshape(len(found.ids), -1).max(axis=1)
+        worst = np.argsort(-errors, kind="stable")[:_MISTAKES].tolist()
+        rows = [(found.ids[n], _values(found.truth[n]), _values(found.predicted[n])) for n in worst]
+        page.table("Largest errors", ("id", "truth", "prediction"), rows)
+        return page
+    said, names = found.predicted.argmax(axis=1), found.names
+    if len(names) <= _MOST_CLASSES:
+        counts = np.zeros((len(names), len(names)), dtype=np.int64)
+        np.add.at(counts, (found.truth, said), 1)
+        cells: list[list[Any]] = [
+            [one, *own, sum(own)] for one, own in zip(names, counts.tolist(), strict=True)
+        ]
+        page.table("What was taken for what", ("truth \\ prediction", *names, "all"), cells)
+    probability = found.predicted.max(axis=1)
+    wrong = np.flatnonzero(said != found.truth)
+    surest = wrong[np.argsort(-probability[wrong], kind="stable")][:_MISTAKES].tolist()
+    if surest:
+        mistakes = [
+            (found.ids[n], names[found.truth[n]], names[said[n]], float(probability[n])) for n in surest
+        ]
+        page.table("Surest mistakes", ("id", "truth", "prediction", "probability"), mistakes)
+    return page
+
+
+def _values(given: Any) -> Any:
+    """One number, or several as text."""
+    numbers = np.ravel(given).tolist()
+    return numbers[0] if len(numbers) == 1 else ", ".join(f"{one:.4g}" for one in numbers)
 
 
 def _read(config: EvaluateConfig) -> Predictions:

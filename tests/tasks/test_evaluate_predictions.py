@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,38 @@ def test_figures_are_those_of_the_fine_tuning(
     shown = seqmlm("evaluate", tmp_path / "p.csv").ok().out.splitlines()
     assert shown[:2] == ["40 predictions, 14 groups", "measure\tvalue\t95 % low\t95 % high"]
     assert {line.split("\t")[0] for line in shown[2:]} == set(told.json["intervals"])
+    assert seqmlm("evaluate", tmp_path / "p.csv", "--report", page).ok().out.splitlines() == shown
+    own = page.read_text()
+    assert f"{kept['primary']} {kept[kept['primary']]:.3f}" in own
+    parts = {"class": "Surest mistakes", "value": "Largest errors", "multilabel": "Measures"}
+    assert parts[kind] in own
+    assert page.stat().st_mode & 0o044
+    (tmp_path / "p.csv").chmod(0o600)
+    page.unlink()
+    seqmlm("evaluate", tmp_path / "p.csv", "--report", page).ok()
+    assert not page.stat().st_mode & 0o077
+    seqmlm("evaluate", tmp_path / "p.csv", "--report", tmp_path / "p.csv").refused(2, "--report")
+
+
+def test_a_page_tells_what_was_taken_for_what(tmp_path: Path, seqmlm: Run) -> None:
+    rows = [
+        {"id": f"r{n}", "truth": truth, "prediction": said, "p": {"a": p, "b": 1 - p}}
+        for n, (truth, said, p) in enumerate(
+            [("a", "a", 0.9), ("a", "b", 0.2), ("b", "b", 0.4), ("b", "a", 0.7)] * 3
+        )
+    ]
+    path, page = jsonl(tmp_path / "p.jsonl", rows), tmp_path / "page.html"
+    seqmlm("evaluate", path, "--report", page, "--set", "draws=20").ok()
+    cells = [re.sub("<[^>]*>", "", one) for one in re.findall(r"<td[^>]*>.*?</td>", page.read_text())]
+    of = cells.index("a")
+    assert cells[of : of + 8] == ["a", "3", "3", "6", "b", "3", "3", "6"]
+    mistakes = cells[of + 8 :]
+    assert mistakes[0::4] == ["r1", "r5", "r9", "r3", "r7", "r11"]
+    assert mistakes[:4] == ["r1", "a", "b", "0.8"]
+    assert ">r1<" in page.read_text()
+    seqmlm("evaluate", path, "--report", page, "--set", "draws=20", "--set", "sensitive=true").ok()
+    assert ">accuracy<" in page.read_text()
+    assert ">r1<" not in page.read_text()
 
 
 def test_entities_are_those_of_their_records(tmp_path: Path, seqmlm: Run) -> None:
