@@ -20,7 +20,7 @@ import typer
 
 from seqmlm.cli.options import Json
 from seqmlm.cli.output import print_json, tell
-from seqmlm.errors import UsageError, nearest, number_of
+from seqmlm.errors import StateError, UsageError, nearest, number_of
 
 LOST = 5
 """Processes that a share may lose before the command ends."""
@@ -88,6 +88,7 @@ def _run(
 
     Raises:
         UsageError: Ray is not installed.
+        StateError: processes of a share died again and again.
         Exit: a command failed, with its exit code.
     """
     try:
@@ -99,14 +100,21 @@ def _run(
     try:
         here = {name: os.environ[name] for name in os.environ if name.startswith(("SEQMLM_", "MLFLOW_"))}
         options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": LOST}
-        remote = library.remote(share).options(**options)
+        remote = library.remote(share).options(**options, retry_exceptions=[ChildProcessError])
         waiting = [remote.remote([*one], os.getcwd(), here) for one in commands]
         while waiting:
             [first], waiting = library.wait(waiting)
-            code, told = library.get(first)
+            try:
+                code, told = library.get(first)
+            except library.exceptions.RayError as error:
+                raise StateError(
+                    f"a share was begun {LOST + 1} times, and its process died each time "
+                    f"({str(error).strip().splitlines()[-1]}): see that there is memory enough, and run the "
+                    "command again; what is done stays done"
+                ) from None
             if code:
                 tell(told)
-                raise typer.Exit(code if code > 0 else 1)
+                raise typer.Exit(code)
             done += 1
             tell(f"{done} of {done + len(waiting)} shares")
     finally:
@@ -114,7 +122,8 @@ def _run(
 
 
 def share(command: Sequence[str], folder: str, environment: Mapping[str, str]) -> tuple[int, str]:
-    """One command, in a process beside that of Ray: its exit code, and the last it said."""
+    """One command, in a process beside that of Ray: its exit code, and the last it said; ChildProcessError:
+    it was killed, as by a system without memory."""
     done = subprocess.run(
         [sys.executable, "-m", "seqmlm", *command],
         cwd=folder,
@@ -127,6 +136,8 @@ def share(command: Sequence[str], folder: str, environment: Mapping[str, str]) -
         preexec_fn=_end_together,
         check=False,
     )
+    if done.returncode < 0:
+        raise ChildProcessError(f"killed by {signal.Signals(-done.returncode).name}")
     return done.returncode, done.stderr[-LAST:].strip()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ def test_a_share_says_why_it_failed(asked: tuple[str, ...], tmp_path: Path) -> N
     code, told = share([*asked, "--shard", "2/2", "--out", "x.jsonl"], str(tmp_path), {})
     assert code == 2
     assert "--shard is I/N" in told
+
+
+def test_a_share_that_is_killed_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (program := tmp_path / "program").write_text("#!/bin/sh\nkill -9 $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(ChildProcessError, match="killed by SIGKILL"):
+        share(["score"], str(tmp_path), {})
 
 
 def test_shares_on_ray_are_the_rows_of_one_process(
