@@ -91,7 +91,7 @@ def told(
     row: Row,
     scored: Scored,
     p_value: float | None,
-    fired: tuple[str, float] | None = None,
+    fired: tuple[str, float | None] | None = None,
     *,
     beyond: int | None = None,
     unit: bool = True,
@@ -102,7 +102,8 @@ def told(
     Args:
         rule: name of the level.
         p_value: share of normal rows that are at least as unusual; None where that is not known.
-        fired: what the most telling statistic means, and its p-value; None where none says so by itself.
+        fired: what the most telling statistic means, and its p-value, None where that is only how few rows
+            there are; None where none says so by itself.
         beyond: so many normal rows, all of which are less unusual: its p-value is extrapolated; else None.
         unit: name the most surprising unit, too: not where the statistic is not of surprisals.
         meaning: what a unit spelled so stands for, or None.
@@ -113,7 +114,8 @@ def told(
     if beyond is not None:
         begin = f"More unusual than all {number_of(beyond, rule)} of the calibration"
     why = " No statistic is unusual by itself, all together are." if p_value is not None else ""
-    why = why if fired is None else f" Most telling: {fired[0]} (p {small(fired[1])})."
+    if fired is not None:
+        why = f" Most telling: {fired[0]}{'' if fired[1] is None else f' (p {small(fired[1])})'}."
     bits = scored.surprisal[row.units]
     if row.score is None:
         return f"An unfamiliar {rule}: the model knows nothing of what it holds."

@@ -131,7 +131,9 @@ class Finetuning:
                 found = [self._trained(seed, tracked) for seed in seeds]
                 if stopped := next(filter(None, (one.signal for one in found)), None):
                     tracked.end("KILLED")
-                    self.console.message(f"stopped and saved; continue with {self.run.remedy}")
+                    self.console.message(
+                        f"stopped and saved; to go on: the same command with {self.run.remedy}"
+                    )
                     return self._summary(stopped=stopped)
                 best = max(found, key=lambda one: -np.inf if one.value is None else one.value)
                 labeller = teacher.restored(best.seed, self._of_seed(best.seed).directory)

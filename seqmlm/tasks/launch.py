@@ -171,7 +171,8 @@ def _new(name: str, config: PretrainConfig, workspace: Workspace) -> Plan:
     directory = workspace.run_dir(name)
     if (directory / RUN_CONFIG).exists() or (directory / "checkpoints").exists():
         raise StateError(
-            f"run {name!r} exists ({directory}): continue it with --resume auto, or choose another --name"
+            f"run {name!r} exists ({directory}): go on with it by seqmlm train --resume {name}, or choose "
+            "another --name"
         )
     return Plan(config=config, name=name, directory=directory, resume=False)
 

@@ -148,7 +148,9 @@ class Pretraining:
             told = partial(self._told, outcome, run_id=tracked.run_id)
             if outcome.status == "killed":
                 tracked.end("KILLED")
-                self.say(f"stopped at step {outcome.steps} and saved; continue with {self.run.remedy}")
+                self.say(
+                    f"stopped at step {outcome.steps} and saved; to go on: seqmlm train {self.run.remedy}"
+                )
                 return told()
             if training.loop.sharding != "none" and world > 1:
                 assert outcome.checkpoint is not None

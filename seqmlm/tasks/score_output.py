@@ -107,7 +107,10 @@ def reason(
 ) -> str:
     """Why a row raised an alarm, in some sentences; `rule` is what it is called, `meaning` as for `told`."""
     name = judged.fired
-    fired = None if name is None else (level.meaning(name, judged.row, judged.usual), judged.p_values[name])
+    fired = None
+    if name is not None:
+        endless = judged.row.statistics.get(name) == math.inf
+        fired = level.meaning(name, judged.row, judged.usual), None if endless else judged.p_values[name]
     text = told(
         rule,
         judged.row,

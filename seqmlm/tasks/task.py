@@ -737,4 +737,5 @@ def _report(task: Task[Any, Any], summary: Summary, rows: Rows, files: Sequence[
     page.write(config.report, private=session.card.sensitive)
     figures = {"items": summary.items, "bad": summary.bad, **summary.figures}
     told = summary.answer if session.card.sensitive else f"{lead}\n\n`{command(summary.task, config)}`"
-    keep_run(session, summary.task, config, figures, task.decided(), [config.report, *files], told)
+    kept = [config.report, *files]
+    keep_run(session, summary.task, config, figures, task.decided(), kept, told, spent=summary.seconds)

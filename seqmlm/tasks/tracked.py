@@ -74,6 +74,8 @@ def keep_run(
     params: Mapping[str, object],
     files: Sequence[Path] = (),
     description: str = "",
+    *,
+    spent: float = 0.0,
 ) -> None:
     """Log figures and files of a task in a run of MLflow; of sensitive data no files.
 
@@ -84,6 +86,7 @@ def keep_run(
         config: has the `model` as it was named, and the `paths`.
         figures: without small counts of sensitive data; their numbers are logged, each under its path.
         description: of the run.
+        spent: seconds that the task took.
     """
     private, entry = session.card.sensitive, session.entry
     name = session.card.run_name or Path(session.model.path).name
@@ -101,8 +104,9 @@ def keep_run(
     rest = {path: decimal(value) for path, value in numbers.items() if path not in {*metrics, *told}}
     told |= dict(islice(rest.items(), MAX_PARAMS - len(told)))
     tags = {"domain": session.card.domain, "task": task, "kind": "use", DESCRIPTION: description}
-    tracker, experiment = Tracker(Workspace.locate()), f"seqmlm-{session.card.domain}"
-    with tracker.start(f"{task}-{name}-{moment}"[:100], experiment=experiment, params=told, tags=tags) as run:
+    tracker, run_name = Tracker(Workspace.locate()), f"{task}-{name}-{moment}"[:100]
+    of: dict[str, Any] = {"experiment": f"seqmlm-{session.card.domain}", "params": told, "tags": tags}
+    with tracker.start(run_name, **of, spent=spent) as run:
         if entry is not None:
             run.uses(entry.name, entry.version)
         _name_data(session, config, run)

@@ -26,6 +26,8 @@ from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, said, where
 
 Convention = Literal["masked", "wt", "mask_fill", "mutant", "match_fill", "pll_delta", "pll_excess"]
 NUMBERS = (*CONVENTIONS, "pll_delta_per_unit", BITS)
+BITS_LOW = f"{BITS}_low"
+"""Two standard errors below the mean of the wild type's bits: few variants say little of a model."""
 KINDS: dict[str, Any] = {"effect": "number", "convention": "text", **dict.fromkeys(NUMBERS, "number")}
 LISTED = 20  # variants of a report that are the fittest, and the least fit
 
@@ -209,8 +211,8 @@ class VariantsTask(Task[VariantsConfig, Variant]):
 
     def figures(self, rows: Iterable[Row]) -> Figures:
         """How many variants were scored; how that agrees with measurements, and what to test next."""
-        scored = unscored = mixed = known = 0
-        bits, effects, kinds = 0.0, list[Row](), Counter[str]()
+        scored = unscored = mixed = 0
+        bits, effects, kinds = list[float](), list[Row](), Counter[str]()
         for row in rows:
             if (kind := row.get(self.field.counted)) is not None:
                 kinds[kind] += 1
@@ -218,11 +220,12 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             unscored += row["effect"] is None
             mixed += row["convention"] not in (None, self.config.convention)
             if row[BITS] is not None:
-                known, bits = known + 1, bits + row[BITS]
+                bits.append(row[BITS])
             if self.measured is not None:
                 effects.append({name: row[name] for name in ("line", "id", "effect")})
         found: dict[str, Any] = {"variants": scored + unscored, "scored": scored, "mixed": mixed}
-        found |= {"convention": self.config.convention, BITS: bits / known if known else None}
+        found |= {"convention": self.config.convention, BITS: float(np.mean(bits)) if bits else None}
+        found[BITS_LOW] = found[BITS] - 2 * np.std(bits, ddof=1) / len(bits) ** 0.5 if len(bits) > 1 else None
         if self.field.counted in self.field.columns:
             found["counts"] = dict(kinds.most_common())
         if self.measured is not None:
@@ -243,8 +246,8 @@ class VariantsTask(Task[VariantsConfig, Variant]):
                 "it for all"
             )
         chance = math.log2(len(self.field.letters))
-        if figures[BITS] is not None and figures[BITS] >= chance:
-            windows = "these windows", "train on what they are cut out of, or on its like"
+        if figures[BITS_LOW] is not None and figures[BITS_LOW] >= chance:
+            windows = "these windows", "train longer, or on what they are cut out of or its like"
             remedy = "cut it as the training data are cut, such as to one of its domains"
             wildtype = "this wild type", f"{remedy}, or train on its family"
             what, remedy = windows if self.field.windows else wildtype

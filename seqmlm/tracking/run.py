@@ -361,6 +361,7 @@ class Tracker:
         params: Mapping[str, object],
         tags: Mapping[str, str] | None = None,
         resume: bool = False,
+        spent: float = 0.0,
     ) -> TrackedRun:
         """Start a run, or resume the one of that name.
 
@@ -370,6 +371,7 @@ class Tracker:
             params: what users compare runs by; flat, at most 59.
             tags: more facts, searchable.
             resume: continue under the same run id; params that changed go to the tag seqmlm.param_drift.
+            spent: seconds since which a new run has been under way.
 
         Raises:
             StateError: the name is taken (without `resume`), there is no such run (with it), or another
@@ -390,7 +392,12 @@ class Tracker:
             ledger = (
                 Ledger.read(directory)
                 if taken
-                else Ledger(name=name, experiment=experiment, tracking_uri=self.public_uri, started=now())
+                else Ledger(
+                    name=name,
+                    experiment=experiment,
+                    tracking_uri=self.public_uri,
+                    started=now() - round(1000 * spent),
+                )
             )
             ledger.status, ledger.ended, ledger.complete = "RUNNING", None, False
             if ledger.tracking_uri != self.public_uri:

@@ -25,9 +25,15 @@ _QUOTED = re.compile(r'(?<![^,\t;|])"[^"]*"?')
 
 
 def missing(
-    name: str, present: Iterable[str], source: str, line: int | None, option: str, problems: Problems
+    name: str,
+    present: Iterable[str],
+    source: str,
+    line: int | None,
+    option: str,
+    problems: Problems,
+    header: bool = False,
 ) -> DataError:
-    """The error for a row or table without a wanted field.
+    """The error for a row or table without a wanted field; with `header` a first line says which there are.
 
     It lists those there are, except for sensitive data: a header that is missing would make them values.
     """
@@ -35,6 +41,7 @@ def missing(
     more = f" and {len(there) - _LISTED} more" if len(there) > _LISTED else ""
     listed = "" if problems.sensitive else f"there are: {', '.join(there[:_LISTED])}{more}; "
     remedy = f"{listed}choose one with --option {option}=NAME"
+    remedy += "; if the first line holds data, --option header=false" if header else ""
     return DataError(f"no {option} of this name", source=source, line=line, field=name, remedy=remedy)
 
 
@@ -205,7 +212,8 @@ def csv_records(
             wanted = [n for n in (column, id_column, document_column, *keep) if n is not None]
             absent = next((n for n in wanted if n not in columns), None)
             if absent is not None:
-                problems.bad(missing(absent, columns, source, line, "column", problems))
+                at = None if header else line  # of a table, and not of a row that could be skipped
+                problems.bad(missing(absent, columns, source, at, "column", problems, header))
                 return
             twice = next((n for n in wanted if columns.count(n) > 1), None)
             if twice is not None:

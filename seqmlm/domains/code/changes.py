@@ -27,7 +27,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Changed
 from seqmlm.domains.code.git import WorkTree, own_file
-from seqmlm.domains.code.source import LARGEST, is_vendored, text_of_bytes
+from seqmlm.domains.code.source import LARGEST, SYNTAX, broken_line, is_vendored, text_of_bytes
 from seqmlm.errors import DataError
 from seqmlm.tokenizers.lexers.source import SourceText, language_of
 
@@ -95,6 +95,9 @@ def changes_since(root: str | Path, revision: str, problems: Problems) -> Iterat
     folder = Path(root)
     with WorkTree(folder) as tree:
         diff = tree.patch(tree.commit(revision))
+        unknown = [name for name in tree.untracked() if language_of(name.name) and not is_vendored(name)]
+    first = next(map(str, unknown), None)
+    problems.note("a file that git does not track, not compared (git add)", len(unknown), source=first)
     for patch in parse_patch(diff, f"git diff {revision}"):
         if not _is_source(patch, problems):
             continue
@@ -182,11 +185,11 @@ def _fitted(patch: FilePatch, data: bytes, *, backwards: bool) -> tuple[bytes, b
 
 
 def _change(patch: FilePatch, old: bytes, new: bytes, problems: Problems) -> Change:
-    return Change(
-        patch=patch,
-        before=None if patch.old is None else _text(old, patch.old, problems),
-        after=None if patch.new is None else _text(new, patch.new, problems),
-    )
+    after = None if patch.new is None else _text(new, patch.new, problems)
+    if after is not None and (line := broken_line(after)) is not None:
+        problems.note(SYNTAX, source=patch.new, line=line)
+    before = None if patch.old is None else _text(old, patch.old, problems)
+    return Change(patch=patch, before=before, after=after)
 
 
 def _text(data: bytes, path: str, problems: Problems) -> SourceText | None:

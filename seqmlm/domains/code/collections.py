@@ -20,7 +20,7 @@ from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.readers.objects import json_rows, json_value
 from seqmlm.data.readers.tables import missing, record_from, torn, torn_text
 from seqmlm.data.record import Record
-from seqmlm.domains.code.source import broken_line, package_of_file, unwritten
+from seqmlm.domains.code.source import SYNTAX, broken_line, package_of_file, unwritten
 from seqmlm.errors import DataError
 from seqmlm.parsing import word_list
 from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
@@ -63,7 +63,7 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
     meta: dict[str, Any] = {"language": language, "cells": len(cells)}
     line = broken_line(text)
     if line is not None:
-        problems.note("does not parse as Python 3: read without a syntax tree", source=source)
+        problems.note(SYNTAX, source=source, line=line)
         meta["unparsed_line"] = line
     document = package_of_file(Path(source)) if source != "-" else None
     yield Record(id=Path(source).name, raw=text, source=source, line=1, document=document, meta=meta)

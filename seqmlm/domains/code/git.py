@@ -35,7 +35,7 @@ _KEPT = re.compile(
 )
 # What is copied of a git directory, and what is linked; `_OF_TREE` is what each linked work tree has itself.
 # With their times: git takes files changed since the index was written for changed until it has looked.
-_COPIED = ("packed-refs", "shallow", "info/attributes", "info/grafts")
+_COPIED = ("packed-refs", "shallow", "info/attributes", "info/exclude", "info/grafts")
 _COPIED_OF_TREE = ("*HEAD", "index", "sharedindex.*", "info/sparse-checkout", "logs/HEAD")
 _LINKED = ("refs/*", "logs/refs", "reftable")
 _LINKED_OF_TREE = ("refs/bisect", "refs/worktree", "refs/rewritten")
@@ -107,7 +107,18 @@ class WorkTree:
         Raises:
             DataError: git fails.
         """
-        names = self._git("ls-files", "-z", "--cached").split(b"\0")
+        return self._listed("--cached")
+
+    def untracked(self) -> list[PurePath]:
+        """The files that the index does not name, without those that the repository ignores.
+
+        Raises:
+            DataError: git fails.
+        """
+        return self._listed("--others", "--exclude-standard")
+
+    def _listed(self, *which: str) -> list[PurePath]:
+        names = self._git("ls-files", "-z", *which).split(b"\0")
         return [PurePath(os.fsdecode(name)) for name in dict.fromkeys(names) if name]
 
     def _copy(self) -> None:

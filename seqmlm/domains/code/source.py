@@ -156,7 +156,7 @@ Unparsed = Literal["keep", "refuse"]
 
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")  # PEP 263, in one of the first two lines
 _BLANK = re.compile(rb"^[ \t\f]*(?:#.*)?\r?$")
-_SYNTAX = "does not parse as Python 3: read without a syntax tree"
+SYNTAX = "does not parse as Python 3: read without a syntax tree"
 
 
 def read_source(
@@ -185,7 +185,7 @@ def read_source(
         return
     line = broken_line(text)
     if line is not None:
-        problems.note(_SYNTAX, source=source, line=line)
+        problems.note(SYNTAX, source=source, line=line)
         if unparsed == "refuse":
             remedy = "port it, or keep such files with --option unparsed=keep"
             problems.bad(

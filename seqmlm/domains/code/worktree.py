@@ -124,18 +124,22 @@ def _is_wanted(name: PurePath, wanted: frozenset[str] | None) -> bool:
 
 def _files(root: Path, tracked: bool, problems: Problems | None = None) -> list[PurePath]:
     """Files below `root`, sorted, as paths from there; `problems` is told what else is there."""
-    found = _tracked(root) if tracked else []
+    found = _tracked(root, problems) if tracked else []
     if not found:
         found = [Path(name).relative_to(root) for name in expand([root], problems)]
     return sorted(found)
 
 
-def _tracked(root: Path) -> list[PurePath]:
+def _tracked(root: Path, problems: Problems | None = None) -> list[PurePath]:
     """What git tracks below a folder; nothing where there is no git, or no work tree."""
     try:
         with WorkTree(root) as tree:
-            names = tree.tracked()
+            names, others = tree.tracked(), tree.untracked()
     except (DataError, UsageError):
         return []
+    left = [name for name in others if language_of(name.name) and not is_vendored(name)]
+    if names and left and problems is not None:
+        told = "a file that git does not track, skipped; --option tracked=false reads it"
+        problems.note(told, len(left), source=str(root / left[0]))
     # A submodule is a folder, and a file may have been removed since it was added.
     return [name for name in names if (root / name).is_file()]

@@ -308,12 +308,14 @@ class _LinesLevel(Level):
             told["times"] = raw.times[own[0]], raw.times[own[-1]]
         if "lines" in scored.record.meta:
             told["last_line"] = scored.record.meta["lines"][own[-1]]
-        bits, likely = _line_bits(scored, counted, known), new if len(new) else own
+        never, named = _never_seen(raw, new, known)
+        likely = next(some for some in (named, new, own) if len(some))
+        bits = _line_bits(scored, counted, known)
         at = int(likely[bits[likely].argmax()])
-        template, never = _template(raw, at, known.tokenizer), _never_seen(raw, new, known)
+        template = _template(raw, at, known.tokenizer)
         if never or (counted.events[new] == known.counts.size).any():
             what = f"{_quoted(template)} was never seen" if template else "a line was never seen"
-            told |= {"new_lines": len(new), **({"never_seen": never} if never else {})}
+            told |= {"new_lines": len(named), "never_seen": never} if never else {"new_lines": len(new)}
         else:
             what, about = self._what(row, scored.record, counted, template, fired)
             if about != template:  # of another line than the least expected one, which may not be there
@@ -564,7 +566,7 @@ def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles)
     if counted.statistics["unseen"]:
         new = np.flatnonzero(_new(counted, known))
         told["unseen_lines"] = [numbers[at] for at in new[:ODD].tolist()]
-        never = _never_seen(scored.record.raw, new, known)
+        never, _ = _never_seen(scored.record.raw, new, known)
         if never:
             told["never_seen"] = never
     if counted.surplus >= _SURPRISING:
@@ -579,12 +581,15 @@ def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles)
     return told
 
 
-def _never_seen(raw: LogLines, new: Longs, known: LogBackground) -> list[str]:
-    """What of the first `ODD` lines without a template no training line had, where it has a name."""
+def _never_seen(raw: LogLines, new: Longs, known: LogBackground) -> tuple[list[str], Longs]:
+    """What of the first `_NAMED` lines without a template no training line had, where it has a name; and the
+    lines that have one."""
     if not isinstance(known.tokenizer, TemplateTokenizer) or raw.keys:
-        return []
-    found = (known.tokenizer.never_seen(raw.lines[at]) for at in new[:ODD].tolist())
-    return list(dict.fromkeys(chain.from_iterable(found)))
+        return [], new[:0]
+    some = new[:_NAMED]
+    found = [known.tokenizer.never_seen(raw.lines[at]) for at in some.tolist()]
+    names = list(dict.fromkeys(chain.from_iterable(found)))
+    return names, some[np.array([bool(one) for one in found], dtype=np.bool_)]
 
 
 def _template(raw: LogLines, at: int, tokenizer: Tokenizer) -> str:
@@ -595,6 +600,7 @@ def _template(raw: LogLines, at: int, tokenizer: Tokenizer) -> str:
 
 
 _SHOWN = 100  # characters of a template in a sentence
+_NAMED = 64  # lines of a row that are looked at for what has a name
 
 
 def _quoted(template: str) -> str:

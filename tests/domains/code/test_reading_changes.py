@@ -11,6 +11,7 @@ from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.code.changes import Change, changes_of_diff, changes_since, parse_patch
+from seqmlm.domains.code.worktree import read_worktree
 from seqmlm.errors import DataError, UsageError
 
 BEFORE = "def f(a, b):\n    total = a + b\n    return total\n\n\ndef g(x):\n    return x\n"
@@ -74,7 +75,25 @@ def test_every_kind_of_change(tree):
     assert set(problems.counts) == {
         "a changed file that is no source code, skipped",
         "a vendored file, skipped",
+        "does not parse as Python 3: read without a syntax tree",
     }
+
+
+def test_what_git_does_not_track_and_what_does_not_parse_is_counted(tree):
+    for name in ("new.py", "other.js", "vendor/own.py", "hidden.py", "of_me.py", "notes2.md"):
+        written(tree / name, "x = 1\n")
+    written(tree / ".gitignore", "hidden.py\n")
+    written(tree / ".git/info/exclude", "of_me.py\n")
+    written(tree / "added.py", "def g(:\n")
+    problems = Problems()
+    list(changes_since(tree, "HEAD", problems))
+    assert problems.counts["a file that git does not track, not compared (git add)"] == 2
+    assert (
+        problems.counts["does not parse as Python 3: read without a syntax tree"] == 2
+    )  # and the renamed one
+    problems = Problems()
+    assert "new.py" not in {one.id for one in read_worktree(tree, problems)}
+    assert problems.counts["a file that git does not track, skipped; --option tracked=false reads it"] == 2
 
 
 def test_a_folder_inside_a_work_tree(tree):
