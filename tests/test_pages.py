@@ -63,7 +63,8 @@ def page(name: str) -> str:
         return "\n".join(lines) + "\n"
     kind = CONFIGURED[name]
     text = (inspect.getdoc(kind) or "").partition("\nRaises:")[0].strip()
-    text = re.sub(r"^Example: (.*)$", r"```\n\1\n```", text, flags=re.MULTILINE)
+    examples = r"^Example: (.*(?:\n.+)*)$"
+    text = re.sub(examples, lambda found: f"```\n{' '.join(found[1].split())}\n```", text, flags=re.MULTILINE)
     shown = {one.name: one.opts[0] for one in COMMANDS[name,].params}
     shown |= {one: one.upper() for one in ("model", "paths") if one in shown}
     lines += [

@@ -34,7 +34,7 @@ def list_(json_output: opt.Json = False) -> None:
         print_json([model.to_dict() for model in models])
         return
     if not models:
-        tell("no models in this workspace; to train one: seqmlm train --domain protein")
+        tell("no models in this workspace; to train one: seqmlm train --domain protein my.fasta")
         return
     print_table(
         ["model", "aliases", "domain", "bits/unit", "unigram", "from", "created"],

@@ -26,7 +26,7 @@ def list_(json_output: Json = False) -> None:
         print_json(runs)
         return
     if not runs:
-        tell("no runs in this workspace; to start one: seqmlm train --domain protein")
+        tell("no runs in this workspace; to start one: seqmlm train --domain protein my.fasta")
         return
     print_table(
         ["name", "status", "started", "took", "loss", "bits/unit", "unigram", "tokens/s"],

@@ -206,8 +206,13 @@ def _records(config: EvaluateConfig) -> Iterator[Record]:
     for path in config.paths:
         for line, given in read_rows(path):
             row = {name: _value(value) for name, value in given.items()}
-            unnamed = column == Columns.label and column not in row and TRUTH in row
-            truth = required(row, TRUTH if unnamed else column, path, line)
+            named = TRUTH if column == Columns.label and column not in row else column
+            if named not in row:
+                remedy = "seqmlm predict --truth COLUMN writes it, --label-field NAME names another column"
+                raise DataError(
+                    "no truth beside the predictions", source=path, line=line, field=named, remedy=remedy
+                )
+            truth = required(row, named, path, line)
             name = str(required(row, "id", path, line))
             yield Record(id=name, raw="", source=path, line=line, meta={**row, TRUTH: truth})
 

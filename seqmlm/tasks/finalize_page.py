@@ -26,6 +26,15 @@ _CALIBRATED = re.compile(r"calibration/(.*)_rows")
 _PALE = "#9db8d9"  # single steps, behind their mean
 
 
+def little(card: Card) -> list[str]:
+    """A sentence that what a model links may be noise, where it has learnt little."""
+    bits, floor = (card.metrics.get(f"eval/{one}bits_per_unit") for one in ("", "unigram_"))
+    if bits is None or floor is None or bits <= (1 - LITTLE) * floor:
+        return []
+    told = f"{bits:.3f} bits per {card.unit} held out, {floor:.3f} by frequencies alone"
+    return [f"the model has learnt little ({told}): what it links may be noise"]
+
+
 def verdict(card: Card, values: Mapping[str, float]) -> list[str]:
     """What a model came to in a sentence, and in another that it is little, where it is."""
     bits, floor, unit = values["eval/bits_per_unit"], values["eval/unigram_bits_per_unit"], card.unit

@@ -154,7 +154,9 @@ def doubt(figures: Figures) -> Iterator[str]:
         found = figures["agreement"]
         best = max(found, key=lambda name: float(np.nan_to_num(found[name]["spearman"]["value"])))
         if best != "model":
-            yield f"{best} ranks what was measured better than this model: do not choose by what it suggests"
+            surely = figures.get("gain", {}).get("high", 0.0) < 0
+            ranks = "better than" if surely else "no worse than"
+            yield f"{best} ranks what was measured {ranks} this model: do not choose by what it suggests"
 
 
 def training_floor(session: Session) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from heapq import nlargest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ from seqmlm.rows.file import Row
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig
 
 AT_ONCE = 1024  # histories encoded together, each with a code in its gap: some megabytes
+HIGHEST = 50  # predictions of a report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +183,10 @@ class Risk(Task[RiskConfig, Record]):
 
     def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
         super().page(page, rows, figures)
+        shown = ("subject_id", "prediction_time", "predicted_boolean_probability", "log_ratio")
+        most = nlargest(HIGHEST, rows(), key=lambda row: row["predicted_boolean_probability"])
+        columns = ("subject", "time", "risk", "what the history adds, nats")
+        page.table("Highest risks", columns, [[row[name] for name in shown] for row in most])
         meanings = [(code, self.session.tokenizer.meaning(code)) for code in self.codes]
         if any(meaning for _, meaning in meanings):
             page.table("What counts", ["code", "description"], meanings)

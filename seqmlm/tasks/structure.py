@@ -37,6 +37,7 @@ from seqmlm.streams.sinks import unwritable
 from seqmlm.structure.base import StructureSettings
 from seqmlm.structure.graphs import Component, graphml, listed
 from seqmlm.structure.maps import DependenceMap, Null, Over
+from seqmlm.tasks.finalize_page import little
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed, read
 
 Made = TypeVar("Made")
@@ -206,7 +207,7 @@ class Structure(Task[StructureConfig, Subject]):
             both_strands=config.both_strands,
         )
         self.batch = Budget.of(session.model).batch
-        self.notes = self._waiting()
+        self.notes = (*self._waiting(), *little(session.card))
 
     def _waiting(self) -> Sequence[str]:
         """How long the first sequence takes, where that is long: nothing is heard before its map is made."""

@@ -30,7 +30,7 @@ def origin(session: Session, task: str, config: Any) -> dict[str, Any]:
     entry, private, out = session.entry, session.card.sensitive, config.out
     model = str(config.model) if entry is None else f"{entry.name}, version {entry.version}"
     facts: dict[str, Any] = {
-        "data": UNNAMED if private else shown_name(config.paths) if config.paths else None,
+        "data": shown_name(config.paths) if config.paths and not private else None,
         "model": model,
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seqmlm {__version__}",
         "command": None if private else command(task, config),

@@ -73,7 +73,7 @@ def test_train_then_score_a_users_fasta(seqmlm: Run, fasta: Path, workspace: Pat
     assert [(u["start"], u["end"]) for u in first["per_unit"]] == [(i, i + 1) for i in range(30)]
 
     again = seqmlm("train", "--domain", "protein", fasta, *FAST, "--name", "mine", "--max-steps", 4)
-    again.refused(4, "--resume auto")
+    again.refused(4, "seqmlm train --resume mine")
 
 
 def _in_mlflow(task: str) -> MlflowRun:

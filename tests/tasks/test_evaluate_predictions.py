@@ -148,7 +148,7 @@ def test_entities_are_those_of_their_records(tmp_path: Path, seqmlm: Run) -> Non
     found = seqmlm("evaluate", path, "--label-field", "true", "--json", "--set", "draws=20").ok().json
     assert (found["kind"], found["items"], found["groups"]) == ("entities", 30, 30)
     assert found["f1"] == pytest.approx(f1_score(truth, said, mode="strict", scheme=IOB2))
-    seqmlm("evaluate", path).refused(3, "p.jsonl:1: field 'label': no such field")
+    seqmlm("evaluate", path).refused(3, "p.jsonl:1: field 'truth': no truth beside the predictions")
     seqmlm("evaluate", path, "--label-field", "true", "--prevalence", "0.1").refused(2, "is of scores")
     jsonl(path, [{**row, "true": "B-B"} for row in rows])
     seqmlm("evaluate", path, "--label-field", "true").refused(3, "p.jsonl:1: a truth that is no class")

@@ -92,7 +92,7 @@ def test_a_new_run_gets_a_name_and_a_taken_one_is_refused(tmp_path: Path) -> Non
     assert new.name.startswith("protein-small-")
     assert not new.resume
     _saved_run(tmp_path, "taken")
-    with pytest.raises(StateError, match="--resume auto"):
+    with pytest.raises(StateError, match="--resume taken"):
         plan(TrainRequest(domain="protein", name="taken"), workspace)
     assert plan(TrainRequest(domain="protein", name="taken", resume="auto"), workspace).resume
     assert not plan(TrainRequest(domain="protein", name="fresh", resume="auto"), workspace).resume

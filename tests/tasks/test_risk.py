@@ -120,6 +120,7 @@ def test_figures_are_those_of_the_rows(folder: Path, tmp_path: Path, seqmlm: Run
         name: told[name, True] + told[name, False] for name in groups
     }
     assert "Calibration" in report.read_text()
+    assert "Highest risks" in report.read_text()
     assert "Metformin &lt;500 MG&gt;" in report.read_text()
     assert not any(row["subject_id"] in done.err for row in rows)
 

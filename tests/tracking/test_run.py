@@ -51,6 +51,13 @@ def test_a_run_is_running_and_then_finished(start: Start, client: MlflowClient) 
     assert client.get_experiment(found.info.experiment_id).name == "test"
 
 
+def test_a_run_of_what_is_done_began_when_that_did(start: Start, client: MlflowClient) -> None:
+    with start(spent=100.0) as run:
+        pass
+    info = client.get_run(run.run_id).info
+    assert 100_000 <= info.end_time - info.start_time < 200_000
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [

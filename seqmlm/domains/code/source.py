@@ -146,7 +146,7 @@ def _bare(name: str) -> str:
 LARGEST = 1 << 20
 """Bytes of the largest file that somebody wrote by hand."""
 
-TOO_LARGE = "a file larger than the limit, skipped"
+TOO_LARGE = "a file larger than the limit, skipped (--option max_bytes=N)"
 
 _ENDLESS = "a file of strings without an end, skipped"
 _MOST_ENDLESS = 300  # a lexer looks for the end of each, to the end of the text

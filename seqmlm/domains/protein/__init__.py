@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from seqmlm.domains.variants import Variants
     from seqmlm.reports.pictures import Picture
 
+_LIKE_DNA = 40
+"""Letters from which on a sequence of five of the twenty says that it is no protein."""
+
 _NO_RESIDUE = str.maketrans("", "", " \t\r\n-.")
 
 
@@ -40,6 +44,14 @@ def _protein(record: Record, problems: Problems) -> Iterator[Record]:
         yield replace(record, raw=raw)
     else:
         problems.note("a row of gaps only, left out")
+
+
+def _looked_at(records: Iterator[Record], problems: Problems) -> Iterator[Record]:
+    for record in records:
+        if len(record.raw) >= _LIKE_DNA and not record.raw.strip("ACGTUN"):
+            told = "a protein of no other letters than A, C, G, T, U and N: is it DNA?"
+            problems.note(told, source=record.source, line=record.line)
+        yield record
 
 
 class ProteinDomain(Domain):
@@ -103,6 +115,10 @@ class ProteinDomain(Domain):
     def candidates(self, tokenizer: Tokenizer) -> Sequence[str]:
         """The 20 standard residues."""
         return STANDARD
+
+    def read(self, paths: Sequence[Path | str], problems: Problems, **asked: Any) -> Iterator[Record]:
+        """As `Domain.read`; sequences that may be DNA are counted."""
+        return _looked_at(super().read(paths, problems, **asked), problems)
 
     def variants(self) -> Variants:
         """Substitutions, deletions and insertions of residues, as people write them."""

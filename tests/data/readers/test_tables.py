@@ -106,6 +106,10 @@ def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:
             list(read_csv(path, Problems(), **options))  # type: ignore[arg-type]
         assert caught.value.field == "text"
         assert "id, sentence" in (caught.value.remedy or "")
+        assert (caught.value.line, "header=false" in str(caught.value)) == (None, True)
+        assert not caught.value.skippable
+    with pytest.raises(DataError, match=r"there are: 1, 2; choose one with --option column=NAME\)"):
+        list(read_csv(path, Problems(), header=False))
     with pytest.raises(DataError) as caught:  # the first line may hold values
         list(read_csv(path, Problems(sensitive=True)))
     assert "sentence" not in str(caught.value)

@@ -265,6 +265,24 @@ def test_an_alarm_is_told_by_what_was_never_seen(model: LoadedModel, known: LogB
 
 
 @pytest.mark.parametrize("model", [TemplateTokenizer], indirect=True)
+def test_lines_that_have_a_name_for_what_is_new_speak_for_an_alarm(
+    model: LoadedModel, known: LogBackground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind more new lines than a row shows, and before one that surprises as much."""
+    new = tuple(f"disk on fire {number}" for number in range(8))
+    lines = (NORMAL[0], *new, "status 502", "status 502", "unit stopped")
+    tokenizer = type(model.tokenizer)
+    monkeypatch.setattr(tokenizer, "never_seen", lambda _, line: ["status=502"] if "502" in line else [])
+    level, found = SessionLevel("session"), scored(model, session(lines))
+    [row] = level.rows(found, known)
+    assert row.extra["never_seen"] == ["status=502"]
+    told = level.brief(row, found, known, "hurried")
+    assert (told["never_seen"], told["new_lines"], told["lines"]) == (["status=502"], 2, len(lines))
+    assert told["template"] == "status <NUM>"
+    assert told["unit"] in (9, 10)
+
+
+@pytest.mark.parametrize("model", [TemplateTokenizer], indirect=True)
 @pytest.mark.parametrize(
     ("lines", "fired", "what"),
     [

@@ -12,6 +12,7 @@ from formats import aligned, pdb, swissprot
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import read_stockholm
+from seqmlm.domains.protein import PROTEIN
 from seqmlm.domains.protein.readers import (
     UNRESOLVED,
     WARNED,
@@ -22,6 +23,16 @@ from seqmlm.domains.protein.readers import (
     substitution_matrix,
 )
 from seqmlm.errors import DataError, UsageError
+
+
+def test_sequences_that_may_be_dna_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "x.fasta"
+    path.write_text(f">a\n{'acgtn' * 8}\n>b\n{'ACGT' * 9}\n>c\n{'ACGW' * 20}\n")
+    problems = Problems()
+    assert len(list(PROTEIN.read([path], problems))) == 3
+    told = "a protein of no other letters than A, C, G, T, U and N: is it DNA?"
+    assert problems.counts == {told: 1}  # of the short one nothing can be said
+    assert problems.places[told] == f"{path}:1"
 
 
 def test_clustal_rows_with_and_without_gaps(tmp_path: Path) -> None:
