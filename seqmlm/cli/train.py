@@ -92,6 +92,11 @@ def train(
 
     Example: seqmlm train --domain protein my_proteins.fasta.gz --max-time 10m --name enzymes
     """
+    from seqmlm.data.files import expand
+    from seqmlm.data.sources import split_source
+
+    if not print_config:  # a path that is none is said before torch is loaded
+        expand(split_source(one)[1] for one in opt.merged(paths, data))
     from seqmlm.cli.console import TrainingConsole
     from seqmlm.cli.output import print_json
     from seqmlm.config import parse_options

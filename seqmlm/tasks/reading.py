@@ -142,7 +142,7 @@ def ahead(task: Asks[Item], problems: Problems, done: int = 0) -> Iterator[Part[
         while True:
             try:
                 part = ours.recv()
-            except EOFError:
+            except (EOFError, OSError):  # between two messages, or within one
                 raise StateError(
                     "the process that reads the input died; is there enough memory? Try again with less "
                     "at a time"
