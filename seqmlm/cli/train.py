@@ -92,15 +92,13 @@ def train(
 
     Example: seqmlm train --domain protein my_proteins.fasta.gz --max-time 10m --name enzymes
     """
-    from seqmlm.data.files import expand
-    from seqmlm.data.sources import split_source
+    from seqmlm.tasks.config import PretrainConfig, check_paths
 
-    if not print_config:  # a path that is none is said before torch is loaded
-        expand(split_source(one)[1] for one in opt.merged(paths, data))
+    if not print_config:
+        check_paths(opt.merged(paths, data))
     from seqmlm.cli.console import TrainingConsole
     from seqmlm.cli.output import print_json
     from seqmlm.config import parse_options
-    from seqmlm.tasks.config import PretrainConfig
     from seqmlm.tasks.dry_run import dry_run as estimate
     from seqmlm.tasks.launch import TrainRequest, request_config
     from seqmlm.tasks.pretrain import pretrain

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from seqmlm import plugins
 from seqmlm.config import arguments_of, from_dict, merge, to_dict
+from seqmlm.data.files import expand
+from seqmlm.data.sources import split_source
 from seqmlm.data.splits import CalibrateOn
 from seqmlm.domains.base import Domain
 from seqmlm.engine.masking.base import MaskingConfig, check_options, options_of
@@ -358,6 +360,15 @@ def _domain_defaults(domain: Domain, asked: Mapping[str, Any]) -> dict[str, Any]
         same = not isinstance(name, str) or plugins.versioned(kind, name) == base[section][key]
         base[section]["options"] = dict(options[section]) if same else {}
     return base
+
+
+def check_paths(paths: Iterable[str]) -> None:
+    """Look whether files, folders and data sets are there, before torch is loaded.
+
+    Raises:
+        DataError: one is not, or a folder has no files.
+    """
+    expand(split_source(one)[1] for one in paths)
 
 
 def seconds(text: str | float) -> float:
