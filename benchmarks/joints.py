@@ -72,7 +72,7 @@ from seqmlm.tasks.joint import NAMES, JointConfig, JointTask
 from seqmlm.tasks.task import NoProgress
 from seqmlm.tokenizers.residue import STANDARD
 
-PAIRS = {"antibodies": 100, "reactions": 20, "text": 1000, "whole": 12}
+PAIRS = {"antibodies": 100, "reactions": 20, "text": 1000, "whole": 50}
 STEPS = (1, 2, 3, 5, 10, 20, 40, 1000)
 
 ACIDS = ("C", "CC", "CCC", "CC(C)", "CCCCC", "FC(F)(F)", "c1ccccc1", "COc1ccc(cc1)", "Clc1ccc(cc1)", "BrC")
