@@ -193,9 +193,10 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command line; a `SeqmlmError` becomes one line on stderr and an exit code."""
     # OpenMP threads that spin while waiting slow each other down many times over on a shared machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # Importing torch and transformers makes a million objects that stay: to look for garbage among them as
-    # often as Python does is an eighth of a start.
-    gc.set_threshold(100_000, 50, 100)
+    if arguments is None:  # the process is ours alone
+        # Importing torch and transformers makes a million objects that stay: to look for garbage among them
+        # as often as Python does is an eighth of a start.
+        gc.set_threshold(100_000, 50, 100)
     _open_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:

@@ -302,9 +302,12 @@ def tails(counts: Longs, per_ten: int, alpha: float | None = None) -> Markup:
     edges = np.arange(max(last, least + 2, 2 * per_ten) + 1) / per_ten
     shown = np.pad(counts[: len(edges) - 1], (0, max(0, len(edges) - 1 - len(counts))))
     usual = counts.sum() * -np.diff(10.0**-edges)
+    most = 2.0 * max(shown.max(), 1.0)
+    ticks = np.outer(10.0 ** np.arange(math.floor(math.log10(most)) + 1), (1, 2, 5) if most < 100 else (1,))
     with styled():
-        axes = _axes((0.0, edges[-1]), (0.5, 2.0 * max(shown.max(), 1.0)), "p-value", "rows")
+        axes = _axes((0.0, edges[-1]), (0.5, most), "p-value", "rows")
         axes.set_yscale("log")
+        axes.set_yticks(ticks[ticks <= most])
         axes.yaxis.set_major_formatter(_number)
         axes.minorticks_off()
         axes.stairs(shown, edges, fill=True, color=MARK, label="rows", baseline=0.1)
