@@ -102,8 +102,8 @@ def told(
     Args:
         rule: name of the level.
         p_value: share of normal rows that are at least as unusual; None where that is not known.
-        fired: what the most telling statistic means, and its p-value, None where that is only how few rows
-            there are; None where none says so by itself.
+        fired: what the most telling statistic means, and its p-value, None of an infinite one, which few
+            rows cannot rank; None where none says so by itself.
         beyond: so many normal rows, all of which are less unusual: its p-value is extrapolated; else None.
         unit: name the most surprising unit, too: not where the statistic is not of surprisals.
         meaning: what a unit spelled so stands for, or None.

@@ -195,8 +195,8 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if arguments is None:  # the process is ours alone
         # Importing torch and transformers makes a million objects that stay: to look for garbage among them
-        # as often as Python does is an eighth of a start.
-        gc.set_threshold(100_000, 50, 100)
+        # after each 700 new ones, as Python does, is a tenth of a start.
+        gc.set_threshold(10_000)
     _open_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:

@@ -88,7 +88,7 @@ def _run(
 
     Raises:
         UsageError: Ray is not installed.
-        StateError: processes of a share died again and again.
+        StateError: a share could not be run, or its processes died again and again.
         Exit: a command failed, with its exit code.
     """
     try:
@@ -107,10 +107,11 @@ def _run(
             try:
                 code, told = library.get(first)
             except library.exceptions.RayError as error:
+                said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
                 raise StateError(
-                    f"a share was begun {LOST + 1} times, and its process died each time "
-                    f"({str(error).strip().splitlines()[-1]}): see that there is memory enough, and run the "
-                    "command again; what is done stays done"
+                    f"a share could not be run ({said}); it was begun {LOST + 1} times where its process "
+                    "died: see that each machine has memory enough. What is done stays done: run the command "
+                    "again to go on"
                 ) from None
             if code:
                 tell(told)
@@ -122,8 +123,11 @@ def _run(
 
 
 def share(command: Sequence[str], folder: str, environment: Mapping[str, str]) -> tuple[int, str]:
-    """One command, in a process beside that of Ray: its exit code, and the last it said; ChildProcessError:
-    it was killed, as by a system without memory."""
+    """One command, in a process beside that of Ray: its exit code, and the last it said.
+
+    Raises:
+        ChildProcessError: it was killed, as by a system without memory.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "seqmlm", *command],
         cwd=folder,
@@ -137,7 +141,7 @@ def share(command: Sequence[str], folder: str, environment: Mapping[str, str]) -
         check=False,
     )
     if done.returncode < 0:
-        raise ChildProcessError(f"killed by {signal.Signals(-done.returncode).name}")
+        raise ChildProcessError(f"killed by signal {-done.returncode}")
     return done.returncode, done.stderr[-LAST:].strip()
 
 

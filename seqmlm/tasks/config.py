@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from seqmlm import plugins
@@ -363,12 +364,12 @@ def _domain_defaults(domain: Domain, asked: Mapping[str, Any]) -> dict[str, Any]
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Look whether files, folders and data sets are there, before torch is loaded.
+    """Look whether files and folders are there, before torch is loaded.
 
     Raises:
-        DataError: one is not, or a folder has no files.
+        DataError: one is not.
     """
-    expand(split_source(one)[1] for one in paths)
+    expand(path for _, path in map(split_source, paths) if not Path(path).is_dir())
 
 
 def seconds(text: str | float) -> float:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqmlm import __version__
 from seqmlm.data.examples import LabelSource, examples
 from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.data.problems import Problems
@@ -75,7 +77,7 @@ def evaluate_predictions(config: EvaluateConfig) -> dict[str, Any]:
     }
     if config.report is not None:  # it names records, as the predictions do
         private = config.sensitive or any(_is_private(Path(path)) for path in config.paths)
-        _page(found, figures, sensitive=config.sensitive).write(config.report, private=private)
+        _page(found, figures, sensitive=private).write(config.report, private=private)
     return figures
 
 
@@ -87,11 +89,13 @@ def _page(found: Predictions, figures: Mapping[str, Any], *, sensitive: bool) ->
     """What predictions are worth, what was taken for what, and the worst mistakes; of sensitive data the
     measures alone."""
     items, name = number_of(figures["items"], "prediction"), figures["primary"]
-    lead = f"The truth of {items} is all alike: there is no {name}."
+    lead = f"There is no {name} of {items}: truth or predictions are all alike."
     if name in figures:
         low, high = figures["intervals"][name]
-        lead = f"{name} {figures[name]:.3f} (95 %: {low:.3f} to {high:.3f}), {items}."
+        between = "" if math.isnan(low) else f" (95 %: {low:.3f} to {high:.3f})"
+        lead = f"{name} {figures[name]:.3f}{between}, {items}."
     page = Page("Predictions against the truth", lead)
+    page.head({"date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seqmlm {__version__}"})
     measured = [(one, figures[one], *between) for one, between in figures["intervals"].items()]
     page.table("Measures", ("measure", "value", "95 % low", "95 % high"), measured)
     if sensitive or found.kind in ("entities", "multilabel"):
@@ -113,7 +117,7 @@ def _page(found: Predictions, figures: Mapping[str, Any], *, sensitive: bool) ->
     probability = found.predicted.max(axis=1)
     wrong = np.flatnonzero(said != found.truth)
     surest = wrong[np.argsort(-probability[wrong], kind="stable")][:_MISTAKES].tolist()
-    if surest:
+    if surest and found.kind == "class":  # where a tag stands is not kept
         mistakes = [
             (found.ids[n], names[found.truth[n]], names[said[n]], float(probability[n])) for n in surest
         ]

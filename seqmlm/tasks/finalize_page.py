@@ -29,7 +29,7 @@ _PALE = "#9db8d9"  # single steps, behind their mean
 def little(card: Card) -> list[str]:
     """A sentence that what a model links may be noise, where it has learnt little."""
     bits, floor = (card.metrics.get(f"eval/{one}bits_per_unit") for one in ("", "unigram_"))
-    if bits is None or floor is None or bits <= (1 - LITTLE) * floor:
+    if bits is None or floor is None or not bits > (1 - LITTLE) * floor:
         return []
     told = f"{bits:.3f} bits per {card.unit} held out, {floor:.3f} by frequencies alone"
     return [f"the model has learnt little ({told}): what it links may be noise"]

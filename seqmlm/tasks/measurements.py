@@ -154,7 +154,7 @@ def doubt(figures: Figures) -> Iterator[str]:
         found = figures["agreement"]
         best = max(found, key=lambda name: float(np.nan_to_num(found[name]["spearman"]["value"])))
         if best != "model":
-            surely = figures.get("gain", {}).get("high", 0.0) < 0
+            surely = (figures["gain"] or {}).get("high", 0.0) < 0
             ranks = "better than" if surely else "no worse than"
             yield f"{best} ranks what was measured {ranks} this model: do not choose by what it suggests"
 

@@ -35,7 +35,7 @@ from seqmlm.rows.file import Row
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig
 
 AT_ONCE = 1024  # histories encoded together, each with a code in its gap: some megabytes
-HIGHEST = 50  # predictions of a report
+HIGHEST = 50  # predictions that a report lists
 
 
 @dataclass(frozen=True, kw_only=True)

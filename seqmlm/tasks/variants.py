@@ -27,7 +27,9 @@ from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, said, where
 Convention = Literal["masked", "wt", "mask_fill", "mutant", "match_fill", "pll_delta", "pll_excess"]
 NUMBERS = (*CONVENTIONS, "pll_delta_per_unit", BITS)
 BITS_LOW = f"{BITS}_low"
-"""Two standard errors below the mean of the wild type's bits: few variants say little of a model."""
+"""Two standard errors below the mean of the wild type's bits at the places of variants."""
+PLACES = 10_000
+"""Places that this is of, at most."""
 KINDS: dict[str, Any] = {"effect": "number", "convention": "text", **dict.fromkeys(NUMBERS, "number")}
 LISTED = 20  # variants of a report that are the fittest, and the least fit
 
@@ -211,8 +213,8 @@ class VariantsTask(Task[VariantsConfig, Variant]):
 
     def figures(self, rows: Iterable[Row]) -> Figures:
         """How many variants were scored; how that agrees with measurements, and what to test next."""
-        scored = unscored = mixed = 0
-        bits, effects, kinds = list[float](), list[Row](), Counter[str]()
+        scored = unscored = mixed = known = 0
+        bits, places, effects, kinds = 0.0, set[float](), list[Row](), Counter[str]()
         for row in rows:
             if (kind := row.get(self.field.counted)) is not None:
                 kinds[kind] += 1
@@ -220,12 +222,14 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             unscored += row["effect"] is None
             mixed += row["convention"] not in (None, self.config.convention)
             if row[BITS] is not None:
-                bits.append(row[BITS])
+                known, bits = known + 1, bits + row[BITS]
+                if len(places) < PLACES:
+                    places.add(row[BITS])  # variants of one place have the same
             if self.measured is not None:
                 effects.append({name: row[name] for name in ("line", "id", "effect")})
         found: dict[str, Any] = {"variants": scored + unscored, "scored": scored, "mixed": mixed}
-        found |= {"convention": self.config.convention, BITS: float(np.mean(bits)) if bits else None}
-        found[BITS_LOW] = found[BITS] - 2 * np.std(bits, ddof=1) / len(bits) ** 0.5 if len(bits) > 1 else None
+        found |= {"convention": self.config.convention, BITS: bits / known if known else None}
+        found[BITS_LOW] = _low([*places])
         if self.field.counted in self.field.columns:
             found["counts"] = dict(kinds.most_common())
         if self.measured is not None:
@@ -273,6 +277,13 @@ class VariantsTask(Task[VariantsConfig, Variant]):
                 for row in best(LISTED, known, key=lambda row: row["effect"])
             ]
             page.table(heading, ("variant", "effect, nats", "convention", "line"), cells)
+
+
+def _low(bits: Sequence[float]) -> float | None:
+    """Two standard errors below the mean; None of one place, which says little of a model."""
+    if len(bits) < 2:
+        return None
+    return float(np.mean(bits) - 2 * np.std(bits, ddof=1) / math.sqrt(len(bits)))
 
 
 def scorer_of(session: Session, field: Variants, convention: str) -> VariantScorer:

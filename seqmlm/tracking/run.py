@@ -371,7 +371,7 @@ class Tracker:
             params: what users compare runs by; flat, at most 59.
             tags: more facts, searchable.
             resume: continue under the same run id; params that changed go to the tag seqmlm.param_drift.
-            spent: seconds since which a new run has been under way.
+            spent: seconds that a new run has taken already.
 
         Raises:
             StateError: the name is taken (without `resume`), there is no such run (with it), or another

@@ -66,7 +66,7 @@ class Incident:
     service: str | None = None
     rows: int  # that alarmed
     lines: int  # in these rows
-    new_lines: int = 0  # of them, those that training never had
+    new_lines: int = 0  # of them, those with what is `new`, or that training never had
     p_value: float  # the smallest of the rows
     start: int  # first line in its file
     end: int  # the one behind the last

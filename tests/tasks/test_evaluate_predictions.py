@@ -125,6 +125,16 @@ def test_a_page_tells_what_was_taken_for_what(tmp_path: Path, seqmlm: Run) -> No
     assert ">r1<" not in page.read_text()
 
 
+def test_a_page_of_what_has_no_measure_or_interval(tmp_path: Path, seqmlm: Run) -> None:
+    page = tmp_path / "page.html"
+    flat = [{"id": f"r{n}", "truth": n, "prediction": 5.0} for n in range(4)]
+    seqmlm("evaluate", jsonl(tmp_path / "p.jsonl", flat), "--report", page, "--set", "draws=20").ok()
+    assert "There is no spearman of 4 predictions: truth or predictions are all alike." in page.read_text()
+    alone = [{"id": "r", "truth": "a", "prediction": "a", "p": {"a": 0.9, "b": 0.1}}]
+    seqmlm("evaluate", jsonl(tmp_path / "p.jsonl", alone), "--report", page, "--set", "draws=20").ok()
+    assert "accuracy 1.000, 1 prediction." in page.read_text()
+
+
 def test_entities_are_those_of_their_records(tmp_path: Path, seqmlm: Run) -> None:
     rng = np.random.default_rng(0)
     tags = ["O", "B-A", "I-A"]

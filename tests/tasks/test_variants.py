@@ -70,6 +70,19 @@ def test_rows(seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path):
     assert "the model does not know this wild type: " in done.err
 
 
+def test_one_place_says_little_of_a_model(seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path):
+    """However many variants there are of it; of many places it is said, for the model is random."""
+    one = [f"{WILDTYPE[3]}4{new}" for new in STANDARD if new != WILDTYPE[3]]
+    every = [f"{old}{place}{'A' if old != 'A' else 'C'}" for place, old in enumerate(WILDTYPE, 1)]
+    for listed, said in ((one, False), (every, True)):
+        asked = table(tmp_path, *listed)
+        given = ("variants", esm, asked, "--domain", "protein", "--wildtype", wildtype)
+        assert ("the model does not know this wild type: " in seqmlm(*given).ok().err) == said
+        found = seqmlm(*given, "--json").ok().json
+        assert (found["wildtype_bits_low"] is None) == (not said)
+        assert said == (found["wildtype_bits"] > (found["wildtype_bits_low"] or 0) > 4.4)
+
+
 def test_conventions_and_formats(seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path):
     asked, out = table(tmp_path, "A4W:Y5C", "K2del"), tmp_path / "rows.csv"
     given = ("variants", esm, asked, "-d", "protein", "--wildtype", wildtype, "--out", out)

@@ -217,7 +217,7 @@ def csv_records(
                 return
             twice = next((n for n in wanted if columns.count(n) > 1), None)
             if twice is not None:
-                problems.bad(ambiguous(twice, source, line))
+                problems.bad(ambiguous(twice, source, None if header else line))
                 return
             two_ids = columns.count("id") > 1
             names = {"id", column, id_column, document_column}

@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import partial
 from io import StringIO
 from itertools import accumulate
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 
 import numpy as np
 from unidiff.errors import UnidiffParseError
@@ -28,7 +29,7 @@ from seqmlm.data.record import Record
 from seqmlm.domains.base import Changed
 from seqmlm.domains.code.git import WorkTree, own_file
 from seqmlm.domains.code.source import LARGEST, SYNTAX, broken_line, is_vendored, text_of_bytes
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.lexers.source import SourceText, language_of
 
 # Changed files
@@ -94,10 +95,11 @@ def changes_since(root: str | Path, revision: str, problems: Problems) -> Iterat
     """
     folder = Path(root)
     with WorkTree(folder) as tree:
-        diff = tree.patch(tree.commit(revision))
-        unknown = [name for name in tree.untracked() if language_of(name.name) and not is_vendored(name)]
-    first = next(map(str, unknown), None)
-    problems.note("a file that git does not track, not compared (git add)", len(unknown), source=first)
+        diff, others = tree.patch(tree.commit(revision)), list[PurePath]()
+        with suppress(DataError, UsageError):  # the changes can be read all the same
+            others = tree.untracked()
+    left = [str(name) for name in others if language_of(name.name) and not is_vendored(name)]
+    problems.note("a file that git does not track, not compared", len(left), source=next(iter(left), None))
     for patch in parse_patch(diff, f"git diff {revision}"):
         if not _is_source(patch, problems):
             continue

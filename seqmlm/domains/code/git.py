@@ -110,12 +110,13 @@ class WorkTree:
         return self._listed("--cached")
 
     def untracked(self) -> list[PurePath]:
-        """The files that the index does not name, without those that the repository ignores.
+        """The files that the index does not name, without hidden ones and those that the repository ignores.
 
         Raises:
             DataError: git fails.
         """
-        return self._listed("--others", "--exclude-standard")
+        names = self._listed("--others", "--exclude-standard")
+        return [name for name in names if not any(part.startswith(".") for part in name.parts)]
 
     def _listed(self, *which: str) -> list[PurePath]:
         names = self._git("ls-files", "-z", *which).split(b"\0")

@@ -146,7 +146,7 @@ def _bare(name: str) -> str:
 LARGEST = 1 << 20
 """Bytes of the largest file that somebody wrote by hand."""
 
-TOO_LARGE = "a file larger than the limit, skipped (--option max_bytes=N)"
+TOO_LARGE = "a file larger than the limit, skipped"
 
 _ENDLESS = "a file of strings without an end, skipped"
 _MOST_ENDLESS = 300  # a lexer looks for the end of each, to the end of the text
@@ -314,6 +314,6 @@ def _bytes(source: str, problems: Problems, max_bytes: int) -> bytes | None:
             problems.note("a binary file, skipped", source=source)
             return None
         if size > max_bytes:
-            problems.note(TOO_LARGE, source=source)
+            problems.note(f"{TOO_LARGE} (--option max_bytes=N)", source=source)
             return None
     return b"".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePath
 
@@ -67,6 +68,10 @@ def read_worktree(
         raise UsageError(f"{path} is no folder, and a work tree is one: name it, or leave the format out")
     wanted = _wanted(languages)
     names = [name for name in _files(root, tracked, problems) if _is_wanted(name, wanted)]
+    left = [name for name in (_untracked(root) if tracked else ()) if _is_wanted(name, wanted)]
+    left = [name for name in left if vendored or not is_vendored(name)]
+    note = "a file that git does not track, skipped (--option tracked=false reads it)"
+    problems.note(note, len(left), source=next((str(root / name) for name in left), None))
     if not vendored:
         kept = [name for name in names if not is_vendored(name)]
         first = next((str(root / name) for name in names if is_vendored(name)), None)
@@ -124,22 +129,26 @@ def _is_wanted(name: PurePath, wanted: frozenset[str] | None) -> bool:
 
 def _files(root: Path, tracked: bool, problems: Problems | None = None) -> list[PurePath]:
     """Files below `root`, sorted, as paths from there; `problems` is told what else is there."""
-    found = _tracked(root, problems) if tracked else []
+    found = _tracked(root) if tracked else []
     if not found:
         found = [Path(name).relative_to(root) for name in expand([root], problems)]
     return sorted(found)
 
 
-def _tracked(root: Path, problems: Problems | None = None) -> list[PurePath]:
+def _tracked(root: Path) -> list[PurePath]:
     """What git tracks below a folder; nothing where there is no git, or no work tree."""
     try:
         with WorkTree(root) as tree:
-            names, others = tree.tracked(), tree.untracked()
+            names = tree.tracked()
     except (DataError, UsageError):
         return []
-    left = [name for name in others if language_of(name.name) and not is_vendored(name)]
-    if names and left and problems is not None:
-        told = "a file that git does not track, skipped; --option tracked=false reads it"
-        problems.note(told, len(left), source=str(root / left[0]))
     # A submodule is a folder, and a file may have been removed since it was added.
     return [name for name in names if (root / name).is_file()]
+
+
+def _untracked(root: Path) -> list[PurePath]:
+    """What git does not track below a folder, where it tracks anything there; without hidden files."""
+    with suppress(DataError, UsageError), WorkTree(root) as tree:
+        if tree.tracked():
+            return tree.untracked()
+    return []

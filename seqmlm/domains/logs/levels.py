@@ -282,6 +282,8 @@ class LogBackground(Background):
 ODD = 5
 """Lines that a row names."""
 
+_EXAMINED = 64  # lines of a row that are looked at for values never seen
+
 _NEVER = "a line never seen"
 
 _SURPRISING = 10.0  # bits of a surplus that is told: one in a thousand
@@ -296,7 +298,8 @@ class _LinesLevel(Level):
         self, row: Row, scored: Scored, background: Background | None, fired: str | None
     ) -> dict[str, Any]:
         """As `Level.brief`: by what was never seen, else by the statistic that fired; with the template of
-        the line that says most of it, and how many lines of the row were never seen."""
+        the line that says most of it, and how many lines of the row have a value never seen, or else were
+        never seen."""
         known = _known(background, self.name)
         counted, raw = known.counted(scored.encoding), scored.record.raw
         of_unit = line_at(scored.encoding, scored.position, known.tokenizer)
@@ -384,8 +387,8 @@ class SessionLevel(_LinesLevel):
         severity, host, service, hosts, services: what the lines say of where they come from (`origins.told`).
         odd_lines: lines of the file that surprise most, the most surprising first.
         unseen_lines: lines of the file that no training record had, or that fit no template.
-        never_seen: what of these lines no training line had where only known words and values stand:
-            ["status=502"].
+        never_seen: what of the first 64 such lines no training line had where only known words and values
+            stand: ["status=502"].
         missing: [{unit, share}] what nearly all training records have and this one lacks.
         unlike: [{unit, more}] what it has more of (negative: fewer) than the most similar training record.
         surplus: {unit, lines, of, share} the kind of line that is most above its share of the training lines,
@@ -566,7 +569,7 @@ def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles)
     if counted.statistics["unseen"]:
         new = np.flatnonzero(_new(counted, known))
         told["unseen_lines"] = [numbers[at] for at in new[:ODD].tolist()]
-        never, _ = _never_seen(scored.record.raw, new, known)
+        never, _ = _never_seen(scored.record.raw, new[:_EXAMINED], known)
         if never:
             told["never_seen"] = never
     if counted.surplus >= _SURPRISING:
@@ -582,14 +585,13 @@ def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles)
 
 
 def _never_seen(raw: LogLines, new: Longs, known: LogBackground) -> tuple[list[str], Longs]:
-    """What of the first `_NAMED` lines without a template no training line had, where it has a name; and the
-    lines that have one."""
+    """What of some lines without a template no training line had, where it has a name; and those of them that
+    have one."""
     if not isinstance(known.tokenizer, TemplateTokenizer) or raw.keys:
         return [], new[:0]
-    some = new[:_NAMED]
-    found = [known.tokenizer.never_seen(raw.lines[at]) for at in some.tolist()]
+    found = [known.tokenizer.never_seen(raw.lines[at]) for at in new.tolist()]
     names = list(dict.fromkeys(chain.from_iterable(found)))
-    return names, some[np.array([bool(one) for one in found], dtype=np.bool_)]
+    return names, new[np.array([bool(one) for one in found], dtype=np.bool_)]
 
 
 def _template(raw: LogLines, at: int, tokenizer: Tokenizer) -> str:
@@ -600,7 +602,6 @@ def _template(raw: LogLines, at: int, tokenizer: Tokenizer) -> str:
 
 
 _SHOWN = 100  # characters of a template in a sentence
-_NAMED = 64  # lines of a row that are looked at for what has a name
 
 
 def _quoted(template: str) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from seqmlm.reports.pictures import Picture
 
 _LIKE_DNA = 40
-"""Letters from which on a sequence of five of the twenty says that it is no protein."""
+"""Shortest sequence, in residues, that is taken for DNA if it has no other letters."""
 
 _NO_RESIDUE = str.maketrans("", "", " \t\r\n-.")
 
@@ -46,7 +46,7 @@ def _protein(record: Record, problems: Problems) -> Iterator[Record]:
         problems.note("a row of gaps only, left out")
 
 
-def _looked_at(records: Iterator[Record], problems: Problems) -> Iterator[Record]:
+def _count_dna(records: Iterator[Record], problems: Problems) -> Iterator[Record]:
     for record in records:
         if len(record.raw) >= _LIKE_DNA and not record.raw.strip("ACGTUN"):
             told = "a protein of no other letters than A, C, G, T, U and N: is it DNA?"
@@ -118,7 +118,7 @@ class ProteinDomain(Domain):
 
     def read(self, paths: Sequence[Path | str], problems: Problems, **asked: Any) -> Iterator[Record]:
         """As `Domain.read`; sequences that may be DNA are counted."""
-        return _looked_at(super().read(paths, problems, **asked), problems)
+        return _count_dna(super().read(paths, problems, **asked), problems)
 
     def variants(self) -> Variants:
         """Substitutions, deletions and insertions of residues, as people write them."""

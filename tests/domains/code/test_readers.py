@@ -437,7 +437,7 @@ def test_code_of_more_than_anybody_writes_is_left_out_and_counted(tmp_path):
     problems = Problems()
     assert [str(r.raw) for r in read_code_json(folder / "a.jsonl", problems)] == ["y = 2"]
     assert list(read_notebook(folder / "b.ipynb", problems)) == []
-    assert problems.counts == {"a file larger than the limit, skipped (--option max_bytes=N)": 2}
+    assert problems.counts == {"a file larger than the limit, skipped": 2}
 
 
 ENDLESS = "a file of strings without an end, skipped"

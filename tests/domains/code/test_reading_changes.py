@@ -80,20 +80,24 @@ def test_every_kind_of_change(tree):
 
 
 def test_what_git_does_not_track_and_what_does_not_parse_is_counted(tree):
-    for name in ("new.py", "other.js", "vendor/own.py", "hidden.py", "of_me.py", "notes2.md"):
+    for name in ("new.py", "other.js", "vendor/own.py", ".dot/a.py", "ours.py", "of_me.py", "notes2.md"):
         written(tree / name, "x = 1\n")
-    written(tree / ".gitignore", "hidden.py\n")
+    written(tree / ".gitignore", "ours.py\n")
     written(tree / ".git/info/exclude", "of_me.py\n")
     written(tree / "added.py", "def g(:\n")
     problems = Problems()
     list(changes_since(tree, "HEAD", problems))
-    assert problems.counts["a file that git does not track, not compared (git add)"] == 2
+    assert problems.counts["a file that git does not track, not compared"] == 2
     assert (
         problems.counts["does not parse as Python 3: read without a syntax tree"] == 2
     )  # and the renamed one
-    problems = Problems()
-    assert "new.py" not in {one.id for one in read_worktree(tree, problems)}
-    assert problems.counts["a file that git does not track, skipped; --option tracked=false reads it"] == 2
+    skipped = "a file that git does not track, skipped (--option tracked=false reads it)"
+    for languages, number in ((None, 2), ("python", 1)):
+        problems = Problems()
+        names = {one.id for one in read_worktree(tree, problems, languages=languages)}
+        assert problems.counts[skipped] == number
+        every = {one.id for one in read_worktree(tree, Problems(), languages=languages, tracked=False)}
+        assert {"new.py", "other.js"} & (every - names) == {"new.py", *(["other.js"] if number > 1 else [])}
 
 
 def test_a_folder_inside_a_work_tree(tree):
