@@ -135,7 +135,8 @@ class CodeTokenizer(BpeTokenizer):
         return made if places is None else replace(made, spans=places[spans].astype(np.int32))
 
     def alone(self, token: int) -> str | None:
-        return self.surface(token)  # any run of letters may be a name
+        """As of the base class: any run of letters may be a name, and a line's end has its indentation."""
+        return self.surface(token) or self._backend.decoder.decode([self.tokens[token]])
 
     @classmethod
     def _around_mask(cls, content: dict[str, Any], *, plain: bool) -> None:

@@ -228,3 +228,9 @@ def test_a_tokenizer_stored_without_a_normalizer_sees_files_as_they_are(tokenize
     assert np.array_equal(stored.encode(plain).spans, tokenizer.encode(plain).spans)
     text = "if x:\r\n\ty\r\n"
     assert stored.hf().decode(stored.encode(text).ids[1:-1].tolist()) == text
+
+
+def test_what_is_expected_is_never_an_empty_text(tokenizer: CodeTokenizer) -> None:
+    texts = [tokenizer.alone(token) for token in range(tokenizer.space.size)]
+    assert all(texts)
+    assert "\n    " in texts
