@@ -13,6 +13,7 @@ from seqmlm.tasks.evaluate import (
     evaluate_scores,
     notes,
     ranking_table,
+    sentence,
     write_report,
 )
 from seqmlm.tasks.evaluate_predictions import are_predictions, evaluate_predictions
@@ -63,8 +64,7 @@ class Evaluate:
                 for measure, one in result.differences.items()
             ]
             tables.append(("", columns, rows))
-        answer = f"{result.rows} rows, {result.positives} positive"
-        return Answer(figures=result, answer=answer, tables=tables)
+        return Answer(figures=result, answer=sentence(result), tables=tables)
 
 
 def _of_predictions(figures: dict[str, Any]) -> Answer:

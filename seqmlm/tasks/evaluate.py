@@ -28,6 +28,8 @@ from seqmlm.streams.outputs import check_outputs
 from seqmlm.tasks.labels import Columns, Labelled, aligned, is_column, ranked_by, read_labelled
 
 FALSE_POSITIVE_RATES = (1e-2, 1e-3)
+FLOOR = " (floor)"
+"""Behind the name of what needs no model."""
 
 _COLOURS = ("#1f4e8c", "#b0562c", "#4f7f4f", "#777777")
 _POINTS = 500  # of a drawn curve
@@ -229,8 +231,8 @@ def evaluate_scores(config: EvaluateConfig) -> Evaluated:
         if raised is not None and read.alarms is not None:
             differences["f1"] = _f1_difference(read, read.alarms, raised, config)
     if read.lengths is not None:
-        scores["length (floor)"] = Detection(read.labels, read.lengths)
-    scores["flag everything (floor)"] = Detection(read.labels, np.zeros(len(read.labels)))
+        scores[f"length{FLOOR}"] = Detection(read.labels, read.lengths)
+    scores[f"flag everything{FLOOR}"] = Detection(read.labels, np.zeros(len(read.labels)))
     result = _evaluation(read, config, scores, differences)
     curves = {} if read.sensitive else {name: score.curve() for name, score in scores.items()}
     return Evaluated(result, curves)
@@ -276,7 +278,7 @@ def _evaluation(
     raised = {}
     if read.alarms is not None:
         raised["alarms"] = confusion(read.labels, read.alarms)
-    raised["flag everything (floor)"] = confusion(read.labels, [True] * len(read.labels))
+    raised[f"flag everything{FLOOR}"] = confusion(read.labels, [True] * len(read.labels))
     return Evaluation(
         **redact_small_counts(counts, read.sensitive),
         interval="bootstrap over groups" if grouped else "DeLong",
@@ -355,10 +357,7 @@ def write_report(evaluated: Evaluated, path: Path) -> None:
         StateError: it cannot be written.
     """
     result = evaluated.result
-    best, *others = result.rankings
-    told = f"AUROC {best.auroc:.3f} by {best.name}"
-    told += f", {', '.join(f'{one.auroc:.3f} by {one.name}' for one in others)}" if others else ""
-    page = Page("Scores against labels", f"{told}; {result.rows:,} rows, {result.positives:,} positive.")
+    page = Page("Scores against labels", f"{sentence(result)}.")
     page.table("Ranking", *ranking_table(result))
     page.table("Alarms", *alarm_table(result))
     if result.differences:
@@ -372,6 +371,16 @@ def write_report(evaluated: Evaluated, path: Path) -> None:
         page.section("Curves", _picture(evaluated.curves))
     page.section("Notes", notes(result))
     page.write(path, private=result.sensitive)
+
+
+def sentence(result: Evaluation) -> str:
+    """How well each score ranks, and whether a floor ranks as well as the first."""
+    best, *others = result.rankings
+    told = ", ".join(f"{one.auroc:.3f} by {one.name}" for one in result.rankings)
+    floor = max((one for one in others if one.name.endswith(FLOOR)), key=lambda one: one.auroc)
+    if floor.auroc >= best.auroc:
+        told += f": {floor.name.removesuffix(FLOOR)} alone ranks no worse than {best.name}"
+    return f"{result.rows} rows, {result.positives} positive; AUROC {told}"
 
 
 def ranking_table(result: Evaluation) -> Table:

@@ -229,7 +229,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
                 effects.append({name: row[name] for name in ("line", "id", "effect")})
         found: dict[str, Any] = {"variants": scored + unscored, "scored": scored, "mixed": mixed}
         found |= {"convention": self.config.convention, BITS: bits / known if known else None}
-        found[BITS_LOW] = _low([*places])
+        found[BITS_LOW] = _low(sorted(places))
         if self.field.counted in self.field.columns:
             found["counts"] = dict(kinds.most_common())
         if self.measured is not None:
