@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 from seqmlm.cli.command import Answer
 from seqmlm.cli.output import number
-from seqmlm.errors import UsageError
+from seqmlm.errors import UsageError, number_of
 from seqmlm.tasks.evaluate import (
     EvaluateConfig,
     alarm_table,
@@ -71,6 +71,6 @@ def _of_predictions(figures: dict[str, Any]) -> Answer:
     rows = [(name, figures[name], *of) for name, of in figures["intervals"].items()]
     return Answer(
         figures=figures,
-        answer=f"{figures['items']} predictions, {figures['groups']} groups",
+        answer=f"{number_of(figures['items'], 'prediction')}, {number_of(figures['groups'], 'group')}",
         tables=[("", ("measure", "value", "95 % low", "95 % high"), rows)],
     )
