@@ -10,7 +10,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from itertools import chain
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
@@ -104,9 +105,14 @@ class Places:
     pairs: Longs
     repeats: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
+    @classmethod
+    def of_units(cls, encoding: Encoding, count: int, pairs: Longs) -> Self:
+        """Units as they are, whatever their tokens."""
+        return cls(encoding, np.arange(count), np.arange(count), count, pairs)
+
 
 class Estimator(ABC):
-    """Makes maps of sequences that fit into the model.
+    """Makes maps of sequences that fit into the model; one that asks once has `queries` and `read` alone.
 
     Args:
         settings: of the maps.
@@ -116,18 +122,19 @@ class Estimator(ABC):
     Attributes:
         name: of the method, as the maps have it. nats: whether its values are nats.
         whole: it asks about whole units alone, and may so be asked about those that share tokens.
+        most: symbols that there may be, where all of them are tried; remedy: where there are more.
+
+    Raises:
+        UsageError: more symbols than that.
     """
 
     name: str
     nats: ClassVar[bool] = True
     whole: ClassVar[bool] = False
+    most: ClassVar[int | None] = None
+    remedy: ClassVar[str] = "use --method cmi or cpmi"
 
-    def __init__(
-        self,
-        settings: StructureSettings,
-        conditionals: Conditionals,
-        units: Units,
-    ) -> None:
+    def __init__(self, settings: StructureSettings, conditionals: Conditionals, units: Units) -> None:
         self.settings, self.units = settings, units
         self._conditionals = conditionals
         self._space = conditionals.space
@@ -136,18 +143,33 @@ class Estimator(ABC):
         self.alphabet: Ids = np.unique(ids).astype(np.int32)
         self._symbol = np.full(self._space.size, MASKED, dtype=np.int64)
         self._symbol[self.alphabet] = np.arange(len(self.alphabet))
+        if self.most is not None and len(self.alphabet) > self.most:
+            raise UsageError(
+                f"{self.name} tries every symbol at every place, and there are {len(self.alphabet):,}: "
+                f"{self.remedy}"
+            )
 
     @abstractmethod
     def passes(self, units: int, tokens: int) -> int:
         """Copies that a sequence of so many units takes; more where they have several tokens."""
 
-    @abstractmethod
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
         """A map for each sequence, in order.
 
         Raises:
             UsageError: a sequence for which the method is not possible.
         """
+        every = [self.places(one) for one in encodings]
+        answers = self.answers(chain.from_iterable([self.queries(one) for one in every]))
+        return [self.read(one, answers) for one in every]
+
+    def queries(self, places: Places) -> Iterable[Query]:
+        """What is asked about a sequence."""
+        return ()
+
+    def read(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
+        """The map of a sequence, by the next answers."""
+        raise NotImplementedError
 
     def places(self, encoding: Encoding) -> Places:
         """What of a sequence is asked about."""
@@ -162,13 +184,13 @@ class Estimator(ABC):
                     repeats.setdefault(first, []).append(position)
             at = at[own == at]
         unit = numbers[at]
-        first, second = np.triu_indices(len(at), 1)
-        apart = unit[second] - unit[first]
-        near = (
-            apart > 0 if self.settings.distance is None else (apart > 0) & (apart <= self.settings.distance)
-        )
-        count = int(numbers.max(initial=-1)) + 1
-        return Places(encoding, at, unit, count, np.stack([first[near], second[near]], axis=1), repeats)
+        return Places(encoding, at, unit, int(numbers.max(initial=-1)) + 1, self.near(unit), repeats)
+
+    def near(self, units: Longs) -> Longs:
+        """(P, 2) places of the pairs of some units, which ascend, that are different and near enough."""
+        pairs = np.stack(np.triu_indices(len(units), 1), axis=1)
+        apart = units[pairs[:, 1]] - units[pairs[:, 0]]
+        return pairs[(apart > 0) & (apart <= (self.settings.distance or np.inf))]
 
     def representatives(self, encoding: Encoding) -> Longs:
         """(N,) for each unit the one that stands for it: itself, or the first that names the same."""
@@ -226,13 +248,6 @@ class Estimator(ABC):
             passes=passes,
             details=details or {},
         )
-
-    def _limited(self, most: int, remedy: str) -> None:
-        if len(self.alphabet) > most:
-            raise UsageError(
-                f"{self.name} tries every symbol at every place, and there are {len(self.alphabet):,}: "
-                f"{remedy}"
-            )
 
 
 def _spread(values: Doubles, at: Longs, count: int) -> Doubles:

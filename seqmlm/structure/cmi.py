@@ -8,9 +8,8 @@ sampler that draws both places in turn (Zhang and Hashimoto 2021).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any
 
 import numpy as np
 
@@ -52,38 +51,28 @@ class Exact(Estimator):
     """
 
     name = "cmi/exact"
-
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
-        self._limited(2048, "use --set estimator=topk, or --method cpmi")
+    most, remedy = 2048, "use --set estimator=topk, or --method cpmi"
 
     def passes(self, units: int, tokens: int) -> int:
         return self.pairs(units) * (2 * len(self.alphabet) + 1)
 
-    def queries(self, places: Places, pairs: Longs) -> Iterator[Query]:
+    def queries(self, places: Places) -> Iterator[Query]:
         """One for each pair."""
         symbols = self.alphabet
-        for i, j in places.at[pairs].tolist():
+        for i, j in places.at[places.pairs].tolist():
             yield pair_query(places, i, j, symbols, symbols, symbols)
 
-    def read(self, answer: Answer) -> tuple[float, float]:
-        """The information of a pair, and how far its two joints are apart."""
-        size = len(self.alphabet)
-        own = read_pair(answer, size, size)
-        return information(own.first, own.second, own.given_first, own.given_second), incompatibility(
-            own.first, own.second, own.given_first, own.given_second
-        )
+    def read(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
+        values, details, passes = self.informed(places, answers)
+        return self.finished(places, both_ways(places, values), passes=passes, details=details)
 
-    def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        all_places = [self.places(one) for one in encodings]
-        answers = self.answers(chain.from_iterable(self.queries(one, one.pairs) for one in all_places))
-        found = []
-        for places in all_places:
-            told = np.array([self.read(one) for one in islice(answers, len(places.pairs))]).reshape(-1, 2)
-            details = {"incompatibility": float(told[:, 1].mean())} if len(told) else {}
-            passes = len(places.pairs) * (2 * len(self.alphabet) + 1)
-            found.append(self.finished(places, both_ways(places, told[:, 0]), passes=passes, details=details))
-        return found
+    def informed(self, places: Places, answers: Iterator[Answer]) -> tuple[Doubles, dict[str, float], int]:
+        """(P,) the information of each pair; how far its two joints are apart on average; and the passes."""
+        size, count = len(self.alphabet), len(places.pairs)
+        found = [information(read_pair(answer, size, size)) for answer in islice(answers, count)]
+        values, apart = np.array(found).reshape(-1, 2).T
+        details = {"incompatibility": float(apart.mean())} if count else {}
+        return values, details, count * (2 * size + 1)
 
 
 class Fast(Exact):
@@ -101,33 +90,23 @@ class Fast(Exact):
         return units * (1 + len(self.alphabet)) + exact * (2 * len(self.alphabet) + 1)
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        all_places = [self.places(one) for one in encodings]
-        hidden = self.answers(one_by_one(places, self.alphabet) for places in all_places if len(places.at))
+        every = [self.places(one) for one in encodings]
+        hidden = self.answers(one_by_one(places, self.alphabet) for places in every if len(places.at))
         alone = [
             next(hidden).values[Rows.name].astype(np.float64) if len(places.at) else np.zeros((0, 0))
-            for places in all_places
+            for places in every
         ]
-        seen = self.answers(
-            chain.from_iterable(substitutions(places, self.alphabet) for places in all_places)
-        )
-        ranked = [self._ranked(places, own, seen) for places, own in zip(all_places, alone, strict=True)]
-        chosen = [self._strongest(places, values) for places, values in zip(all_places, ranked, strict=True)]
-        again = self.answers(
-            chain.from_iterable(
-                self.queries(places, places.pairs[own])
-                for places, own in zip(all_places, chosen, strict=True)
-            )
-        )
+        seen = self.answers(chain.from_iterable(substitutions(places, self.alphabet) for places in every))
+        ranked = [self._ranked(places, own, seen) for places, own in zip(every, alone, strict=True)]
+        chosen = [self._strongest(places, values) for places, values in zip(every, ranked, strict=True)]
+        again = self.answers(chain.from_iterable(map(self.queries, chosen)))
         found = []
-        for places, values, own in zip(all_places, ranked, chosen, strict=True):
-            told = np.array([self.read(one) for one in islice(again, len(own))]).reshape(-1, 2)
-            i, j = places.pairs[own].T
-            values[i, j] = values[j, i] = told[:, 0]
-            size = len(self.alphabet)
-            passes = len(places.at) * (1 + size) + len(own) * (2 * size + 1)
-            details = {"exact_pairs": float(len(own))}
-            if len(told):
-                details["incompatibility"] = float(told[:, 1].mean())
+        for places, values, strong in zip(every, ranked, chosen, strict=True):
+            exact, details, passes = self.informed(strong, again)
+            i, j = strong.pairs.T
+            values[i, j] = values[j, i] = exact
+            passes += len(places.at) * (1 + len(self.alphabet))
+            details = {"exact_pairs": float(len(exact)), **details}
             found.append(self.finished(places, values, passes=passes, details=details))
         return found
 
@@ -142,11 +121,11 @@ class Fast(Exact):
                 values[place, near[place]] = conditional_information(np.exp(alone[place]), rows)
         return values
 
-    def _strongest(self, places: Places, values: Doubles) -> Longs:
-        """Which pairs are computed exactly."""
+    def _strongest(self, places: Places, values: Doubles) -> Places:
+        """The places with the pairs that are computed exactly."""
         most = round(self.settings.exact_pairs * len(np.unique(places.unit)))
         own = symmetrized(values)[places.pairs[:, 0], places.pairs[:, 1]]
-        return np.sort(np.argsort(-own, kind="stable")[:most])
+        return replace(places, pairs=places.pairs[np.sort(np.argsort(-own, kind="stable")[:most])])
 
 
 class TopK(Estimator):
@@ -162,20 +141,19 @@ class TopK(Estimator):
         return self.pairs(units) * (1 + 2 * min(self.settings.k + 1, len(self.alphabet)))
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        all_places = [self.places(one) for one in encodings]
-        most = min(self.settings.k, len(self.alphabet))
+        every = [self.places(one) for one in encodings]
         hidden = self.answers(
-            chain.from_iterable(both_hidden(one, self.alphabet) for one in all_places),
-            (*top(most), TargetLogProb()),
+            chain.from_iterable(both_hidden(one, self.alphabet) for one in every),
+            (*top(min(self.settings.k, len(self.alphabet))), TargetLogProb()),
         )
-        chosen = [self._chosen(places, hidden) for places in all_places]
+        chosen = [self._chosen(places, hidden) for places in every]
         queries = (
             pair_query(places, i, j, self.alphabet[one], self.alphabet[two], self.alphabet)
-            for places, (tried, _) in zip(all_places, chosen, strict=True)
+            for places, (tried, _) in zip(every, chosen, strict=True)
             for (i, j), (one, two) in zip(places.at[places.pairs].tolist(), tried, strict=True)
         )
         answers, found = self.answers(queries), []
-        for places, (tried, covered) in zip(all_places, chosen, strict=True):
+        for places, (tried, covered) in zip(every, chosen, strict=True):
             values, passes = np.zeros((len(tried), 2)), 0
             for number, (one, two) in enumerate(tried):
                 own = read_pair(next(answers), len(one), len(two))
@@ -244,7 +222,7 @@ class _Chain:
     i: int
     j: int
     number: int
-    now: list[int]
+    now: list[int] = field(default_factory=lambda: [MASKED, MASKED])
     rows: tuple[dict[int, int], dict[int, int]] = field(default_factory=lambda: ({}, {}))
     met: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
     drawn: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
@@ -270,8 +248,9 @@ class Gibbs(Estimator):
         return 2 * steps * self.pairs(units)
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        all_places = [self.places(one) for one in encodings]
-        chains = list(self._chains(all_places))
+        every = [self.places(one) for one in encodings]
+        pairs = [(places, i, j) for places in every for i, j in places.at[places.pairs].tolist()]
+        chains = [_Chain(*pair, number) for number, pair in enumerate(pairs)]
         most = max(1, _REMEMBERED // (2 * len(self.alphabet) * min(_USUAL, len(self.alphabet) + 1)))
         values, errors, passes = np.zeros((len(chains), 2)), np.zeros((len(chains), 2)), np.zeros(len(chains))
         for begin in range(0, len(chains), most):
@@ -282,24 +261,11 @@ class Gibbs(Estimator):
                     values[number, side], errors[number, side] = self._estimate(own, side, table)
                 passes[number] = sum(map(len, own.rows if self.cached else own.met))
         found, done = [], 0
-        for places in all_places:
+        for places in every:
             here = slice(done, done := done + len(places.pairs))
-            found.append(
-                self.finished(
-                    places,
-                    both_ways(places, *values[here].T),
-                    error=both_ways(places, *errors[here].T),
-                    passes=int(passes[here].sum()),
-                )
-            )
+            value, error = (both_ways(places, *one[here].T) for one in (values, errors))
+            found.append(self.finished(places, value, error=error, passes=int(passes[here].sum())))
         return found
-
-    def _chains(self, all_places: Sequence[Places]) -> Iterator[_Chain]:
-        number = 0
-        for places in all_places:
-            for i, j in places.at[places.pairs].tolist():
-                yield _Chain(places, i, j, number, [MASKED, MASKED])
-                number += 1
 
     def _sampled(self, chains: Sequence[_Chain]) -> Doubles:
         """Run the chains; (K, A) the distributions they met."""
@@ -362,31 +328,15 @@ def entropy(shares: Doubles) -> Doubles:
     return found
 
 
-def information(first: Doubles, second: Doubles, given_first: Doubles, given_second: Doubles) -> float:
-    """Mutual information under the mean of both joints that the chain rule gives.
-
-    Args:
-        first, second: (A,) log-probabilities of x_i and of x_j while neither is known.
-        given_first: (A, A) of x_j for each x_i. given_second: (A, A) of x_i for each x_j.
-    """
-    one, two = _joints(first, second, given_first, given_second)
+def information(own: Conditional) -> tuple[float, float]:
+    """Mutual information under the mean of both joints that the chain rule gives; and the total variation
+    between these, in 0..1, which is 0 where the conditionals are of one joint."""
+    one = np.exp(own.first[:, None] + own.given_first)
+    two = np.exp(own.second[:, None] + own.given_second).T
     joint = (one + two) / 2
     joint /= joint.sum()
     found = entropy(joint.sum(axis=1)) + entropy(joint.sum(axis=0)) - entropy(joint.ravel())
-    return max(0.0, float(found))
-
-
-def incompatibility(first: Doubles, second: Doubles, given_first: Doubles, given_second: Doubles) -> float:
-    """Total variation between these joints, in 0..1; 0 where the conditionals are of one joint."""
-    one, two = _joints(first, second, given_first, given_second)
-    return float(np.abs(one - two).sum() / 2)
-
-
-def _joints(
-    first: Doubles, second: Doubles, given_first: Doubles, given_second: Doubles
-) -> tuple[Doubles, Doubles]:
-    """(A, A) of x_i and x_j, by x_i and by x_j first."""
-    return np.exp(first[:, None] + given_first), np.exp(second[:, None] + given_second).T
+    return max(0.0, float(found)), float(np.abs(one - two).sum() / 2)
 
 
 def conditional_information(shares: Doubles, given: Doubles) -> Doubles:
@@ -419,10 +369,8 @@ def stationary(to_second: Doubles, to_first: Doubles) -> tuple[Doubles, Doubles]
     back = to_first / to_first.sum(axis=1, keepdims=True)
     law = np.full(len(back), 1 / len(back))
     for _ in range(_ROUNDS):
-        new = law @ back @ forward
-        new /= new.sum()
-        if np.abs(new - law).sum() < _TOLERANCE:
-            law = new
+        before, law = law, law @ back @ forward
+        law /= law.sum()
+        if np.abs(law - before).sum() < _TOLERANCE:
             break
-        law = new
     return law @ back, law

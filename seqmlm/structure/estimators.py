@@ -9,14 +9,15 @@ The trade-off of each method is accuracy against passes, the copies of a sequenc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqmlm.engine.query import Query
+from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Rows
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import QUERY_TOKENS, Units
@@ -78,9 +79,8 @@ class Cpmi(Estimator):
                 other = np.where(unit == first, second, first)[~single]
                 given[unit[~single], other] = total[~single]
                 done += query.variants
-            values = alone[:, None] - given
-            whole = Places(encoding, np.arange(count), np.arange(count), count, np.zeros((0, 2), np.int64))
-            found.append(self.finished(whole, values, passes=len(own)))
+            whole = Places.of_units(encoding, count, own[:0])
+            found.append(self.finished(whole, alone[:, None] - given, passes=len(own)))
         return found
 
     def passes_of(self, encoding: Encoding) -> int:
@@ -95,11 +95,7 @@ class Cpmi(Estimator):
     def _copies(self, encoding: Encoding) -> Longs:
         """(C, 2) units that are hidden together; one alone is there twice."""
         own = self._chosen(encoding)
-        first, second = np.triu_indices(len(own), 1)
-        pairs = np.stack([own[first], own[second]], axis=1)
-        if self.settings.distance is not None:
-            pairs = pairs[pairs[:, 1] - pairs[:, 0] <= self.settings.distance]
-        return np.concatenate([np.stack([own, own], axis=1), pairs])
+        return np.concatenate([np.stack([own, own], axis=1), own[self.near(own)]])
 
     def _queries(self, encoding: Encoding, copies: Longs) -> list[Query]:
         step = max(1, QUERY_TOKENS // max(1, len(encoding)))
@@ -118,7 +114,20 @@ class Cpmi(Estimator):
         return made
 
 
-class Jacobian(Estimator):
+class Substitutions(Estimator):
+    """Every symbol at every place of the sequence as it is."""
+
+    nats = False
+    most = SMALL_ALPHABET
+
+    def passes(self, units: int, tokens: int) -> int:
+        return units * len(self.alphabet)
+
+    def queries(self, places: Places) -> Iterable[Query]:
+        return substitutions(places, self.alphabet)
+
+
+class Jacobian(Substitutions):
     """The categorical Jacobian (Zhang et al. 2024): how each symbol at each place moves the logits of others.
 
     J[i, a, j, b] is centred along all four axes and made symmetric; a pair has the Frobenius norm of its
@@ -126,45 +135,33 @@ class Jacobian(Estimator):
     """
 
     name = "jacobian"
-    nats = False
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
-        self._limited(SMALL_ALPHABET, "use --method cmi or cpmi")
-
-    def passes(self, units: int, tokens: int) -> int:
-        return units * len(self.alphabet)
-
-    def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        all_places, size = [self.places(one) for one in encodings], len(self.alphabet)
-        if (most := max((len(one.at) for one in all_places), default=0)) ** 2 * size**2 > _TENSOR:
+    def queries(self, places: Places) -> Iterable[Query]:
+        count, size = len(places.at), len(self.alphabet)
+        if count**2 * size**2 > _TENSOR:
             raise UsageError(
-                f"the Jacobian of {most:,} places and {size} symbols does not fit into memory: "
+                f"the Jacobian of {count:,} places and {size} symbols does not fit into memory: "
                 "use --method dependency, or cmi with --set estimator=fast"
             )
-        everywhere = [replace(one, pairs=np.stack(np.triu_indices(len(one.at), 1), 1)) for one in all_places]
-        answers = self.answers(
-            chain.from_iterable(substitutions(one, self.alphabet, itself=True) for one in everywhere)
-        )
-        found = []
-        for places in all_places:
-            count = len(places.at)
-            moved = np.zeros((count, size, count, size), dtype=np.float32)
-            for place in range(count):
-                moved[place] = next(answers).values[Rows.name].reshape(size, count, size)
-            for axis in range(4):
-                moved -= moved.mean(axis=axis, keepdims=True)
-            norms = np.zeros((count, count))
-            for place in range(count):
-                own = (moved[place] + moved[:, :, place].transpose(2, 0, 1)) / 2
-                norms[place] = np.sqrt(np.einsum("amb,amb->m", own, own, dtype=np.float64))
-            first, second = places.pairs.T
-            directed = both_ways(places, norms[first, second])
-            found.append(self.finished(places, directed, passes=count * size))
-        return found
+        everywhere = replace(places, pairs=np.stack(np.triu_indices(count, 1), axis=1))
+        return substitutions(everywhere, self.alphabet, itself=True)
+
+    def read(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
+        count, size = len(places.at), len(self.alphabet)
+        moved = np.zeros((count, size, count, size), dtype=np.float32)
+        for place in range(count):
+            moved[place] = next(answers).values[Rows.name].reshape(size, count, size)
+        for axis in range(4):
+            moved -= moved.mean(axis=axis, keepdims=True)
+        norms = np.zeros((count, count))
+        for place in range(count):
+            own = (moved[place] + moved[:, :, place].transpose(2, 0, 1)) / 2
+            norms[place] = np.sqrt(np.einsum("amb,amb->m", own, own, dtype=np.float64))
+        first, second = places.pairs.T
+        return self.finished(places, both_ways(places, norms[first, second]), passes=count * size)
 
 
-class Dependency(Estimator):
+class Dependency(Substitutions):
     """The dependency map (Tomaz da Silva et al. 2024): the largest change of log2 odds by one substitution.
 
     e_ij = max over symbols a at i and b at j of |log2 odds(x_j = b | x_i = a) - log2 odds(x_j = b)|, in
@@ -172,32 +169,22 @@ class Dependency(Estimator):
     """
 
     name = "dependency"
-    nats = False
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        self._limited(SMALL_ALPHABET, "use --method cmi or cpmi")
         self.settings = replace(self.settings, symmetric="max")
 
-    def passes(self, units: int, tokens: int) -> int:
-        return units * len(self.alphabet)
-
-    def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        all_places, size = [self.places(one) for one in encodings], len(self.alphabet)
-        answers = self.answers(chain.from_iterable(substitutions(one, self.alphabet) for one in all_places))
-        found = []
-        for places in all_places:
-            count = len(places.at)
-            directed = np.full((count, count), np.nan)
-            for place, near in enumerate(neighbours(places)):
-                rows = next(answers).values[Rows.name].astype(np.float64).reshape(size, -1, size)
-                if len(near):
-                    odds = _log2_odds(np.exp(rows))
-                    here = self._symbol[places.encoding.ids[places.at[place]]]
-                    change = np.abs(odds - odds[here if here != MASKED else 0])
-                    directed[place, near] = change.max(axis=(0, 2))
-            found.append(self.finished(places, directed, passes=count * size))
-        return found
+    def read(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
+        count, size = len(places.at), len(self.alphabet)
+        directed = np.full((count, count), np.nan)
+        for place, near in enumerate(neighbours(places)):
+            rows = next(answers).values[Rows.name].astype(np.float64).reshape(size, -1, size)
+            if len(near):
+                odds = _log2_odds(np.exp(rows))
+                here = self._symbol[places.encoding.ids[places.at[place]]]
+                change = np.abs(odds - odds[here if here != MASKED else 0])
+                directed[place, near] = change.max(axis=(0, 2))
+        return self.finished(places, directed, passes=count * size)
 
 
 class Couplings(Estimator):
@@ -212,7 +199,7 @@ class Couplings(Estimator):
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        from seqmlm.engine.linear import LinearRows, coupling_norms
+        from seqmlm.engine.linear import LinearRows, columns_of, coupling_norms
 
         rows = self._conditionals.rows
         if not isinstance(rows, LinearRows):
@@ -220,21 +207,14 @@ class Couplings(Estimator):
                 "--method couplings reads the parameters of a linear model (train --size linear); of this "
                 "one use --method cmi or jacobian"
             )
-        self._model, self._norms = rows.model, coupling_norms(rows.model)
+        self._columns, self._norms = partial(columns_of, rows.model), coupling_norms(rows.model)
 
     def passes(self, units: int, tokens: int) -> int:
         return 0
 
-    def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        from seqmlm.engine.linear import columns_of
-
-        found = []
-        for encoding in encodings:
-            places = self.places(encoding)
-            column = columns_of(self._model, len(encoding))[places.at]
-            values = self._norms[column[places.pairs[:, 0]], column[places.pairs[:, 1]]]
-            found.append(self.finished(places, both_ways(places, values), passes=0))
-        return found
+    def read(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
+        first, second = self._columns(len(places.encoding))[places.at][places.pairs].T
+        return self.finished(places, both_ways(places, self._norms[first, second]), passes=0)
 
 
 def _log2_odds(shares: Doubles) -> Doubles:
@@ -301,13 +281,9 @@ class Pmi(Estimator):
                 counts.add(own)
         found = []
         for encoding, own in zip(encodings, spelled, strict=True):
-            count = len(own)
-            asked = np.flatnonzero(self.representatives(encoding) == np.arange(count))
-            first, second = (asked[one] for one in np.triu_indices(len(asked), 1))
-            near = second - first <= (self.settings.distance or count)
-            pairs = np.stack([first[near], second[near]], axis=1)
-            whole = Places(encoding, np.arange(count), np.arange(count), count, pairs)
-            values = np.array([counts.information(own[i], own[j]) for i, j in pairs.tolist()])
+            asked = np.flatnonzero(self.representatives(encoding) == np.arange(len(own)))
+            whole = Places.of_units(encoding, len(own), asked[self.near(asked)])
+            values = np.array([counts.information(own[i], own[j]) for i, j in whole.pairs.tolist()])
             found.append(self.finished(whole, both_ways(whole, values), passes=0))
         return found
 
@@ -363,21 +339,11 @@ KINDS: dict[str, type[Estimator]] = {
 }
 """By method."""
 
-_CMI: dict[str, type[Estimator]] = {
-    "auto": Auto,
-    "exact": Exact,
-    "fast": Fast,
-    "topk": TopK,
-    "gibbs": Gibbs,
-}
+_CMI: dict[str, type[Estimator]] = {"auto": Auto, "exact": Exact, "fast": Fast, "topk": TopK, "gibbs": Gibbs}
 
 
 def estimator(
-    settings: StructureSettings,
-    conditionals: Conditionals,
-    units: Units,
-    *,
-    counts: PairCounts | None = None,
+    settings: StructureSettings, conditionals: Conditionals, units: Units, *, counts: PairCounts | None = None
 ) -> Estimator:
     """What makes maps as settings say.
 
@@ -396,6 +362,5 @@ def estimator(
             f"--method {settings.method} changes tokens one at a time, and a token of this tokenizer shows "
             "several units: use --method cpmi, or a model of single units"
         )
-    if kind is Pmi:
-        return Pmi(settings, conditionals, units, counts=counts)
-    return kind(settings, conditionals, units)
+    given = {"counts": counts} if kind is Pmi else {}
+    return kind(settings, conditionals, units, **given)
