@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.pseudolikelihood import sequence_weights
-from seqmlm.structure.maps import apc
 
 Doubles = NDArray[np.float64]
 Letters = NDArray[np.integer]
@@ -42,6 +41,7 @@ def inverse_covariance(rows: Letters, letters: int) -> Doubles:
     inverse = np.linalg.inv(covariance).reshape(columns, size, columns, size)[:, :letters, :, :letters]
     norms = np.sqrt((inverse**2).sum(axis=(1, 3)))
     np.fill_diagonal(norms, 0.0)
-    corrected = apc(norms, zero_diagonal=True)
+    means = norms.mean(axis=1)  # of a diagonal of zeros
+    corrected = norms - np.outer(means, means) / norms.mean()
     np.fill_diagonal(corrected, np.nan)
     return corrected

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -85,6 +86,14 @@ def changes(wildtype: str, mutant: str) -> tuple[Edit, ...]:
     head = next((i for i in range(shorter) if wildtype[i] != mutant[i]), shorter)
     tail = next((i for i in range(shorter - head) if wildtype[-1 - i] != mutant[-1 - i]), shorter - head)
     return (Edit(head, len(wildtype) - tail, mutant[head : len(mutant) - tail]),)
+
+
+@cache
+def blosum62() -> Any:
+    """Log-odds of a residue in place of another, half bits, by both letters (Henikoff and Henikoff 1992)."""
+    from Bio.Align import substitution_matrices
+
+    return substitution_matrices.load("BLOSUM62")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,22 +80,16 @@ def symmetrized(values: Doubles, over: Over = "mean") -> Doubles:
     return made
 
 
-def apc(values: Doubles, *, zero_diagonal: bool = False) -> Doubles:
+def apc(values: Doubles) -> Doubles:
     """The average product correction (Dunn et al. 2008): M - M_i. M_.j / M_.., of means over known pairs.
 
     Args:
-        values: (N, N) symmetric, NaN where unknown.
-        zero_diagonal: the diagonal counts as 0 in the means, as of the categorical Jacobian's authors; else
-            it is left out.
+        values: (N, N) symmetric, NaN where unknown; the diagonal is left out of the means.
     """
-    given = values.copy()
-    if zero_diagonal:
-        np.fill_diagonal(given, 0.0)
-    else:
-        np.fill_diagonal(given, np.nan)
-    known = ~np.isnan(given)
+    known = ~np.isnan(values)
+    np.fill_diagonal(known, False)
     counts = known.sum(axis=1)
-    sums = np.where(known, given, 0.0).sum(axis=1)
+    sums = np.where(known, values, 0.0).sum(axis=1)
     means = np.divide(sums, counts, out=np.zeros(len(sums)), where=counts > 0)
     overall = sums.sum() / max(1, counts.sum())
     if not overall:
@@ -140,13 +134,6 @@ def _over(values: Doubles, starts: Longs, how: Over, *, axis: int) -> Doubles:
         found = np.add.reduceat(np.where(missing, 0.0, values), starts, axis=axis) / np.maximum(count, 1)
     made: Doubles = np.where(count > 0, found, np.nan)
     return made
-
-
-def separated(values: Doubles, least: int) -> Doubles:
-    """The values of pairs at least so many units apart; NaN elsewhere."""
-    place = np.arange(len(values))
-    kept: Doubles = np.where(np.abs(place[:, None] - place) >= least, values, np.nan)
-    return kept
 
 
 # Null models

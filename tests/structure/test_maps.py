@@ -12,7 +12,7 @@ from tiny_models import dna_model
 
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import UsageError
-from seqmlm.structure.maps import DependenceMap, against, aggregated, apc, nulls, separated, symmetrized
+from seqmlm.structure.maps import DependenceMap, against, aggregated, apc, nulls, symmetrized
 
 TOKENIZER = dna_model().tokenizer
 NAN = float("nan")
@@ -25,15 +25,14 @@ def test_both_directions_of_a_pair_are_one() -> None:
     np.testing.assert_array_equal(symmetrized(directed, "max")[1], [3.0, NAN, 2.0])
 
 
-@pytest.mark.parametrize("zero_diagonal", [False, True])
-def test_apc_by_hand(zero_diagonal: bool) -> None:
+def test_apc_by_hand() -> None:
     values = np.random.default_rng(0).random((5, 5))
     values = (values + values.T) / 2
-    np.fill_diagonal(values, 0.0 if zero_diagonal else NAN)
+    np.fill_diagonal(values, NAN)
     rows = [np.nanmean(row) for row in values]
     expected = values - np.outer(rows, rows) / np.nanmean(values)
-    np.fill_diagonal(values, NAN)
-    found = apc(values, zero_diagonal=zero_diagonal)
+    np.fill_diagonal(values, 9.0)
+    found = apc(values)
     off = ~np.eye(5, dtype=bool)
     np.testing.assert_allclose(found[off], expected[off])
 
@@ -56,13 +55,6 @@ def test_tokens_are_put_together_to_units_by_hand() -> None:
     assert np.isnan(np.diag(found)).all()
     values[0, 1] = NAN
     assert aggregated(values, unit, 4)[0, 2] == pytest.approx(np.log(3.0))
-
-
-def test_near_pairs_are_left_out() -> None:
-    found = separated(np.ones((4, 4)), 2)
-    assert np.isfinite(found).sum() == 6
-    assert np.isnan(found[0, 1])
-    assert found[0, 2] == 1
 
 
 SEQUENCE = "ACGTTGACCAGTACGGTTAAC"

@@ -17,7 +17,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import Entry, aligned, entries, flat, parsed, whole_file
 from seqmlm.data.readers.fasta import Gaps
 from seqmlm.data.record import Record
-from seqmlm.errors import DataError, UsageError, nearest
+from seqmlm.errors import DataError
 
 CONTACT = 8.0
 """Angstrom: two residues are in contact whose C-beta atoms are nearer than that (CASP's definition)."""
@@ -142,35 +142,6 @@ def _beta(n: NDArray[np.float64], alpha: NDArray[np.float64], c: NDArray[np.floa
     along = length * np.cos(angle) * back
     across = length * np.sin(angle) * (np.cos(dihedral) * side - np.sin(dihedral) * normal)
     return np.asarray(alpha + along + across, dtype=np.float64)
-
-
-def substitution_matrix(name: str = "BLOSUM62", letters: str = "ACDEFGHIKLMNPQRSTVWY") -> NDArray[np.float64]:
-    """(A, A) log-odds of one residue in place of another, in the matrix's own units (BLOSUM62: half bits).
-
-    The strongest baseline of a variant's effect that needs neither a model nor an alignment (Henikoff and
-    Henikoff 1992).
-
-    Args:
-        name: of a matrix that Biopython has: BLOSUM45 to BLOSUM90, PAM30 to PAM250 and others.
-        letters: A residues, which are the rows and columns.
-
-    Raises:
-        UsageError: an unknown matrix, or a letter it does not have.
-
-    >>> matrix = substitution_matrix(letters="AW")
-    >>> matrix.tolist()
-    [[4.0, -3.0], [-3.0, 11.0]]
-    """
-    from Bio.Align import substitution_matrices
-
-    known = substitution_matrices.load()
-    if name not in known:
-        raise UsageError(f"there is no substitution matrix {name!r}{nearest(name, known)}")
-    matrix = substitution_matrices.load(name)
-    foreign = set(letters) - set(matrix.alphabet)
-    if foreign:
-        raise UsageError(f"the matrix {name} has no {', '.join(sorted(foreign))}")
-    return np.array([[matrix[a, b] for b in letters] for a in letters], dtype=np.float64)
 
 
 def _chains(

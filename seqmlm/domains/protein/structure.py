@@ -7,19 +7,21 @@ rivals need no model: the density of contacts, and the nearest pairs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from itertools import combinations, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.data.files import COMPRESSED, MAX_BYTES, source_of
+from seqmlm.data.files import MAX_BYTES, source_of, stem_suffix
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain
 from seqmlm.domains.protein.readers import CONTACT, read_mmcif, read_pdb
+from seqmlm.domains.protein.variants import aligned_places
 from seqmlm.domains.samples import TRUTH, read_truth
 from seqmlm.domains.structure import Decoded, Decoder, Pair, Truth
 from seqmlm.errors import DataError, SeqmlmError
@@ -59,7 +61,7 @@ class ContactsDecoder(Decoder):
     measure: str = "p_at_l"
 
     def __init__(self, domain: Domain) -> None:
-        self._alignments = _Alignments(domain)
+        self._alignments = cache(partial(_alignments, domain))  # of a file that records come from
 
     def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:
         """The L strongest pairs of L residues, of those above zero."""
@@ -81,7 +83,7 @@ class ContactsDecoder(Decoder):
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         if chains := [chain for file in files for chain in _chains(file, problems)]:
             return lambda record, units: _of_chains(chains, "".join(units), problems)
-        if path.is_dir() or _suffix(path) in _STRUCTURES:
+        if path.is_dir() or stem_suffix(path) in _STRUCTURES:
             remedy = "give truth.json, files in PDB or mmCIF format, or a file of contacts"
             raise DataError("no chain of a protein is there", source=str(path), remedy=remedy)
         return self._of_table(_table(path, problems))
@@ -99,18 +101,26 @@ class ContactsDecoder(Decoder):
 
         return knows
 
-    def _of_table(self, table: _Table) -> Knows:
+    def _of_table(self, families: Mapping[str, Mapping[Pair, float | None]]) -> Knows:
         def knows(record: Record, units: Sequence[str]) -> Truth | None:
-            if not table.families:
-                place = {residue: residue - 1 for residue in range(1, len(units) + 1)}
-                return table.truth("", place)
-            name = next((one for one in table.families if _named(record, one)), None)
-            columns = None if name is None else self._alignments.columns(record)
+            if "" in families:
+                return _of_distances(families[""], {place + 1: place for place in range(len(units))})
+            name = next((one for one in families if _named(record, one)), None)
+            columns = None if name is None else self._columns(record)
             if name is None or columns is None:
                 return None
-            return table.truth(name, {column: place for place, column in enumerate(columns)})
+            return _of_distances(families[name], {column: place for place, column in enumerate(columns)})
 
         return knows
+
+    def _columns(self, record: Record) -> list[int] | None:
+        """The column of each residue of a record; None where it is no row of an alignment, or another one."""
+        if record.source == "-":
+            return None
+        row = self._alignments(record.source).get(record.document or "", {}).get(record.id, "")
+        without = [place for place, letter in enumerate(row) if letter not in "-."]
+        same = "".join(row[place] for place in without) == str(record.raw).replace("-", "").replace(".", "")
+        return without if row and same else None
 
     def measures(self, decoded: Iterable[Decoded]) -> dict[str, float]:
         """P@L with its interval, by range and at L/2 and L/5, beside what needs no model."""
@@ -130,30 +140,32 @@ class ContactsDecoder(Decoder):
 
     def _figures(self, one: Decoded, truth: Truth) -> dict[str, float]:
         """Of one sequence; nothing where no pair of it could be a contact."""
-        pairs = _pairs(len(one.units), self.separation, truth)
-        if not len(pairs.labels) or not pairs.labels.any():
+        first, second = np.triu_indices(len(one.units), 1)
+        told, labels = truth.of(first, second)
+        length = len(np.union1d(first[told], second[told]))  # residues with a place
+        far = told & (second - first >= self.separation)
+        first, second, labels = first[far], second[far], labels[far]
+        if not labels.any():
             return {}
-        values = one.dependence.values[pairs.first, pairs.second]
-        distance = (pairs.second - pairs.first).astype(np.float64)
+        values, distance = one.dependence.values[first, second], (second - first).astype(np.float64)
         scores = {"": values, "_of_distance": -distance}
-        found = {f"p_at_l{name}": precision(pairs.labels, own, pairs.length) for name, own in scores.items()}
-        found["density"] = float(pairs.labels.mean())
-        for part, share in list(PARTS.items())[1:]:
-            count = max(1, pairs.length // share)
-            found |= {f"{part}{name}": precision(pairs.labels, own, count) for name, own in scores.items()}
+        counts = {part: max(1, length // share) for part, share in PARTS.items()}
+        found = {f"p_at_l{name}": precision(labels, own, length) for name, own in scores.items()}
+        found["density"] = float(labels.mean())
+        for part in list(PARTS)[1:]:
+            found |= {f"{part}{name}": precision(labels, own, counts[part]) for name, own in scores.items()}
         for kind, (low, high) in RANGES.items():
             inside = (distance >= low) & (distance < high)
             if not inside.any() or low < self.separation:
                 continue
-            for part, share in PARTS.items():
-                count = max(1, pairs.length // share)
-                found[f"{part}_{kind}"] = precision(pairs.labels[inside], values[inside], count)
-            found[f"density_{kind}"] = float(pairs.labels[inside].mean())
-        if (through := pairs.marked("indirect", truth)).any():
-            top = strongest(values)[: pairs.length]
-            found["indirect_at_l"] = float(through[top].mean())
-        whole = np.nan_to_num(values, nan=-np.inf)
-        curve = Detection(pairs.labels, whole).curve()
+            for part, count in counts.items():
+                found[f"{part}_{kind}"] = precision(labels[inside], values[inside], count)
+            found[f"density_{kind}"] = float(labels[inside].mean())
+        pairs = zip(first.tolist(), second.tolist(), strict=True)
+        through = np.array([truth.kinds.get(pair) == "indirect" for pair in pairs])
+        if through.any():
+            found["indirect_at_l"] = float(through[strongest(values)[:length]].mean())
+        curve = Detection(labels, np.nan_to_num(values, nan=-np.inf)).curve()
         return found | {"auprc": curve.average_precision, "auroc": curve.auroc}
 
 
@@ -168,29 +180,6 @@ def precision(labels: Bools, values: Doubles, count: int) -> float:
     """Share of the `count` strongest pairs that are true; of all where there are fewer, NaN without any."""
     top = strongest(values)[:count]
     return float(labels[top].mean()) if len(top) else float("nan")
-
-
-class _Pairs(NamedTuple):
-    """The judged pairs of a sequence: units (P,) and (P,), (P,) whether in contact, and L residues placed."""
-
-    first: NDArray[np.int64]
-    second: NDArray[np.int64]
-    labels: Bools
-    length: int
-
-    def marked(self, kind: str, truth: Truth) -> Bools:
-        """(P,) pairs of a kind."""
-        pairs = zip(self.first.tolist(), self.second.tolist(), strict=True)
-        return np.array([truth.kinds.get(pair) == kind for pair in pairs], dtype=np.bool_)
-
-
-def _pairs(size: int, separation: int, truth: Truth) -> _Pairs:
-    first, second = np.triu_indices(size, 1)
-    told, labels = truth.of(first, second)
-    length = len(np.union1d(first[told], second[told]))
-    far = told & (second - first >= separation)
-    first, second, labels = first[far], second[far], labels[far]
-    return _Pairs(first, second, labels, length)
 
 
 def _ranges(contacts: Iterable[Pair]) -> dict[Pair, str]:
@@ -210,13 +199,8 @@ def reached(contacts: Iterable[Pair]) -> set[Pair]:
 # Structures
 
 
-def _suffix(path: Path) -> str:
-    plain = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
-    return plain.suffix.lower()
-
-
 def _chains(path: Path, problems: Problems) -> list[Record]:
-    read = _STRUCTURES.get(_suffix(path))
+    read = _STRUCTURES.get(stem_suffix(path))
     return [] if read is None else list(read(path, problems))
 
 
@@ -248,16 +232,8 @@ def _matched(chain: str, sequence: str) -> tuple[dict[int, int], float]:
     """
     if (begin := sequence.find(chain)) >= 0:
         return {residue: begin + residue for residue in range(len(chain))}, 1.0
-    from Bio.Align import PairwiseAligner
-
-    aligner = PairwiseAligner(mode="global", match_score=2.0, mismatch_score=-1.0)
-    aligner.open_gap_score, aligner.extend_gap_score, aligner.end_gap_score = -3.0, -0.5, 0.0
-    first, second = aligner.align(chain, sequence)[0].aligned
-    pairs = {
-        int(a) + k: int(b) + k
-        for (a, end), (b, _) in zip(first, second, strict=True)
-        for k in range(int(end - a))
-    }
+    scores = {"match_score": 2.0, "mismatch_score": -1.0, "open_gap_score": -3.0, "extend_gap_score": -0.5}
+    pairs = aligned_places(chain, sequence, mode="global", **scores, end_gap_score=0.0)
     same = sum(chain[a] == sequence[b] for a, b in pairs.items())
     return pairs, same / max(min(len(chain), len(sequence)), 1)
 
@@ -265,37 +241,27 @@ def _matched(chain: str, sequence: str) -> tuple[dict[int, int], float]:
 # Files of contacts
 
 
-class _Table(NamedTuple):
-    """A file of contacts: by family ("" where none is named) residues or columns, and their distance."""
+def _of_distances(pairs: Mapping[Pair, float | None], place: Mapping[int, int]) -> Truth | None:
+    """Pairs of residues or columns in places of a sequence; None where none is in it.
 
-    families: Sequence[str]
-    pairs: Mapping[str, Mapping[tuple[int, int], float | None]]
-
-    def truth(self, family: str, place: Mapping[int, int]) -> Truth | None:
-        """The pairs of a family in places of a sequence; None where none is in it.
-
-        With distances above that of a contact the file tells of all pairs it has, else of all that there are.
-        """
-        found = {
-            (min(place[i], place[j]), max(place[i], place[j])): far
-            for (i, j), far in self.pairs[family].items()
-            if i in place and j in place
-        }
-        if not found:
-            return None
-        edges = frozenset(pair for pair, far in found.items() if far is None or far < CONTACT)
-        partly = any(far is not None and far >= CONTACT for far in found.values())
-        return Truth(edges=edges, kinds=_ranges(edges), known=found.__contains__ if partly else None)
-
-
-def _table(path: Path, problems: Problems) -> _Table:
-    """Read a file of contacts.
-
-    Raises:
-        DataError: no line of it has two numbers.
+    With distances above that of a contact the file tells of all pairs it has, else of all that there are.
     """
+    found = {
+        (min(place[i], place[j]), max(place[i], place[j])): far
+        for (i, j), far in pairs.items()
+        if i in place and j in place
+    }
+    if not found:
+        return None
+    edges = frozenset(pair for pair, far in found.items() if far is None or far < CONTACT)
+    partly = any(far is not None and far >= CONTACT for far in found.values())
+    return Truth(edges=edges, kinds=_ranges(edges), known=found.__contains__ if partly else None)
+
+
+def _table(path: Path, problems: Problems) -> dict[str, dict[Pair, float | None]]:
+    """A file of contacts: by family ("" where none is named) residues or columns, and their distance."""
     source, header = source_of(path), dict[str, int]()
-    pairs: dict[str, dict[tuple[int, int], float | None]] = {}
+    pairs: dict[str, dict[Pair, float | None]] = {}
     for number, text in lines(source, problems, max_bytes=MAX_BYTES):
         cells = text.replace(",", " ").split()
         if not cells or cells[0].startswith("#"):
@@ -313,10 +279,10 @@ def _table(path: Path, problems: Problems) -> _Table:
     if not pairs:
         remedy = "give truth.json, a structure, or a file with two residues a line"
         raise DataError("no contacts are in this file", source=source, remedy=remedy)
-    return _Table([name for name in pairs if name], pairs)
+    return pairs
 
 
-def _row(cells: Sequence[str], header: Mapping[str, int]) -> tuple[str, tuple[int, int], float | None]:
+def _row(cells: Sequence[str], header: Mapping[str, int]) -> tuple[str, Pair, float | None]:
     if "pfam" in header:
         pair = int(cells[header["col_i"]]), int(cells[header["col_j"]])
         return cells[header["pfam"]], pair, float(cells[header["cb_dist"]])
@@ -328,37 +294,12 @@ def _named(record: Record, family: str) -> bool:
     return record.document == family or Path(record.source).name.split(".")[0] == family
 
 
-# Alignments
-
-
-class _Alignments:
-    """The alignments that records come from, read when they are first asked for.
-
-    Args:
-        domain: which reads them.
-    """
-
-    def __init__(self, domain: Domain) -> None:
-        self._domain = domain
-        self._files: dict[str, dict[str, dict[str, str]]] = {}
-
-    def columns(self, record: Record) -> list[int] | None:
-        """The column of each residue of a record; None where it is no row of an alignment, or another one."""
-        if record.source == "-":
-            return None
-        if record.source not in self._files:
-            self._files[record.source] = self._read(record.source)
-        row = self._files[record.source].get(record.document or "", {}).get(record.id, "")
-        without = [place for place, letter in enumerate(row) if letter not in "-."]
-        same = "".join(row[place] for place in without) == str(record.raw).replace("-", "").replace(".", "")
-        return without if row and same else None
-
-    def _read(self, source: str) -> dict[str, dict[str, str]]:
-        """The rows of each alignment of a file, by name."""
-        rows: dict[str, dict[str, str]] = {}
-        try:
-            for one in islice(self._domain.read([source], Problems("skip"), gaps="keep"), MOST_ROWS):
-                rows.setdefault(one.document or "", {})[one.id] = str(one.raw).upper()
-        except SeqmlmError:  # a format without gaps is no alignment
-            return {}
-        return {name: own for name, own in rows.items() if len({len(row) for row in own.values()}) == 1}
+def _alignments(domain: Domain, source: str) -> dict[str, dict[str, str]]:
+    """The rows of each alignment of a file, by name."""
+    rows: dict[str, dict[str, str]] = {}
+    try:
+        for one in islice(domain.read([source], Problems("skip"), gaps="keep"), MOST_ROWS):
+            rows.setdefault(one.document or "", {})[one.id] = str(one.raw).upper()
+    except SeqmlmError:  # a format without gaps is no alignment
+        return {}
+    return {name: own for name, own in rows.items() if len({len(row) for row in own.values()}) == 1}

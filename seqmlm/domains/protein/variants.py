@@ -8,8 +8,9 @@ Tables number residues as their authors do; that a wild type begins elsewhere is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,8 +25,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows, required
 from seqmlm.domains.base import Domain
-from seqmlm.domains.protein.readers import substitution_matrix
-from seqmlm.domains.variants import Assay, Edit, Predict, Variant, Variants, VariantTable, changes
+from seqmlm.domains.variants import Assay, Edit, Predict, Variant, Variants, VariantTable, blosum62, changes
 from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.tokenizers.residue import RESIDUES, STANDARD
 
@@ -54,7 +54,8 @@ GAP = "-"
 """Of a row in a column where it has no residue."""
 
 _MOST_TOLD = 5  # bad variants named in one message
-_THREE = {**protein_letters_3to1_extended, "Ter": "*"}
+_THREE: Mapping[str, str] = {**protein_letters_3to1_extended, "Ter": "*"}
+_LONG = re.compile(r"[A-Z][a-z]{2}(?=\d|_|$|[A-Z]|del|dup|ins|=|\*)")
 _UNCHANGED = ("=", "wt", "_wt", "wildtype", "wild type", "_sy")
 _ACCESSION = re.compile(r"^[A-Za-z_]+\d+(\.\d+)?:(?=\[?p\.)")
 _CHANGE = re.compile(
@@ -95,20 +96,11 @@ def parse(text: str) -> tuple[Change, ...]:
         return ()
     found = []
     for part in re.split(r"[:,/+;]", bare):
-        letters = re.sub(
-            r"[A-Z][a-z]{2}(?=\d|_|$|[A-Z]|del|dup|ins|=|\*)",
-            _one_letter,
-            part[2:] if part.startswith("p.") else part,
-        )
-        match = _CHANGE.fullmatch(letters)
+        match = _CHANGE.fullmatch(_LONG.sub(lambda one: _THREE.get(one[0], one[0]), part.removeprefix("p.")))
         if match is None:
             raise ValueError(f"{text[:60]!r} is no variant such as A123G, A1P:D2N or p.Ala123Val")
         found.append(_change(match, text))
     return tuple(found)
-
-
-def _one_letter(found: re.Match[str]) -> str:
-    return str(_THREE.get(found[0], found[0]))
 
 
 def _change(match: re.Match[str], text: str) -> Change:
@@ -124,13 +116,8 @@ def _change(match: re.Match[str], text: str) -> Change:
     return Change(places, what, new)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """A row that was read.
-
-    Args:
-        changes: as written; None where `mutant` has the changed sequence.
-    """
+class _Row(NamedTuple):
+    """A row that was read, with its changes as written, or None and the changed sequence."""
 
     name: str
     line: int
@@ -138,42 +125,6 @@ class _Row:
     wildtype: str
     changes: tuple[Change, ...] | None
     mutant: str = ""
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """A wild type as a row of its family.
-
-    Args:
-        row: its residues in their columns, gaps in the others.
-        column: of each place that has one.
-    """
-
-    row: str
-    column: Mapping[int, int]
-
-    @classmethod
-    def of(cls, rows: Sequence[str], wildtype: str, path: str) -> _Columns:
-        """By the row that is most like it; raises DataError as `_columns_of`."""
-        column = _columns_of(rows, wildtype, path)
-        row = [GAP] * len(rows[0])
-        for place, there in column.items():
-            row[there] = wildtype[place]
-        return cls("".join(row), column)
-
-    def __call__(self, variant: Variant) -> Variant:
-        """The variant of the row; not scored where a place has no column, or the length changes."""
-        places = {there: place + variant.first for place, there in self.column.items()}
-        numbers = tuple(places.get(there, 0) for there in range(len(self.row)))
-        fits = variant.substitutions and all(edit.start in self.column for edit in variant.edits)
-        edits = [(self.column[edit.start], edit.text) for edit in variant.edits] if fits else []
-        return replace(
-            variant,
-            wildtype=self.row,
-            edits=tuple(Edit(there, there + 1, text) for there, text in sorted(edits)),
-            numbers=numbers,
-            scored=variant.scored and fits,
-        )
 
 
 class ProteinVariants(Variants):
@@ -239,12 +190,9 @@ class ProteinVariants(Variants):
         if {len(one) for one in rows} != {table.columns}:
             reason = f"not the alignment of this model, which has {table.columns} columns"
             raise DataError(reason, source=table.family, remedy="name the one that it was trained on")
-        known: dict[str, _Columns] = {}
-        outside = 0
+        columns, outside = cache(lambda wildtype: _columns_of(rows, wildtype, str(table.family))), 0
         for one in variants:
-            if one.wildtype not in known:
-                known[one.wildtype] = _Columns.of(rows, one.wildtype, table.family)
-            found = known[one.wildtype](one)
+            found = _in_row(one, columns(one.wildtype), len(rows[0]))
             outside += one.scored and not found.scored
             yield found
         problems.note("not in columns of the family, or of another length: not scored", outside)
@@ -279,11 +227,9 @@ class ProteinVariants(Variants):
             try:
                 if letters and text.lower() not in _UNCHANGED:
                     mutant = _checked(text.upper().removesuffix("*"), table.path, line)
-                    yield _Row(
-                        name=name, line=line, fields=fields, wildtype=sequence, changes=None, mutant=mutant
-                    )
+                    yield _Row(name, line, fields, sequence, None, mutant)
                 else:
-                    yield _Row(name=name, line=line, fields=fields, wildtype=sequence, changes=parse(text))
+                    yield _Row(name, line, fields, sequence, parse(text))
             except ValueError as error:
                 bad.append(_bad(str(error), table.path, line))
             except DataError as error:
@@ -295,9 +241,9 @@ class ProteinVariants(Variants):
             for record in self._records(path):
                 yield record.line, {"id": record.id, "mutated_sequence": str(record.raw)}
         elif stem_suffix(path) == ".txt":
-            yield from (
-                (number, {"mutant": text}) for number, text in lines(path, Problems()) if text.strip()
-            )
+            for number, text in lines(path, Problems()):
+                if text.strip():
+                    yield number, {"mutant": text}
         else:
             yield from read_rows(path)
 
@@ -327,23 +273,28 @@ class ProteinVariants(Variants):
                         )
                     )
         if not found:
-            reason = (
-                "no reference file with DMS_id and target_seq"
-                if reference is None
-                else "no table of an assay"
-            )
+            reason = "no table of an assay" if reference else "no reference file with DMS_id and target_seq"
             remedy = "name the folder that has ProteinGym's reference file and its DMS tables, unpacked"
             raise DataError(reason, source=str(folder), remedy=remedy)
         return found
 
     def rivals(self, wildtypes: Sequence[str], alignment: str | None) -> Mapping[str, Predict]:
         """BLOSUM62, and the columns of an alignment, each place by itself."""
-        found: dict[str, Predict] = {"BLOSUM62": _blosum()}
-        if alignment is not None:
-            rows = [str(one.raw) for one in self._records(alignment, gaps="keep")]
-            sites = {one: _sites(rows, one, alignment) for one in wildtypes}
-            found["site-independent"] = lambda variant: _site_independent(sites[variant.wildtype], variant)
-        return found
+
+        def blosum(variant: Variant) -> float | None:
+            return _summed(variant, lambda _, old, new: blosum62()[old, new])
+
+        if alignment is None:
+            return {"BLOSUM62": blosum}
+        rows = [str(one.raw) for one in self._records(alignment, gaps="keep")]
+        sites = {one: _sites(rows, one, alignment) for one in wildtypes}
+        column = STANDARD.index
+
+        def independent(variant: Variant) -> float | None:
+            own = sites[variant.wildtype]
+            return _summed(variant, lambda at, old, new: own[at, column(new)] - own[at, column(old)])
+
+        return {"BLOSUM62": blosum, "site-independent": independent}
 
 
 def _columns(fields: Mapping[str, Any], table: VariantTable, line: int) -> tuple[str, ...]:
@@ -373,14 +324,11 @@ def _checked(sequence: str, path: str, line: int) -> str:
     Raises:
         DataError: a letter that is none.
     """
-    foreign = next((i for i, letter in enumerate(sequence) if letter not in RESIDUES), None)
-    if foreign is not None or not sequence:
-        what = (
-            "an empty sequence"
-            if foreign is None
-            else f"{sequence[foreign]!r} at {foreign + 1} is no residue"
-        )
-        raise _bad(what, path, line)
+    if not sequence:
+        raise _bad("an empty sequence", path, line)
+    for place, letter in enumerate(sequence, start=1):
+        if letter not in RESIDUES:
+            raise _bad(f"{letter!r} at {place} is no residue", path, line)
     return sequence
 
 
@@ -488,20 +436,35 @@ def _edit(change: Change, row: _Row, first: int) -> Edit:
     return Edit(start, end, change.new)
 
 
+def _in_row(variant: Variant, column: Mapping[int, int], width: int) -> Variant:
+    """The variant of the wild type as a row of its family, of which each place has its column or none; not
+    scored where a changed place has none, or the length changes."""
+    row, numbers = [GAP] * width, [0] * width
+    for place, there in column.items():
+        row[there], numbers[there] = variant.wildtype[place], place + variant.first
+    fits = variant.substitutions and all(edit.start in column for edit in variant.edits)
+    edits = [(column[edit.start], edit.text) for edit in variant.edits] if fits else []
+    return replace(
+        variant,
+        wildtype="".join(row),
+        edits=tuple(Edit(there, there + 1, text) for there, text in sorted(edits)),
+        numbers=tuple(numbers),
+        scored=variant.scored and fits,
+    )
+
+
 # Rivals that need no model.
 
 
-def _blosum() -> Predict:
-    matrix = substitution_matrix("BLOSUM62", STANDARD)
-    place = {letter: number for number, letter in enumerate(STANDARD)}
-
-    def predict(variant: Variant) -> float | None:
-        pairs = [(variant.wildtype[edit.start], edit.text) for edit in variant.edits]
-        if not variant.substitutions or any(a not in place or b not in place for a, b in pairs):
-            return None
-        return float(sum(matrix[place[a], place[b]] for a, b in pairs))
-
-    return predict
+def _summed(variant: Variant, worth: Callable[[int, str, str], float]) -> float | None:
+    """What exchanges of standard residues are worth in sum, by place, old and new one; None of all else."""
+    if not variant.substitutions:
+        return None
+    exchanged = [(edit.start, variant.wildtype[edit.start], edit.text) for edit in variant.edits]
+    if any(old not in STANDARD or new not in STANDARD for _, old, new in exchanged):
+        return None
+    total = float(sum(worth(*one) for one in exchanged))
+    return None if np.isnan(total) else total
 
 
 def _sites(rows: Sequence[str], wildtype: str, path: str) -> NDArray[np.float64]:
@@ -515,9 +478,8 @@ def _sites(rows: Sequence[str], wildtype: str, path: str) -> NDArray[np.float64]
         DataError: rows of several lengths, or none like the wild type.
     """
     if len({len(row) for row in rows}) != 1:
-        raise DataError(
-            "no alignment: its rows differ in length", source=path, remedy="give an aligned family"
-        )
+        reason, remedy = "no alignment: its rows differ in length", "give an aligned family"
+        raise DataError(reason, source=path, remedy=remedy)
     table = np.full(256, len(STANDARD), dtype=np.int8)
     table[np.frombuffer(STANDARD.encode(), dtype=np.uint8)] = np.arange(len(STANDARD))
     columns = _columns_of(rows, wildtype, path)
@@ -543,7 +505,6 @@ def _columns_of(rows: Sequence[str], wildtype: str, path: str) -> dict[int, int]
     """
     if GAP in wildtype:
         return {column: column for column, letter in enumerate(wildtype) if letter != GAP}
-    from Bio.Align import PairwiseAligner, substitution_matrices
 
     def words(text: str) -> set[str]:
         return {text[i : i + 3] for i in range(len(text) - 2)}
@@ -554,30 +515,17 @@ def _columns_of(rows: Sequence[str], wildtype: str, path: str) -> dict[int, int]
     shared = [len(own & words(text)) for text in texts]
     best = int(np.argmax(shared))
     if not shared[best]:
-        raise DataError(
-            "no row of the alignment is like the wild type", source=path, remedy="give its family"
-        )
-    aligner = PairwiseAligner(mode="local", open_gap_score=-11, extend_gap_score=-1)
-    aligner.substitution_matrix = substitution_matrices.load("BLOSUM62")
-    usual = str.maketrans("UO", "CK")  # which the matrix does not have
-    found = aligner.align(wildtype.translate(usual), texts[best].translate(usual))[0]
-    spans = zip(*found.aligned, strict=True)
-    return {
-        int(place): letters[best][int(there)][0]
-        for (a, b), (c, d) in spans
-        for place, there in zip(range(a, b), range(c, d), strict=True)
-    }
+        reason = "no row of the alignment is like the wild type"
+        raise DataError(reason, source=path, remedy="give its family")
+    both = (text.translate(str.maketrans("UO", "CK")) for text in (wildtype, texts[best]))  # as BLOSUM62 has
+    gaps = {"open_gap_score": -11, "extend_gap_score": -1}
+    found = aligned_places(*both, mode="local", substitution_matrix=blosum62(), **gaps)
+    return {place: letters[best][there][0] for place, there in found.items()}
 
 
-def _site_independent(sites: NDArray[np.float64], variant: Variant) -> float | None:
-    if not variant.substitutions or any(
-        variant.wildtype[edit.start] not in STANDARD for edit in variant.edits
-    ):
-        return None
-    ratios = [
-        sites[edit.start, STANDARD.index(edit.text)]
-        - sites[edit.start, STANDARD.index(variant.wildtype[edit.start])]
-        for edit in variant.edits
-    ]
-    total = float(sum(ratios))
-    return None if np.isnan(total) else total
+def aligned_places(one: str, other: str, **settings: Any) -> dict[int, int]:
+    """Place in a sequence -> the one in another that it is aligned with, by Biopython's `PairwiseAligner`."""
+    from Bio.Align import PairwiseAligner
+
+    spans = zip(*PairwiseAligner(**settings).align(one, other)[0].aligned, strict=True)
+    return {int(a) + k: int(c) + k for (a, b), (c, _) in spans for k in range(int(b - a))}

@@ -6,7 +6,6 @@ import csv
 import gzip
 from pathlib import Path
 
-import numpy as np
 import pytest
 from formats import aligned, pdb, swissprot
 
@@ -20,9 +19,9 @@ from seqmlm.domains.protein.readers import (
     read_mmcif,
     read_pdb,
     read_swissprot,
-    substitution_matrix,
 )
-from seqmlm.errors import DataError, UsageError
+from seqmlm.domains.variants import blosum62
+from seqmlm.errors import DataError
 
 
 def test_sequences_that_may_be_dna_are_counted(tmp_path: Path) -> None:
@@ -172,26 +171,12 @@ def test_contacts_of_real_structures(real_data: Path) -> None:
     assert whole >= 28, "two of the files were numbered otherwise when distances were taken"
 
 
-def test_a_substitution_matrix_is_symmetric_and_knows_its_letters() -> None:
-    matrix = substitution_matrix()
-    assert matrix.shape == (20, 20)
-    assert np.array_equal(matrix, matrix.T)
-    assert (np.diag(matrix) == matrix.max(axis=1)).all()
-    assert substitution_matrix("PAM250", "WC").tolist() == [[17.0, -8.0], [-8.0, 12.0]]
-    with pytest.raises(UsageError, match="did you mean 'BLOSUM62'"):
-        substitution_matrix("BLOSUM61")
-    with pytest.raises(UsageError, match="has no #"):
-        substitution_matrix(letters="A#")
-
-
 def test_blosum_ranks_real_mutations_as_known(real_data: Path) -> None:
     from scipy.stats import spearmanr
 
-    letters = "ACDEFGHIKLMNPQRSTVWY"
-    matrix = substitution_matrix(letters=letters)
     with gzip.open(real_data / "protein/dms/BLAT_ECOLX_Ranganathan2015_esm_labeled.csv.gz", "rt") as file:
         rows = [(row["mutant"], float(row["2500"])) for row in csv.DictReader(file)]
-    scores = [matrix[letters.index(name[0]), letters.index(name[-1])] for name, _ in rows]
+    scores = [blosum62()[name[0], name[-1]] for name, _ in rows]
     assert spearmanr(scores, [effect for _, effect in rows]).statistic == pytest.approx(0.346, abs=0.002)
 
 

@@ -185,10 +185,10 @@ def test_rivals(tmp_path: Path):
         f">a\n--{WILDTYPE[:8]}-{WILDTYPE[8:]}\n>b\n--MKTWYIAK-QRQISFVKSHFSRQ\n>c\nAAMKTAYIAKGQRQISFVKSHFSRC\n"
     )
     rivals = PROTEIN.variants().rivals([WILDTYPE], str(tmp_path / "family.afa"))
-    found, _ = read(tmp_path, ["A4W", "A4C", "A4W:Q22C", "Q22C", "A4del"])
-    assert [rivals["BLOSUM62"](one) for one in found] == [-3, 0, -6, -3, None]
-    seen, unseen, both, last, gone = (rivals["site-independent"](one) for one in found)
-    assert gone is None
+    found, _ = read(tmp_path, ["A4W", "A4C", "A4W:Q22C", "Q22C", "A4del", "Q22dup", "A4*"])
+    assert [rivals["BLOSUM62"](one) for one in found] == [-3, 0, -6, -3, None, None, None]
+    seen, unseen, both, last, *others = (rivals["site-independent"](one) for one in found)
+    assert others == [None] * 3, "one is gone, one is put behind the last, one is a stop"
     assert both == pytest.approx(seen + (last or 0))
     assert 0 > seen > unseen
 
