@@ -5,28 +5,31 @@ of a percent of the size of a genome.
 
 What a variant does to proteins needs the parts of coding sequences. Consequences have the names of
 the Sequence Ontology. No model is asked: a codon counts by how frequent it is in the coding sequences
-themselves, where a stop hardly ever stands before the end, and its residue by BLOSUM62 (Henikoff and Henikoff
-1992).
+themselves, where a stop hardly ever stands before the end, and its residue by BLOSUM62. A codon that a
+feature says to be read otherwise (`transl_except`: selenocysteine at a TGA) is what it is read as.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property, lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from Bio.Data.CodonTable import unambiguous_dna_by_id
+from Bio.Data.IUPACData import protein_letters_3to1_extended
 
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import entries, parsed
 from seqmlm.data.readers.features import GFF_COLUMNS, Feature, gff_features, known_as
+from seqmlm.domains.variants import blosum62
 from seqmlm.errors import DataError
 from seqmlm.tokenizers.nucleotide import reverse_complement
 
@@ -124,21 +127,14 @@ def _read(path: str, *facts: int) -> Mapping[str, Genes]:
     found: dict[str, set[Gene]] = {}
     count = 0
     for number, one in gff_features(path, Problems("raise"), is_gene):
-        gene = _gene(one, path, number)
-        if gene is None:
+        if (name := name_of(one.columns[2], _attributes(one, path, number))) is None:
             continue
-        found.setdefault(one.name, set()).add(gene)
+        found.setdefault(one.name, set()).add(Gene(one.start, one.end, name))
         count += 1
         if count > MOST_GENES:
             remedy = "keep the lines of genes alone, and of the contigs that are scored"
             raise DataError(f"more than {MOST_GENES:,} genes", source=path, line=number, remedy=remedy)
     return {contig: Genes(genes) for contig, genes in found.items()}
-
-
-def _gene(one: Feature, path: str, number: int) -> Gene | None:
-    """What a line says; None where it names no gene."""
-    name = name_of(one.columns[2], _attributes(one, path, number))
-    return None if name is None else Gene(one.start, one.end, name)
 
 
 def _attributes(one: Feature, path: str, number: int) -> dict[str, str]:
@@ -164,6 +160,8 @@ WORST = (STOP, FRAMESHIFT, STOP_LOST, START_LOST, PARTLY, INFRAME, MISSENSE, UNK
 _BACTERIAL = (4, 11, 25)  # genetic codes in which GTG and TTG begin proteins, too
 _STARTS = ("ATG", "GTG", "TTG")
 _FACTS = ("gene", "locus_tag", "Name", "protein_id", "transl_table", "partial")
+_EXCEPT = "transl_except"
+_RECODED = re.compile(r"pos:(.*?),aa:(\w+)")
 
 
 class Effect(NamedTuple):
@@ -197,6 +195,7 @@ class _Coding(NamedTuple):
         parts: in the order in which they are read.
         skipped: bases in front of its first whole codon. table: of NCBI's genetic codes.
         begins: whether its first codon is the first of the protein.
+        recoded: residues of the codons, by number, that are read otherwise than the code says.
     """
 
     gene: str
@@ -204,14 +203,17 @@ class _Coding(NamedTuple):
     skipped: int
     table: int
     begins: bool
+    recoded: Mapping[int, str]
 
     @property
     def starts(self) -> tuple[str, ...]:
         """Codons that a protein begins with."""
         return _STARTS if self.table in _BACTERIAL else _STARTS[:1]
 
-    def residue(self, codon: str) -> str:
-        """X of letters that are no bases, * of a stop."""
+    def residue(self, codon: str, number: int | None = None) -> str:
+        """X of letters that are no bases, * of a stop; of the genome's own codons by their number, too."""
+        if number in self.recoded:
+            return self.recoded[number]
         code = unambiguous_dna_by_id[self.table]
         return "*" if codon in code.stop_codons else code.forward_table.get(codon, "X")
 
@@ -250,12 +252,13 @@ class CodingSequences:
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
-        """How often each codon stands in coding sequences, the last one of each left out."""
+        """How often each codon stands in coding sequences, the last and recoded ones of each left out."""
         found = Counter[str]()
         for contig, sequences in self._known.items():
             for one in sequences:
                 if found.total() < COUNTED:
-                    found.update(self._codons(contig, one)[:-1])
+                    codons = self._codons(contig, one)[:-1]
+                    found.update(codon for n, codon in enumerate(codons) if n not in one.recoded)
         return found
 
     def effect(self, contig: str, start: int, end: int, text: str) -> Effect | None:
@@ -287,7 +290,9 @@ class CodingSequences:
         if not changed:
             return Effect(one.gene, UNKNOWN)
         kinds, changes = zip(*(_consequence(one, n, old[n], new[n]) for n in changed), strict=True)
-        ratios = [ratio for n in changed if (ratio := self._ratio(one, old[n], new[n])) is not None]
+        residues = ((n, one.residue(old[n], n), one.residue(new[n])) for n in changed)
+        every = (self._ratio(old[n], new[n], was, now) for n, was, now in residues)
+        ratios = [ratio for ratio in every if ratio is not None]
         return Effect(
             gene=one.gene,
             consequence=min(kinds, key=WORST.index),
@@ -295,13 +300,13 @@ class CodingSequences:
             codon=sum(ratios) if len(ratios) == len(changed) and START_LOST not in kinds else None,
         )
 
-    def _ratio(self, one: _Coding, old: str, new: str) -> float | None:
+    def _ratio(self, old: str, new: str, was: str, now: str) -> float | None:
         """P(b, its codon | a) / P(a, its codon | a): BLOSUM62 has log(q_ab / p_a p_b) in half bits, and what
-        p_b and the codon's share of b are together is how frequent the codon is."""
-        matrix, was, now = _blosum62(), one.residue(old), one.residue(new)
-        if was == "*" or "X" in (was, now):
+        p_b and the codon's share of b are together is how frequent the codon is. Of a stop, of what is not
+        known, and of the two residues that it does not have, it says nothing."""
+        if was in "*XUO" or now == "X":
             return None
-        likeness = (matrix[was, now] - matrix[was, was]) * math.log(2) / 2
+        likeness = (blosum62()[was, now] - blosum62()[was, was]) * math.log(2) / 2
         return float(likeness + math.log((self.counts[new] + 1) / (self.counts[old] + 1)))
 
     def _codons(self, contig: str, one: _Coding, start: int = 0, end: int = 0, text: str = "") -> list[str]:
@@ -337,6 +342,7 @@ def _of_gff(path: str) -> Iterator[tuple[str, _Coding]]:
         if key not in found:
             found[key], facts[key] = [], {name: own[name] for name in _FACTS if name in own}
             of_parent[one.name, own.get("Parent", "")].append(key)
+        facts[key][_EXCEPT] = facts[key].get(_EXCEPT, "") + own.get(_EXCEPT, "")
         phase = int(one.columns[7]) if one.columns[7] in ("1", "2") else 0
         found[key].append((_Part(one.start, one.end, one.columns[6] == "-"), phase))
     for (_, parent), keys in of_parent.items():
@@ -345,6 +351,7 @@ def _of_gff(path: str) -> Iterator[tuple[str, _Coding]]:
         if parent and others and len(together) == len(keys) and _go_on(together):
             found[first] = together
             for key in others:
+                facts[first][_EXCEPT] += facts[key][_EXCEPT]
                 del found[key]
     for key, some in found.items():
         parts = _in_order(some)
@@ -377,6 +384,7 @@ def _of_flat(path: str, form: str) -> Iterator[tuple[str, _Coding]]:
         for record in parsed(partial(SeqIO.parse, format=form), entry, "an entry", path, problems)[0]:
             for feature in (one for one in record.features if one.type == "CDS" and one.location is not None):
                 facts = {key: values[0] for key, values in feature.qualifiers.items()}
+                facts[_EXCEPT] = "".join(feature.qualifiers.get(_EXCEPT, ()))
                 own = feature.location.parts
                 if all(isinstance(one.start + one.end, int) and one.ref is None for one in own):
                     skipped = {"2": 1, "3": 2}.get(facts.get("codon_start", ""), 0)
@@ -390,7 +398,24 @@ def _coding(parts: Sequence[_Part], facts: Mapping[str, str], key: str, skipped:
     table = facts.get("transl_table", "")
     code = int(table) if table.isdigit() and int(table) in unambiguous_dna_by_id else 1
     gene = name_of("CDS", facts) or facts.get("Name") or facts.get("protein_id") or key
-    return _Coding(gene, tuple(parts), skipped, code, not skipped and facts.get("partial") != "true")
+    begins, recoded = not skipped and facts.get("partial") != "true", _recoded(facts[_EXCEPT], parts, skipped)
+    return _Coding(gene, tuple(parts), skipped, code, begins, recoded)
+
+
+def _recoded(told: str, parts: Sequence[_Part], skipped: int) -> dict[int, str]:
+    """The residues of codons that `transl_except` names by places in the contig: a letter, * of a stop."""
+    found = {}
+    for where, name in _RECODED.findall(re.sub(r"\s", "", told)):
+        places = {int(one) - 1 for one in re.findall(r"\d+", where)}
+        done, inside = 0, list[int]()
+        for one in parts:
+            own = [place for place in places if one.start <= place < one.end]
+            inside += [done + (one.end - 1 - place if one.reverse else place - one.start) for place in own]
+            done += one.end - one.start
+        if inside:
+            letter = "*" if name == "TERM" else protein_letters_3to1_extended.get(name.capitalize(), "X")
+            found[(min(inside) - skipped) // 3] = letter
+    return found
 
 
 def _of_lengths(one: _Coding, old: Sequence[str], new: Sequence[str], more: int) -> str:
@@ -399,15 +424,23 @@ def _of_lengths(one: _Coding, old: Sequence[str], new: Sequence[str], more: int)
         return FRAMESHIFT
     if not new or (one.begins and old[0] in one.starts and new[0] not in one.starts):
         return START_LOST
-    stops = [one.residue(codon) == "*" for codon in new]
+    before = _alike(old, new)
+    behind = min(_alike(old[::-1], new[::-1]), len(old) - before, len(new) - before)
+    numbers = [*range(before), *[None] * (len(new) - before - behind), *range(len(old) - behind, len(old))]
+    stops = [one.residue(codon, number) == "*" for codon, number in zip(new, numbers, strict=True)]
     if any(stops[:-1]):
         return STOP
-    return STOP_LOST if one.residue(old[-1]) == "*" and not stops[-1] else INFRAME
+    return STOP_LOST if one.residue(old[-1], len(old) - 1) == "*" and not stops[-1] else INFRAME
+
+
+def _alike(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many are the same in both from the first on."""
+    return [*(a == b for a, b in zip(one, other, strict=False)), False].index(False)
 
 
 def _consequence(one: _Coding, number: int, old: str, new: str) -> tuple[str, str]:
     """The consequence of a codon for another one, and the change of the residue."""
-    was, now = one.residue(old), one.residue(new)
+    was, now = one.residue(old, number), one.residue(new)
     if number == 0 and one.begins and old in one.starts:
         kept = new in one.starts
         return (SYNONYMOUS, "M1=") if kept else (START_LOST, "M1?")
@@ -417,10 +450,3 @@ def _consequence(one: _Coding, number: int, old: str, new: str) -> tuple[str, st
     if was == now:
         return SYNONYMOUS, change
     return STOP if now == "*" else STOP_LOST if was == "*" else MISSENSE, change
-
-
-@cache
-def _blosum62() -> Any:
-    from Bio.Align import substitution_matrices
-
-    return substitution_matrices.load("BLOSUM62")

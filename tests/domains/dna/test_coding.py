@@ -277,6 +277,65 @@ def test_a_flat_file_says_the_same(form: str, coding: CodingSequences, tmp_path:
         CodingSequences(str(path), GENOME)
 
 
+@pytest.mark.parametrize("form", ["genbank", "embl", "gff3"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_recoded_stop_is_a_residue(form: str, reverse: bool, tmp_path: Path) -> None:
+    """Of three TGA the second, which lies over two parts, is selenocysteine (U)."""
+    gene = START + "GCT" * 2 + "TG" + "CCCC" + "A" + "GCT" * 3 + "TGA" + END  # an intron of four C
+    size, turn = len(gene), -1 if reverse else 1
+    letters = str(Seq(gene).reverse_complement()) if reverse else gene
+    parts = [
+        SimpleLocation(size - b if reverse else a, size - a if reverse else b, turn)
+        for a, b in ((0, 11), (15, size))
+    ]
+    at = [size - one if reverse else one + 1 for one in (9, 10, 15)]  # of the codon's bases, from 1
+    joined = (
+        f"join({at[0]}..{at[1]},{at[2]})" if not reverse else f"complement(join({at[2]},{at[1]}..{at[0]}))"
+    )
+    told, path = f"(pos:{joined},aa:Sec)", tmp_path / "genes.txt"
+    if form == "gff3":
+        rows = [
+            f"c\tx\tCDS\t{int(one.start) + 1}\t{int(one.end)}\t.\t{'-' if reverse else '+'}\t0\tID=a"
+            f";transl_except={told.replace(',', '%2C')}\n"
+            for one in parts
+        ]
+        path.write_text("".join(rows))
+    else:
+        record = SeqRecord(Seq(letters), id="c", annotations={"molecule_type": "DNA"})
+        record.features = [
+            SeqFeature(CompoundLocation(parts), type="CDS", qualifiers={"transl_except": [told]})
+        ]
+        SeqIO.write(record, path, form)
+    found = CodingSequences(str(path), {"c": letters})
+    assert found.counts == Counter({START: 1, "GCT": 5, "TGA": 1})
+
+    def effect(start: int, end: int, text: str) -> tuple[str, str, bool]:
+        """Of bases of the gene, in its direction."""
+        place = (
+            (size - end, size - start, str(Seq(text).reverse_complement())) if reverse else (start, end, text)
+        )
+        one = found.effect("c", *place)
+        assert one is not None
+        return one.consequence, one.change, one.codon is None
+
+    assert effect(15, 16, "T") == ("missense_variant", "p.U4C", True)
+    assert effect(10, 11, "A") == ("stop_gained", "p.U4*", True), "TAA is none that is recoded"
+    assert effect(27, 28, "C") == ("stop_lost", "p.*8C", True), "the other TGA is a stop"
+    assert effect(6, 6, "AAA") == effect(16, 19, "") == ("stop_gained", "", True), (
+        "the other TGA goes on to be one"
+    )
+
+
+def test_without_another_stop_a_recoded_one_ends_nothing(tmp_path: Path) -> None:
+    gene = START + "GCT" + "TGA" + "GCT" * 3 + END
+    found = of_one(gene, "c\tx\tCDS\t1\t21\t.\t+\t0\tID=a;transl_except=(pos:7..9%2Caa:Sec)\n", tmp_path)
+    every = {
+        place: found.effect("c", *place) for place in [(4, 4, "CTG"), (12, 15, ""), (6, 9, ""), (9, 9, "TGA")]
+    }
+    kinds = [one and one.consequence for one in every.values()]
+    assert kinds == ["inframe_indel"] * 3 + ["stop_gained"]
+
+
 def test_other_genomes_and_files_are_refused(tmp_path: Path) -> None:
     path = gff(tmp_path)
     with pytest.raises(DataError, match="no coding sequence"):
