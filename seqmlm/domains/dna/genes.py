@@ -212,7 +212,7 @@ class _Coding(NamedTuple):
 
     def residue(self, codon: str, number: int | None = None) -> str:
         """X of letters that are no bases, * of a stop; of the genome's own codons by their number, too."""
-        if number in self.recoded:
+        if number is not None and number in self.recoded:
             return self.recoded[number]
         code = unambiguous_dna_by_id[self.table]
         return "*" if codon in code.stop_codons else code.forward_table.get(codon, "X")

@@ -233,7 +233,7 @@ def _matched(chain: str, sequence: str) -> tuple[dict[int, int], float]:
     if (begin := sequence.find(chain)) >= 0:
         return {residue: begin + residue for residue in range(len(chain))}, 1.0
     scores = {"match_score": 2.0, "mismatch_score": -1.0, "open_gap_score": -3.0, "extend_gap_score": -0.5}
-    pairs = aligned_places(chain, sequence, mode="global", **scores, end_gap_score=0.0)
+    pairs = aligned_places(chain, sequence, {"mode": "global", **scores, "end_gap_score": 0.0})
     same = sum(chain[a] == sequence[b] for a, b in pairs.items())
     return pairs, same / max(min(len(chain), len(sequence)), 1)
 

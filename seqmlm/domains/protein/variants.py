@@ -517,13 +517,14 @@ def _columns_of(rows: Sequence[str], wildtype: str, path: str) -> dict[int, int]
     if not shared[best]:
         reason = "no row of the alignment is like the wild type"
         raise DataError(reason, source=path, remedy="give its family")
-    both = (text.translate(str.maketrans("UO", "CK")) for text in (wildtype, texts[best]))  # as BLOSUM62 has
+    usual = str.maketrans("UO", "CK")  # which BLOSUM62 does not have
+    one, two = wildtype.translate(usual), texts[best].translate(usual)
     gaps = {"open_gap_score": -11, "extend_gap_score": -1}
-    found = aligned_places(*both, mode="local", substitution_matrix=blosum62(), **gaps)
+    found = aligned_places(one, two, {"mode": "local", "substitution_matrix": blosum62(), **gaps})
     return {place: letters[best][there][0] for place, there in found.items()}
 
 
-def aligned_places(one: str, other: str, **settings: Any) -> dict[int, int]:
+def aligned_places(one: str, other: str, settings: Mapping[str, Any]) -> dict[int, int]:
     """Place in a sequence -> the one in another that it is aligned with, by Biopython's `PairwiseAligner`."""
     from Bio.Align import PairwiseAligner
 
