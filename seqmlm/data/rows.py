@@ -13,7 +13,7 @@ from seqmlm.data.files import stem_suffix
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import numbered_rows
 from seqmlm.data.readers.objects import json_rows
-from seqmlm.data.readers.tables import ambiguous, decimal_points, table_rows, torn_text, torn_value
+from seqmlm.data.readers.tables import ambiguous, decimal_points, numeric, table_rows, torn_text, torn_value
 from seqmlm.errors import DataError, UsageError, nearest
 
 FieldRow = tuple[int, dict[str, Any]]
@@ -21,7 +21,6 @@ FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true
 """Truth values as tables spell them, in lower case."""
 
 _DELIMITERS = {".csv": None, ".tsv": "\t"}
-_IDS = ("_id", "-id", " id", "ID", "Id")  # ends of names of columns in which 1,5 is no number
 _JSON = (".jsonl", ".ndjson", ".json")
 
 
@@ -101,7 +100,7 @@ def _table(
             names = fields
             if twice := next((name for name in names if names.count(name) > 1), None):
                 raise ambiguous(twice, source, line)
-            numbers = [at for at, name in enumerate(names) if name != "id" and not name.endswith(_IDS)]
+            numbers = numeric(names, () if "id" in names else names[:1])  # else the first names the rows
         elif len(fields) != len(names):
             reason = f"a row of {len(fields)} fields in a table of {len(names)} columns"
             remedy = "quote fields that contain the delimiter"

@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,12 +23,12 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from seqmlm.data.files import MAX_BYTES, REFERENCE, expand, is_reference, require_file, too_long
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.objects import json_value
-from seqmlm.data.readers.tables import Made, missing, names_of, record_from, whole
+from seqmlm.data.readers.tables import Fields, Made, missing, names_of, whole
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, UsageError
 from seqmlm.parsing import parse_yaml, read_bounded
@@ -43,6 +43,8 @@ SPLITS = {
     "test": "test",
 }
 """Usual names of splits and the part of the data they mean; records of other splits are divided by rule."""
+
+T = TypeVar("T")
 
 _ROWS = 1024
 _DESCRIPTION = 16 << 20  # bytes of a README.md
@@ -192,22 +194,22 @@ def read_dataset(
         document_column: column of what the record belongs to.
         keep: further columns that go into `meta` (as an option: names between commas).
     """
-    source, name, keep = str(path), "", names_of(keep)
+    source, fields = str(path), Fields(text or column or "text", id_column, document_column, names_of(keep))
 
-    def columns(table: Table) -> list[str]:
-        nonlocal name
-        name = text or column or (table.names[0] if len(table.names) == 1 else "text")
-        wanted = [n for n in (name, id_column, document_column, *keep) if n is not None]
-        absent = next((n for n in wanted if n not in table.names), None)
+    def columns(names: list[str]) -> list[str]:
+        nonlocal fields
+        if len(names) == 1 and not (text or column):
+            fields = replace(fields, text=names[0])
+        wanted = [*fields.needed, *fields.keep]
+        absent = next((name for name in wanted if name not in names), None)
         if absent is None:
-            own = ["id"] if id_column is None and "id" in table.names else []
+            own = ["id"] if id_column is None and "id" in names else []
             return list(dict.fromkeys([*wanted, *own]))
-        options = {name: "column", id_column: "id_column", document_column: "document_column"}
-        raise missing(absent, table.names, source, None, options.get(absent, "keep"), problems)
+        options = {fields.text: "column", id_column: "id_column", document_column: "document_column"}
+        raise missing(absent, names, source, None, options.get(absent, "keep"), problems)
 
     for number, row in numbered_rows(source, problems, columns):
-        record = record_from(row, name, id_column, document_column, keep, source, number, problems)
-        if record is not None:
+        if (record := fields.record(row, source, number, problems)) is not None:
             yield from made(record, problems)
 
 
@@ -221,40 +223,53 @@ def is_table(source: str) -> bool:
 
 
 def numbered_rows(
-    source: str, problems: Problems, columns: Callable[[Table], Sequence[str]] = lambda table: table.names
+    source: str, problems: Problems, columns: Callable[[list[str]], Sequence[str]] = lambda names: names
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(1-based number, column name to value) of every row of a table; faults go to `problems`.
+    """(1-based number, column name to value) of every row of a table; see `rows_of_batches`."""
+    for number, row in rows_of_batches(source, problems, columns, lambda batch: batch.to_pylist()):
+        if any(isinstance(cell, str) and len(cell) > MAX_BYTES for cell in row.values()):
+            problems.bad(too_long(source, number, MAX_BYTES, "cell", "break it up"))
+        else:
+            yield number, row
+
+
+def rows_of_batches(
+    source: str,
+    problems: Problems,
+    columns: Callable[[list[str]], Sequence[str]],
+    rows: Callable[[Any], Iterable[T]],
+    size: int = _ROWS,
+) -> Iterator[tuple[int, T]]:
+    """(1-based number, row) of every row of a table; whatever is raised meanwhile goes to `problems`.
 
     Args:
         source: see `open_table`.
         problems: receives a table that cannot be opened, or not be read to its end.
-        columns: chooses the columns that are read; what it raises goes to `problems` too.
+        columns: chooses among the names of the columns.
+        rows: those of a batch of Arrow.
+        size: rows of a batch.
     """
     number = 0
     try:
         table = open_table(source)
-        for batch in table.batches(columns(table), _ROWS):
-            for row in batch.to_pylist():
+        for batch in table.batches(columns(table.names), size):
+            for row in rows(batch):
                 number += 1
-                if any(isinstance(cell, str) and len(cell) > MAX_BYTES for cell in row.values()):
-                    problems.bad(too_long(source, number, MAX_BYTES, "cell", "break it up"))
-                    continue
                 yield number, row
     except DataError as error:
         problems.bad(error)
-    # Each format of files has errors of its own: pyarrow's, those of pandas, of the decoder, of the network.
+    # Each format has errors of its own: pyarrow's (also of bytes that are no UTF-8, of numbers beyond what
+    # fits), those of pandas, of the decoder, of the network.
     except Exception as error:
-        problems.bad(damaged(source, number, error))
-
-
-def damaged(source: str, row: int, error: Exception | None = None) -> DataError:
-    """The error for a table that cannot be read, or not to its end."""
-    reason, remedy = "the file is not parquet, or damaged", "write it again, or name the format it really has"
-    if not source.lower().endswith(".parquet"):
-        reason, remedy = "the data set is damaged, or out of reach", "check its files and the network"
-    found = DataError(reason, source=source, line=row or None, remedy=remedy)
-    found.__cause__ = error
-    return found
+        reason, remedy = (
+            "the file is not parquet, or damaged",
+            "write it again, or name the format it really has",
+        )
+        if not source.lower().endswith(".parquet"):
+            reason, remedy = "the data set is damaged, or out of reach", "check its files and the network"
+        found = DataError(reason, source=source, line=number or None, remedy=remedy)
+        found.__cause__ = error
+        problems.bad(found)
 
 
 def open_table(source: str) -> Table:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -21,6 +22,7 @@ from seqmlm.errors import DataError
 _LISTED = 30  # names shown of a table with very many columns
 DECIMAL = "a value with a decimal comma, between semicolons"
 _COMMA = re.compile(r"[<>=≤≥~\s]*[+-]?\d+,\d+\s*%?\s*")
+_NAMES = re.compile(r"^(?:id|ID|Id)$|(?:[_ -]id|ID|Id|[Cc]ode|CODE)$")  # of columns of names
 _QUOTED = re.compile(r'(?<![^,\t;|])"[^"]*"?')
 
 
@@ -60,12 +62,7 @@ def torn(text: str) -> bool:
 
 
 def torn_value(text: str, value: Any) -> bool:
-    """Whether a value of JSON, or anything within it, holds half a character.
-
-    Args:
-        text: that the value was read from.
-        value: of any depth.
-    """
+    """Whether a value of JSON, read from a text, or anything within it, holds half a character."""
     return "\\u" in text and torn(json.dumps(value, ensure_ascii=False))
 
 
@@ -75,50 +72,58 @@ def torn_text(source: str, line: int | None = None, name: str | None = None) -> 
     return DataError(reason, source=source, line=line, field=name, remedy=remedy)
 
 
-def record_from(
-    row: Mapping[str, Any],
-    name: str,
-    id_field: str | None,
-    document_field: str | None,
-    keep: Sequence[str],
-    source: str,
-    line: int,
-    problems: Problems,
-) -> Record | None:
-    """The record of one row, or None after handing a row without text to `problems`.
+@dataclass(frozen=True)
+class Fields:
+    """Which fields of a row make a record.
 
-    Without `id_field`, a field `id` that holds text or a number names the record, else its line does.
+    Args:
+        text: the sequence.
+        id: its id; None takes a field `id` that holds text or a number, else the line.
+        document: what it belongs to.
+        keep: further ones for `meta`, where present.
     """
-    raw = row[name]
-    if not isinstance(raw, str) or not raw or raw.isspace():
-        reason = "no text in the field" if raw is None or isinstance(raw, str) else "the field holds no text"
-        error = DataError(
-            reason, source=source, line=line, field=name, remedy="fill it in, or name another field"
+
+    text: str
+    id: str | None
+    document: str | None
+    keep: Sequence[str] = ()
+
+    @property
+    def needed(self) -> list[str]:
+        return [name for name in (self.text, self.id, self.document) if name is not None]
+
+    def record(self, row: Mapping[str, Any], source: str, line: int, problems: Problems) -> Record | None:
+        """The record of one row, or None after handing a row without text to `problems`."""
+        raw = row[self.text]
+        if not isinstance(raw, str) or not raw or raw.isspace():
+            no_text = raw is None or isinstance(raw, str)
+            reason = "no text in the field" if no_text else "the field holds no text"
+            remedy = "fill it in, or name another field"
+            problems.bad(DataError(reason, source=source, line=line, field=self.text, remedy=remedy))
+            return None
+        if torn(raw):
+            problems.bad(torn_text(source, line, self.text), json.dumps(row, default=str))
+            return None
+        document = None if self.document is None else row[self.document]
+        given = self._id(row)
+        return Record(
+            id=f"{Path(source).name}:{line}" if given is None else given,
+            raw=raw,
+            source=source,
+            line=line,
+            document=None if document is None else str(document),
+            meta={key: row[key] for key in self.keep if key in row},
         )
-        problems.bad(error, None)
-        return None
-    if torn(raw):
-        problems.bad(torn_text(source, line, name), json.dumps(row, default=str))
-        return None
-    document = None if document_field is None or row[document_field] is None else str(row[document_field])
-    given = (None if name == "id" else _given_id(row)) if id_field is None else str(row[id_field])
-    return Record(
-        id=f"{Path(source).name}:{line}" if given is None else given,
-        raw=raw,
-        source=source,
-        line=line,
-        document=document,
-        meta={key: row[key] for key in keep if key in row},
-    )
 
-
-def _given_id(row: Mapping[str, Any]) -> str | None:
-    """The text or number in a row's field `id`; None where there is none that could be written."""
-    value = row.get("id")
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    given = str(value)
-    return None if not given or given.isspace() or torn(given) else given
+    def _id(self, row: Mapping[str, Any]) -> str | None:
+        """The id of a row; None where it has none that could be written."""
+        if self.id is not None:
+            return str(row[self.id])
+        value = None if self.text == "id" else row.get("id")
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            return None
+        given = str(value)
+        return None if not given or given.isspace() or torn(given) else given
 
 
 # JSON: the sequence in one of the fields of an object.
@@ -147,15 +152,12 @@ def read_jsonl(
         encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
         max_bytes: longest line, or object.
     """
-    source, keep = source_of(path), names_of(keep)
+    source, fields = source_of(path), Fields(field, id_field, document_field, names_of(keep))
     for number, text, row in json_rows(source, problems, max_bytes=max_bytes, encoding=str(encoding)):
-        wanted = [name for name in (field, id_field, document_field) if name is not None]
-        absent = next((name for name in wanted if name not in row), None)
+        absent = next((name for name in fields.needed if name not in row), None)
         if absent is not None:
             problems.bad(missing(absent, row, source, number, "field", problems), text)
-            continue
-        record = record_from(row, field, id_field, document_field, keep, source, number, problems)
-        if record is not None:
+        elif (record := fields.record(row, source, number, problems)) is not None:
             yield record
 
 
@@ -200,28 +202,25 @@ def csv_records(
         encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
         max_bytes: longest line and longest field.
     """
-    source, keep, columns, two_ids = source_of(path), names_of(keep), list[str](), False
-    beside: Sequence[int] = ()
+    source, columns, numbers = source_of(path), list[str](), list[int]()
+    picked = Fields(column, id_column, document_column, names_of(keep))
     delimiter, rows = table_rows(
         source, problems, delimiter, max_bytes, encoding=str(encoding), header=header
     )
     for line, fields in rows:
         if not columns:
             columns = fields if header else [str(i) for i in range(1, len(fields) + 1)]
-            column = columns[0] if len(columns) == 1 else column
-            wanted = [n for n in (column, id_column, document_column, *keep) if n is not None]
-            absent = next((n for n in wanted if n not in columns), None)
+            picked = replace(picked, text=columns[0]) if len(columns) == 1 else picked
+            wanted, at = [*picked.needed, *picked.keep], None if header else line  # a table is not skipped
+            absent = next((name for name in wanted if name not in columns), None)
             if absent is not None:
-                at = None if header else line  # of a table, and not of a row that could be skipped
                 problems.bad(missing(absent, columns, source, at, "column", problems, header))
                 return
-            twice = next((n for n in wanted if columns.count(n) > 1), None)
+            twice = next((name for name in wanted if columns.count(name) > 1), None)
             if twice is not None:
-                problems.bad(ambiguous(twice, source, None if header else line))
+                problems.bad(ambiguous(twice, source, at))
                 return
-            two_ids = columns.count("id") > 1
-            names = {"id", column, id_column, document_column}
-            beside = [at for at, name in enumerate(columns) if name in keep and name not in names]
+            numbers = numeric(columns, {*columns} - {*picked.keep} | {*picked.needed})
             if header:
                 continue
         if len(fields) < len(columns):
@@ -230,12 +229,11 @@ def csv_records(
         if len(fields) > len(columns):
             problems.note("a row with more fields than the table has columns")
         if delimiter == ";":
-            decimal_points(fields, beside, source, line, problems)
+            decimal_points(fields, numbers, source, line, problems)
         row = dict(zip(columns, fields, strict=False))
-        if two_ids:
+        if columns.count("id") > 1:
             del row["id"]  # which is meant cannot be told
-        record = record_from(row, column, id_column, document_column, keep, source, line, problems)
-        if record is not None:
+        if (record := picked.record(row, source, line, problems)) is not None:
             yield from made(record, problems)
 
 
@@ -303,6 +301,11 @@ def table_rows(
         quoting = csv.QUOTE_NONE if used == "\t" else csv.QUOTE_MINIMAL
     style = {"delimiter": used, "quoting": quoting}
     return used, filter(None, rows_of(chain([first], numbered), source, problems, style, max_bytes))
+
+
+def numeric(names: Sequence[str], others: Container[str] = ()) -> list[int]:
+    """Places of columns in which 1,5 may be a number: neither named as ids or codes, nor among `others`."""
+    return [at for at, name in enumerate(names) if name not in others and not _NAMES.search(name)]
 
 
 def decimal_points(

@@ -18,7 +18,7 @@ from seqmlm.data.files import MAX_BYTES, source_of, whole
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.readers.objects import json_rows, json_value
-from seqmlm.data.readers.tables import missing, record_from, torn, torn_text
+from seqmlm.data.readers.tables import Fields, missing, torn, torn_text
 from seqmlm.data.record import Record
 from seqmlm.domains.code.source import SYNTAX, broken_line, package_of_file, unwritten
 from seqmlm.errors import DataError
@@ -188,7 +188,7 @@ def read_code_json(
             row = {**row, name: " ".join(map(str, row[name]))}
         own = id_field or next((one for one in _IDS if one in row), None)
         document = document_field or next((one for one in _DOCUMENTS if one in row), None)
-        record = record_from(row, name, own, document, keep, source, number, problems)
+        record = Fields(name, own, document, keep).record(row, source, number, problems)
         if record is None:
             continue
         if (reason := unwritten(record.raw)) is not None:

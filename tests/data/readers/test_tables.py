@@ -92,6 +92,11 @@ def test_names_of_records_and_documents_have_no_decimal_commas(tmp_path: Path) -
         assert (one.id, one.document, one.meta["y"]) == ("1,5", "2,5", "3.5")
     [(_, row)] = read_rows(str(path))
     assert (row["id"], row["y"]) == ("1,5", "3.5"), "a label of it is found by its name"
+    path = written(tmp_path / "b.csv", "name;icd_code;text;y\n1,5;2,5;a;3,5\n")
+    [(_, row)] = read_rows(str(path))
+    assert row == {"name": "1,5", "icd_code": "2,5", "text": "a", "y": "3.5"}, "the first column names rows"
+    [one] = read_csv(path, Problems(), keep="icd_code,y")
+    assert one.meta == {"icd_code": "2,5", "y": "3.5"}
 
 
 def test_another_delimiter(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import islice
-from typing import Any
+from itertools import chain, islice
+from typing import Any, Literal
 
 from seqmlm.data.dates import common, is_date, is_form, moments, orders, read_as, unsettled
 from seqmlm.data.problems import Problems
@@ -150,6 +150,7 @@ def written(date_format: str) -> When:
 
 
 Rows = Iterator[tuple[int, tuple[Any, ...]]]
+COMMA = "a value with a decimal comma, read as its number"
 
 
 def dated(
@@ -229,8 +230,53 @@ def number(cell: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
-_GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")
+_GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
+_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
 _SIGNS = "<>=≤≥~"
+
+
+def _bare(cell: str) -> str:
+    """A value without its sign and its percent."""
+    return cell.strip().lstrip(_SIGNS).strip().removesuffix("%").strip()
+
+
+def commas(cell: Any) -> Literal["decimal", "thousands", "either", ""]:
+    """What commas in a value stand for; "" where it has none, or is no number.
+
+    >>> [commas(cell) for cell in ("<1,5", "0,103", "1,103", "1,103.5 %", "a,b", 1.5)]
+    ['decimal', 'decimal', 'either', 'thousands', '', '']
+    """
+    if not isinstance(cell, str) or "," not in cell:
+        return ""
+    text = _bare(cell)
+    decimal, thousands = _COMMA.fullmatch(text), _GROUPED.fullmatch(text)
+    return "either" if decimal and thousands else "decimal" if decimal else "thousands" if thousands else ""
+
+
+def with_points(rows: Rows, places: Sequence[int], problems: Problems, source: str) -> Rows:
+    """The rows of a table, with points for the decimal commas in columns of values.
+
+    What 1,103 is, its column says: a decimal where one of the first 10,000 values from there on has a comma
+    that parts no thousands (1,5), and none has one that only does (1,103.5); else a thousand.
+    """
+    head: list[tuple[int, tuple[Any, ...]]] = []
+    for line, row in rows:
+        if any(commas(row[at]) for at in places):
+            head = [(line, row), *islice(rows, _HEAD)]
+            break
+        yield line, row
+    met = {at: {commas(row[at]) for _, row in head} for at in places}
+    decimal = {at for at, kinds in met.items() if "decimal" in kinds and "thousands" not in kinds}
+    for line, row in chain(head, rows):
+        kinds = {at: commas(row[at]) for at in places}
+        found = [
+            at for at, kind in kinds.items() if kind == "decimal" or (kind == "either" and at in decimal)
+        ]
+        if found:
+            problems.note(COMMA, len(found), source=source, line=line)
+            pointed = {at: row[at].replace(".", "").replace(",", ".") for at in found}
+            row = tuple(pointed.get(at, cell) for at, cell in enumerate(row))
+        yield line, row
 
 
 def amount(cell: str) -> float | None:
@@ -240,7 +286,7 @@ def amount(cell: str) -> float | None:
     >>> amount("1,103"), amount("< 2.5"), amount("91 %"), amount("1,4")
     (1103.0, 2.5, 91.0, None)
     """
-    text = cell.strip().lstrip(_SIGNS).strip().removesuffix("%").strip()
+    text = _bare(cell)
     try:
         return float(text.replace(",", "") if _GROUPED.fullmatch(text) else text)
     except ValueError:

@@ -26,7 +26,7 @@ from seqmlm.domains.ehr.readers.histories import (
     grouped,
 )
 from seqmlm.domains.ehr.readers.meds import opening
-from seqmlm.domains.ehr.readers.relational import Source, Table, rows_of_table
+from seqmlm.domains.ehr.readers.relational import Source, Table, measured, rows_of_table
 from seqmlm.domains.ehr.readers.tables import Columns, header, present, scan, table_files
 from seqmlm.errors import UsageError
 
@@ -266,13 +266,11 @@ def _wide_rows(
             if (word := cells.words(cell)) in absent:
                 continue
             code = f"{vocabulary}//{word if role in ('static', 'columns') else column}"
-            number = cells.number(cell) if role == "values" else None
+            number, _ = measured(cell if role == "values" else None, None, True, problems)
             said = word if role == "flags" and len(word) <= cells.TEXT_LIMIT else None
             if role == "static":
                 yield subject, None, code, None, None, None, None, "", 0, line
-            elif role == "values" and number is None:
-                problems.note("a value that is no number, left out")
-            else:
+            elif role != "values" or number is not None:
                 yield subject, at, code, number, said, None, visit, "", 0, line
 
 

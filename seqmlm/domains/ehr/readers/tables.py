@@ -11,9 +11,9 @@ from typing import Any
 from seqmlm.data.files import source_of, stem_suffix
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.huggingface import damaged, is_table, open_table
+from seqmlm.data.readers.huggingface import is_table, open_table, rows_of_batches
 from seqmlm.data.readers.tables import decimal_points, delimiter_of, table_rows, too_few_fields
-from seqmlm.domains.ehr.readers.cells import words
+from seqmlm.domains.ehr.readers.cells import with_points, words
 from seqmlm.errors import DataError, UsageError
 
 # Field -> the names its column may have, in lower case, best first.
@@ -55,6 +55,11 @@ def table_files(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
+def is_value(field: str) -> bool:
+    """Whether a field of `Columns` holds what was measured: "value", or "values NAME" of several."""
+    return field.partition(" ")[0] in ("value", "values")
+
+
 def _table_name(path: Path) -> str:
     suffix = stem_suffix(path)
     return path.name.lower().rpartition(suffix)[0] if suffix in _ENDINGS else ""
@@ -72,8 +77,8 @@ def scan(
     """Yield (1-based line, or row of a parquet file, and the cells of `columns` in their order).
 
     A cell is text as it stands, or of a parquet file a number (times as seconds since 1970), or None: also
-    for a column that is not there. Marks of missing values are empty text. In the column of the field "value"
-    of a CSV file between semicolons, a comma is a decimal point.
+    for a column that is not there. Marks of missing values are empty text. In columns of values
+    (`is_value`) decimal commas become points: between semicolons all commas are such.
 
     Args:
         path: the table.
@@ -88,6 +93,8 @@ def scan(
         rows = _scan_arrow(source, problems, columns, needed, option)
     else:
         rows = _scan_csv(source, problems, columns, needed, delimiter, option)
+    if places := [at for at, field in enumerate(columns) if columns[field] and is_value(field)]:
+        rows = with_points(rows, places, problems, source)
     for line, cells in rows:
         if MARKS.isdisjoint(cells):
             yield line, cells
@@ -166,14 +173,14 @@ def _scan_csv(
         return
     if any(names.count(name) > 1 for name in where.values()):
         problems.note("two columns of one name: the first is read", source=source, line=line)
-    width, value = len(names), [names.index(where["value"])] if "value" in where and used == ";" else []
+    width, values = len(names), [names.index(where[one]) for one in where if used == ";" and is_value(one)]
     # The place -1 is that of a None put behind each row.
     pick = itemgetter(*(names.index(where[field]) if field in where else -1 for field in columns))
     for line, fields in rows:
         if len(fields) < width:
             problems.bad(too_few_fields(source, line, width))
             continue
-        decimal_points(fields, value, source, line, problems)
+        decimal_points(fields, values, source, line, problems)
         fields.append(None)  # type: ignore[arg-type]
         yield line, pick(fields)
 
@@ -181,27 +188,21 @@ def _scan_csv(
 def _scan_arrow(
     source: str, problems: Problems, columns: Columns, needed: Sequence[str], option: str
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    number = 0
-    try:
-        table = open_table(source)
-        names = table.names
-        where = present(columns, names)
+    where: dict[str, str] = {}
+
+    def chosen(names: list[str]) -> list[str]:
+        where.update(present(columns, names))
         lacking = next((field for field in needed if field not in where), None)
         if lacking is not None:  # a schema holds no patient's data: its names may be shown
             raise _absent(lacking, columns, names, source, None, option, True)
-        chosen = list(dict.fromkeys(where.values()))
-        for batch in table.batches(chosen, _ROWS):
-            cells = {name: as_cells(batch.column(i)) for i, name in enumerate(batch.schema.names)}
-            nothing = [None] * batch.num_rows
-            picked = [cells[where[field]] if field in where else nothing for field in columns]
-            for row in zip(*picked, strict=True):
-                number += 1
-                yield number, row
-    except DataError as error:
-        problems.bad(error)
-    # Beside pyarrow's own errors: bytes in a column of text that are no UTF-8, numbers beyond what fits.
-    except Exception as error:
-        problems.bad(damaged(source, number, error))
+        return list(dict.fromkeys(where.values()))
+
+    def rows(batch: Any) -> Iterator[tuple[Any, ...]]:
+        cells = {name: as_cells(batch.column(i)) for i, name in enumerate(batch.schema.names)}
+        nothing = [None] * batch.num_rows
+        return zip(*(cells[where[one]] if one in where else nothing for one in columns), strict=True)
+
+    yield from rows_of_batches(source, problems, chosen, rows, _ROWS)
 
 
 def as_cells(column: Any) -> list[Any]:

@@ -246,6 +246,7 @@ def test_marks_of_missing_values_are_no_values(tmp_path: Path) -> None:
         *((",", cell, value) for cell, value in [("<2", 2.0), (">= 500", 500.0), ("91 %", 91.0)]),
         (",", '"1,103"', 1103.0),
         (",", '"2,101.5"', 2101.5),
+        *((",", f'"{cell}"', value) for cell, value in [("1,5", 1.5), ("<12,75 %", 12.75), ("0,103", 0.103)]),
         (";", "3,4", 3.4),
         (";", "1,103", 1.103),
         (";", "<0,5", 0.5),
@@ -264,3 +265,21 @@ def test_numbers_as_laboratories_write_them(
     counted = set(problems.counts) - {"a subject without date of birth"}
     assert bool(counted) == (cell != "positive"), counted  # what is words stays words
     assert record.raw.events[0].text == (cell if cell == "positive" else None)
+
+
+def test_a_column_says_what_its_commas_are(tmp_path: Path) -> None:
+    """Of values alone: codes and ids keep theirs."""
+    rows = [("1,5", "1,103", "0,5"), ("2", "1,103", "1,103"), ("3", "1,103.5", "<1.103,75")]
+    cells = [f'"1,5","{n}","A,{n},5",2019-01-0{n},"{a}","{b}","{c}"' for n, (a, b, c) in enumerate(rows, 1)]
+    path = written(tmp_path / "a.csv", "\n".join(["patient_id,encounter_id,dx,day,x,y,z", *cells]) + "\n")
+    problems = Problems("skip")
+    names = {"time": "day", "columns": ["dx=DX"], "values": ["x=V", "y=V", "z=V"]}
+    [record] = flat.read_wide(path, problems, **names)
+    found = {name: [e.value for e in record.raw.events if e.code == f"V//{name}"] for name in "xyz"}
+    assert found == {"x": [1.5, 2.0, 3.0], "y": [1103.0, 1103.0, 1103.5], "z": [0.5, 1.103, 1103.75]}
+    assert (record.id, record.raw.events[1].code) == ("1,5", "DX//A,1,5")
+    assert problems.counts["a value with a decimal comma, read as its number"] == 4
+    for column, value in (("x", 1.5), ("y", 1103.0), ("z", 0.5)):
+        [record] = flat.read_long(path, Problems("skip"), code="dx", time="day", value=column)
+        assert record.raw.events[0].value == value
+        assert record.raw.events[0].code == "CODE//A,1,5"
