@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seqmlm.cli.options import Json
-from seqmlm.cli.output import say, tell
+from seqmlm.cli.output import escape, number, print_facts, print_json, print_table, say, tell
 from seqmlm.errors import number_of
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ def list_(
 
     Example: seqmlm incidents list --state open --since 24h
     """
-    from seqmlm.cli.output import escape, number, print_json, print_table
     from seqmlm.watch.incidents import facts, list_incidents
 
     found, of = list_incidents(state=state, since=since, stream=stream)
@@ -50,28 +50,17 @@ def list_(
         print_json([facts(one, of[one.output]) for one in found])
         return
     if not found:
-        asked = state or since or stream
-        tell(
-            "no such incidents"
-            if asked
-            else "no incidents; they come of: seqmlm watch MODEL 'logs/*.log' --fpr 0.001 --out OUT"
-        )
+        begin = "no incidents; they come of: seqmlm watch MODEL 'logs/*.log' --fpr 0.001 --out OUT"
+        tell("no such incidents" if state or since or stream else begin)
         return
-    print_table(
-        ["id", "state", "opened", "last alarm", "rows", "p", "what broke"],
-        [
-            [
-                one.id,
-                _state(one, of[one.output]),
-                _when(one.opened)[5:16],
-                _when(one.updated)[5:16],
-                f"{one.rows:,}",
-                number(one.p_value),
-                escape(one.title),
-            ]
-            for one in found
-        ],
-    )
+
+    def cells(one: Incident) -> list[object]:
+        times = (_when(at)[5:16] for at in (one.opened, one.updated))
+        rows, p_value = f"{one.rows:,}", number(one.p_value)
+        return [one.id, _state(one, of[one.output]), *times, rows, p_value, escape(one.title)]
+
+    names = ["id", "state", "opened", "last alarm", "rows", "p", "what broke"]
+    print_table(names, list(map(cells, found)))
     for output in dict.fromkeys(one.output for one in found if one.state != "resolved"):
         if not of[output].running:
             tell(f"{output} {of[output].sentence()}: its incidents stay as they are until it goes on")
@@ -87,7 +76,6 @@ def show(
 
     Example: seqmlm incidents show 7
     """
-    from seqmlm.cli.output import number, print_facts, print_json
     from seqmlm.watch.incidents import columns, facts, show_incident, where
 
     one, stream, every, shown = show_incident(incident, rows)
@@ -145,10 +133,8 @@ def ack(
     """
     from seqmlm.watch.incidents import mark_incident
 
-    if normal:
-        one = mark_incident(incident, normal=not undo, note=note)
-    else:
-        one = mark_incident(incident, acknowledged=not undo, note=note)
+    said = {"normal" if normal else "acknowledged": not undo}
+    one = mark_incident(incident, note=note, **said)
     over = one.state == "resolved"
     if undo:
         what = "is over, and nobody has said what it was" if over else "is open again"
@@ -200,30 +186,23 @@ def prune(
 
     Example: seqmlm incidents prune --older-than 30d --dry-run
     """
-    from dataclasses import asdict
-
-    from seqmlm.cli.output import print_json
     from seqmlm.watch.incidents import prune_streams
 
     found = prune_streams(older_than, stream=stream, pretend=dry_run)
+    before = [of.last - of.pruned.rows for of, _ in found]
     if json_output:
-        print_json(
-            [
-                {**asdict(one), "output": of.output, "rows_before": of.last - of.pruned.rows}
-                for of, one in found
-            ]
-        )
+        told = zip(found, before, strict=True)
+        print_json([{**asdict(one), "output": of.output, "rows_before": n} for (of, one), n in told])
         return
     verb = "would be deleted" if dry_run else "deleted"
-    for of, one in found:
+    for (of, one), rows in zip(found, before, strict=True):
         incidents = number_of(one.incidents, "incident")
-        say(f"{of.output}: {one.rows:,} of {of.last - of.pruned.rows:,} rows and {incidents} {verb}")
+        say(f"{of.output}: {one.rows:,} of {rows:,} rows and {incidents} {verb}")
     if not found:
         tell("no scoring of this workspace follows files: there is nothing to prune")
 
 
 def _told(one: Incident, what: str, json_output: bool) -> None:
-    from seqmlm.cli.output import print_json
     from seqmlm.watch.incidents import facts
 
     if json_output:

@@ -137,7 +137,7 @@ class Rows:
         """Where an unfinished run of this file has come, if it is resumed; else a new beginning."""
         assert self._mark is not None
         assert self.path is not None
-        left = self._mark.load() if self._resume else self._mark.unfinished()
+        left = self._mark.load() if self._resume else self._mark.unfinished()[0]
         if left is not None:
             self._quarantined = int(left.counts["quarantined_before"])
             going_on = self._resume and left.records

@@ -58,11 +58,9 @@ class Cursor:
         Raises:
             StateError: it is of another request (the sentence names what differs), or cannot be read.
         """
-        found = self._read()
-        if found is None:
+        if (found := self._read()) is None:
             return None
-        differing = differences(found["request"], self._request)
-        if differing:
+        if differing := differences(found["request"], self._request):
             raise StateError(
                 f"cannot continue {self._out}: {'; '.join(differing)}; give what was given before, or "
                 "run the command again without --resume"
@@ -70,20 +68,13 @@ class Cursor:
         position: Position = found["position"]
         return position
 
-    def unfinished(self) -> Position | None:
-        """Where an unfinished scoring of this output stands, whatever was asked; None where there is none
-        that can be read."""
-        return self._readable().get("position")
-
-    def begun(self) -> Mapping[str, Any]:
-        """What the unfinished scoring of this output was asked; nothing where there is none that can be
-        read."""
-        return dict(self._readable().get("request", {}))
-
-    def _readable(self) -> dict[str, Any]:
+    def unfinished(self) -> tuple[Position | None, Mapping[str, Any]]:
+        """Where an unfinished scoring of this output stands, whatever was asked, and what was; None and
+        nothing where there is none that can be read."""
         with suppress(StateError):
-            return self._read() or {}
-        return {}
+            if (found := self._read()) is not None:
+                return found["position"], found["request"]
+        return None, {}
 
     def _read(self) -> dict[str, Any] | None:
         try:
@@ -100,11 +91,8 @@ class Cursor:
         )
 
     def save(self, position: Position) -> None:
-        """Replace the file; after a power cut there is the old one or the new one.
-
-        Raises:
-            StateError: it cannot be written; the old one is still there.
-        """
+        """Replace the file; after a power cut there is the old one or the new one; StateError: it cannot be
+        written, and the old one is still there."""
         content = {"version": _VERSION, "request": self._request, "position": asdict(position)}
         text = json.dumps({**content, "sha256": _digest(content)})
         try:
@@ -123,14 +111,12 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def file_facts(paths: Iterable[str | Path]) -> dict[str, str]:
-    """Path to the SHA-256 of the content, of every file: what a changed file differs in.
+    """Path to the SHA-256 of the content, of every file: what a changed file differs in; DataError: a file
+    cannot be read.
 
     All bytes count, so that a change that keeps size and time is seen, and a copy with another time goes on;
     reading them takes far less than scoring them. A data set (hf:NAME@COMMIT) differs in its name, and what
     can be read only once (a pipe) in nothing.
-
-    Raises:
-        DataError: a file cannot be read.
     """
     return {path: _fingerprint(path) for path in map(str, paths)}
 
@@ -156,8 +142,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             for key in keys:
                 how = "is new" if key not in old else "is missing" if key not in new else "has changed"
                 found.append(f"{name} {key} {how}")
-            if not keys:
-                found.append(f"the order of {name} has changed")
+            found += [] if keys else [f"the order of {name} has changed"]
         else:
             found.append(f"{name} was {_shown(old)} and is {_shown(new)}")
     return found

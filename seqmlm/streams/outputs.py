@@ -47,10 +47,8 @@ def check_outputs(
         if path is None:
             continue
         _check_regular(name, path, streams=streams and name == "--out")
-        beside = (
-            [path.with_name(path.name + suffix) for suffix in (PARTIAL, UNDER_WAY)] if name == "--out" else []
-        )
-        for file in (path, *beside):
+        suffixes = ("", PARTIAL, UNDER_WAY) if name == "--out" else ("",)
+        for file in (path.with_name(path.name + suffix) for suffix in suffixes):
             for key in _identity(file):
                 if key in read:
                     what = f"needs {file}, which is" if file != path else "is"
@@ -84,11 +82,7 @@ def _identity(path: Path) -> list[object]:
 
 
 def output_lock(path: Path) -> FileLock:
-    """What keeps other runs from a file of rows.
-
-    Raises:
-        StateError: its folder is a file.
-    """
+    """What keeps other runs from a file of rows; StateError: its folder is a file."""
     for above in path.parents:
         if above.exists() and not above.is_dir():
             raise StateError(f"cannot write {path}: {above} is a file; name another --out")

@@ -18,7 +18,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal, TextIO
@@ -91,17 +91,28 @@ class Schema:
                 flat[name] = kind
         return flat if self.closed else {**flat, EXTRA: "json"}
 
-    def flat(self, row: Fields) -> dict[str, Any]:
-        """A row with its p-values spread, and what the schema does not name under "extra"; every column."""
-        known: dict[str, Any] = {}
-        for name, kind in self.columns.items():
-            value = row.get(name)
-            if kind == "p_values":
-                known |= {f"p_{name}": (value or {}).get(name) for name in self.statistics}
-            else:
-                known[name] = value
+    def cells(self, row: Fields, *, nested: bool) -> dict[str, Any]:
+        """A row, whose numbers are finite, as the cells of a table by column, what the schema does not name
+        under "extra"; lists of units and vectors are lists where they may be `nested`, else JSON text."""
+        deep = ("json",) if nested else ("json", "units", "vector")
         further = {name: value for name, value in row.items() if name not in self.columns}
-        return known if self.closed else {**known, EXTRA: further or None}
+        known = {**row, EXTRA: further or None}
+        for name in (name for name, kind in self.columns.items() if kind == "p_values"):
+            known |= {f"p_{one}": (row.get(name) or {}).get(one) for one in self.statistics}
+        found: dict[str, Any] = {}
+        for name, kind in self.flat_columns.items():
+            if (value := known.get(name)) is not None:
+                if kind == "vector":
+                    vector = unpacked(value)
+                    value = vector.astype("<f2" if self.half else "<f4") if nested else vector.tolist()
+                if kind in deep:
+                    value = json.dumps(value)
+                elif kind == "number" and isinstance(value, int):
+                    value = float(value)
+                elif isinstance(value, str) and not nested:  # spreadsheets open what is no Parquet
+                    value = harmless(value)
+            found[name] = value
+        return found
 
 
 def format_of(path: Path | None, asked: str | None = None) -> str:
@@ -174,10 +185,7 @@ class LinesSink:
 
     def put(self, data: bytes) -> None:
         """Take rows as whole lines of JSON; those since the last commit may be lost when the process dies.
-
-        Raises:
-            StateError: they cannot be written; what was committed is still there.
-        """
+        Here and below StateError: they cannot be written; what was committed is still there."""
         self._open()
         self._held.append(data)
         self._waiting += len(data)
@@ -185,11 +193,7 @@ class LinesSink:
             self.flush()
 
     def flush(self) -> None:
-        """Hand what waits to the system; after an error the file ends with the last whole flush.
-
-        Raises:
-            StateError: the system refuses it.
-        """
+        """Hand what waits to the system; after an error the file ends with the last whole flush."""
         handle = self._open()
         data, self._held, self._waiting = b"".join(self._held), [], 0
         rest = memoryview(data)
@@ -203,11 +207,7 @@ class LinesSink:
         self._size += len(data)
 
     def commit(self) -> Mark:
-        """Put everything written so far on the disk, and say where that is.
-
-        Raises:
-            StateError: it cannot be written.
-        """
+        """Put everything written so far on the disk, and say where that is."""
         self.flush()
         try:
             DISK.sync(self._path)
@@ -240,11 +240,7 @@ class StreamSink:
         self._begun = False
 
     def write(self, rows: Sequence[Fields]) -> None:
-        """Take rows; a reader that is slow is waited for.
-
-        Raises:
-            StateError: they cannot be written.
-        """
+        """Take rows; a reader that is slow is waited for; StateError: they cannot be written."""
         self.put(self._encode(rows))
 
     def put(self, data: bytes) -> None:
@@ -393,12 +389,12 @@ def table_lines(schema: Schema, format: str) -> Callable[[Sequence[Fields]], byt
 
 def _tab_lines(schema: Schema) -> Callable[[Sequence[Fields]], bytes]:
     """The same with tabs, without Arrow, which loads pandas: 65 MB."""
-    cells, header = _Cells(schema, nested=False), "\t".join(schema.flat_columns) + "\n"
+    header = "\t".join(schema.flat_columns) + "\n"
 
     def encode(rows: Sequence[Fields]) -> bytes:
         nonlocal header
         first, header = header, ""
-        flat = (encodable(cells.of(_finite(row))) for row in rows)
+        flat = (encodable(schema.cells(_finite(row), nested=False)) for row in rows)
         return (first + "".join("\t".join(map(_tabbed, one.values())) + "\n" for one in flat)).encode()
 
     return encode
@@ -414,83 +410,30 @@ def _tabbed(value: Any) -> str:
     return "" if value is None else json.dumps(value)
 
 
-class _Cells:
-    """Rows as the cells of a table, before they have a format.
-
-    Args:
-        schema: the columns.
-        nested: whether lists of units are nested lists, else JSON text.
-    """
-
-    def __init__(self, schema: Schema, *, nested: bool) -> None:
-        self._schema, self._nested = schema, nested
-        self._deep = ("json",) if nested else ("json", "units", "vector")
-
-    def of(self, row: Fields) -> dict[str, Any]:
-        """A row, whose numbers are finite, by column."""
-        flat = self._schema.flat(row)
-        return {
-            name: None if flat[name] is None else self._cell(kind, flat[name])
-            for name, kind in self._schema.flat_columns.items()
-        }
-
-    def _cell(self, kind: Kind, value: Any) -> Any:
-        if kind == "vector":
-            found = unpacked(value)
-            value = found.astype("<f2" if self._schema.half else "<f4") if self._nested else found.tolist()
-        if kind in self._deep:
-            return json.dumps(value)
-        if kind == "number":
-            return float(value) if isinstance(value, int) else value
-        # Spreadsheets open what is no Parquet.
-        return harmless(value) if isinstance(value, str) and not self._nested else value
-
-
 class _Table:
-    """Rows as record batches of a declared Arrow schema.
-
-    Args:
-        schema: the columns.
-        nested: whether lists of units are nested lists, else JSON text.
-    """
+    """Rows as record batches of a declared Arrow schema; `nested` as of `Schema.cells`."""
 
     def __init__(self, schema: Schema, *, nested: bool) -> None:
         import pyarrow as pa  # only where a table is asked for: it takes time to load
 
-        self._cells, self._arrow = _Cells(schema, nested=nested), pa
-        alternative = pa.struct([("unit", pa.string()), ("p", pa.float64())])
-        unit = [
-            ("unit", pa.string()),
-            ("start", pa.int64()),
-            ("end", pa.int64()),
-            ("surprisal", pa.float64()),
-            ("entropy", pa.float64()),
-            ("rank", pa.int64()),
-            ("expected", pa.list_(alternative)),
-        ]
-        types = {
-            "text": pa.string(),
-            "integer": pa.int64(),
-            "number": pa.float64(),
-            "flag": pa.bool_(),
-            "units": pa.list_(pa.struct(unit)) if nested else pa.string(),
-            "vector": pa.list_(pa.float16() if schema.half else pa.float32(), schema.width)
-            if nested
-            else pa.string(),
-            "json": pa.string(),
-        }
+        self._cells, self._arrow = partial(schema.cells, nested=nested), pa
+        text, whole, number = pa.string(), pa.int64(), pa.float64()
+        types = {"integer": whole, "number": number, "flag": pa.bool_()}
+        types |= dict.fromkeys(("text", "json", "units", "vector"), text)
+        if nested:
+            alternative = pa.struct([("unit", text), ("p", number)])
+            unit = {"unit": text, "start": whole, "end": whole, "surprisal": number, "entropy": number}
+            unit |= {"rank": whole, "expected": pa.list_(alternative)}
+            types["units"] = pa.list_(pa.struct(list(unit.items())))
+            types["vector"] = pa.list_(pa.float16() if schema.half else pa.float32(), schema.width)
         facts = {"seqmlm": json.dumps({**schema.facts})} if schema.facts else None
-        self.schema = pa.schema(
-            [(name, types[kind]) for name, kind in schema.flat_columns.items()], metadata=facts
-        )
+        columns = [(name, types[kind]) for name, kind in schema.flat_columns.items()]
+        self.schema = pa.schema(columns, metadata=facts)
 
     def batch(self, rows: Sequence[Fields]) -> Any:
-        """The rows, whose numbers are finite, as a `pyarrow.RecordBatch`.
-
-        Raises:
-            StateError: a value that its column cannot hold.
-        """
-        flat = [self._cells.of(row) for row in rows]
+        """The rows, whose numbers are finite, as a `pyarrow.RecordBatch`; StateError: a value that its column
+        cannot hold."""
+        flat = list(map(self._cells, rows))
         try:
             try:
                 return self._arrow.RecordBatch.from_pylist(flat, schema=self.schema)
@@ -539,11 +482,7 @@ def encodable(value: Any) -> Any:
 
 
 def unwritable(path: Path | None, error: OSError) -> StateError:
-    """The error for output that the system refuses.
-
-    Args:
-        path: of the output; None for standard output.
-    """
+    """The error for output (None: standard output) that the system refuses."""
     if path is None:
         return StateError(f"cannot write to standard output: {error.strerror or error}; name a file for it")
     remedy = "free space or choose a place you may write to, then run the same command"

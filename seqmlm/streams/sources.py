@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -62,11 +64,11 @@ class LiveInput:
         os.close(self._alarm)
 
 
+@dataclass(frozen=True)
 class _End:
     """The last thing in the queue: how reading ended."""
 
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
+    error: BaseException | None
 
 
 class ReadAhead(Generic[T]):
@@ -96,11 +98,9 @@ class ReadAhead(Generic[T]):
 
     def _put(self, item: T | _End) -> bool:
         while not self._given_up.is_set():
-            try:
+            with suppress(queue.Full):
                 self._waiting.put(item, timeout=_MOMENT)
                 return True
-            except queue.Full:
-                continue
         return False
 
     def batches(self, most: int, *, meanwhile: Callable[[], None] = lambda: None) -> Iterator[list[T]]:
@@ -119,15 +119,12 @@ class ReadAhead(Generic[T]):
                 batch = [self._waiting.get(timeout=_MOMENT)]
             except queue.Empty:
                 continue
-            while len(batch) < most and not isinstance(batch[-1], _End):
-                try:
+            with suppress(queue.Empty):
+                while len(batch) < most and not isinstance(batch[-1], _End):
                     batch.append(self._waiting.get_nowait())
-                except queue.Empty:
-                    break
-            end = batch.pop() if isinstance(batch[-1], _End) else None
-            if batch:
-                yield [item for item in batch if not isinstance(item, _End)]
-            if isinstance(end, _End):
+            if items := [item for item in batch if not isinstance(item, _End)]:
+                yield items
+            if isinstance(end := batch[-1], _End):
                 if end.error is not None:
                     raise end.error
                 return

@@ -139,7 +139,7 @@ class ScoreConfig(ScoringRequest, TaskConfig):
     def begun_mode(self) -> str | None:
         if not self.resume or self.out is None:
             return None
-        begun = Cursor(self.out, {}).begun().get("mode")
+        begun = Cursor(self.out, {}).unfinished()[1].get("mode")
         return begun if isinstance(begun, str) else None
 
     outputs = TaskConfig.outputs

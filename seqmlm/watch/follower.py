@@ -127,7 +127,11 @@ class Follower:
         if now >= self._scan_at:
             records += self._scan(now)
             self._scan_at = now + min(1.0, self._tick)
-        left, self.idle, more = self._share(now), True, True
+        if self._read_much:  # so many bytes that they are dealt with in less than a tick, where it can be
+            late = now - self._turned > self._tick
+            self._size = max(FILE_BYTES // 4, self._size // 2) if late else min(TURN_BYTES, 2 * self._size)
+        self._turned = now
+        left, self.idle, more = min(self._size, TURN_BYTES), True, True
         while more and left > 0:  # few files have several turns
             more = False
             self._files = self._files[1:] + self._files[:1]
@@ -145,14 +149,6 @@ class Follower:
         self._read_much = left <= 0
         return records
 
-    def _share(self, now: float) -> int:
-        """Bytes of this turn: so many that it is dealt with in less than a tick, where it can be."""
-        if self._read_much:
-            late = now - self._turned > self._tick
-            self._size = max(FILE_BYTES // 4, self._size // 2) if late else min(TURN_BYTES, 2 * self._size)
-        self._turned = now
-        return min(self._size, TURN_BYTES)
-
     @property
     def changed(self) -> bool:
         """Whether there are `states` to keep."""
@@ -167,10 +163,11 @@ class Follower:
     def states(self) -> list[FileState]:
         """How far the generations are that have changed since this was asked last."""
         found = [file.snapshot() for file in self._files if file.changed and not file.broken]
+        found += self._ended
+        self._ended = []
         for file in self._files:
             file.changed = False
-        ended, self._ended = self._ended, []
-        return found + ended
+        return found
 
     def close(self) -> None:
         """Let go of all files; what waits is read again by the next follower."""
@@ -207,8 +204,8 @@ class Follower:
             yield self._end(file)
             return
         late = None if file.unpaused is None else now - file.unpaused
-        if file.whole and late is None and file.waits:
-            file.unpaused = now
+        if file.whole and late is None and file.fed is not None and file.fed.memory.held():
+            file.unpaused = now  # lines wait in the reader: a pause may end a session
         if file.whole and late is not None and late >= (1 if file.since < now else 2) * self._tick:
             yield file.pause()
         quiet = 0.0 if file.content.packed else self._patience
@@ -308,17 +305,12 @@ class Follower:
                         file.content, file.since = content, now
                         file.in_place = path == own and not content.packed
                         file.state.device, file.state.inode = content.node
-                        return self._between(path, own, beside)
+                        low, high = self._rotation(path), self._rotation(own)
+                        between = (one for one in beside if low < self._rotation(one) < high)
+                        return sorted(between, key=self._rotation) if low[0] == high[0] else []
                     file.refused.add(key)
                 content.close()
         return ()
-
-    def _between(self, first: str, last: str, files: Iterable[str]) -> list[str]:
-        """Which files the service of both wrote after the first and before the last, in that order."""
-        low, high = self._rotation(first), self._rotation(last)
-        if low[0] != high[0]:
-            return []
-        return sorted((one for one in files if low < self._rotation(one) < high), key=self._rotation)
 
     def _give_up(self, file: Generation) -> list[Record]:
         """A generation is gone: end its reader, if it has one, and tell what is missing."""

@@ -66,31 +66,21 @@ class Fed:
 
     Readers ask for bytes; here one runs in a thread of its own, which waits whenever it asks: at any time
     either the reader runs or whoever feeds it.
-
-    Args:
-        path: what the reader is to call its input.
-        read: begins to read it.
-        memory: what the reader is to keep.
     """
 
     def __init__(self, path: str, read: Callable[[Source], Iterator[Record]], memory: Memory) -> None:
-        self.memory, self.stopped = memory, False
-        self._path, self._read = path, read
+        self.memory, self.stopped, self._over = memory, False, False
         self._asks, self._given = threading.Semaphore(0), threading.Semaphore(0)
         self._block: bytes | None = b""
         self._records: list[Record] = []
         self._error: BaseException | None = None
-        self._thread: threading.Thread | None = None
-        self._over = False
+        given = read, Source(path, self)
+        self._thread = threading.Thread(target=self._run, args=given, name="followed-file", daemon=True)
 
     def feed(self, block: bytes | None) -> list[Record]:
-        """Hand on some bytes, None for a pause, or b"" at the end; the records that are whole with them.
-
-        Raises:
-            whatever the reader raises; then it has ended.
-        """
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="followed-file", daemon=True)
+        """Hand on some bytes, None for a pause, or b"" at the end; the records that are whole with them. What
+        the reader raises is raised; then it has ended."""
+        if self._thread.ident is None:
             self._thread.start()
             self._asks.acquire()
         if not self._over:
@@ -112,14 +102,14 @@ class Fed:
 
     def close(self) -> None:
         """Give the reader up; what it keeps is forgotten."""
-        if self._thread is not None and not self.stopped:
+        if self._thread.ident is not None and not self.stopped:
             self.stopped = True
             self._given.release()
             self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, read: Callable[[Source], Iterator[Record]], source: Source) -> None:
         try:
-            for record in self._read(Source(self._path, self)):
+            for record in read(source):
                 self._records.append(record)
         except GeneratorExit:
             pass
@@ -234,29 +224,23 @@ class Destroyed(Exception):
 
 
 class Generation:
-    """A generation that is being followed.
+    """A generation that is being followed."""
 
-    Attributes:
-        content: None while it cannot be found.
-        in_place: it is what its path leads to, so that it may grow.
-        whole: at the last look its end was reached; a line without an end waits for it.
-        partial: bytes of that line.
-        since: of the last bytes, or since when it cannot be found.
-        unpaused: when the first byte behind the last pause came.
-        refused: files that are not its copies.
-    """
+    content: Content | None = None  # while it cannot be found
+    fed: Fed | None = None
+    in_place = True  # it is what its path leads to, so that it may grow
+    whole = False  # at the last look its end was reached; a line without an end waits for it
+    partial = 0  # bytes of that line
+    unpaused: float | None = None  # when the first byte behind the last pause came
+    broken = changed = False
+    _first = _last = b""  # bytes that its hashes are of
+    _at_line_start = True
 
     def __init__(self, state: FileState, read: Callable[[Source], Iterator[Record]], now: float) -> None:
-        self.state, self._read, self.since = state, read, now
-        self.content: Content | None = None
-        self.fed: Fed | None = None
-        self.in_place, self.whole, self.broken, self.changed = True, False, False, False
-        self.partial = 0
+        self.state, self._read = state, read
+        self.since = now  # of the last bytes, or since when it cannot be found
         self.marks = [(state.begin_line, state.begin)]
-        self.unpaused: float | None = None
-        self.refused: set[tuple[int, ...]] = set()
-        self._first = self._last = b""  # bytes that its hashes are of
-        self._at_line_start = True
+        self.refused: set[tuple[int, ...]] = set()  # files that are not its copies
 
     def restored(self) -> list[Record]:
         """Give a new reader what it needs to go on; no record comes of it, unless a limit has changed;
@@ -360,11 +344,6 @@ class Generation:
             state.begin_line, state.begin = self.marks[0]
             state.pauses = [one for one in state.pauses if one > state.begin or one == state.head]
         return replace(state, pauses=list(state.pauses))
-
-    @property
-    def waits(self) -> bool:
-        """Whether lines wait in the reader, so that a pause may end a session."""
-        return self.fed is not None and bool(self.fed.memory.held())
 
     def close(self) -> None:
         if self.fed is not None:

@@ -61,17 +61,9 @@ def where(row: Mapping[str, Any]) -> str:
 def list_incidents(
     *, state: str | None = None, since: str | None = None, stream: Path | None = None
 ) -> tuple[list[Incident], dict[str, StreamEntry]]:
-    """The incidents of this workspace, the newest first; and all its streams, by the file of their rows.
-
-    Args:
-        state: only those that are open, acknowledged or resolved.
-        since: a duration ("24h"): only those with an alarm since then.
-        stream: only those of the scoring that writes this file.
-
-    Raises:
-        UsageError: no such state, or no duration.
-        StateError: no scoring follows files for this output.
-    """
+    """The incidents of this workspace, the newest first, perhaps those alone of a `state`, with an alarm
+    `since` so long ("24h") or of the scoring that writes `stream`; and all its streams, by the file of their
+    rows; UsageError: no such state, or no duration; StateError: no scoring follows files for this output."""
     if state is not None and state not in STATES:
         raise UsageError(f"--state: no state {state!r}{nearest(state, STATES)}")
     begin = None if since is None else datetime.now(UTC) - since_of(since)
@@ -104,15 +96,13 @@ def mark_incident(
     muted: bool | None = None,
     note: str | None = None,
 ) -> Incident:
-    """Say what an incident is to a person; what is None stays as it is.
+    """Say what an incident is to a person; what is None stays as it is; StateError: there is none of this id,
+    or what is to be taken back was not said.
 
     Args:
         acknowledged: it is a fault that somebody knows of. False takes back whatever was said of it.
         normal: it was a false alarm: that is acknowledged, and muted. False takes that back, and no more.
         muted: its likes are silenced for good.
-
-    Raises:
-        StateError: there is none of this id, or what is to be taken back was not said.
     """
     decided = acknowledged if normal is None else normal
     state = None if decided is None else "acknowledged" if decided else "open"
@@ -174,12 +164,8 @@ def prune_streams(
     older_than: str, *, stream: Path | None = None, pretend: bool = False
 ) -> list[tuple[StreamEntry, Pruned]]:
     """Delete what is older than a duration ("30d") and no longer needed, of all scorings or of the one that
-    writes `stream`, or `pretend` to; of each how it stood, and what was deleted of it.
-
-    Raises:
-        UsageError: no duration.
-        StateError: no scoring follows files for this output.
-    """
+    writes `stream`, or `pretend` to; of each how it stood, and what was deleted of it; UsageError: no
+    duration; StateError: no scoring follows files for this output."""
     before = datetime.now(UTC) - since_of(older_than, "--older-than")
     with Streams(Workspace.locate()) as registry:
         found = registry.streams() if stream is None else [stream_of(registry, stream)]

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -43,6 +43,7 @@ _BLOCK = 1 << 20  # bytes that are taken of it in a turn
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before journalctl is started again
 _MOMENT = 0.01  # seconds that the next entries are waited for
 _NAMED = "entries.json"
+_COMMAND = "journalctl"
 # What of journalctl's options says which entries; others would change how they are told.
 _SHORT = {"-u": "--unit", "-t": "--identifier", "-p": "--priority", "-g": "--grep", "-D": "--directory"}
 _SHORT |= {"-M": "--machine", "-S": "--since", "-k": "--dmesg", "-m": "--merge"}
@@ -89,17 +90,12 @@ class Journalctl:
     def __init__(self, command: list[str], cursor: str | None, *, ends: bool) -> None:
         self.cursor, self.ends, self._left = cursor, ends, b""
         self.came = self.over = False
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
-        try:
-            to: dict[str, Any] = {
-                "stdin": subprocess.DEVNULL,
-                "stdout": subprocess.PIPE,
-                "stderr": self._errors,
-            }
-            self._child = subprocess.Popen(command, start_new_session=True, **to)  # Ctrl-C is for us alone
-        except OSError:
-            self._errors.close()
-            raise
+        with ExitStack() as opening:
+            self._errors = opening.enter_context(tempfile.TemporaryFile())
+            to: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": self._errors}
+            to |= {"stdin": subprocess.DEVNULL, "start_new_session": True}  # Ctrl-C is for us alone
+            self._child = subprocess.Popen(command, **to)
+            opening.pop_all()  # closed by `close`
         assert self._child.stdout is not None
         self._pipe = self._child.stdout.fileno()
 
@@ -140,15 +136,14 @@ class JournalFollower(Follower):
         states: Iterable[FileState] = (),
         *,
         tell: Callable[[str], None],
-        command: str = "journalctl",
         **options: Any,
     ) -> None:
         self._arguments, self._since = asked(source)
-        if shutil.which(command) is None:
+        if shutil.which(_COMMAND) is None:
             raise UsageError(
-                f"{command} is not on this machine, so there is no journal to read; follow files instead"
+                f"{_COMMAND} is not on this machine, so there is no journal to read; follow files instead"
             )
-        self._command, self._file = command, folder / _NAMED
+        self._file = folder / _NAMED
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._out = self._opened()
@@ -208,8 +203,7 @@ class JournalFollower(Follower):
             self._child = None
         elif self.unread < MOST_UNREAD and self._child is None:
             self._launch()
-        child = self._child
-        if child is None:
+        if (child := self._child) is None:
             return False
         first, lines, lost = not child.came, child.take(), False
         if first and child.came and child.cursor is not None:
@@ -236,14 +230,13 @@ class JournalFollower(Follower):
         """
         if time.monotonic() < self._start_at:
             return
-        cursor = self._cursor()
-        begin = [f"--cursor={cursor}"] if cursor else []
-        if not cursor and self._since is not None:
-            begin = [f"--since={self._since}"]
+        begin = [] if self._since is None else [f"--since={self._since}"]
+        if cursor := self._cursor():
+            begin = [f"--cursor={cursor}"]
         ends = bool(begin) and not all_told
         if not ends:
             begin = ["--follow", *(["--no-tail", *begin] if begin else ["--lines=1"])]
-        given = [self._command, "--output=json", "--all", "--quiet", *begin, *self._arguments]
+        given = [_COMMAND, "--output=json", "--all", "--quiet", *begin, *self._arguments]
         try:
             self._child = Journalctl(given, cursor, ends=ends)
         except OSError as error:
@@ -276,21 +269,22 @@ class JournalFollower(Follower):
         """Begin another file, where this one is long enough; the one before it is done by then."""
         if self._out.tell() < FILE_BYTES or self.unread or self.open > 1:
             return
-        numbers = self._numbers()
-        for number in numbers:
-            self._file.with_name(f"{_NAMED}.{number}").unlink(missing_ok=True)
+        earlier = self._earlier()
+        for file in earlier.values():
+            file.unlink(missing_ok=True)
         self._out.close()
-        move_into_place(self._file, self._file.with_name(f"{_NAMED}.{max(numbers, default=0) + 1}"))
+        move_into_place(self._file, self._file.with_name(f"{_NAMED}.{max(earlier, default=0) + 1}"))
         self._out = self._opened()
 
-    def _numbers(self) -> list[int]:
-        found = (path.suffix[1:] for path in self._file.parent.glob(f"{_NAMED}.*"))
-        return sorted(int(one) for one in found if one.isdecimal())
+    def _earlier(self) -> dict[int, Path]:
+        """The files of entries that are done, by number."""
+        found = {path.suffix[1:]: path for path in self._file.parent.glob(f"{_NAMED}.*")}
+        return {int(one): found[one] for one in sorted(filter(str.isdecimal, found), key=int)}
 
     def _cursor(self) -> str | None:
         """Of the last entry that was written."""
-        files = [self._file.with_name(f"{_NAMED}.{number}") for number in self._numbers()] + [self._file]
-        return next(filter(None, (_cursor_of(_last_line(file)[1]) for file in reversed(files))), None)
+        files = [self._file, *reversed(self._earlier().values())]
+        return next(filter(None, (_cursor_of(_last_line(file)[1]) for file in files)), None)
 
 
 def _last_line(file: Path) -> tuple[int, bytes]:

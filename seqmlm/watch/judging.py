@@ -80,7 +80,7 @@ class WatchCounts(Tally):
             bin = min(bisect_left(P_EDGES, judged.p_value), len(P_EDGES) - 1)
             self.p_histogram[bin] += 1
             self.recent.append(bin)
-        self.never_seen += bool(judged.row.extra.get("never_seen"))
+        self.never_seen += bool(row.extra.get("never_seen"))
         if beside is not None:
             self.shadow_rows += 1
             self.shadow_alarms += beside["alarm"]
@@ -92,10 +92,10 @@ class WatchCounts(Tally):
 
     def recent_shares(self, plan: ScoringPlan) -> dict[str, float]:
         """`shares` of the last `RECENT` rows; nothing of fewer, or of a small calibration."""
-        if len(self.recent) < RECENT or not tells_shares(plan):
+        bins = list(self.recent)
+        if len(bins) < RECENT or not tells_shares(plan):
             return {}
         shares = {"low_p": 0.5, "lowest_p": 0.05}
-        bins = list(self.recent)
         return {name: sum(P_EDGES[bin] <= most for bin in bins) / RECENT for name, most in shares.items()}
 
 
@@ -138,15 +138,15 @@ class Judging:
         if self.shadow is not None:
             beside = self.shadow.beside(batch, judged)
             self._counts.shadow_failed += sum(one is None for one in beside)
+        named = alias_of(self._config, self.plan) is not None
+        model = {"model": reference(self._config, self.plan)} if named else {}
         made = []
         for one, other in zip(judged, beside, strict=True):
             self._counts.take(one, other)
             if one.alarm or not self._config.alarms_only:
                 told = brief(one, self.plan) if one.alarm else {}
                 told |= {} if other is None else {"shadow": other}
-                made.append(planned_line(one, self.plan) | told)
-        if alias_of(self._config, self.plan) is not None:
-            made = [{**row, "model": reference(self._config, self.plan)} for row in made]
+                made.append(planned_line(one, self.plan) | told | model)
         if self.rolling is not None:
             alarms = (number for number, row in enumerate(made, after + 1) if row.get("alarm"))
             self.rolling.tie(((one.row.score is not None, bool(one.alarm)) for one in judged), alarms)

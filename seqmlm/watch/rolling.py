@@ -54,13 +54,8 @@ def size_of(own: Normal, rate: float | None) -> int:
 
 
 def refitted(own: Normal, table: Doubles, *, seed: int) -> Normal:
-    """A calibration of other rows, whose statistics judge as they do in one that there is.
-
-    Args:
-        own: says which statistics there are, and how they are fused.
-        table: (N, 1 + S) a row's length and its statistics, as `Rolling` keeps them.
-        seed: of the division into folds.
-    """
+    """A calibration of other rows, whose statistics judge as they do in the `own` one: of a table (N, 1 + S)
+    with a row's length and its statistics, as `Rolling` keeps them, divided into folds by the `seed`."""
     return own.refitted(dict(zip(own.statistics, table.T[1:], strict=True)), table[:, 0], seed=seed)
 
 
@@ -143,14 +138,10 @@ class Rolling:
         self._number += len(figures)
 
     def tie(self, judged: Iterable[tuple[bool, bool]], rows: Iterable[int]) -> None:
-        """Say which rows of results the alarms of the batch that was just judged have.
-
-        Args:
-            judged: of each row of the batch, whether it has a score, and whether it is an alarm.
-            rows: numbers of the rows of results of the alarms, in order.
-        """
-        given = list(judged)
-        number, numbers = self._number - sum(scored for scored, _ in given), iter(rows)
+        """Say which rows of results, by number and in order, the alarms of the batch have that was just
+        judged: of each of its rows whether it has a score, and whether it is an alarm."""
+        given, numbers = list(judged), iter(rows)
+        number = self._number - sum(scored for scored, _ in given)
         for scored, alarm in given:
             number += scored
             row = next(numbers) if alarm else None
@@ -187,11 +178,12 @@ class Rolling:
         """What is to be kept with the next commit; `committed` says that it was."""
         fresh = [(n, one) for n, one in self._held.items() if n > self._committed]
         given = [Figures(number=n, row=self._rows.get(n), figures=one.tobytes()) for n, one in fresh]
+        runs = np.split(self._window, np.flatnonzero(np.diff(self._window) > 1) + 1)
         state = {
             "number": self._number,
             "moved": self._moved,
             "moves": self.moves,
-            "window": _ranges(self._window),
+            "window": [[int(run[0]), int(run[-1])] for run in runs if len(run)],
             "judged_by": self._judged_by,
         }
         return RollingState(state=state, rows=given, dropped=tuple(self._dropped), anew=self._anew)
@@ -201,15 +193,13 @@ class Rolling:
         self._committed, self._rows, self._dropped, self._anew = self._number, {}, [], False
 
     def begin(self, entry: RollingState | None, real: Callable[[], Collection[int]]) -> None:
-        """Go on as it was at the last commit; begin anew where that was of another calibration.
+        """Go on as it was at the last commit; begin anew where that was of another calibration; StateError:
+        what was kept makes no sense.
 
         Args:
             entry: what was kept; None for nothing.
             real: asked at each move: numbers, among the rows of the stream that have a score, of those of
                 incidents that somebody acknowledged.
-
-        Raises:
-            StateError: what was kept makes no sense.
         """
         self._real = real
         if entry is None or entry.state.get("judged_by") != self._judged_by:
@@ -229,21 +219,6 @@ class Rolling:
         self._number = self._committed = number
         self._held, self._window, self._anew = held, window, False
         self._fit()
-
-
-def _ranges(numbers: Sequence[int]) -> list[list[int]]:
-    """Ascending numbers as first and last of runs.
-
-    >>> _ranges([3, 4, 5, 9])
-    [[3, 5], [9, 9]]
-    """
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return found
 
 
 class RollingDetector(Detector):

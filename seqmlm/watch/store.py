@@ -242,17 +242,20 @@ class Streams(Registry):
             return row.id
 
     def stream(self, output: str) -> StreamEntry | None:
-        """The stream whose rows go to this file; None where there is none."""
-        return next(iter(self.streams(output)), None)
-
-    def streams(self, output: str | None = None) -> list[StreamEntry]:
-        """All streams in the order they were begun, without how far their files are; or the one of an
-        output, with it."""
-        query = select(tables.Stream).order_by(tables.Stream.id)
-        if output is not None:
-            query = query.where(tables.Stream.output == output)
+        """The stream whose rows go to this file, with how far its files are; None where there is none."""
+        state = tables.StreamFile
+        query = select(tables.Stream).where(tables.Stream.output == output)
         with self.reading() as session:
-            return [_entry(session, row, output is not None) for row in session.scalars(query)]
+            if (row := session.scalars(query).first()) is None:
+                return None
+            files = select(state.state).where(state.stream_id == row.id).order_by(state.number)
+            return replace(_entry(session, row), files=tuple(session.scalars(files)))
+
+    def streams(self) -> list[StreamEntry]:
+        """All streams in the order they were begun, without how far their files are."""
+        with self.reading() as session:
+            rows = session.scalars(select(tables.Stream).order_by(tables.Stream.id))
+            return [_entry(session, row) for row in rows]
 
     def commit_stream(
         self,
@@ -392,13 +395,10 @@ class Streams(Registry):
 
     def mark_incident(self, incident: int, **said: Any) -> Incident:
         """Keep what a person says of an incident: `muted`, `note`, `verdict`, or the `state` (open or
-        acknowledged, which is the verdict "fault" where none is given).
+        acknowledged, which is the verdict "fault" where none is given); StateError: there is none of this id.
 
         One that is resolved stays so, and its verdict is kept all the same. Where "normal" is taken back,
         its likes are heard again.
-
-        Raises:
-            StateError: there is none of this id.
         """
         known = self.incident(incident)
         with self.writing() as session:
@@ -427,16 +427,13 @@ class Streams(Registry):
                 rows, through = session.execute(old).one()
                 incidents = session.scalar(select(func.count()).select_from(tables.Incident).where(over))
             return Pruned(rows=rows, through=through or 0, incidents=incidents or 0)
-        done, more = Pruned(), True
-        while more:
+        done, numbers = Pruned(), [0]
+        while numbers:
             with self.writing() as session:
-                query = select(tables.Stream).where(tables.Stream.id == stream).with_for_update()
-                row, which = session.scalars(query).one(), _old_rows(session, stream, before)
-                numbers = list(
-                    session.scalars(select(kind.number).where(which).order_by(kind.number).limit(STEP))
-                )
-                more = bool(numbers)
-                if more:
+                row = session.get_one(tables.Stream, stream, with_for_update=True)
+                which = _old_rows(session, stream, before)
+                oldest = select(kind.number).where(which).order_by(kind.number).limit(STEP)
+                if numbers := list(session.scalars(oldest)):
                     session.execute(delete(kind).where(which, kind.number <= numbers[-1]))
                     step = Pruned(rows=len(numbers), through=numbers[-1])
                 else:
@@ -449,15 +446,13 @@ class Streams(Registry):
         return NoticeQueue(self, stream)
 
 
-def _entry(session: Session, row: tables.Stream, files: bool) -> StreamEntry:
-    kind, state = tables.StreamRow, tables.StreamFile
+def _entry(session: Session, row: tables.Stream) -> StreamEntry:
+    kind = tables.StreamRow
     newest = select(kind.number, kind.created).where(kind.stream_id == row.id).order_by(kind.number.desc())
     last = session.execute(newest.limit(1)).one_or_none()
-    given = select(state.state).where(state.stream_id == row.id).order_by(state.number)
     names = ("id", "output", "request", "counts", "mark", "written")
     return StreamEntry(
         **{name: getattr(row, name) for name in names},
-        files=tuple(session.scalars(given)) if files else (),
         alive=utc(row.alive),
         judged=None if last is None else utc(last.created),
         last=0 if last is None else last.number,
@@ -589,9 +584,6 @@ class NoticeQueue:
     A notice waits until the webhook has it, whatever ends the process meanwhile, so each is sent at least
     once; its key is the same each time. Notices of one incident keep their order; those of others do not wait
     for them. Of an incident that changes often only the newest update waits.
-
-    Raises:
-        StateError: from each method, where the database cannot be used.
     """
 
     def __init__(self, registry: Registry, stream: int) -> None:
@@ -614,23 +606,14 @@ class NoticeQueue:
         with self._registry.reading() as session:
             return list(session.scalars(query))
 
-    def settle(
-        self,
-        one: Notice,
-        *,
-        done: datetime | None = None,
-        due: datetime | None = None,
-        error: str | None = None,
-    ) -> None:
+    def settle(self, one: Notice, *, error: str | None = None, **said: datetime) -> None:
         """Say what came of an attempt: the webhook has it, or with an error it is given up (`done`); or it is
-        put off until it is `due`.
-
-        Its row may have become that of another notice while it was sent: that is left alone.
-        """
-        values = {"error": error, **({"done": done} if due is None else {"due": due})}
+        put off until it is `due`. Its row may have become that of another notice while it was sent: that is
+        left alone."""
         mine = and_(Notice.id == one.id, Notice.key == one.key)
         with self._registry.writing() as session:
-            session.execute(update(Notice).where(mine).values(attempts=one.attempts + 1, **values))
+            values = {"attempts": one.attempts + 1, "error": error, **said}
+            session.execute(update(Notice).where(mine).values(**values))
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Of each webhook of this stream, also of earlier processes: "waiting", "delivered", "given_up"."""

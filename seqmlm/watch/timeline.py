@@ -49,21 +49,14 @@ def moment(at: datetime | None) -> str:
 
 @dataclass
 class Comparison:
-    """Two versions of a model that judged the same rows of the period: one served, one was its shadow.
-
-    Args:
-        served, shadow: references of the versions; `served` is "" where rows do not name it.
-        alias: that named the shadow.
-        judged: rows by whether the one that served alarms, and whether the shadow does.
-        differing: rows that one of them alone alarms, those with the smallest p-values.
-    """
+    """Two versions of a model that judged the same rows of the period: one served, one was its shadow."""
 
     stream: StreamPeriod
-    served: str
+    served: str  # reference of the version; "" where rows do not name it
     shadow: str
-    alias: str
-    judged: Counter[tuple[bool, bool]] = field(default_factory=Counter)
-    differing: list[Row] = field(default_factory=list)
+    alias: str  # that named the shadow
+    judged: Counter[tuple[bool, bool]] = field(default_factory=Counter)  # by whether each of them alarms
+    differing: list[Row] = field(default_factory=list)  # one alone alarms; with the smallest p-values
 
     def add(self, row: Row) -> None:
         """Count a row that both judged."""
@@ -78,12 +71,8 @@ class Comparison:
     def counts(self) -> dict[str, int]:
         """Rows that both judged; of them those that one, the other, both alarm."""
         both, own, other = (self.judged[one] for one in ((True, True), (True, False), (False, True)))
-        return {
-            "rows": self.judged.total(),
-            "alarms": own + both,
-            "common": both,
-            "shadow_alarms": other + both,
-        }
+        alarms = {"alarms": own + both, "common": both, "shadow_alarms": other + both}
+        return {"rows": self.judged.total(), **alarms}
 
     def shown(self) -> list[Row]:
         """Rows that one of them alone alarms, the smallest p-values first; none of sensitive data."""
@@ -96,10 +85,13 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """The same rows, a line each."""
-        p = ["none" if one is None else small(one) for cells in self.cells() for one in cells[3:5]]
-        given = zip(self.cells(), p[::2], p[1::2], strict=True)
+
+        def told(p: float | None) -> str:
+            return "none" if p is None else small(p)
+
         return [
-            f"{at}: {who} alone alarms (p {own}, of the shadow {o})" for (at, _, who, *_), own, o in given
+            f"{place}: {who} alone alarms (p {told(own)}, of the shadow {told(p)})"
+            for place, _, who, own, p, _ in self.cells()
         ]
 
     def cells(self) -> Iterator[list[Any]]:
@@ -139,35 +131,23 @@ class Comparison:
         """For JSON."""
         of, hidden = self.stream.standing, self.stream.sensitive
         counts = {name: None if hidden and name != "rows" else one for name, one in self.counts.items()}
-        return {
-            "output": of.output,
-            "alias": self.alias,
-            "shadow": self.shadow,
-            **counts,
-            **({"shadow_alarms": None} if of.alarms_only else {}),
-            "served": self.served or None,
-            "differing": self.shown(),
-        }
+        counts |= {"shadow_alarms": None} if of.alarms_only else {}
+        named = {"output": of.output, "alias": self.alias, "shadow": self.shadow}
+        return {**named, **counts, "served": self.served or None, "differing": self.shown()}
 
 
 @dataclass
 class StreamPeriod:
-    """One stream in the period; counts are of that.
-
-    Args:
-        rated: whether its rows were judged by a rate of alarms; None: there are none to tell by.
-        sensitive: its rows are of sensitive data.
-        pruned_until: rows judged before this time were pruned; None: none were.
-    """
+    """One stream in the period; counts are of that."""
 
     standing: StreamEntry
     rows: int = 0
     alarms: int = 0
     gaps: int = 0
     never_seen: int = 0
-    rated: bool | None = None
+    rated: bool | None = None  # whether rows were judged by a rate of alarms; None: there are none
     sensitive: bool = False
-    pruned_until: datetime | None = None
+    pruned_until: datetime | None = None  # rows judged before this time were pruned
     comparisons: dict[tuple[str, str, str], Comparison] = field(default_factory=dict)
 
     def count(self, alarm: bool, row: Row) -> None:
@@ -181,9 +161,7 @@ class StreamPeriod:
         if beside is None or served == beside["version"]:
             return  # the shadow serves by now: a version is not compared with itself
         which = served, beside["version"], beside["alias"]
-        if which not in self.comparisons:
-            self.comparisons[which] = Comparison(self, *which)
-        self.comparisons[which].add(row)
+        self.comparisons.setdefault(which, Comparison(self, *which)).add(row)
 
     @property
     def told_alarms(self) -> int | str | None:
@@ -238,24 +216,18 @@ class StreamPeriod:
 class Timeline:
     """What was judged between two times; counts are of rows.
 
-    Args:
-        model: reference; None for all.
-        edges: (B + 1,) seconds since 1970 UTC of the bins of time.
-        incidents: with an alarm in the period, or not over; those that are not over first, then the newest.
-        first_rows: of each, by number.
-
     Attributes:
         rows, alarms, with_p, low: (B,) in each bin; `low` have a p-value of at most .05.
         p_counts: (P_BINS,) of the period; `half` is how many are at most .5.
     """
 
-    model: str | None
+    model: str | None  # reference; None for all
     begin: datetime
     end: datetime
     streams: list[StreamPeriod]
-    edges: np.ndarray[Any, np.dtype[np.float64]]
-    incidents: list[Incident] = field(default_factory=list)
-    first_rows: dict[int, list[Row]] = field(default_factory=dict)
+    edges: np.ndarray[Any, np.dtype[np.float64]]  # (B + 1,) seconds since 1970 UTC of the bins of time
+    incidents: list[Incident] = field(default_factory=list)  # that are not over first, then the newest
+    first_rows: dict[int, list[Row]] = field(default_factory=dict)  # of each, by its id
     half: int = 0
 
     def __post_init__(self) -> None:
@@ -336,9 +308,10 @@ class Timeline:
     def verdict(self) -> list[str]:
         """What it came to, in sentences."""
         rows, over = int(self.rows.sum()), sum(one.state == "resolved" for one in self.incidents)
+        counted = {"not over": len(self.incidents) - over, "over": over}
         said = [
             f"{number_of(number, 'incident')} {'is' if number == 1 else 'are'} {state}."
-            for number, state in ((len(self.incidents) - over, "not over"), (over, "over"))
+            for state, number in counted.items()
             if number
         ]
         found = self.verdicts
@@ -351,12 +324,8 @@ class Timeline:
             )
         how = "kept" if any(one.standing.alarms_only for one in self.streams) else "judged"
         said.append(f"{number_of(rows, 'row')} {how}{self._alarmed() if rows else ''}.")
-        told = self.p_told()
-        return [
-            *said,
-            *(one.sentence() for one in self.comparisons),
-            *([f"P-values: {told}."] if told else []),
-        ]
+        said += [one.sentence() for one in self.comparisons]
+        return said + ([f"P-values: {told}."] if (told := self.p_told()) else [])
 
     def _alarmed(self) -> str:
         """How many of the rows alarmed, where that was asked for."""
@@ -397,10 +366,8 @@ class Timeline:
 
     def write(self, path: Path) -> None:
         """Write the page; of sensitive data only the owner may read it; StateError: it cannot be written."""
-        page = Page(
-            "What was judged of followed files" + (f" by {self.model}" if self.model else ""),
-            " ".join(self.verdict()),
-        )
+        title = "What was judged of followed files" + (f" by {self.model}" if self.model else "")
+        page = Page(title, " ".join(self.verdict()))
         if warnings := self.warnings():
             page.warnings(warnings)
         if differing := [cells for one in self.comparisons for cells in one.cells()]:
@@ -462,10 +429,10 @@ class Timeline:
         for one in self.incidents[:LANES]:
             over = one.state == "resolved"
             seen = self.end if self.standing(one).running else one.updated  # later nobody looked
-            begin, end = one.opened, (one.resolved or one.updated) if over else seen
+            span = one.opened, (one.resolved or one.updated) if over else seen
+            begin, end = (at.timestamp() for at in span)
             tip = f"incident {one.id}, {self._state(one)}\n{one.title}"
-            span = {"begin": begin.timestamp(), "end": end.timestamp()}
-            bars.append(Bar(**span, label=f"{one.id} {one.title}", tip=tip, over=over))
+            bars.append(Bar(begin=begin, end=end, label=f"{one.id} {one.title}", tip=tip, over=over))
         left_out = len(self.incidents) - LANES
         note = "pale: not over" + (f"; {left_out:,} more are in the table" if left_out > 0 else "")
         page.bars("Incidents in time", bars, float(self.edges[0]), float(self.edges[-1]), note=note)

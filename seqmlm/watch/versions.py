@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -69,17 +68,13 @@ def version_plan(config: WatchConfig, named: str, beside: ScoringPlan) -> Scorin
 
 
 class Successor:
-    """Takes up another version of a model between two turns, when the alias that names it moves.
+    """Takes up another version of a model between two turns, when the alias that names it moves: `seen` is
+    the reference of the one that the alias names, `judging` of the one that was taken up; StateError: the
+    model has no such alias.
 
     Args:
         take_up: takes up the version of a reference; raises a `SeqmlmError` where that cannot be.
         progress: told which version `does` what it is for from now on, or why it is not taken up.
-
-    Attributes:
-        seen, judging: references of the version that the alias names, and of the one that was taken up.
-
-    Raises:
-        StateError: the model has no such alias.
     """
 
     judging: str | None
@@ -103,15 +98,15 @@ class Successor:
         if time.monotonic() - self._looked < _LOOK:
             return
         self._looked = time.monotonic()
-        with suppress(StateError):  # a database that is locked, or an alias that was taken away: asked again
+        try:
             named = self._registry.get(self._name, alias=self._alias).reference
-            if named != self.seen:  # else it judges, or was refused
-                self.seen = named
-                if named != self.judging:
-                    self._change(named)
-
-    def _change(self, named: str) -> None:
-        alias, before = f"{self._name}@{self._alias}", self.judging
+        except StateError:  # a database that is locked, or an alias that was taken away: asked again
+            return
+        if named == self.seen:  # it judges, or was refused
+            return
+        self.seen, alias, before = named, f"{self._name}@{self._alias}", self.judging
+        if named == before:
+            return
         try:
             self._take_up(named)
         except SeqmlmError as error:
@@ -124,12 +119,8 @@ class Successor:
 
 class Shadow:
     """Another version of the model, which judges the same rows and raises nothing; `serving` gives the plan
-    of the one that serves, and `progress` is told which version it is, and once what fails in it.
-
-    Raises:
-        UsageError: the model is not registered, or the alias is the one that serves.
-        StateError: the model has no such alias.
-    """
+    of the one that serves, and `progress` is told which version it is, and once what fails in it; UsageError:
+    the model is not registered, or the alias is the one that serves; StateError: it has no such alias."""
 
     _detector: Detector | None = None
     _version = ""

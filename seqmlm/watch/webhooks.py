@@ -18,6 +18,7 @@ import ipaddress
 import json
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -56,19 +57,12 @@ _FIELDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Webhook:
-    """Where notices are posted.
+    """Where notices are posted."""
 
-    Args:
-        name: what is stored and shown: host, and a hash of the path.
-        url: without what is before the host.
-        format: one of `FORMATS`.
-        authorization: the header, or None.
-    """
-
-    name: str
-    url: str = field(repr=False)
-    format: str
-    authorization: str | None = field(repr=False)
+    name: str  # what is stored and shown: host, and a hash of the path
+    url: str = field(repr=False)  # without what is before the host
+    format: str  # one of `FORMATS`
+    authorization: str | None = field(repr=False)  # the header
 
     @property
     def unsafe(self) -> bool:
@@ -110,10 +104,10 @@ def webhooks(urls: Sequence[str], formats: Sequence[str] = (), tokens: str = "")
             "in their order and between spaces, '-' for none"
         )
     styles, bearers = (values * (len(urls) if len(values) == 1 else 1) for values in given.values())
-    found: list[Webhook] = []
+    found, same = list[Webhook](), Counter[str]()
     for one in map(_webhook, parts, styles, bearers):
-        same = sum(other.name.partition("#")[0] == one.name for other in found)
-        found.append(replace(one, name=f"{one.name}#{same + 1}") if same else one)
+        same[one.name] += 1
+        found.append(one if same[one.name] == 1 else replace(one, name=f"{one.name}#{same[one.name]}"))
     return found
 
 
@@ -164,11 +158,8 @@ class Origin:
 
 
 def notices(hooks: Sequence[Webhook], origin: Origin) -> Callable[[Sequence[Change]], list[Notice]]:
-    """What makes the notices of changes of incidents.
-
-    Of one that is muted or acknowledged only its end is told. The same change has the same keys, if its
-    transaction is repeated.
-    """
+    """What makes the notices of changes of incidents: of one that is muted or acknowledged of its end alone.
+    The same change has the same keys, if its transaction is repeated."""
 
     def made(changes: Sequence[Change]) -> list[Notice]:
         told = [one for one in changes if one.kind == "resolved" or not one.incident.silences]
@@ -282,7 +273,6 @@ class Answer:
 
     @property
     def taken(self) -> bool:
-        """The webhook has it."""
         return self.status is not None and 200 <= self.status < 300
 
     @property
@@ -298,16 +288,16 @@ def post(hook: Webhook, one: Notice, timeout: float = TIMEOUT) -> Answer:
     headers = {"Content-Type": "application/json", "User-Agent": "seqmlm", "Idempotency-Key": one.key}
     if hook.authorization is not None:
         headers["Authorization"] = hook.authorization
-    given: dict[str, Any] = {
-        "data": json.dumps(one.body).encode("ascii"),
-        "headers": headers,
-        "timeout": timeout,
-        "allow_redirects": False,  # to a host that must not have the token
-        "stream": True,  # what the webhook says is not read
-        "auth": lambda request: request,  # the header above, and none of a .netrc
-    }
     try:
-        with requests.post(hook.url, **given) as answer:
+        with requests.post(
+            hook.url,
+            json.dumps(one.body).encode("ascii"),
+            headers=headers,
+            timeout=timeout,
+            allow_redirects=False,  # to a host that must not have the token
+            stream=True,  # what the webhook says is not read
+            auth=lambda request: request,  # the header above, and none of a .netrc
+        ) as answer:
             status, asked = answer.status_code, answer.headers.get("Retry-After", "").strip()
     except (requests.RequestException, OSError, ValueError) as error:
         return Answer(status=None, problem=f"cannot be reached ({_why(error)})")

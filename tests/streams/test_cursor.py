@@ -32,12 +32,12 @@ def test_a_position_comes_back(folder: Path) -> None:
     cursor.save(Position())
     cursor.save(POSITION)
     assert Cursor(folder / "out.jsonl", _request(folder)).load() == POSITION
-    assert Cursor(folder / "out.jsonl", {}).begun() == _request(folder)
+    assert Cursor(folder / "out.jsonl", {}).unfinished() == (POSITION, _request(folder))
     assert (folder / "out.jsonl.resume.json").stat().st_mode & 0o777 == 0o600
     assert sorted(file.name for file in folder.iterdir()) == ["a.txt", "b.txt", "out.jsonl.resume.json"]
     cursor.remove()
     assert cursor.load() is None
-    assert cursor.begun() == {}
+    assert cursor.unfinished() == (None, {})
 
 
 def test_what_differs_is_named(folder: Path) -> None:
@@ -61,7 +61,7 @@ def test_what_differs_is_named(folder: Path) -> None:
     (folder / "a.txt").write_text("z")
     os.utime(folder / "a.txt", (1, 1))
     assert f"input {folder / 'a.txt'} has changed" in refused(_request(folder))
-    assert Cursor(out, _request(folder)).unfinished() == POSITION
+    assert Cursor(out, _request(folder)).unfinished()[0] == POSITION
 
 
 def test_every_byte_of_a_file_counts(tmp_path: Path) -> None:
@@ -105,5 +105,4 @@ def test_a_broken_cursor_is_refused_and_can_be_started_over(folder: Path, damage
         cursor.path.write_bytes(bad[damage])
     with pytest.raises(StateError, match="run the command again without --resume"):
         cursor.load()
-    assert cursor.unfinished() is None
-    assert cursor.begun() == {}
+    assert cursor.unfinished() == (None, {})
