@@ -116,7 +116,7 @@ def theirs(asked: dict[str, Any]) -> Iterator[Record]:
 def trained(asked: dict[str, Any], held: list[Record]) -> Tokenizer:
     """The row's tokenizer, its vocabulary learnt from what is held."""
     kind = plugins.tokenizer_class(asked["tokenizer"])
-    if not kind.trainable:
+    if not kind.traits.trainable:
         return kind(**asked["tokenizer_options"])
     domain = plugins.domain(asked["domain"])
     return kind.train(map(domain.training_text, held), **asked["tokenizer_options"])
@@ -171,7 +171,7 @@ def memory(asked: dict[str, Any]) -> dict[str, Any]:
 def trained_on_stream(asked: dict[str, Any]) -> Tokenizer:
     """The row's tokenizer, learnt from the whole stream."""
     kind = plugins.tokenizer_class(asked["tokenizer"])
-    if not kind.trainable:
+    if not kind.traits.trainable:
         return kind(**asked["tokenizer_options"])
     domain = plugins.domain(asked["domain"])
     return kind.train(map(domain.training_text, records(asked)), **asked["tokenizer_options"])

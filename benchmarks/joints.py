@@ -174,7 +174,9 @@ def by_steps(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     pairs = [
         Pair(session.tokenizer.encode(x), row["i"], row["j"]) for x, row in zip(texts, rows, strict=False)
     ]
-    known = {session.tokenizer.surface(int(one)): int(one) for one in session.tokenizer.space.ordinary}
+    known = {
+        session.tokenizer.spelling.surface(int(one)): int(one) for one in session.tokenizer.space.ordinary
+    }
     alphabet = np.array(sorted(known[one] for one in "ACDEFGHIKLMNPQRSTVWY"), dtype=np.int32)
     found: dict[str, list[float]] = {}
     needed = []

@@ -39,6 +39,7 @@ from seqmlm.inference import model_folder
 from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import SilentConsole
 from seqmlm.tasks.pretrain import pretrain
+from seqmlm.tokenizers.base import encode_symbols
 from seqmlm.tokenizers.residue import STANDARD
 from seqmlm.workspace import Workspace
 
@@ -83,7 +84,7 @@ def effects(
     assert isinstance(model.rows, LinearRows)
     potts = model.rows.model
     fields, couplings = potts.fields.detach().double().numpy(), potts.full().detach().double().numpy()
-    ids = [model.tokenizer.encode_symbols(letter).ids[1] for letter in STANDARD]
+    ids = [encode_symbols(model.tokenizer, letter).ids[1] for letter in STANDARD]
     symbols = {symbol: number for number, symbol in enumerate(potts.config.symbols)}
     states = {letter: symbols[int(id)] for letter, id in zip(STANDARD, ids, strict=True)}
     own = {column: states[wildtype[place]] for place, column in columns.items()}

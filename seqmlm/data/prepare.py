@@ -28,11 +28,10 @@ from seqmlm.engine.durable import is_full, move_into_place
 from seqmlm.engine.randomness import uniform
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Units
-from seqmlm.engine.windows import Moving, join, windows
+from seqmlm.engine.windows import join, moving_windows, windows
 from seqmlm.errors import DataError, StateError
 
 Cut = Callable[[Encoding, int], list[Encoding]]
-MovingCut = Callable[[Encoding, int, NDArray[np.float64]], Moving | None]
 
 _GOLDEN = (5**0.5 - 1) / 2  # of its multiples, however many, no two leave nearly the same rest
 _BATCH_RECORDS = 512
@@ -58,9 +57,8 @@ class Plan:
             and of one split group share windows.
         cut: (sequence, max_length) -> its windows, where it is not joined with others; default:
             `seqmlm.engine.windows.windows`.
-        moving: (sequence, max_length, shares) -> windows that may be cut elsewhere in each epoch, or None for
-            those of `cut`, as `seqmlm.engine.windows.moving_windows`; by default all are cut at the same
-            places always, as those that are joined with others are.
+        moving: cut windows elsewhere in each epoch, where `seqmlm.engine.windows.moving_windows` can; by
+            default all are cut at the same places always, as those that are joined with others are.
         seed: of those places.
         identity: key by which two records are the same; by default the raw text.
     """
@@ -71,7 +69,7 @@ class Plan:
     dedupe: bool = False
     join_documents: bool = False
     cut: Cut | None = None
-    moving: MovingCut | None = None
+    moving: bool = False
     seed: int = 0
     identity: Callable[[Record], str] = lambda record: str(record.raw)
 
@@ -184,7 +182,7 @@ class _Maker:
         plan, longest = self._plan, self._plan.max_length
         for record, encoding in encoded:
             number = self._note(record, plan.split.mark(record))
-            moving = plan.moving and plan.moving(encoding, longest, self._shares(number))
+            moving = plan.moving and moving_windows(encoding, plan.space, longest, self._shares(number))
             if moving:
                 self._sequences.add_moving(moving, number)
                 continue

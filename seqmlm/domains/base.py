@@ -413,7 +413,7 @@ class Domain:
 
         Only closed alphabets refuse a record; an open vocabulary counts its unknown tokens elsewhere.
         """
-        if not tokenizer.closed:
+        if not tokenizer.traits.closed:
             return True
         found = tokenizer.unknown(record.raw)
         if not found:
@@ -652,7 +652,7 @@ class Domain:
             asked: (A,) positions that were hidden.
             predicted: (A,) the ids the model found most likely there.
         """
-        text, texts = str(raw), [tokenizer.surface(int(token)) for token in predicted]
+        text, texts = str(raw), [tokenizer.spelling.surface(int(token)) for token in predicted]
         lines = [
             ("masked", self._fill(text, encoding, asked, [self.hidden] * len(asked))),
             ("predicted", self._fill(text, encoding, asked, texts)),

@@ -11,7 +11,7 @@ tokenizer supplies another rule with the same methods; who evaluates or scores k
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
@@ -24,7 +24,7 @@ from seqmlm.engine.masking.base import number_units, uniform_units
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, TargetLogProb, union
 from seqmlm.engine.types import Bools, Encoding, Ids, Longs, TokenSpace
-from seqmlm.engine.windows import window_around
+from seqmlm.engine.windows import window_around, windows
 from seqmlm.errors import UsageError
 
 Doubles = NDArray[np.float64]
@@ -112,18 +112,44 @@ class Units:
     Attributes:
         names: how the symbols are spelled, or None where they are tokens.
         one_pass: whether tokens that are seen can be asked, no other one showing what they show.
+        augment: makes an equivalent form, of equal length, of a training sequence; None where there is none.
+        mirrored: the other strand of a sequence, its units in the opposite order, or None where these are
+            other units; None itself where sequences have one strand.
 
     Args:
         space: the vocabulary.
         complement: (K,) the symbol that each one is where a sequence of units of one symbol is read backwards
             (the other strand of DNA); None where there is no such reading.
+        unfamiliar: ids for units outside the vocabulary; a sequence of only these carries no information.
+            None for the unknown token.
+        masking: facts about the vocabulary that maskers may need, by the name of their keyword parameter: one
+            with a parameter `k` gets `masking["k"]` unless the masking options set it.
     """
 
     names: ClassVar[Sequence[str] | None] = None
     one_pass: ClassVar[bool] = True
+    augment: Callable[[Encoding, np.random.Generator], Encoding] | None = None
+    mirrored: Callable[[Encoding], Encoding | None] | None = None
 
-    def __init__(self, space: TokenSpace, *, complement: Ids | None = None) -> None:
-        self.space, self.complement = space, complement
+    def __init__(
+        self,
+        space: TokenSpace,
+        *,
+        complement: Ids | None = None,
+        unfamiliar: Sequence[int] | None = None,
+        masking: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.space, self.complement, self.masking = space, complement, masking or {}
+        unknown = () if space.unk is None else (space.unk,)
+        self.unfamiliar = unknown if unfamiliar is None else unfamiliar
+
+    def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
+        """Windows of a sequence for training, of at most `max_length` tokens each."""
+        return windows(encoding, self.space, max_length)
+
+    def unhidden(self, masker: type[Any]) -> str | None:
+        """Why what a masker hides would still be seen, and what to use instead; None where it would not."""
+        return None
 
     @property
     def symbols(self) -> int:

@@ -194,7 +194,7 @@ def encoded_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding]:
 
 def unknown_tokens(tokenizer: Tokenizer, encodings: Iterable[Encoding]) -> int:
     """Tokens that the vocabulary does not have, which no score can count."""
-    unfamiliar = np.array(tokenizer.unfamiliar, dtype=np.int32)
+    unfamiliar = np.array(tokenizer.units.unfamiliar, dtype=np.int32)
     return sum(int(np.isin(one.ids, unfamiliar).sum()) for one in encodings) if len(unfamiliar) else 0
 
 
@@ -227,10 +227,10 @@ def _singly(
 
 def _unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer) -> int:
     """Records more than half of which is unknown."""
-    if not batch or not len(tokenizer.unfamiliar):
+    if not batch or not len(tokenizer.units.unfamiliar):
         return 0
-    unknown = np.zeros(max(tokenizer.space.size, max(tokenizer.unfamiliar) + 1), dtype=np.bool_)
-    unknown[list(tokenizer.unfamiliar)] = True
+    unknown = np.zeros(max(tokenizer.space.size, max(tokenizer.units.unfamiliar) + 1), dtype=np.bool_)
+    unknown[list(tokenizer.units.unfamiliar)] = True
     record = np.repeat(np.arange(len(batch)), [len(one.encoding) for one in batch])
     # What is not known may stand outside of all units.
     strange = unknown[np.concatenate([one.encoding.ids for one in batch])]

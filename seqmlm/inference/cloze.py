@@ -102,10 +102,13 @@ class Cloze:
         Raises:
             UsageError: a gap that cannot be one.
         """
-        filled = [self.domain.filled(one, [self.tokenizer.stand_in] * len(one.holes)) for one in prompts]
-        return self.tokenizer.gapped(
-            [one.raw for one in filled], [one.spans for one in filled], [one.tokens for one in filled]
-        )
+        spelling = self.tokenizer.spelling
+        filled = [self.domain.filled(one, [spelling.stand_in] * len(one.holes)) for one in prompts]
+        encode = spelling.encode_gaps or self.tokenizer.encode_batch
+        encodings = encode([one.raw for one in filled])
+        return [
+            self.rule.open(own, one.spans, one.tokens) for own, one in zip(encodings, filled, strict=True)
+        ]
 
     def put(self, prompts: Sequence[Prompt], texts: Sequence[Sequence[str]]) -> list[Gapped]:
         """Encode sequences with a candidate in each gap.
@@ -233,7 +236,7 @@ class Cloze:
 
     def _known(self, state: _State) -> Gapped:
         """The sequence with what was chosen for its gaps in them."""
-        if self.tokenizer.closed:
+        if self.tokenizer.traits.closed:
             return self.put([state.prompt], [self._texts(state)])[0]
         encoding = state.gapped.encoding
         ids = encoding.ids.copy()
@@ -246,7 +249,7 @@ class Cloze:
         parts = np.split(state.symbols, ends[:-1])
         if self.rule.names is not None:
             return ["".join(self.spelled(symbol) for symbol in part) for part in parts]
-        return [self.tokenizer.spelling(part.tolist()) for part in parts]
+        return [self.tokenizer.spelling.joined(part.tolist()) for part in parts]
 
     @property
     def symbols(self) -> int:
@@ -275,7 +278,7 @@ class Cloze:
 
     def spelled(self, symbol: int) -> str:
         """How a symbol of the units' alphabet is written in the field's data."""
-        return self.tokenizer.surface(symbol) if self.rule.names is None else self.rule.names[symbol]
+        return self.tokenizer.spelling.surface(symbol) if self.rule.names is None else self.rule.names[symbol]
 
     def prompts(self, raws: Sequence[object], written: Sequence[str] = ()) -> list[Prompt]:
         """Sequences in which gaps are written.

@@ -139,7 +139,7 @@ class Detector:
     def _both_ways(self, batch: Sequence[Encoded], found: list[Scored]) -> list[Scored]:
         """The scores combined with those of the level's second reading, where sequences have one."""
         second = self.level.second
-        if second is None or not self.scorer.session.tokenizer.two_strands:
+        if second is None or self.scorer.session.tokenizer.units.mirrored is None:
             return found
         again = self.scorer.encoded([second.record(one.record) for one in batch], Problems())
         summed = [one for one in self._want if one.over_unit == "sum"]  # others cannot be divided
@@ -195,7 +195,7 @@ class Detector:
         """Whether nothing of a row could be scored, and some of it is outside the model's vocabulary."""
         if row.score is not None:
             return False
-        starts = scored.unknown(self.scorer.session.tokenizer.unfamiliar)[:, 0]
+        starts = scored.unknown(self.scorer.session.tokenizer.units.unfamiliar)[:, 0]
         return bool(((starts >= row.start) & (starts < max(row.end, row.start + 1))).any())
 
 

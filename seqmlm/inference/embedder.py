@@ -218,7 +218,7 @@ class Embedder:
         )  # a column that travels with the tokens
         space = self.tokenizer.space
         if self.of == "window":
-            cut = self.tokenizer.windows(numbered, self.max_length)
+            cut = self.tokenizer.units.windows(numbered, self.max_length)
             parts = [(one, np.ones(len(one), dtype=np.bool_)) for one in cut]
         else:
             parts = central_windows(numbered, space, self.max_length, wanted)
@@ -237,7 +237,8 @@ class Embedder:
     def _other_strand(self, segment: Segment) -> list[Segment]:
         """The same units of the other strand, which has them in the opposite order."""
         window, unit, asked = segment
-        other = self.tokenizer.mirrored(window) if self.tokenizer.two_strands else None
+        mirrored = self.tokenizer.units.mirrored
+        other = None if mirrored is None else mirrored(window)
         if other is None:
             return []
         inner = np.flatnonzero(~np.isin(window.ids, self._edges))

@@ -116,7 +116,7 @@ def cost_of(session: Session, level: Level, mode: Mode) -> Callable[[Encoding], 
         return of_windows
     passes = forward_tokens(model, mode)
     tokenizer = session.tokenizer
-    ways, special = 2 if level.second and tokenizer.two_strands else 1, tokenizer.space.is_special
+    ways, special = 2 if level.second and tokenizer.units.mirrored else 1, tokenizer.space.is_special
     alone = mode.kind not in ("one-pass", "partition")  # they show what they do not ask, too
 
     def cost(encoding: Encoding) -> float:

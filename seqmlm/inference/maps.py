@@ -154,7 +154,7 @@ class Maps:
             next(nulls(asked.encodings[0], self.session.tokenizer.space, 1, kind=self._kind))
         if asked.family is not None:
             asked.family.check([len(self.units.numbers(one)) for one in asked.encodings])
-        text = self.session.tokenizer.conceal(self.session.domain.spelled(record.raw))
+        text = self.session.tokenizer.spelling.conceal(self.session.domain.spelled(record.raw))
         units = [text[start:end] for start, end in self.units.spans(asked.encodings[0]).tolist()]
         if self.settings.together:
             assert names is not None
@@ -226,9 +226,10 @@ class Maps:
 
     def _each(self, encodings: Sequence[Encoding]) -> dict[bytes, DependenceMap]:
         """The maps of sequences, as the estimator makes them, by `_key`; of both strands where wanted."""
-        if not self._both:
+        mirrored = self.session.tokenizer.units.mirrored
+        if mirrored is None or not self._both:
             return self._maps(encodings)
-        turned = {self._key(one): self.session.tokenizer.mirrored(one) for one in encodings}
+        turned = {self._key(one): mirrored(one) for one in encodings}
         others = [one for one in turned.values() if one is not None]
         made = self._maps([*encodings, *others])
         return {
@@ -296,7 +297,7 @@ def _check_strands(session: Session, settings: StructureSettings) -> None:
     Raises:
         UsageError: it has.
     """
-    if not session.tokenizer.two_strands:
+    if session.tokenizer.units.mirrored is None:
         raise UsageError(
             f"both_strands is for sequences with two strands, and those of {session.domain.name} have one: "
             "leave it out"
@@ -328,8 +329,8 @@ def candidates(session: Session) -> tuple[int, ...] | None:
     texts = session.domain.candidates(session.tokenizer)
     if texts is None:
         return None
-    known, tokenizer = set(texts), session.tokenizer
-    return tuple(int(one) for one in tokenizer.space.ordinary if tokenizer.surface(int(one)) in known)
+    known, surface = set(texts), session.tokenizer.spelling.surface
+    return tuple(int(one) for one in session.tokenizer.space.ordinary if surface(int(one)) in known)
 
 
 def mean_details(found: Sequence[DependenceMap]) -> dict[str, float]:

@@ -42,7 +42,7 @@ from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError
 from seqmlm.parsing import read_json
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
-from seqmlm.tokenizers.base import CHECKPOINT_FILES, Tokenizer
+from seqmlm.tokenizers.base import CHECKPOINT_FILES, Tokenizer, of_length
 from seqmlm.tokenizers.base import read_card as tokenizer_card
 
 if TYPE_CHECKING:  # who reads a card, or makes a masker, loads no torch for that
@@ -399,7 +399,7 @@ def load(
     if rows is not None:
         if card is None:
             raise StateError(f"{reference} is a linear model without its card {CARD}: {_COPY}")
-        tokenizer = tokenizer.of_length(rows.model.config.length)
+        tokenizer = of_length(tokenizer, rows.model.config.length)
         return LoadedModel(rows=rows, tokenizer=tokenizer, domain=found, card=card, path=str(reference))
     model = _weights(reference, tokenizer.space, head)
     if card is None:
@@ -408,7 +408,7 @@ def load(
         )
         card = Card(
             domain=name,
-            unit=tokenizer.unit,
+            unit=tokenizer.traits.unit,
             tokenizer=tokenizer.name,
             max_length=limit,
             probability="full",
@@ -537,9 +537,9 @@ def make_masker(config: MaskingConfig, tokenizer: Tokenizer) -> Masker:
         words = options["words"]
         options["words"] = [_spelled(word, tokenizer) if isinstance(word, str) else word for word in words]
     kind = plugins.load("maskers", config.masker)
-    if (reason := tokenizer.unhidden(kind)) is not None:
+    if (reason := tokenizer.units.unhidden(kind)) is not None:
         raise UsageError(reason)
-    facts = tokenizer.masking_facts
+    facts = tokenizer.units.masking
     known = inspect.signature(kind).parameters
     options = {name: facts[name] for name in known if name in facts} | options
     return base.make_masker(kind, replace(config, options=options), tokenizer.space)

@@ -97,7 +97,7 @@ class RecordScorer:
             ]
             return found if expert is None else mixed(expert, found, seen=self._sees(mode))
 
-        conceal = self.session.tokenizer.conceal
+        conceal = self.session.tokenizer.spelling.conceal
         if wanted is None:
             known = self.session.cache.scores([one.encoding for one in batch], request, score)
         else:

@@ -179,7 +179,7 @@ class Session:
         Raises:
             UsageError: a sequence of the model's is no text (patients, log windows).
         """
-        if not self.tokenizer.reads(""):
+        if not self.tokenizer.traits.reads(""):
             raise UsageError(
                 f"a sequence of the {self.card.domain} domain is no plain text; use seqmlm score on files"
             )

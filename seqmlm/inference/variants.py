@@ -45,6 +45,7 @@ from seqmlm.errors import UsageError
 from seqmlm.inference.batches import Encoded, encoded_texts
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import NO_RECORD, Session
+from seqmlm.tokenizers.base import encode_symbols
 
 MASKED = ("masked", "wt", "mask_fill", "mutant", "match_fill")
 WHOLE = ("pll_delta", "pll_excess")
@@ -141,15 +142,15 @@ class VariantScorer:
         windows: bool = False,
     ) -> None:
         self.session, self._pll, self._letters = session, pll, letters
-        self._mirrored = mirrored if session.tokenizer.two_strands else lambda one: None
+        self._mirrored = mirrored if session.tokenizer.units.mirrored else lambda one: None
         self._windows = windows
         self._scorer = RecordScorer(session)
         self._wildtypes: dict[str, _Wildtype] = {}
         self._expected: dict[str, set[int]] = {}
         self._symbols = session.tokenizer.units.names
-        self.one_letter = self._symbols is None or session.tokenizer.single_tokens
+        self.one_letter = self._symbols is None or session.tokenizer.traits.single_tokens
         if self.one_letter:
-            own = self._checked(letters, session.tokenizer.encode_symbols(letters))
+            own = self._checked(letters, encode_symbols(session.tokenizer, letters))
             self._ids = dict(zip(letters, own.encoding.ids[own.tokens], strict=True))
         elif not set(letters) <= set(self._symbols or ()):
             raise UsageError(NOT_LETTERS)

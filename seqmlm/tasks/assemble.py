@@ -47,6 +47,7 @@ from seqmlm.inference.model_folder import load_tokenizer, make_masker
 from seqmlm.tasks.config import PretrainConfig
 from seqmlm.tasks.corpus import Corpus
 from seqmlm.tasks.training_run import TrainingRun
+from seqmlm.tokenizers.base import Growing
 
 if TYPE_CHECKING:
     from seqmlm.tokenizers.base import Tokenizer
@@ -118,7 +119,7 @@ class Training:
     def dataset(self) -> RowDataset:
         """The rows; where the tokenizer knows equivalent forms of a sequence, of those, too."""
         tokenizer = self.corpus.tokenizer
-        other = tokenizer.augment if tokenizer.augments and self.config.train.augment else None
+        other = tokenizer.units.augment if self.config.train.augment else None
         return RowDataset(self.corpus.train, self.corruptor, augmentation=other, seed=self.config.seed)
 
     @cached_property
@@ -242,11 +243,12 @@ def _initial(init: str, tokenizer: Tokenizer) -> MaskedRows:
         raise UsageError(
             f"{init} was fine-tuned: its masked-LM head has not changed with its body; --init its parent"
         )
-    before = load_tokenizer(init) if tokenizer.grows else tokenizer
+    grows = isinstance(tokenizer, Growing)
+    before = load_tokenizer(init) if grows else tokenizer
     model = model_folder.load_weights(init, before.space)
-    if tokenizer.grows:
+    if grows:
         size, known = tokenizer.space.size, len(before.tokens)
-        model = widened(model, size, known=known, like=tokenizer.unfamiliar[0])
+        model = widened(model, size, known=known, like=tokenizer.units.unfamiliar[0])
     space: Probability = "full" if card is None else card.probability
     channels = model_folder.load_channels(init, model)
     return MaskedRows(model, tokenizer.space, probability=space, channels=channels)

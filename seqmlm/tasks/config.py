@@ -314,13 +314,13 @@ def _tokenizer_options(config: TokenizerConfig, data: DataConfig, domain: Domain
         UsageError: an unknown option, or a value of another kind.
     """
     kind = plugins.tokenizer_class(config.name)
-    discreet = kind.sensitive_options if data.sensitive else {}
+    discreet = kind.traits.sensitive_options if data.sensitive else {}
     given = {**config.options, **discreet, **config.options}
     if config.path is not None:
         return given
     given = merge(given, domain.tokenizer_options(data.options))
-    given = arguments_of(kind.train if kind.trainable else kind.__init__, given, "tokenizer.options")
-    if kind.trainable:
+    given = arguments_of(kind.train if kind.traits.trainable else kind.__init__, given, "tokenizer.options")
+    if kind.traits.trainable:
         try:
             kind.train(iter(()), **given)
         except Exception as error:

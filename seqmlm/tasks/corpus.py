@@ -37,7 +37,8 @@ from seqmlm.errors import DataError, StateError, UsageError, number_of, plural
 from seqmlm.inference.model_folder import load_tokenizer
 from seqmlm.tasks.config import DataConfig, PretrainConfig, TokenizerConfig
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
-from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.base import Growing, Tokenizer, of_length
+from seqmlm.tokenizers.base import fingerprint as fingerprint_of
 from seqmlm.workspace import Workspace
 
 QUARANTINE = "quarantine.jsonl"
@@ -213,7 +214,7 @@ class CorpusReader:
         """The saved tokenizer, or that of the initial model, or one trained on the data (and cached)."""
         config, data = self.config.tokenizer, self.config.data
         init, kind = self.config.model.init, plugins.tokenizer_class(config.name)
-        if (config.path or init) is not None or not kind.trainable:
+        if (config.path or init) is not None or not kind.traits.trainable:
             return load_or_train(config, self.texts, init=init, sensitive=data.sensitive, say=say)
         key = combined(
             tokenizer=to_dict(config),
@@ -352,7 +353,7 @@ class CorpusReader:
             UsageError: it does not.
         """
         for number, record in enumerate(records):
-            if not number and not kind.reads(record.raw):
+            if not number and not kind.traits.reads(record.raw):
                 raise UsageError(
                     f"tokenizer {kind.name} cannot read records of the {self.domain.name} domain; "
                     f"its default tokenizer is {self.domain.defaults.tokenizer}"
@@ -376,7 +377,7 @@ class CorpusReader:
         linear = config.model.is_linear
         fingerprint = combined(
             corpus=self.fingerprint(name),
-            tokenizer=tokenizer.fingerprint(),
+            tokenizer=fingerprint_of(tokenizer),
             settings=[
                 *(data.deduplicate, data.join_documents, data.split),
                 *(data.validation, data.calibration, data.sensitive),
@@ -400,14 +401,14 @@ class CorpusReader:
                     split=self.split(),
                     dedupe=data.deduplicate,
                     join_documents=data.join_documents,
-                    cut=tokenizer.windows,
-                    moving=tokenizer.moving_windows if moving else None,
+                    cut=tokenizer.units.windows,
+                    moving=moving,
                     seed=config.seed,
                     identity=self.domain.identity,
                 )
                 made = prepare(
                     self._readable(self.records(name, problems), type(tokenizer)),
-                    tokenizer.of_length() if linear else tokenizer,
+                    of_length(tokenizer) if linear else tokenizer,
                     plan,
                     cache=cache,
                     fingerprint=fingerprint,
@@ -459,9 +460,9 @@ def load_or_train(
         return load_tokenizer(config.path)
     if init is not None:
         made = load_tokenizer(init)
-        if not made.grows:
+        if not isinstance(made, Growing):
             return made
-        options = made.sensitive_options.items()
+        options = made.traits.sensitive_options.items()
         if sensitive and any((made.options.get(name) or 0) < least for name, least in options):
             say("nothing is added to what the initial model knows: it would keep what is rare in these data")
             return made
@@ -470,7 +471,7 @@ def load_or_train(
         say(f"{more}; all those that the initial model knows keep their ids")
         return grown
     kind = plugins.tokenizer_class(config.name)
-    if not kind.trainable:
+    if not kind.traits.trainable:
         return kind(**config.options)
     return kind.train(texts(), vocabulary_size=config.vocabulary_size, **config.options)
 

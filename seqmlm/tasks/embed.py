@@ -41,6 +41,7 @@ from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.sinks import Kind, Schema, beside, format_of, packed, unpacked
 from seqmlm.tasks.columns import HOLDERS, Labelling, reading
 from seqmlm.tasks.task import Figures, Task, TaskConfig, open_model, place, said
+from seqmlm.tokenizers.base import fingerprint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,7 +362,7 @@ class Embed(Task[EmbedConfig, Item]):
         """What a row says beside each vector of an item."""
         if item.spans is None:
             return [{**place(item.record), **self._kept(item.record.meta)}]
-        domain, conceal = self.session.domain, self.session.tokenizer.conceal
+        domain, conceal = self.session.domain, self.session.tokenizer.spelling.conceal
         text, found = conceal(domain.spelled(item.record.raw)), list[Row]()
         fields = item.fields or [{}] * len(item.spans)
         for (start, end), more in zip(item.spans.tolist(), fields, strict=True):
@@ -449,7 +450,7 @@ def listed(names: str) -> list[str]:
 
 def identity(session: Session) -> str:
     """What names the weights and the tokenizer of a model, for whoever compares vectors."""
-    state = sha256(session.tokenizer.fingerprint().encode())
+    state = sha256(fingerprint(session.tokenizer).encode())
     weights = [
         one for one in session.model.files if one.name.startswith("model") or one.name == "config.json"
     ]

@@ -66,7 +66,7 @@ class Gaps(Task[ConfigT, Record]):
             UsageError: it has no gap, and is the name of no file.
         """
         text, domain = self.config.sequence, self.session.domain
-        if text is None or not self.session.tokenizer.reads("") or domain.format_of(text) is not None:
+        if text is None or not self.session.tokenizer.traits.reads("") or domain.format_of(text) is not None:
             return None
         raw = domain.of_text(text, self.config.options)
         prompt = domain.prompt(raw, self.cloze.forms)
@@ -153,7 +153,7 @@ class Fill(Gaps[FillConfig]):
         return found
 
     def _candidate(self, guess: Guess) -> Row:
-        known = self.session.tokenizer.meaning(guess.text)
+        known = self.session.tokenizer.spelling.meaning(guess.text)
         more = {} if known is None else {"description": known}
         return {"text": guess.text, "p": math.exp(guess.log_prob), **more}
 

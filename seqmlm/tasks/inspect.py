@@ -32,7 +32,7 @@ from seqmlm.errors import DataError
 from seqmlm.inference.model_folder import make_masker
 from seqmlm.tasks.config import TokenizerConfig, resolve_config
 from seqmlm.tasks.corpus import CorpusReader, load_or_train
-from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.base import Growing, Tokenizer
 from seqmlm.workspace import Workspace
 
 _MARKS = 8  # places in the split that are kept for one sequence
@@ -324,7 +324,7 @@ class _Examined:
         for record in kept:
             unknown = tokenizer.unknown(record.raw)
             outside.update(one.text for one in unknown)
-            if not (unknown and tokenizer.closed):
+            if not (unknown and tokenizer.traits.closed):
                 spelled.append(record)
         encodings = tokenizer.encode_batch([record.raw for record in spelled]) if spelled else []
         return cls(tokenizer, spelled, encodings, outside)
@@ -360,7 +360,7 @@ class _Examined:
             "size": tokenizer.space.size,
             "unknown tokens": 0 if unknown is None else int(counts[unknown]),
         }
-        if hide:
+        if hide or not isinstance(tokenizer, Growing):
             return found
         advice = tokenizer.advice(counts.tolist())
         found |= {f"field {name}": text for name, text in tokenizer.facts.items()}

@@ -196,7 +196,7 @@ class JointTask(Gaps[JointConfig]):
                 f"{number_of(len(prompt.holes), 'gap')} of {number_of(tokens, 'token')} together"
             )
         tokenizer, longest = self.session.tokenizer, self.session.card.max_length
-        filled = self.session.domain.filled(prompt, [tokenizer.stand_in] * 2)
+        filled = self.session.domain.filled(prompt, [tokenizer.spelling.stand_in] * 2)
         encoding = tokenizer.encode(filled.raw)
         units = [{*unit_numbers(encoding)[tokens_at(encoding, *span)].tolist()} for span in filled.spans]
         if units[0] & units[1] - {-1}:  # an unknown token is in no unit
@@ -298,7 +298,7 @@ class JointTask(Gaps[JointConfig]):
         return {"i": i, "j": j, **texts, "deviation": joints.deviation(own), **told}
 
     def _text(self, token: int) -> str:
-        return self.session.tokenizer.surface(int(token))
+        return self.session.tokenizer.spelling.surface(int(token))
 
     # What finished rows say
 

@@ -18,6 +18,7 @@ from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.tasks.task import Figures
+from seqmlm.tokenizers.base import encode_symbols
 
 Doubles = NDArray[np.float64]
 
@@ -165,7 +166,7 @@ def training_floor(session: Session) -> Any:
         expert = stored_expert(session.model, "counts")
     except StateError:
         return None
-    if expert is None or not session.tokenizer.single_tokens:
+    if expert is None or not session.tokenizer.traits.single_tokens:
         return None
     log2, tokenizer = expert.log2_unigram, session.tokenizer
 
@@ -175,7 +176,8 @@ def training_floor(session: Session) -> Any:
         old = "".join(variant.wildtype[edit.start] for edit in variant.edits)
         new = "".join(edit.text for edit in variant.edits)
         before, after = (
-            own.ids[tokenizer.units.places(own)] for own in map(tokenizer.encode_symbols, (old, new))
+            own.ids[tokenizer.units.places(own)]
+            for own in (encode_symbols(tokenizer, one) for one in (old, new))
         )
         return float((log2[after] - log2[before]).sum())
 

@@ -25,7 +25,7 @@ from seqmlm.registry.references import ModelRef, resolve
 from seqmlm.registry.store import Registry
 from seqmlm.streams.outputs import new_folder
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
-from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.base import Tokenizer, fingerprint
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
@@ -366,7 +366,7 @@ def _sentence_modules(folder: Path, card: model_folder.Card | None) -> dict[str,
         UsageError: sequences that are no text, or what transformers would not read.
     """
     tokenizer = model_folder.load_tokenizer(folder)
-    if not tokenizer.reads("") or (card is not None and (card.channels or card.head)):
+    if not tokenizer.traits.reads("") or (card is not None and (card.channels or card.head)):
         raise UsageError(
             f"{folder}: sentence-transformers reads plain text and encoders of it alone; use seqmlm embed"
         )
@@ -408,7 +408,7 @@ def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
 def tokenizer_entry(tokenizer: Tokenizer) -> TokenizerEntry:
     """What the registry keeps of a tokenizer."""
     return TokenizerEntry(
-        hash=tokenizer.fingerprint(),
+        hash=fingerprint(tokenizer),
         name=tokenizer.name,
         options=tokenizer.options,
         vocabulary_size=tokenizer.space.size,

@@ -119,7 +119,7 @@ def sample_predictions(
     blocks, tokenizer = [], model.tokenizer
     for index in indices:
         encoding = sequences[index]
-        raw, spans = tokenizer.respelled(encoding)
+        raw, spans = tokenizer.spelling.respelled(encoding)
         query = tokenizer.units.hide(encoding, 0.15, rng(model.card.seed, 0, index, EVALUATION))
         if query is None:
             continue

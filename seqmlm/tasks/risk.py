@@ -187,7 +187,7 @@ class Risk(Task[RiskConfig, Record]):
         most = nlargest(HIGHEST, rows(), key=lambda row: row["predicted_boolean_probability"])
         columns = ("subject", "time", "risk", "what the history adds, nats")
         page.table("Highest risks", columns, [[row[name] for name in shown] for row in most])
-        meanings = [(code, self.session.tokenizer.meaning(code)) for code in self.codes]
+        meanings = [(code, self.session.tokenizer.spelling.meaning(code)) for code in self.codes]
         if any(meaning for _, meaning in meanings):
             page.table("What counts", ["code", "description"], meanings)
 

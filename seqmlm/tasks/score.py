@@ -141,7 +141,7 @@ class Score(Task[ScoreConfig, Encoded]):
         told += [*(["ALARM"] if row.get("alarm") else []), *id]
         told += [shorten(row["description"], DESCRIBED, placeholder=" ...")] if "description" in row else []
         told += [f"{row['start']}-{row['end']}"] if "start" in row else []
-        told += [] if bits is None else [f"{bits:.2f} bits per {self.session.tokenizer.unit}"]
+        told += [] if bits is None else [f"{bits:.2f} bits per {self.session.tokenizer.traits.unit}"]
         first = "  ".join(told)
         return f"{first}\n    {row['reason']}" if row.get("reason") else first
 
@@ -214,9 +214,9 @@ class Score(Task[ScoreConfig, Encoded]):
         return ScoreReport(
             pictures=session.domain.pictures(plan.level),
             statistics={name: plan.level.statistics[name] for name in plan.level.judges},
-            unit=session.tokenizer.unit,
-            surface=session.tokenizer.alone,
-            meaning=session.tokenizer.meaning,
+            unit=session.tokenizer.traits.unit,
+            surface=session.tokenizer.spelling.alone,
+            meaning=session.tokenizer.spelling.meaning,
             first=plan.level.counted_from,
         )
 

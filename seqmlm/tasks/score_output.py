@@ -76,7 +76,7 @@ def line(
     if judged.alarm is not None:
         fields["alarm"] = judged.alarm
     if judged.alarm and level is not None:
-        fields["reason"] = reason(level.noun(judged.scored.record), level, judged, tokenizer.meaning)
+        fields["reason"] = reason(level.noun(judged.scored.record), level, judged, tokenizer.spelling.meaning)
     if calibrated:
         fields["channels"] = dict(judged.p_values)
     if top:
@@ -154,7 +154,7 @@ def unit_fields(row: Row, scored: Scored, unit: int, tokenizer: Tokenizer) -> di
         "end": end,
         "surprisal": float(scored.surprisal[unit]),
     }
-    fields = _with_meaning(fields, tokenizer.meaning(fields["unit"]))
+    fields = _with_meaning(fields, tokenizer.spelling.meaning(fields["unit"]))
     values = {name: own[unit] for name, own in scored.values.items()}
     if COUNTED in values:
         fields["model_surprisal"] = float(values[ALONE])
@@ -167,9 +167,11 @@ def unit_fields(row: Row, scored: Scored, unit: int, tokenizer: Tokenizer) -> di
     if TopIds.name in values:
         names = scored.rule.names
         symbols, log_probs = values[TopIds.name].tolist(), values[TopLogProbs.name].tolist()
-        spelled = [tokenizer.alone(one) if names is None else names[one] for one in symbols if one >= 0]
+        spelled = [
+            tokenizer.spelling.alone(one) if names is None else names[one] for one in symbols if one >= 0
+        ]
         fields["expected"] = [
-            _with_meaning({"unit": text, "p": math.exp(log_prob)}, tokenizer.meaning(text))
+            _with_meaning({"unit": text, "p": math.exp(log_prob)}, tokenizer.spelling.meaning(text))
             for text, log_prob in zip(spelled, log_probs, strict=False)
             if text is not None
         ]
@@ -237,9 +239,9 @@ class Familiar:
         self._trained_on = stored_trained_on(Path(plan.session.model.path))
         self._identity = plan.session.domain.identity
         # Others are scored: an unknown line of a log is a unit like any other.
-        ids = [one for one in tokenizer.unfamiliar if tokenizer.space.is_special[one]]
+        ids = [one for one in tokenizer.units.unfamiliar if tokenizer.space.is_special[one]]
         self._unknown = np.array(ids, dtype=np.int64)
-        self._unfamiliar = f"{tokenizer.unit} unknown to the model, and not scored"
+        self._unfamiliar = f"{tokenizer.traits.unit} unknown to the model, and not scored"
 
     def note(self, encoded: Sequence[Encoded], problems: Problems) -> None:
         """Note what is so of some records."""
@@ -358,7 +360,7 @@ def sentence(plan: ScoringPlan, figures: Mapping[str, Any], records: int, second
         figures: of a tally.
         records: that were scored. rate: of them, a second.
     """
-    one = plan.session.tokenizer.unit
+    one = plan.session.tokenizer.traits.unit
     what = number_of(figures["rows"], "row")
     if figures["rows"] == records:
         what = f"{said(figures['units'])} {one if figures['units'] == 1 else plural(one)}"

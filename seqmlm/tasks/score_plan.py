@@ -233,8 +233,9 @@ def _counts(session: Session, level: Level) -> list[str]:
     if level.view != WHOLE:
         return [f"counts are not mixed in: level {level.name} shows the model a part of each record alone"]
     bits = {name: session.expert.facts[f"{name}_bits"] for name in ("mixture", "model", "counts")}
+    unit = session.tokenizer.traits.unit
     return [
-        f"counts are mixed in: {bits['mixture']:.3f} bits per {session.tokenizer.unit} on validation records "
+        f"counts are mixed in: {bits['mixture']:.3f} bits per {unit} on validation records "
         f"({bits['model']:.3f} by the model alone, {bits['counts']:.3f} by counts alone; --set expert=none "
         "leaves them out)"
     ]

@@ -12,10 +12,55 @@ from typing import Any, ClassVar
 import numpy as np
 import tokenizers
 
-from seqmlm.engine.holes import Gapped
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
 from seqmlm.errors import StateError
-from seqmlm.tokenizers.base import Tokenizer, Unknown
+from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown
+from seqmlm.tokenizers.spelling import Spelling
+
+
+class Pieces(Spelling):
+    """Pieces of words, as the decoder of a `tokenizers.Tokenizer` writes them.
+
+    Args:
+        tokens: (V,) the vocabulary.
+        backend: the tokenizer.
+        space: its special ids.
+    """
+
+    def __init__(self, tokens: Sequence[str], backend: tokenizers.Tokenizer, space: TokenSpace) -> None:
+        super().__init__(tokens)
+        self._backend, self._space = backend, space
+        self._alone: dict[int, bool] = {}
+
+    def surface(self, token: int) -> str:
+        """The id's text as decoded inside a sentence, outer spaces removed."""
+        return (
+            self.tokens[token] if self._space.is_special[token] else self.joined([token]).removeprefix("##")
+        )
+
+    def joined(self, tokens: Sequence[int]) -> str:
+        decoder, texts = self._backend.decoder, [self.tokens[token] for token in tokens]
+        text: str = "".join(texts) if decoder is None else decoder.decode(texts)
+        return text.strip()
+
+    def alone(self, token: int) -> str | None:
+        """As of the base class: behind a word, its text is encoded as this id."""
+        if self._space.is_special[token]:
+            return None
+        text = self.surface(token)
+        if self._backend.pre_tokenizer is None:
+            return text
+        if token not in self._alone:
+            self._alone[token] = bool(text) and any(
+                self._ends_with(before + text, token) for before in ("a ", "a")
+            )
+        return text if self._alone[token] else None
+
+    def _ends_with(self, text: str, token: int) -> bool:
+        """Whether the last word of a text is this one token."""
+        found = self._backend.encode(text, add_special_tokens=False)
+        words = found.word_ids
+        return bool(words) and found.ids[-1] == token and words.count(words[-1]) == 1
 
 
 class BackendTokenizer(Tokenizer):
@@ -28,12 +73,14 @@ class BackendTokenizer(Tokenizer):
     Class attributes:
         divided: a text is divided where it has a gap, as the library does at a special token in it, and the
             parts are read as texts of their own; else the gap is read as a word that nobody knows.
+        pieces: how its ids are written.
 
     Special tokens spelled out in a raw text ("[MASK]") are text like any other: data cannot inject them.
     """
 
-    unit: ClassVar[str] = "word"
+    traits: ClassVar[Traits] = Traits(unit="word")
     divided: ClassVar[bool] = False
+    pieces: ClassVar[type[Pieces]] = Pieces
 
     def __init__(self, backend: tokenizers.Tokenizer, space: TokenSpace) -> None:
         self._backend = tokenizers.Tokenizer.from_str(backend.to_str())
@@ -47,8 +94,11 @@ class BackendTokenizer(Tokenizer):
         for token, number in self._backend.get_vocab(with_added_tokens=True).items():
             tokens[number] = token
         self.tokens = tuple(tokens)
-        self._alone: dict[int, bool] = {}
-        self._is_blank = np.array([not self.surface(token) for token in range(space.size)], dtype=np.bool_)
+        self.spelling = self.pieces(self.tokens, self._backend, space)
+        if self.divided:
+            self.spelling.encode_gaps = self._encode_gaps
+        surfaces = map(self.spelling.surface, range(space.size))
+        self._is_blank = np.array([not text for text in surfaces], dtype=np.bool_)
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
         """Encode texts in parallel threads; groups are word numbers, spans are characters of the raw text.
@@ -58,13 +108,8 @@ class BackendTokenizer(Tokenizer):
         """
         return self._encoded(raws)[0]
 
-    def gapped(
-        self, raws: Sequence[str], spans: Sequence[Sequence[tuple[int, int]]], counts: Sequence[Sequence[int]]
-    ) -> list[Gapped]:
-        if not self.divided:
-            return super().gapped(raws, spans, counts)
-        made, rule = self._encoded(raws, self._with_gaps)[0], self.units
-        return [rule.open(*one) for one in zip(made, spans, counts, strict=True)]
+    def _encode_gaps(self, raws: Sequence[str]) -> list[Encoding]:
+        return self._encoded(raws, self._with_gaps)[0]
 
     @cached_property
     def _with_gaps(self) -> tokenizers.Tokenizer:
@@ -73,7 +118,7 @@ class BackendTokenizer(Tokenizer):
         backend.encode_special_tokens = True
         known = backend.get_added_tokens_decoder().get(self.space.mask)
         sides = {"lstrip": known.lstrip, "rstrip": known.rstrip} if known is not None else {}
-        backend.add_tokens([tokenizers.AddedToken(self.stand_in, normalized=False, **sides)])
+        backend.add_tokens([tokenizers.AddedToken(Spelling.stand_in, normalized=False, **sides)])
         return backend
 
     def _encoded(
@@ -117,38 +162,6 @@ class BackendTokenizer(Tokenizer):
         assert encoding.spans is not None
         places = encoding.spans[encoding.ids == self.space.unk] if self.space.unk is not None else []
         return [Unknown(int(start), raw[start:end]) for start, end in places]
-
-    def surface(self, token: int) -> str:
-        """The id's text as decoded inside a sentence, outer spaces removed."""
-        if self.space.is_special[token]:
-            return self.tokens[token]
-        decoder = self._backend.decoder
-        text: str = decoder.decode([self.tokens[token]]) if decoder is not None else self.tokens[token]
-        return text.strip().removeprefix("##")
-
-    def spelling(self, tokens: Sequence[int]) -> str:
-        decoder, texts = self._backend.decoder, [self.tokens[token] for token in tokens]
-        text: str = "".join(texts) if decoder is None else decoder.decode(texts)
-        return text.strip()
-
-    def alone(self, token: int) -> str | None:
-        """As of the base class: behind a word, its text is encoded as this id."""
-        if self.space.is_special[token]:
-            return None
-        text = self.surface(token)
-        if not self._has_words:
-            return text
-        if token not in self._alone:
-            self._alone[token] = bool(text) and any(
-                self._ends_with(before + text, token) for before in ("a ", "a")
-            )
-        return text if self._alone[token] else None
-
-    def _ends_with(self, text: str, token: int) -> bool:
-        """Whether the last word of a text is this one token."""
-        found = self._backend.encode(text, add_special_tokens=False)
-        words = found.word_ids
-        return bool(words) and found.ids[-1] == token and words.count(words[-1]) == 1
 
 
 def read_backend(directory: Path) -> tokenizers.Tokenizer:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import fields
-from functools import partial
+from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
-from seqmlm.engine.holes import Gapped
-from seqmlm.engine.types import Encoding, Ids, TokenSpace
+from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Units
-from seqmlm.engine.windows import Moving, moving_windows, windows
 from seqmlm.errors import DataError, StateError, UsageError, nearest
 from seqmlm.parsing import read_json, word_list
+from seqmlm.tokenizers.spelling import Spelling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -32,9 +28,6 @@ CHECKPOINT_CONTENT = word_list(
 CHECKPOINT_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 CHECKPOINT_FILES = (*CHECKPOINT_CONTENT, *CHECKPOINT_SETTINGS)
 """What a tokenizer of a checkpoint is read from."""
-
-STAND_IN = "\ue000"
-"""A character for private use, which texts do not have: it stands where nobody knows what belongs there."""
 
 
 class Unknown(NamedTuple):
@@ -81,16 +74,30 @@ class UnknownUnit(DataError):
         return UnknownUnit(self.found, alphabet=self.alphabet, index=self.index, source=source, line=line)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What holds of every tokenizer of a class.
+
+    Args:
+        unit: what it counts, as a person calls it ("word").
+        trainable: its vocabulary is learnt (`train`).
+        closed: a symbol outside the alphabet is an error rather than an unknown token.
+        single_tokens: every unit is one token, so that counts of tokens say how frequent units are.
+        reads: whether it can encode a raw value.
+        sensitive_options: options of `train` that keep rare items out of the vocabulary.
+    """
+
+    unit: str
+    trainable: bool = False
+    closed: bool = False
+    single_tokens: bool = False
+    reads: Callable[[Any], bool] = lambda raw: isinstance(raw, str)
+    sensitive_options: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Tokenizer(ABC):
     """Turns raw sequences of one field into `Encoding`s, and keeps the vocabulary that gives ids a meaning.
 
-    A subclass sets `name` and `unit`; `trainable` if its vocabulary is learnt, `closed` if a symbol outside
-    the alphabet is an error rather than an unknown token; `augments` if a sequence has equivalent forms for
-    training (the other strand of a genome); `two_strands` if each sequence has another strand (`mirrored`);
-    `single_tokens` if every unit is one token, so that counts of tokens say how frequent units are;
-    `grows` if it can get ids for what later data have (`grown`);
-    `stand_in`, what is written where a gap is (a unit of a closed alphabet); `sensitive_options`, options of
-    `train` that keep rare items out of the vocabulary. A tokenizer of structured records overrides `reads`.
     `cls()` (not trainable) and `cls.train(texts, **options)` construct one. It is registered by an entry
     point in `seqmlm.tokenizers`.
 
@@ -99,20 +106,7 @@ class Tokenizer(ABC):
     """
 
     name: ClassVar[str]
-    unit: ClassVar[str]
-    trainable: ClassVar[bool] = False
-    closed: ClassVar[bool] = False
-    augments: ClassVar[bool] = False
-    two_strands: ClassVar[bool] = False
-    grows: ClassVar[bool] = False
-    stand_in: ClassVar[str] = STAND_IN
-    single_tokens: ClassVar[bool] = False
-    sensitive_options: ClassVar[Mapping[str, Any]] = {}
-
-    @classmethod
-    def reads(cls, raw: Any) -> bool:
-        """Whether it can encode this raw value: text, unless a subclass says otherwise."""
-        return isinstance(raw, str)
+    traits: ClassVar[Traits]
 
     space: TokenSpace
     """Size of the vocabulary and the special ids."""
@@ -126,65 +120,15 @@ class Tokenizer(ABC):
     channels: Mapping[str, Mapping[str, Any]] = {}
     """Name to kind of the further inputs in its encodings; see `seqmlm.engine.channels.Channel`."""
 
-    @property
-    def masking_facts(self) -> Mapping[str, Any]:
-        """Facts about this vocabulary that maskers may need, by the name of their keyword parameter.
-
-        A masker with a parameter `k` gets `masking_facts["k"]` unless the masking options set it.
-        """
-        return {}
-
-    @property
-    def unfamiliar(self) -> Sequence[int]:
-        """Ids for items outside the vocabulary; a sequence of only these carries no information."""
-        return () if self.space.unk is None else (self.space.unk,)
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """What was decided of the fields of its training data, field to a few words; shown by inspection."""
-        return {}
-
-    def advice(self, counts: Sequence[int]) -> str | None:
-        """What to do where the vocabulary says little of some data.
-
-        Args:
-            counts: (V,) how often each token occurs there.
-        """
-        return None
-
-    def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
-        """Windows of a sequence for training, of at most `max_length` tokens each."""
-        return windows(encoding, self.space, max_length)
-
-    def moving_windows(
-        self, encoding: Encoding, max_length: int, shares: NDArray[np.float64]
-    ) -> Moving | None:
-        """Windows for training that may be cut elsewhere in each epoch; None for those of `windows`.
-
-        Args:
-            shares: see `seqmlm.engine.windows.moving_windows`.
-        """
-        return moving_windows(encoding, self.space, max_length, shares)
-
-    @property
+    @cached_property
     def units(self) -> Units:
         """How the field's units are hidden and read back from answers; here they are groups of tokens."""
         return Units(self.space)
 
-    def unhidden(self, masker: type[Any]) -> str | None:
-        """Why what a masker hides would still be seen, and what to use instead; None where it would not."""
-        return None
-
-    def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
-        """An equivalent form of a training sequence, of the same length; by default the sequence itself."""
-        return encoding
-
-    def mirrored(self, encoding: Encoding) -> Encoding | None:
-        """The other strand of a sequence, its units in the opposite order; None where these are other units.
-
-        Asked only where sequences have `two_strands`.
-        """
-        return None
+    @cached_property
+    def spelling(self) -> Spelling:
+        """How ids are written in the field's text."""
+        return Spelling(self.tokens)
 
     @abstractmethod
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
@@ -197,82 +141,13 @@ class Tokenizer(ABC):
                 tokenizers with a closed alphabet; the others use their unknown token or need none.
         """
 
-    def of_length(self, tokens: int | None = None) -> Self:
-        """This tokenizer for rows of one length: others are refused, in training as in every use.
-
-        Its places are columns, so that a row read backwards is no row: it has one strand.
-
-        Args:
-            tokens: of a row, start and end included; None for as many as the first row has.
-        """
-        made = copy(self)
-        made.encode_batch = partial(_of_one_length, self, [tokens])  # type: ignore[method-assign]
-        made.two_strands = False  # type: ignore[misc]
-        return made
-
-    def encode_symbols(self, text: str) -> Encoding:
-        """Encode symbols that are no row of data, whatever the length of rows; see `encode_batch`."""
-        return type(self).encode_batch(self, [text])[0]
-
     def encode(self, raw: Any) -> Encoding:
         """Encode one sequence; see `encode_batch`."""
         return self.encode_batch([raw])[0]
 
-    def gapped(
-        self, raws: Sequence[Any], spans: Sequence[Sequence[tuple[int, int]]], counts: Sequence[Sequence[int]]
-    ) -> list[Gapped]:
-        """Encode sequences with gaps.
-
-        Args:
-            raws: with `stand_in` in every gap.
-            spans: of each sequence, where its gaps are, as spans of encodings are: (start, end), in order.
-            counts: of each sequence, how many tokens are hidden in each gap.
-
-        Raises:
-            UsageError: a gap that cannot be one, such as one inside a unit.
-        """
-        rule = self.units
-        return [rule.open(*one) for one in zip(self.encode_batch(raws), spans, counts, strict=True)]
-
     def unknown(self, raw: Any) -> list[Unknown]:
         """Everything in `raw` that `encode` would refuse or replace by the unknown token, in order."""
         return []
-
-    def conceal(self, text: str) -> str:
-        """The text of a record as rows and reports may show it, of equal length; here, as it is."""
-        return text
-
-    def surface(self, token: int) -> str:
-        """The text of id `token` in a raw sequence, without the vocabulary's markers ("##", "▁")."""
-        return self.tokens[token]
-
-    def spelling(self, tokens: Sequence[int]) -> str:
-        """The text that some tokens have together, one after the other; lines, where units are lines."""
-        return "\n".join(map(self.surface, tokens))
-
-    def respelled(self, encoding: Encoding) -> tuple[str, Ids]:
-        """The text of an encoding, with spaces where units were separate, and (L, 2) spans into that text."""
-        pieces: list[str] = []
-        spans = np.zeros((len(encoding), 2), dtype=np.int32)
-        at, last_group, last_end = 0, None, None
-        for position in np.flatnonzero(encoding.groups >= 0).tolist():
-            group, text = int(encoding.groups[position]), self.surface(int(encoding.ids[position]))
-            start, end = (0, 0) if encoding.spans is None else encoding.spans[position].tolist()
-            if last_group is not None and group != last_group and start != last_end:
-                pieces.append(" ")
-                at += 1
-            spans[position] = at, at + len(text)
-            pieces.append(text)
-            at, last_group, last_end = at + len(text), group, end
-        return "".join(pieces), spans
-
-    def alone(self, token: int) -> str | None:
-        """The text of id `token` where it can be a unit by itself; None where it is but a piece of one."""
-        return self.surface(token)
-
-    def meaning(self, text: str) -> str | None:
-        """What a unit spelled so stands for in words, where the data said it of all alike; here nothing."""
-        return None
 
     @classmethod
     def train(cls, texts: Iterable[Any], *, vocabulary_size: int | None = None, **options: Any) -> Self:
@@ -288,25 +163,9 @@ class Tokenizer(ABC):
         """
         raise UsageError(f"{cls.name} has a fixed vocabulary and is not trained; omit vocabulary_size")
 
-    def grown(self, texts: Iterable[Any]) -> Self:
-        """This tokenizer with ids for what these texts have and it does not know, behind all ids it has.
-
-        What it knows keeps its id; here nothing is added.
-
-        Args:
-            texts: training text, read once.
-        """
-        return self
-
     @abstractmethod
     def hf(self) -> PreTrainedTokenizerFast:
         """The same tokenizer as a Hugging Face fast tokenizer: equal ids for every sequence."""
-
-    def fingerprint(self) -> str:
-        """SHA-256, in hex, of everything that determines the ids."""
-        content = [self.name, self.options, self._content()]
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return sha256(text.encode()).hexdigest()
 
     def _content(self) -> Any:
         """What determines the ids besides name and options, as JSON values."""
@@ -317,7 +176,7 @@ class Tokenizer(ABC):
         directory.mkdir(parents=True, exist_ok=True)
         self.hf().save_pretrained(str(directory))
         _name_for_all_versions(directory / "tokenizer_config.json")
-        card = {"name": self.name, "options": dict(self.options), "fingerprint": self.fingerprint()}
+        card = {"name": self.name, "options": dict(self.options), "fingerprint": fingerprint(self)}
         (directory / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
@@ -328,6 +187,60 @@ class Tokenizer(ABC):
         Raises:
             StateError: the folder has no such tokenizer.
         """
+
+
+class Growing(Tokenizer):
+    """A tokenizer that can get ids for what later data have, and says what it decided about its data."""
+
+    @abstractmethod
+    def grown(self, texts: Iterable[Any]) -> Self:
+        """This tokenizer with ids for what these texts have and it does not know, behind all ids it has.
+
+        What it knows keeps its id.
+
+        Args:
+            texts: training text, read once.
+        """
+
+    @property
+    @abstractmethod
+    def facts(self) -> Mapping[str, str]:
+        """What was decided of the fields of its training data, field to a few words; shown by inspection."""
+
+    @abstractmethod
+    def advice(self, counts: Sequence[int]) -> str | None:
+        """What to do where the vocabulary says little of some data.
+
+        Args:
+            counts: (V,) how often each token occurs there.
+        """
+
+
+def fingerprint(tokenizer: Tokenizer) -> str:
+    """SHA-256, in hex, of everything that determines the ids."""
+    content = [tokenizer.name, tokenizer.options, tokenizer._content()]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return sha256(text.encode()).hexdigest()
+
+
+def of_length(tokenizer: Tokenizer, tokens: int | None = None) -> Tokenizer:
+    """A tokenizer for rows of one length: others are refused, in training as in every use.
+
+    Its places are columns, so that a row read backwards is no row: it has one strand.
+
+    Args:
+        tokens: of a row, start and end included; None for as many as the first row has.
+    """
+    made, rule = copy(tokenizer), copy(tokenizer.units)
+    made.encode_batch = partial(_of_one_length, tokenizer, [tokens])  # type: ignore[method-assign]
+    rule.mirrored = rule.complement = None
+    made.units = rule
+    return made
+
+
+def encode_symbols(tokenizer: Tokenizer, text: str) -> Encoding:
+    """Encode symbols that are no row of data, whatever the length of rows; see `encode_batch`."""
+    return type(tokenizer).encode_batch(tokenizer, [text])[0]
 
 
 def _of_one_length(tokenizer: Tokenizer, length: list[int | None], raws: Sequence[Any]) -> list[Encoding]:
@@ -361,7 +274,7 @@ def options_of(kind: type[Any], values: Mapping[str, Any], tokenizer: str) -> An
     Raises:
         UsageError: an unknown name, or a value that makes no sense.
     """
-    known = [field.name for field in fields(kind)]
+    known = [one.name for one in fields(kind)]
     for name in values:
         if name not in known:
             raise UsageError(f"{tokenizer} has no option {name!r}{nearest(name, known)}")
@@ -374,7 +287,7 @@ def kept_options(kind: type[Any], card: Mapping[str, Any], tokenizer: str) -> An
     Raises:
         UsageError: one that is gone since and was on: what the model sees would be something else.
     """
-    known = {field.name for field in fields(kind)}
+    known = {one.name for one in fields(kind)}
     on = {name: value for name, value in card["options"].items() if name in known or value not in _OFF}
     return options_of(kind, on, tokenizer)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids
 from seqmlm.engine.units import Units
+from seqmlm.tokenizers.base import Traits
 from seqmlm.tokenizers.nucleotide import (
     CLS,
     FIRST,
@@ -36,7 +38,7 @@ class BaseTokenizer(NucleotideTokenizer):
     """
 
     name: ClassVar[str] = "base.v1"
-    single_tokens: ClassVar[bool] = True
+    traits: ClassVar[Traits] = replace(NucleotideTokenizer.traits, single_tokens=True)
     k: int = 1
     """Bases of a token, which stands at its first one; of several, those of neighbouring tokens overlap."""
 
@@ -44,18 +46,15 @@ class BaseTokenizer(NucleotideTokenizer):
     def tokens(self) -> Sequence[str]:  # type: ignore[override]
         return (*SPECIALS, *kmers(self.k))
 
-    @property
-    def masking_facts(self) -> Mapping[str, Any]:
-        """The bases of a token, and the id of the first one: the others follow in alphabetical order."""
-        return {"k": self.k, "first": FIRST}
-
     @cached_property
     def _complement(self) -> Ids:
         return np.concatenate([np.arange(FIRST, dtype=np.int32), FIRST + kmer_complements(self.k)])
 
-    @property
+    @cached_property
     def units(self) -> Units:
-        return Units(self.space, complement=self._complement if self.two_strands else None)
+        # The bases of a token, and the id of the first one: the others follow in alphabetical order.
+        masking = {"k": self.k, "first": FIRST}
+        return self._stranded(Units(self.space, complement=self._complement, masking=masking))
 
     def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
         k, total = self.k, len(flat.codes)

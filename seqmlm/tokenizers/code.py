@@ -22,8 +22,9 @@ inside a line belongs to no unit.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -33,7 +34,10 @@ from numpy.typing import NDArray
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids, Longs
+from seqmlm.engine.units import Units
 from seqmlm.errors import DataError, UsageError
+from seqmlm.tokenizers.backend import Pieces
+from seqmlm.tokenizers.base import Traits
 from seqmlm.tokenizers.lexers import Lexer, lex
 from seqmlm.tokenizers.lexers.classes import CLASSES, PROSE, RATES, WHITESPACE, Lexed
 from seqmlm.tokenizers.lexers.source import SourceText
@@ -55,6 +59,13 @@ _IS_PROSE = np.zeros(len(CLASSES), dtype=np.bool_)
 _IS_PROSE[list(PROSE)] = True
 
 
+class _Atomic(Pieces):
+    """Pieces of atoms: any run of letters may be a name, and a line's end has its indentation."""
+
+    def alone(self, token: int) -> str | None:
+        return self.surface(token) or self._backend.decoder.decode([self.tokens[token]])
+
+
 class CodeTokenizer(BpeTokenizer):
     """Byte-level BPE inside atoms, with units, classes and symbols from a lexer; see the module.
 
@@ -64,7 +75,8 @@ class CodeTokenizer(BpeTokenizer):
     """
 
     name: ClassVar[str] = "code.v1"
-    unit: ClassVar[str] = "lexer token"
+    traits: ClassVar[Traits] = replace(BpeTokenizer.traits, unit="lexer token")
+    pieces: ClassVar[type[Pieces]] = _Atomic
 
     def __init__(self, backend: tokenizers.Tokenizer, *, lexer: Lexer = "auto") -> None:
         super().__init__(backend)
@@ -73,9 +85,9 @@ class CodeTokenizer(BpeTokenizer):
         self._lexer: Lexer = lexer
         self.options = {"lexer": lexer}
 
-    @property
-    def masking_facts(self) -> Mapping[str, Any]:
-        return {"classes": CLASSES, "class_rates": RATES}
+    @cached_property
+    def units(self) -> Units:
+        return Units(self.space, masking={"classes": CLASSES, "class_rates": RATES})
 
     @classmethod
     def train(
@@ -133,10 +145,6 @@ class CodeTokenizer(BpeTokenizer):
         atoms = np.nan_to_num(np.array(found.word_ids, dtype=np.float64), nan=SPECIAL_GROUP).astype(np.int32)
         made = _encoding(str(raw), lex(raw, self._lexer), ids, spans, atoms)
         return made if places is None else replace(made, spans=places[spans].astype(np.int32))
-
-    def alone(self, token: int) -> str | None:
-        """As of the base class: any run of letters may be a name, and a line's end has its indentation."""
-        return self.surface(token) or self._backend.decoder.decode([self.tokens[token]])
 
     @classmethod
     def _around_mask(cls, content: dict[str, Any], *, plain: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -15,7 +16,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.backend import read_backend
-from seqmlm.tokenizers.base import read_card
+from seqmlm.tokenizers.base import Traits, read_card
 from seqmlm.tokenizers.kmer_block import SeveralBaseTokenizer
 from seqmlm.tokenizers.nucleotide import BASES, CLS, FIRST, SEP, SPECIALS, Flat, reverse_complement
 
@@ -40,7 +41,7 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
     """
 
     name: ClassVar[str] = "dna_bpe.v1"
-    trainable: ClassVar[bool] = True
+    traits: ClassVar[Traits] = replace(SeveralBaseTokenizer.traits, trainable=True)
 
     def __init__(self, merges: Sequence[tuple[str, str]], *, soft_mask_weight: float = 0.1) -> None:
         super().__init__(soft_mask_weight=soft_mask_weight)

@@ -9,7 +9,7 @@ are not all [UNK].
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.types import Encoding, TokenSpace
-from seqmlm.engine.windows import windows, windows_at
+from seqmlm.engine.units import Units
+from seqmlm.engine.windows import windows_at
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.parsing import read_json
-from seqmlm.tokenizers.base import Tokenizer, kept_options, options_of, read_card
+from seqmlm.tokenizers.base import Tokenizer, Traits, kept_options, options_of, read_card
 from seqmlm.tokenizers.events_history import History, is_birth
 from seqmlm.tokenizers.events_layout import (
     CLS,
@@ -51,6 +52,7 @@ from seqmlm.tokenizers.events_vocabulary import (
     spell,
     vocabulary_of,
 )
+from seqmlm.tokenizers.spelling import Spelling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -80,9 +82,7 @@ class EventsTokenizer(Tokenizer):
     """
 
     name: ClassVar[str] = "events.v1"
-    unit: ClassVar[str] = "event"
-    trainable: ClassVar[bool] = True
-    augments: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(unit="event", trainable=True, reads=lambda raw: hasattr(raw, "events"))
 
     def __init__(self, vocabulary: Vocabulary, options: EventOptions) -> None:
         self._vocabulary, self._options = vocabulary, options
@@ -127,14 +127,13 @@ class EventsTokenizer(Tokenizer):
         )
         return cls(learn(texts, how), chosen)
 
-    @classmethod
-    def reads(cls, raw: Any) -> bool:
-        return hasattr(raw, "events")
+    @cached_property
+    def units(self) -> Units:
+        return _Visits(self.space, masking={"pools": list(self._lexicon.pools())})
 
-    @property
-    def masking_facts(self) -> Mapping[str, Any]:
-        """`pools` of tokens of one vocabulary."""
-        return {"pools": list(self._lexicon.pools())}
+    @cached_property
+    def spelling(self) -> Spelling:
+        return _Clinical(self._lexicon)
 
     def encode_batch(self, raws: Sequence[History]) -> list[Encoding]:
         """Encode histories; see the class for the tokens."""
@@ -174,50 +173,6 @@ class EventsTokenizer(Tokenizer):
         columns = ("subject", "ids", "time", "source", "kind", "spans")
         return replace(found, **{name: getattr(found, name)[kept] for name in columns})
 
-    def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
-        """The events of each visit in random order, since they are a set."""
-        keys = rng.random(len(encoding))
-        inside = encoding.groups >= 0
-        keys[inside] = rng.random(int(inside.sum()))
-        assert encoding.positions is not None
-        order = np.lexsort((keys, encoding.positions))
-        groups = encoding.groups[order]
-        groups[groups >= 0] = encoding.groups[inside]  # units are in ascending order
-        return replace(
-            encoding,
-            ids=encoding.ids[order],
-            groups=groups,
-            spans=None if encoding.spans is None else encoding.spans[order],
-            symbols=None if encoding.symbols is None else encoding.symbols[order],
-            channels={name: values[order] for name, values in encoding.channels.items()},
-        )
-
-    def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
-        """Windows that begin with a visit, the background before each; the last one is full.
-
-        A visit longer than a window is divided; if the background takes more than half of a window, windows
-        are cut without regard to either.
-        """
-        if len(encoding) <= max_length:
-            return [encoding]
-        starts = visit_starts(encoding.ids)
-        if not len(starts) or starts[0] > max_length // 2:
-            return windows(encoding, self.space, max_length)
-        return windows_at(encoding, self.space, max_length, starts)
-
-    def surface(self, token: int) -> str:
-        """The code as the data has it, with `//Q7` for a value's bin."""
-        return unquote(self.tokens[token])
-
-    def alone(self, token: int) -> str | None:
-        """As `surface`; None for the frame of visits, which is no clinical event."""
-        first = FIRST_INTERVAL + len(INTERVALS)
-        return None if token < first or token in self._lexicon.frame else self.surface(token)
-
-    def meaning(self, text: str) -> str | None:
-        """The description of a code, also where the bin or words of its value follow."""
-        return self._lexicon.meanings.get(text)
-
     def hf(self) -> PreTrainedTokenizerFast:
         """A tokenizer of the vocabulary's own spelling: tokens between white space; adds `[CLS]` and `[SEP]`.
 
@@ -251,6 +206,61 @@ class EventsTokenizer(Tokenizer):
             what = type(error).__name__  # the error itself may quote a code of sensitive data
             raise StateError(f"{path} is not the vocabulary of an events tokenizer ({what})") from None
         return cls(vocabulary, kept_options(EventOptions, card, cls.name))
+
+
+class _Visits(Units):
+    """Events in visits: each visit is a set, and may be read in any order."""
+
+    def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
+        """The events of each visit in random order, since they are a set."""
+        keys = rng.random(len(encoding))
+        inside = encoding.groups >= 0
+        keys[inside] = rng.random(int(inside.sum()))
+        assert encoding.positions is not None
+        order = np.lexsort((keys, encoding.positions))
+        groups = encoding.groups[order]
+        groups[groups >= 0] = encoding.groups[inside]  # units are in ascending order
+        return replace(
+            encoding,
+            ids=encoding.ids[order],
+            groups=groups,
+            spans=None if encoding.spans is None else encoding.spans[order],
+            symbols=None if encoding.symbols is None else encoding.symbols[order],
+            channels={name: values[order] for name, values in encoding.channels.items()},
+        )
+
+    def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
+        """Windows that begin with a visit, the background before each; the last one is full.
+
+        A visit longer than a window is divided; if the background takes more than half of a window, windows
+        are cut without regard to either.
+        """
+        if len(encoding) <= max_length:
+            return [encoding]
+        starts = visit_starts(encoding.ids)
+        if not len(starts) or starts[0] > max_length // 2:
+            return super().windows(encoding, max_length)
+        return windows_at(encoding, self.space, max_length, starts)
+
+
+class _Clinical(Spelling):
+    """Codes as the data have them, with `//Q7` for a value's bin."""
+
+    def __init__(self, lexicon: Lexicon) -> None:
+        super().__init__(lexicon.tokens)
+        self._lexicon = lexicon
+
+    def surface(self, token: int) -> str:
+        return unquote(self.tokens[token])
+
+    def alone(self, token: int) -> str | None:
+        """As `surface`; None for the frame of visits, which is no clinical event."""
+        first = FIRST_INTERVAL + len(INTERVALS)
+        return None if token < first or token in self._lexicon.frame else self.surface(token)
+
+    def meaning(self, text: str) -> str | None:
+        """The description of a code, also where the bin or words of its value follow."""
+        return self._lexicon.meanings.get(text)
 
 
 VisitRule = Literal["auto", "id", "day", "gap"]

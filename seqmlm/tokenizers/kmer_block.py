@@ -43,8 +43,8 @@ class SeveralBaseTokenizer(NucleotideTokenizer):
         return np.array(sizes, dtype=np.int32)
 
     @cached_property
-    def units(self) -> Units:  # type: ignore[override]
-        return SeveralBases(self.space, base_codes(self.tokens, FIRST))
+    def units(self) -> Units:
+        return self._stranded(SeveralBases(self.space, base_codes(self.tokens, FIRST)))
 
     def _encoded(self, ids: Ids, bounds: Sequence[int], flat: Flat) -> list[Encoding]:
         """Encodings of concatenated token ids, [CLS] and [SEP] included.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -22,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
+from seqmlm.engine.units import Units
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.parsing import read_json
-from seqmlm.tokenizers.base import Tokenizer, Unknown, kept_options, options_of, read_card
+from seqmlm.tokenizers.base import Growing, Traits, Unknown, kept_options, options_of, read_card
 from seqmlm.tokenizers.drain import Drain, DrainOptions, Tallies, Templates
 from seqmlm.tokenizers.log_fields import FieldCounts, Fields, Pairs, fields_of, lasted, longest
 from seqmlm.tokenizers.log_values import (
@@ -35,6 +37,7 @@ from seqmlm.tokenizers.log_values import (
     subject_of,
     too_few,
 )
+from seqmlm.tokenizers.spelling import Spelling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -99,7 +102,7 @@ class TemplateOptions:
         return DrainOptions(depth=self.depth, similarity=self.similarity, max_children=self.max_children)
 
 
-class TemplateTokenizer(Tokenizer):
+class TemplateTokenizer(Growing):
     """One token per line, `[CLS]` at the start and `[SEP]` at the end.
 
     Raw is anything with `lines`, `times` and `keys` (a window or session of a log), or a text of lines. Made
@@ -116,10 +119,12 @@ class TemplateTokenizer(Tokenizer):
     """
 
     name: ClassVar[str] = "templates.v1"
-    unit: ClassVar[str] = "line"
-    trainable: ClassVar[bool] = True
-    grows: ClassVar[bool] = True
-    sensitive_options: ClassVar[Mapping[str, Any]] = {"min_sessions": 10, "mask_secrets": True}
+    traits: ClassVar[Traits] = Traits(
+        unit="line",
+        trainable=True,
+        reads=are_lines,
+        sensitive_options={"min_sessions": 10, "mask_secrets": True},
+    )
 
     def __init__(
         self,
@@ -155,13 +160,13 @@ class TemplateTokenizer(Tokenizer):
             special=tuple(range(len(SPECIAL))),
         )
 
-    @classmethod
-    def reads(cls, raw: Any) -> bool:
-        return are_lines(raw)
+    @cached_property
+    def units(self) -> Units:
+        return Units(self.space, unfamiliar=(_NEW,))
 
-    @property
-    def unfamiliar(self) -> Sequence[int]:
-        return (_NEW,)
+    @cached_property
+    def spelling(self) -> Spelling:
+        return Spelling(self.tokens, self._values.conceal)
 
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
         """Encode windows or sessions; groups are line numbers, spans lines of `"\\n".join(lines)`."""
@@ -244,7 +249,7 @@ class TemplateTokenizer(Tokenizer):
             return self._likeness(line)
         found = self._id(line)
         if found >= _FIRST:
-            return self.surface(found)
+            return self.tokens[found]
         return self._fields.shape(_hidden(told[0], self._values), self._likeness(told[1]))
 
     def _likeness(self, message: str) -> str:
@@ -388,10 +393,6 @@ class TemplateTokenizer(Tokenizer):
         if not len(templates) and not kept and not (fields and fields.templates):
             raise too_few("templates", least, bool(len(drain) or len(keys) or (counts and counts.lines)))
         return cls(templates, kept, chosen, fields, longest(times, templates, least))
-
-    def conceal(self, text: str) -> str:
-        """The text with stars for what looks like a secret, where secrets are masked."""
-        return self._values.conceal(text)
 
     def spell(self, raw: Any) -> str:
         """The lines as `hf` takes them: "E12" is the twelfth template or event id, `<NEW>` as named."""

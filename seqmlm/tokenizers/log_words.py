@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -21,7 +22,7 @@ from tokenizers import Regex, models, pre_tokenizers
 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
 from seqmlm.errors import UsageError, nearest
-from seqmlm.tokenizers.base import Unknown
+from seqmlm.tokenizers.base import Traits, Unknown
 from seqmlm.tokenizers.drain import Tallies
 from seqmlm.tokenizers.log_values import (
     LogValues,
@@ -74,8 +75,11 @@ class LogWordTokenizer(WordPieceTokenizer):
     """
 
     name: ClassVar[str] = "log_words.v1"
-    unit: ClassVar[str] = "word"
-    sensitive_options: ClassVar[Mapping[str, Any]] = {"min_sessions": 10, "mask_secrets": True}
+    traits: ClassVar[Traits] = replace(
+        WordPieceTokenizer.traits,
+        reads=are_lines,
+        sensitive_options={"min_sessions": 10, "mask_secrets": True},
+    )
 
     def __init__(
         self,
@@ -87,13 +91,10 @@ class LogWordTokenizer(WordPieceTokenizer):
     ) -> None:
         super().__init__(backend)
         self._values = LogValues(patterns, secrets=mask_secrets)
+        self.spelling.conceal = self._values.conceal
         named = {"patterns": self._values.patterns, "min_sessions": min_sessions}
         self.options = {**named, "mask_secrets": mask_secrets}
         self._known: dict[str, _Part] = {}
-
-    @classmethod
-    def reads(cls, raw: Any) -> bool:
-        return are_lines(raw)
 
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
         """Encode windows or sessions; groups number the words, spans are characters of the raw lines.
@@ -172,10 +173,6 @@ class LogWordTokenizer(WordPieceTokenizer):
         assert encoding.spans is not None
         places = encoding.spans[encoding.ids == self.space.unk].tolist()
         return [Unknown(start, text[start:end]) for start, end in places]
-
-    def conceal(self, text: str) -> str:
-        """The text with stars for what looks like a secret, where secrets are masked."""
-        return self._values.conceal(text)
 
     def spell(self, raw: Any) -> str:
         """The normalised lines as `hf` takes them, `[SEP]` between them."""

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,8 @@ from seqmlm.engine.reductions import Reduction, Rows, TargetLogProb, of_shares, 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids, Longs, TokenSpace, ranges
 from seqmlm.engine.units import Doubles, UnitLogProbs, Units, variants
 from seqmlm.errors import UsageError
-from seqmlm.tokenizers.base import Tokenizer, Unknown, UnknownUnit, read_card
+from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, UnknownUnit, read_card
+from seqmlm.tokenizers.spelling import Letters, Spelling
 
 BASES = "ACGT"
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "N")
@@ -59,6 +60,9 @@ def letter_codes(text: str) -> NDArray[np.int32]:
     return _CODE[np.frombuffer(text.encode("latin-1", errors="replace"), dtype=np.uint8)]
 
 
+Rule = TypeVar("Rule", bound=Units)
+
+
 class Flat(NamedTuple):
     """Concatenated sequences, with two places before each and two after the last.
 
@@ -83,11 +87,7 @@ class NucleotideTokenizer(Tokenizer):
         UsageError: a weight outside [0, 1].
     """
 
-    unit: ClassVar[str] = "base"
-    closed: ClassVar[bool] = True
-    stand_in: ClassVar[str] = "A"
-    augments: ClassVar[bool] = True
-    two_strands: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(unit="base", closed=True)
 
     def __init__(self, *, soft_mask_weight: float = 0.1) -> None:
         if not 0 <= soft_mask_weight <= 1:
@@ -96,11 +96,6 @@ class NucleotideTokenizer(Tokenizer):
         self.options = {"soft_mask_weight": self._weight}
         self._weights = np.ones(256, dtype=np.float32)
         self._weights[ord("a") : ord("z") + 1] = self._weight
-
-    @property
-    def unfamiliar(self) -> Sequence[int]:
-        """Nothing: N is a base that is not known, which genomes have in long runs, and no unknown letter."""
-        return ()
 
     @cached_property
     def space(self) -> TokenSpace:  # type: ignore[override]
@@ -113,6 +108,18 @@ class NucleotideTokenizer(Tokenizer):
             end=SEP,
             special=tuple(range(FIRST)),
         )
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        return Letters(self.tokens)
+
+    def _stranded(self, rule: Rule) -> Rule:
+        """A rule of units for sequences that can be read on either strand.
+
+        Nothing is unfamiliar: N is a base that is not known, which genomes have in long runs.
+        """
+        rule.augment, rule.mirrored, rule.unfamiliar = self._either_strand, self.mirrored, ()
+        return rule
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
         """Encode sequences; groups are the 0-based number of a token's first base, spans are its letters.
@@ -137,7 +144,7 @@ class NucleotideTokenizer(Tokenizer):
     def unknown(self, raw: str) -> list[Unknown]:
         return [Unknown(i, raw[i]) for i in np.flatnonzero(letter_codes(raw) == _OTHER).tolist()]
 
-    def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
+    def _either_strand(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
         """Either strand, with probability 1/2 each."""
         return self.reverse_complement(encoding) if rng.random() < 0.5 else encoding
 

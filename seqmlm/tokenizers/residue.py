@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from seqmlm.engine.query import Query
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids, TokenSpace
 from seqmlm.engine.units import EXACT, Mode, Units
-from seqmlm.tokenizers.base import Tokenizer, Unknown, UnknownUnit, read_card
+from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, UnknownUnit, read_card
+from seqmlm.tokenizers.spelling import Letters
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -86,16 +87,11 @@ class ResidueTokenizer(Tokenizer):
     """
 
     name: ClassVar[str] = "residue.v1"
-    unit: ClassVar[str] = "residue"
-    closed: ClassVar[bool] = True
-    stand_in: ClassVar[str] = "A"
-    single_tokens: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(unit="residue", closed=True, single_tokens=True)
     space = SPACE
     tokens = TOKENS
-
-    @property
-    def units(self) -> Units:
-        return ResidueUnits(SPACE)
+    units = ResidueUnits(SPACE)
+    spelling = Letters(TOKENS)
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
         """Encode proteins; groups are residue indices, gaps belong to no unit.
@@ -129,9 +125,6 @@ class ResidueTokenizer(Tokenizer):
 
     def unknown(self, raw: str) -> list[Unknown]:
         return [Unknown(i, raw[i]) for i in np.flatnonzero(_TABLE[_letters(raw)] < 0).tolist()]
-
-    def spelling(self, tokens: Sequence[int]) -> str:
-        return "".join(map(self.surface, tokens))
 
     def hf(self) -> PreTrainedTokenizerFast:
         from seqmlm.tokenizers.fast import fast_residue_tokenizer

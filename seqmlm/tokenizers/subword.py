@@ -30,7 +30,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.backend import BackendTokenizer, backend_content, read_backend
-from seqmlm.tokenizers.base import read_card
+from seqmlm.tokenizers.base import Traits, read_card
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -153,7 +153,7 @@ class SubwordTokenizer(BackendTokenizer):
         lowercase: whether it lowers case.
     """
 
-    trainable: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(unit="word", trainable=True)
     sensitive_options: ClassVar[Mapping[str, Any]] = {"min_records": 10}
 
     def __init__(self, backend: tokenizers.Tokenizer, *, lowercase: bool = False) -> None:

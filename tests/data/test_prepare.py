@@ -27,7 +27,6 @@ from seqmlm.data.record import Record
 from seqmlm.data.splits import PARTS, ByKey, Marks, Parts, Split, neighbours
 from seqmlm.data.store import EncodedDataset, Prepared
 from seqmlm.engine.types import Encoding, TokenSpace
-from seqmlm.engine.windows import moving_windows
 from seqmlm.errors import DataError, StateError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -248,10 +247,7 @@ def moving_rows(cache: Path, count: int = 60, **options: Any) -> Prepared:
     texts = [" ".join(word() for _ in range(n)) for n in rng.integers(2, 120, count).tolist()]
     records = [record(number, text) for number, text in enumerate(texts)]
 
-    def moving(encoding: Encoding, max_length: int, shares: Any) -> Any:
-        return moving_windows(encoding, SPACE, max_length, shares)
-
-    return made(records, cache, max_length=32, moving=moving, **options)
+    return made(records, cache, max_length=32, moving=True, **options)
 
 
 def contents(dataset: EncodedDataset, epoch: int) -> dict[str, list[tuple[int, ...]]]:

@@ -165,7 +165,7 @@ def test_null_models_are_mapped_on_both_strands_too() -> None:
     [found] = maps.of([Asked([encoding])])
     assert found.passes == 2 * 4 * 14 == maps.passes(encoding)
     asked: list[Any] = maps._estimator.asked  # type: ignore[attr-defined]
-    texts = ["".join(session.tokenizer.surface(int(one)) for one in own.ids[1:-1]) for own in asked]
+    texts = ["".join(session.tokenizer.spelling.surface(int(one)) for one in own.ids[1:-1]) for own in asked]
     assert set(texts) == {reverse_complement(one) for one in texts}
 
 

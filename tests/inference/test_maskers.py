@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import pytest
 
 from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.units import Units
 from seqmlm.errors import UsageError
 from seqmlm.inference.model_folder import make_masker
-from seqmlm.tokenizers.residue import ResidueTokenizer
+from seqmlm.tokenizers.residue import SPACE, ResidueTokenizer
 
 
 class Knowing(ResidueTokenizer):
-    masking_facts: ClassVar = {"max_units": 4, "something_else": 1}
+    units = Units(SPACE, masking={"max_units": 4, "something_else": 1})
 
 
 def test_a_tokenizer_tells_a_masker_what_it_must_know_and_the_user_has_the_last_word():

@@ -22,7 +22,8 @@ from seqmlm.reports.drawing import MOST_POINTS
 from seqmlm.reports.page import Page
 from seqmlm.reports.pictures import Coloured, Highest, Point, Timeline, Tracks
 from seqmlm.reports.report import shown_scale
-from seqmlm.tokenizers.residue import ResidueTokenizer
+from seqmlm.tokenizers.residue import TOKENS, ResidueTokenizer
+from seqmlm.tokenizers.spelling import Letters
 
 TOKENIZER = ResidueTokenizer()
 
@@ -237,11 +238,15 @@ def test_an_extrapolated_p_value_is_called_so() -> None:
     assert "a ranking, not a guarantee" in told
 
 
-class Spelled(ResidueTokenizer):
+class Blank(Letters):
     """Spells a symbol by white space."""
 
     def alone(self, token: int) -> str:
         return "\n    "
+
+
+class Spelled(ResidueTokenizer):
+    spelling = Blank(TOKENS)
 
 
 class Lines:

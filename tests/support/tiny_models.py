@@ -58,7 +58,7 @@ def random_model(
         rows=MaskedRows(model, tokenizer.space),
         tokenizer=tokenizer,
         domain=plugins.domain(domain),
-        card=Card(domain=domain, unit=tokenizer.unit, tokenizer=tokenizer.name, **facts),
+        card=Card(domain=domain, unit=tokenizer.traits.unit, tokenizer=tokenizer.name, **facts),
         path="nowhere",
     )
 

@@ -271,7 +271,7 @@ def test_every_alarm_of_every_field_and_level_has_a_reason(field: str, tmp_path:
     options = dict(domain.defaults.tokenizer_options)
     texts = (one.raw for one in records)
     known = random_model(
-        field, kind.train(texts, **options) if kind.trainable else kind(**options), max_length=256
+        field, kind.train(texts, **options) if kind.traits.trainable else kind(**options), max_length=256
     )
     alarms = 0
     for level in domain.levels:

@@ -149,4 +149,4 @@ def test_the_tokenizer_of_a_domain_reads_its_records(workspace: Path, name: str)
     found = plugins.domain(name)
     files = found.sample(workspace / "sample", n=60).files
     kind = plugins.tokenizer_class(found.defaults.tokenizer)
-    assert kind.reads(next(found.read(files, Problems())).raw)
+    assert kind.traits.reads(next(found.read(files, Problems())).raw)

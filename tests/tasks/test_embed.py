@@ -145,7 +145,7 @@ def test_units_of_a_long_record_are_read_where_they_are_most_central(session: Se
 
 def test_windows_stand_alone_and_cover_the_record(session: Session, body: Any) -> None:
     encoding = session.tokenizer.encode(LONG)
-    cut = session.tokenizer.windows(encoding, session.card.max_length)
+    cut = session.tokenizer.units.windows(encoding, session.card.max_length)
     ((_, found),) = session.embed(records(LONG), of="window")
     wanted = [by_unit(one, states(body, one.ids)).mean(0) for one in cut]
     np.testing.assert_allclose(found, np.stack(wanted), atol=1e-5)

@@ -60,6 +60,12 @@ def test_a_sequence_on_the_command_line(
     assert shown.out.startswith(done.json["filled"].split("\n")[0])
 
 
+def test_a_gap_of_several_bases(tmp_path: Path, seqmlm: Run):
+    model = saved(random_model("dna", BaseTokenizer()), tmp_path / "model")
+    done = seqmlm("fill", model, "ACGT[MASK:3]ACGGT", "--json").ok()
+    assert re.fullmatch("ACGT[ACGT]{3}ACGGT", done.json["filled"])
+
+
 def test_candidates_of_patients_are_codes_with_their_descriptions(tmp_path: Path, seqmlm: Run):
     people = [replace(one, meanings={"DRUG//metformin": "Metformin 500 MG"}) for one in histories(40)]
     model = random_model("ehr", EventsTokenizer.train(people, min_subjects=1))

@@ -60,7 +60,7 @@ def naive(model: LoadedModel, raw: History, code: str) -> float:
     start, end = raw.code_spans()[-1]
     [place] = np.flatnonzero((encoding.spans[:, 0] == start) & (encoding.spans[:, 1] == end)).tolist()
     true, ids = int(encoding.ids[place]), encoding.ids.copy()
-    assert model.tokenizer.surface(true) == code
+    assert model.tokenizer.spelling.surface(true) == code
     ids[place] = model.tokenizer.space.mask
     hidden = Document(ids=ids, asked=np.array([place]), positions=encoding.positions)
     with torch.no_grad():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.tokenizers.base import options_of
+from seqmlm.tokenizers.base import fingerprint, options_of
 from seqmlm.tokenizers.events import EventsTokenizer
 from seqmlm.tokenizers.events_history import Event, History
 from seqmlm.tokenizers.events_layout import intervals
@@ -173,7 +173,7 @@ def test_a_batch_equals_the_rules_read_slowly(rule: str, histories: list[History
         for token, (start, end) in zip(encoding.ids[inside], encoding.spans[inside], strict=True):
             code = str(history)[start:end]
             assert code in {e.code for e in history.events}
-            assert tokenizer.surface(int(token)).strip("[]").startswith(code[:7].strip("["))
+            assert tokenizer.spelling.surface(int(token)).strip("[]").startswith(code[:7].strip("["))
 
 
 def test_a_sequence_in_full() -> None:
@@ -229,7 +229,7 @@ def test_intervals(days: int, name: int) -> None:
 def test_augmenting_keeps_visits_and_units(history: History, seed: int) -> None:
     tokenizer = made(channels=CHANNELS)
     before = tokenizer.encode(history)
-    after = tokenizer.augment(before, np.random.default_rng(seed))
+    after = tokenizer.units.augment(before, np.random.default_rng(seed))
     assert after.positions.tolist() == before.positions.tolist()
     columns = ("ids", "symbols", "spans")
 
@@ -256,7 +256,9 @@ def test_augmenting_keeps_visits_and_units(history: History, seed: int) -> None:
 def test_augmenting_changes_the_order_within_a_visit() -> None:
     tokenizer = EventsTokenizer.train(patients.histories(60), min_subjects=1)
     encoding = tokenizer.encode(patients.history(3))
-    orders = {tuple(tokenizer.augment(encoding, np.random.default_rng(n)).ids.tolist()) for n in range(5)}
+    orders = {
+        tuple(tokenizer.units.augment(encoding, np.random.default_rng(n)).ids.tolist()) for n in range(5)
+    }
     assert len(orders) == 5
 
 
@@ -266,7 +268,7 @@ def test_windows_begin_with_a_visit_and_repeat_the_background() -> None:
     encoding = tokenizer.encode(history)
     longest = 40
     assert len(encoding) > 2 * longest
-    found = tokenizer.windows(encoding, longest)
+    found = tokenizer.units.windows(encoding, longest)
     head = tokenizer.encode(history).ids[:2].tolist()
     for window in found:
         assert len(window) <= longest
@@ -285,12 +287,12 @@ def test_a_visit_longer_than_a_window_is_divided() -> None:
     events += [Event(time=10.0, code=f"DRUG//n{n}") for n in range(30)]
     tokenizer = made()
     encoding = tokenizer.encode(of(*sorted(events, key=lambda e: e.time)))
-    found = tokenizer.windows(encoding, 12)
+    found = tokenizer.units.windows(encoding, 12)
     assert max(map(len, found)) <= 12
     inner = np.concatenate([window.ids[1:-1] for window in found])
     assert inner.tolist() == encoding.ids[1:-1].tolist()
     short = of(Event(time=0.0, code="DRUG//a"))
-    assert len(tokenizer.windows(tokenizer.encode(short), 12)) == 1
+    assert len(tokenizer.units.windows(tokenizer.encode(short), 12)) == 1
 
 
 # -- the vocabulary ------------------------------------------------------------------------------------------
@@ -466,7 +468,10 @@ def test_units_are_saved_with_the_vocabulary(tmp_path: Path) -> None:
     tokenizer = EventsTokenizer.train(train)
     tokenizer.save(tmp_path)
     again = EventsTokenizer.load(tmp_path)
-    assert (again.tokens, again.fingerprint()) == (tokenizer.tokens, tokenizer.fingerprint())
+    assert (again.tokens, fingerprint(again)) == (
+        tokenizer.tokens,
+        fingerprint(tokenizer),
+    )
     assert [token(again, one) for one in train] == [token(tokenizer, one) for one in train]
     fast = AutoTokenizer.from_pretrained(str(tmp_path))
     assert fast(" ".join(tokenizer.tokens[23:]))["input_ids"][1:-1] == list(range(23, tokenizer.space.size))
@@ -478,7 +483,7 @@ def test_units_are_saved_with_the_vocabulary(tmp_path: Path) -> None:
 def test_the_frame_of_visits_is_not_named_beside_codes() -> None:
     histories = patients.histories(60)
     tokenizer = EventsTokenizer.train(histories)
-    hidden = [name for n, name in enumerate(tokenizer.tokens) if tokenizer.alone(n) is None]
+    hidden = [name for n, name in enumerate(tokenizer.tokens) if tokenizer.spelling.alone(n) is None]
     assert set(hidden) == {
         *tokenizer.tokens[:23],
         *("[VT:inpatient]", "[VT:outpatient]", "SEX//F", "SEX//M", "VISIT//start"),
@@ -491,12 +496,12 @@ def test_codes_are_told_with_what_they_mean(tmp_path: Path) -> None:
     tokenizer = EventsTokenizer.train(histories)
     tokenizer.save(tmp_path)
     for one in (tokenizer, EventsTokenizer.load(tmp_path)):
-        assert one.meaning("ICD10//I50.9") == "Heart failure"
-        assert one.meaning("LAB//2345-7") == one.meaning("LAB//2345-7//Q3") == "Glucose"
-        assert one.meaning("DRUG//furosemide") is None
+        assert one.spelling.meaning("ICD10//I50.9") == "Heart failure"
+        assert one.spelling.meaning("LAB//2345-7") == one.spelling.meaning("LAB//2345-7//Q3") == "Glucose"
+        assert one.spelling.meaning("DRUG//furosemide") is None
     assert "Canary" not in (tmp_path / "seqmlm_events.json").read_text()
     plain = EventsTokenizer.train(patients.histories(60))
-    assert plain.fingerprint() == tokenizer.fingerprint()  # the ids are the same
+    assert fingerprint(plain) == fingerprint(tokenizer)  # the ids are the same
 
 
 # -- files ---------------------------------------------------------------------------------------------------
@@ -517,7 +522,9 @@ def test_hugging_face_reads_the_same_ids_from_the_tokens_spelling(tmp_path: Path
     ids = tokenizer.encode(of(Event(time=None, code="SEX//F"), *odd)).ids.tolist()
     text = " ".join(tokenizer.tokens[i] for i in ids[1:-1])
     assert fast(text)["input_ids"] == ids
-    assert tokenizer.surface(ids[ids.index(tokenizer.tokens.index("%5Bodd]%20code"))]) == "[odd] code"
+    assert (
+        tokenizer.spelling.surface(ids[ids.index(tokenizer.tokens.index("%5Bodd]%20code"))]) == "[odd] code"
+    )
 
 
 def test_a_code_cannot_name_a_special_token() -> None:

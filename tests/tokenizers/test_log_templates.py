@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.tokenizers.base import CARD
+from seqmlm.tokenizers.base import CARD, fingerprint
 from seqmlm.tokenizers.log_templates import FILE, NEW, SPECIAL, TemplateTokenizer
 from seqmlm.tokenizers.log_values import fresh_lines
 from seqmlm.tokenizers.log_words import LogWordTokenizer
@@ -58,7 +58,7 @@ def tokenizer() -> TemplateTokenizer:
 def test_a_line_is_a_token_a_unit_and_a_span(tokenizer):
     raw = window("request 7 from 10.9.9.9", "kernel panic at 3", "user eve logged in", "done")
     encoding = tokenizer.encode(raw)
-    surfaces = [tokenizer.surface(token) for token in encoding.ids.tolist()]
+    surfaces = [tokenizer.spelling.surface(token) for token in encoding.ids.tolist()]
     assert surfaces == [
         "[CLS]", "request <NUM> from <IP>", NEW, "user <*> logged in", "done", "[SEP]",
     ]  # fmt: skip
@@ -102,10 +102,16 @@ def test_event_ids_are_the_vocabulary_as_they_are():
     made = TemplateTokenizer.train([window("5", "22", "5", keys=True), window("11", "5", keys=True)])
     assert made.tokens[len(SPECIAL) + 1 :] == ("5", "22", "11")
     encoding = made.encode(window("11", "22", "99", keys=True))
-    assert [made.surface(token) for token in encoding.ids.tolist()] == ["[CLS]", "11", "22", NEW, "[SEP]"]
+    assert [made.spelling.surface(token) for token in encoding.ids.tolist()] == [
+        "[CLS]",
+        "11",
+        "22",
+        NEW,
+        "[SEP]",
+    ]
     assert made.unknown(window("5", "99", keys=True)) == [(2, "99")]
     # A message that reads like an event id is none.
-    assert made.surface(int(made.encode(window("5")).ids[1])) == NEW
+    assert made.spelling.surface(int(made.encode(window("5")).ids[1])) == NEW
     few = TemplateTokenizer.train([window(*"aabbbc", keys=True)], vocabulary_size=len(SPECIAL) + 3)
     assert few.tokens[-2:] == ("a", "b")
 
@@ -147,12 +153,12 @@ def test_a_secret_in_one_line_is_nowhere_in_the_saved_vocabulary(tmp_path: Path,
         window(*stream[a : a + 20], times=tuple(map(float, range(a, a + 20))) if times else None)
         for a in range(0, len(stream) - 20, 2)
     ]
-    made = TemplateTokenizer.train(windows, **TemplateTokenizer.sensitive_options)
+    made = TemplateTokenizer.train(windows, **TemplateTokenizer.traits.sensitive_options)
     made.save(tmp_path)
     assert all("canary" not in path.read_text() for path in tmp_path.iterdir())
     assert "user <*> logged in" in made.tokens
     encoding = made.encode(window("password canary-4fz accepted"))
-    assert made.surface(int(encoding.ids[1])) == NEW
+    assert made.spelling.surface(int(encoding.ids[1])) == NEW
     open_one = TemplateTokenizer.train(windows)
     assert any("canary" in token for token in open_one.tokens)
 
@@ -169,7 +175,7 @@ def test_ten_subjects_are_ten_sessions_or_files_however_many_windows(kind, subje
         for i in range(200)
     ]
     usual = [LogLines(lines=("all is well",), times=(-i - 1.0,), subject=f"session {i}") for i in range(12)]
-    made = kind.train([*usual, *windows], **kind.sensitive_options)
+    made = kind.train([*usual, *windows], **kind.traits.sensitive_options)
     assert any("canary" in token for token in made.tokens) == kept
     assert any("well" in token for token in made.tokens)
     keys = [LogLines(lines=("5", "77"), keys=True, subject=f"{i % subjects}") for i in range(200)]
@@ -182,11 +188,11 @@ def test_ten_subjects_are_ten_sessions_or_files_however_many_windows(kind, subje
 def test_a_secret_that_everybody_has_is_masked_at_all_times(kind, tmp_path: Path):
     lines = ("password=canary accepted", "connected with dsn svc:canary@db(1)", "k3yca9nary7zx9 used")
     windows = [LogLines(lines=lines, times=(i, i, i), subject=f"session {i}") for i in range(30)]
-    made = kind.train(windows, **kind.sensitive_options)
+    made = kind.train(windows, **kind.traits.sensitive_options)
     made.save(tmp_path)
     assert all("canary" not in path.read_text() for path in tmp_path.iterdir())
     loaded = kind.load(tmp_path)
-    assert loaded.fingerprint() == made.fingerprint()
+    assert fingerprint(loaded) == fingerprint(made)
     assert loaded.encode(windows[0]).ids.tolist() == made.encode(windows[0]).ids.tolist()
     other = LogLines(lines=tuple(line.replace("canary", "sparrow") for line in lines))
     assert loaded.encode(other).ids.tolist() == made.encode(windows[0]).ids.tolist()
@@ -196,7 +202,7 @@ def test_a_secret_that_everybody_has_is_masked_at_all_times(kind, tmp_path: Path
 def test_one_file_is_too_few_subjects_and_that_is_said(kind):
     windows = [LogLines(lines=("all is well",), times=(float(i),), subject="app.log") for i in range(50)]
     with pytest.raises(DataError, match=r"of 10 sessions or files .*session=REGEX.*min_sessions"):
-        kind.train(windows, **kind.sensitive_options)
+        kind.train(windows, **kind.traits.sensitive_options)
 
 
 def test_options_are_checked_and_sizes_kept():
@@ -226,9 +232,9 @@ def test_an_option_that_is_gone_is_left_out_where_it_was_off(tokenizer, tmp_path
 
 
 def test_the_fingerprint_follows_templates_and_options(tokenizer):
-    assert TemplateTokenizer.train(service()).fingerprint() == tokenizer.fingerprint()
-    assert TemplateTokenizer.train(service(), max_children=50).fingerprint() != tokenizer.fingerprint()
-    assert TemplateTokenizer.train(service()[1:2]).fingerprint() != tokenizer.fingerprint()
+    assert fingerprint(TemplateTokenizer.train(service())) == fingerprint(tokenizer)
+    assert fingerprint(TemplateTokenizer.train(service(), max_children=50)) != fingerprint(tokenizer)
+    assert fingerprint(TemplateTokenizer.train(service()[1:2])) != fingerprint(tokenizer)
 
 
 def test_lines_are_spelled_as_numbers_and_bad_folders_named(tokenizer, tmp_path: Path):
@@ -305,8 +311,8 @@ def test_it_grows_by_what_is_new_and_every_id_stays(tmp_path: Path) -> None:
     ]
     again.save(tmp_path)
     loaded = TemplateTokenizer.load(tmp_path)
-    assert (loaded.tokens, loaded.fingerprint()) == (again.tokens, again.fingerprint())
-    assert loaded.fingerprint() != grown.fingerprint()
+    assert (loaded.tokens, fingerprint(loaded)) == (again.tokens, fingerprint(again))
+    assert fingerprint(loaded) != fingerprint(grown)
     text = "\n".join([*before, *more, *last, "fan 3 is off today"])
     np.testing.assert_array_equal(loaded.encode(text).ids, again.encode(text).ids)
     assert old.grown(["\n".join(before)]) is old  # there is nothing new

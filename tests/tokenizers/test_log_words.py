@@ -65,7 +65,7 @@ def test_spans_hold_their_tokens(tokenizer, records):
         for token, group, (start, end) in zip(
             encoding.ids.tolist(), encoding.groups.tolist(), encoding.spans.tolist(), strict=True
         ):
-            surface = tokenizer.surface(token)
+            surface = tokenizer.spelling.surface(token)
             if token == tokenizer.space.unk:
                 assert group == -1
                 assert text[start:end]
@@ -98,8 +98,11 @@ def test_specials_in_the_data_are_text(tokenizer):
 def test_training_is_deterministic_and_a_secret_teaches_nothing(tmp_path: Path):
     texts = service(60)
     texts[30] = window("password canaryzq canaryzq canaryzq accepted", "done")
-    first = LogWordTokenizer.train(texts, **LogWordTokenizer.sensitive_options)
-    assert first.tokens == LogWordTokenizer.train(texts[::-1], **LogWordTokenizer.sensitive_options).tokens
+    first = LogWordTokenizer.train(texts, **LogWordTokenizer.traits.sensitive_options)
+    assert (
+        first.tokens
+        == LogWordTokenizer.train(texts[::-1], **LogWordTokenizer.traits.sensitive_options).tokens
+    )
     first.save(tmp_path)
     for path in tmp_path.iterdir():
         assert not any(piece in path.read_text() for piece in ("canary", "anary", "password"))

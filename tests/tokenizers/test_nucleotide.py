@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.engine.windows import join, windows
 from seqmlm.errors import DataError, UsageError
-from seqmlm.tokenizers.base import UnknownUnit
+from seqmlm.tokenizers.base import UnknownUnit, fingerprint
 from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
@@ -63,7 +63,7 @@ def test_spans_hold_what_the_tokens_say(tokenizer, raw):
         if "N" in letters:
             assert (tokenizer.tokens[token], group) == ("N", -1)
         else:
-            assert (tokenizer.surface(token), group) == (letters.upper(), start)
+            assert (tokenizer.spelling.surface(token), group) == (letters.upper(), start)
     assert covered.all()
 
 
@@ -122,7 +122,7 @@ def test_windows_and_joined_sequences_are_turned_in_place(tokenizer):
 def test_either_strand_half_of_the_time():
     tokenizer, rng = BaseTokenizer(), np.random.default_rng(0)
     encoding = tokenizer.encode("AACCCGGT")
-    forward = sum(tokenizer.augment(encoding, rng) is encoding for _ in range(1000))
+    forward = sum(tokenizer.units.augment(encoding, rng) is encoding for _ in range(1000))
     assert abs(forward - 500) < 5 * np.sqrt(250)
 
 
@@ -178,7 +178,7 @@ def test_training_byte_pairs():
 def test_fingerprints_are_those_of_these_vocabularies():
     # Stored with every model: a change here means that old models no longer match their tokenizer.
     found = {
-        one.name: one.fingerprint()[:8] for one in (BaseTokenizer(), KmerTokenizer(), KmerBlockTokenizer())
+        one.name: fingerprint(one)[:8] for one in (BaseTokenizer(), KmerTokenizer(), KmerBlockTokenizer())
     }
     assert found == {"base.v1": "350ad1fc", "kmer.v1": "02603c5d", "kmer_block.v1": "80eb0d2e"}
 
@@ -188,7 +188,7 @@ def test_fingerprints_are_those_of_these_vocabularies():
 @settings(max_examples=30)
 def test_encodings_are_spelled_back_with_spaces_for_n(tokenizer, raw):
     encoding = tokenizer.encode(raw)
-    text, spans = tokenizer.respelled(encoding)
+    text, spans = tokenizer.spelling.respelled(encoding)
     shown = encoding.groups >= 0
     for token, (start, end) in zip(encoding.ids[shown].tolist(), spans[shown].tolist(), strict=True):
         assert text[start:end] == tokenizer.tokens[token]

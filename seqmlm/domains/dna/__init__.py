@@ -155,7 +155,7 @@ class DNADomain(Domain):
 
         if not isinstance(tokenizer, KmerTokenizer):
             return super().show(tokenizer, raw, encoding, asked, predicted)
-        tokens = [tokenizer.surface(token) for token in predicted.tolist()]
+        tokens = [tokenizer.spelling.surface(token) for token in predicted.tolist()]
         return shown(self.hidden, tokens, str(raw), encoding, asked)
 
 

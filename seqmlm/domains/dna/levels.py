@@ -445,5 +445,5 @@ def _codes(encoding: Encoding, tokenizer: Tokenizer) -> Longs:
         codes = np.full(int(numbers[-1] - numbers[0]) + 1, 4, dtype=np.int64)
         codes[numbers - numbers[0]] = spelled
         return codes
-    texts = [tokenizer.surface(int(token)) for token in encoding.ids[encoding.groups >= 0]]
+    texts = [tokenizer.spelling.surface(int(token)) for token in encoding.ids[encoding.groups >= 0]]
     return base_codes("".join(text if set(text.upper()) <= set("ACGT") else "N" for text in texts))

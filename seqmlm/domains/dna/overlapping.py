@@ -12,6 +12,7 @@ others; `KmerSpan` masks all tokens of a span of bases alike.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -33,8 +34,10 @@ from seqmlm.engine.units import (
     variants,
 )
 from seqmlm.errors import DataError, UsageError
+from seqmlm.tokenizers.base import Traits
 from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.nucleotide import BASES, FIRST, Bases, Flat, checked, read_shares
+from seqmlm.tokenizers.spelling import Letters, Spelling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -55,7 +58,7 @@ class KmerTokenizer(BaseTokenizer):
     """
 
     name: ClassVar[str] = "kmer.v1"
-    single_tokens: ClassVar[bool] = False
+    traits: ClassVar[Traits] = replace(BaseTokenizer.traits, single_tokens=False)
 
     def __init__(self, *, k: int = 6, soft_mask_weight: float = 0.1) -> None:
         super().__init__(soft_mask_weight=soft_mask_weight)
@@ -64,26 +67,12 @@ class KmerTokenizer(BaseTokenizer):
         self.k, self.options = k, {"k": k, **self.options}
 
     @cached_property
-    def units(self) -> OverlappingUnits:  # type: ignore[override]
-        return OverlappingUnits(self.space, k=self.k, first=FIRST)
+    def units(self) -> OverlappingUnits:
+        return self._stranded(OverlappingUnits(self.space, k=self.k, first=FIRST))
 
-    def unhidden(self, masker: type[Any]) -> str | None:
-        if issubclass(masker, KmerSpan):
-            return None
-        return (
-            f"tokenizer {self.name} shows each {self.unit} in {self.k} neighbouring tokens, and masker "
-            f"{masker.name} would hide only some of them: use --set masking.masker={KmerSpan.name}"
-        )
-
-    def respelled(self, encoding: Encoding) -> tuple[str, Ids]:
-        layout = self.units.layout(encoding)
-        place = np.arange(len(layout.code)) + np.cumsum(np.diff(layout.start, prepend=layout.start[:1]) > 1)
-        letters = np.full(int(place.max(initial=-1)) + 1, " ")
-        letters[place] = np.array([*BASES])[layout.code]
-        spans = np.zeros((len(encoding), 2), dtype=np.int32)
-        shown = layout.base >= 0
-        spans[shown] = place[layout.base[shown]][:, None] + np.array([0, self.k])
-        return "".join(letters.tolist()), spans
+    @cached_property
+    def spelling(self) -> Spelling:
+        return _Overlapping(self.tokens, self.units)
 
     def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
         if (flat.lengths < self.k).any():
@@ -127,6 +116,24 @@ class _Hidden(NamedTuple):
     asked: Bools
 
 
+class _Overlapping(Letters):
+    """The spelling of k-mers that share letters with their neighbours."""
+
+    def __init__(self, tokens: Sequence[str], units: OverlappingUnits) -> None:
+        super().__init__(tokens)
+        self._units = units
+
+    def respelled(self, encoding: Encoding) -> tuple[str, Ids]:
+        layout = self._units.layout(encoding)
+        place = np.arange(len(layout.code)) + np.cumsum(np.diff(layout.start, prepend=layout.start[:1]) > 1)
+        letters = np.full(int(place.max(initial=-1)) + 1, " ")
+        letters[place] = np.array([*BASES])[layout.code]
+        spans = np.zeros((len(encoding), 2), dtype=np.int32)
+        shown = layout.base >= 0
+        spans[shown] = place[layout.base[shown]][:, None] + np.array([0, self._units.k])
+        return "".join(letters.tolist()), spans
+
+
 class OverlappingUnits(Bases):
     """A k-mer at every base: a base is hidden with all tokens that cover it, and read in all of them.
 
@@ -141,7 +148,16 @@ class OverlappingUnits(Bases):
     def __init__(self, space: TokenSpace, *, k: int, first: int) -> None:
         super().__init__(space)
         self.k, self._first = k, first
+        self.masking = {"k": k, "first": first}
         self._place = _FOUR ** np.arange(k - 1, -1, -1, dtype=np.int64)  # (k,) worth of each base of a k-mer
+
+    def unhidden(self, masker: type[Any]) -> str | None:
+        if issubclass(masker, KmerSpan):
+            return None
+        return (
+            f"tokenizer {KmerTokenizer.name} shows each base in {self.k} neighbouring tokens, and masker "
+            f"{masker.name} would hide only some of them: use --set masking.masker={KmerSpan.name}"
+        )
 
     def frequencies(self, counts: NDArray[Any]) -> Doubles:
         """(4,) add-one frequencies of the bases in the training split, where each shows in k tokens."""

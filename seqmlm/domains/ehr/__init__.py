@@ -185,7 +185,7 @@ class EHRDomain(Domain):
 
     def candidates(self, tokenizer: Tokenizer) -> Sequence[str]:
         """Clinical events: no interval, and nothing of the frame of visits."""
-        found = (tokenizer.alone(token) for token in range(tokenizer.space.size))
+        found = (tokenizer.spelling.alone(token) for token in range(tokenizer.space.size))
         return [text for text in found if text is not None]
 
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
@@ -194,8 +194,8 @@ class EHRDomain(Domain):
         For the eyes of those who may see the records: callers do not ask where data are sensitive, unless the
         user does.
         """
-        true = [tokenizer.surface(int(token)) for token in encoding.ids]
-        guessed = [tokenizer.surface(int(token)) for token in predicted]
+        true = [tokenizer.spelling.surface(int(token)) for token in encoding.ids]
+        guessed = [tokenizer.spelling.surface(int(token)) for token in predicted]
         lines = [
             ("masked", self._replaced(true, asked, [self.hidden] * len(asked))),
             ("predicted", self._replaced(true, asked, guessed)),

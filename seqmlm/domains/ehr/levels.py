@@ -73,8 +73,8 @@ class CodeCounts(Background):
 
     @classmethod
     def _of(cls, met: Met, tokenizer: Tokenizer) -> Self:
-        names = [tokenizer.surface(token) for token in range(tokenizer.space.size)]
-        clinical = [tokenizer.alone(token) is not None for token in range(tokenizer.space.size)]
+        names = [tokenizer.spelling.surface(token) for token in range(tokenizer.space.size)]
+        clinical = [tokenizer.spelling.alone(token) is not None for token in range(tokenizer.space.size)]
         return cls(met, names, clinical)
 
     def arrays(self) -> dict[str, NDArray[Any]]:

@@ -68,7 +68,7 @@ def lines_of(encodings: Sequence[Encoding], tokenizer: Tokenizer) -> Lines:
     ids = np.concatenate([encoding.ids for encoding in encodings])
     groups = np.concatenate([encoding.groups for encoding in encodings])
     edges = np.cumsum([0, *map(len, encodings)])
-    if tokenizer.unit == "line":
+    if tokenizer.traits.unit == "line":
         inside = groups >= 0
         before = np.concatenate([[0], np.cumsum(inside)])
         return Lines(ids[inside].astype(np.int64), before[edges])
@@ -85,7 +85,7 @@ def line_at(encoding: Encoding, positions: Longs, tokenizer: Tokenizer) -> Longs
         positions: (U,) tokens of lines, no gaps and no special tokens.
         tokenizer: as in `lines_of`.
     """
-    if tokenizer.unit == "line":
+    if tokenizer.traits.unit == "line":
         line: Longs = np.cumsum(encoding.groups >= 0) - 1
     else:
         ends = encoding.ids == tokenizer.space.end
@@ -466,7 +466,8 @@ def counts_of(encodings: Iterable[Encoding], tokenizer: Tokenizer) -> LogCounts:
     counting = LogCounting(int(options.get("min_sessions", 1)))
     for some in _batches(encodings):
         counting.add(lines_of(some, tokenizer))
-    new = tokenizer.unfamiliar[0] if tokenizer.unit == "line" and tokenizer.unfamiliar else -1
+    unfamiliar = tokenizer.units.unfamiliar if tokenizer.traits.unit == "line" else ()
+    new = unfamiliar[0] if unfamiliar else -1
     return counting.counts(int(new))
 
 

@@ -274,7 +274,8 @@ class LogBackground(Background):
         if event >= self.counts.size:
             return _NEVER
         key = int(self.counts.keys[event])
-        return self.tokenizer.surface(key) if self.tokenizer.unit == "line" else f"line {key:016x}"
+        of_lines = self.tokenizer.traits.unit == "line"
+        return self.tokenizer.spelling.surface(key) if of_lines else f"line {key:016x}"
 
 
 # Rows
@@ -506,7 +507,7 @@ class LineLevel(_LinesLevel):
         new = _new(counted, known)
         numbers = scored.record.meta.get("lines")
         # What is known of a line depends on how many stand around it; of words, more on its own.
-        windowed = scored.record.raw.windowed and known.tokenizer.unit == "line"
+        windowed = scored.record.raw.windowed and known.tokenizer.traits.unit == "line"
         follows = counted.follows.copy()
         if scored.record.raw.windowed:  # its ends are those of the window
             follows[[0, -1]] = 0.0

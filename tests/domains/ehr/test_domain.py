@@ -59,7 +59,7 @@ def test_a_record_is_shown_as_its_tokens(tokenizer: EventsTokenizer) -> None:
     asked = np.flatnonzero(encoding.groups >= 0)[[0, 3]].astype(np.int32)
     lines = EHR.show(tokenizer, history, encoding, asked, encoding.ids[asked[::-1]]).splitlines()
     shown = {line.split()[0]: line.split()[1:] for line in lines}
-    assert shown["true"] == [tokenizer.surface(int(i)) for i in encoding.ids[1:-1]]
+    assert shown["true"] == [tokenizer.spelling.surface(int(i)) for i in encoding.ids[1:-1]]
     assert [place for place, word in enumerate(shown["masked"], 1) if word == "[MASK]"] == asked.tolist()
     swapped = [shown["predicted"][place - 1] for place in asked]
     assert swapped == [shown["true"][place - 1] for place in asked[::-1]]
@@ -81,7 +81,7 @@ def test_the_order_within_a_visit_means_nothing_to_the_model(tokenizer: EventsTo
         with torch.no_grad():
             return rows(pack([document]), output="hidden")
 
-    shuffled = tokenizer.augment(encoding, np.random.default_rng(3))
+    shuffled = tokenizer.units.augment(encoding, np.random.default_rng(3))
     assert shuffled.ids.tolist() != encoding.ids.tolist()
     assert (answer(shuffled) - answer(encoding)).abs().max() < 1e-5
     moved = replace(encoding, ids=encoding.ids.copy())

@@ -77,7 +77,7 @@ def test_an_alarm_names_lines_and_what_was_expected(model: LoadedModel, known: L
     assert row.extra["unseen_lines"] == [12]
     assert [one["share"] for one in row.extra["missing"]] == [1.0]
     assert {one["more"] for one in row.extra["unlike"]} >= {1, -1}
-    if model.tokenizer.unit == "line":
+    if model.tokenizer.traits.unit == "line":
         assert row.extra["missing"][0]["unit"] == "close"
         assert {"unit": "a line never seen", "more": 1} in row.extra["unlike"]
 
@@ -256,7 +256,7 @@ def test_an_alarm_is_told_by_what_was_never_seen(model: LoadedModel, known: LogB
     found = scored(model, session((NORMAL[0], "disk on fire 12", NORMAL[1], "disk on fire 13")))
     [row] = level.rows(found, known)
     told = level.brief(row, found, known, "hurried")
-    named = model.tokenizer.unit == "line"
+    named = model.tokenizer.traits.unit == "line"
     assert told["what"] == ("'disk on fire <NUM>' was never seen" if named else "a line was never seen")
     assert told.get("template") == ("disk on fire <NUM>" if named else None)
     assert (told["lines"], told["new_lines"], told["last_line"]) == (4, 2, 16)

@@ -1,0 +1,70 @@
+"""How ids are written: the text of one, of several, of a sequence; of a gap, and what is not shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from seqmlm.engine.types import Encoding, Ids
+
+
+class Spelling:
+    """Each id as the vocabulary has it, units in lines of their own.
+
+    Attributes:
+        stand_in: what is written where a gap is; a unit, where the alphabet is closed.
+        encode_gaps: encodes sequences with `stand_in` in every gap; None where `encode_batch` does that well.
+
+    Args:
+        tokens: (V,) the vocabulary's string for each id.
+        conceal: text of a record to what rows and reports may show of it, of equal length.
+    """
+
+    stand_in: ClassVar[str] = "\ue000"  # for private use: texts do not have it, and nobody knows what it is
+    encode_gaps: Callable[[Sequence[Any]], list[Encoding]] | None = None
+
+    def __init__(self, tokens: Sequence[str], conceal: Callable[[str], str] = str) -> None:
+        self.tokens, self.conceal = tokens, conceal
+
+    def surface(self, token: int) -> str:
+        """The text of an id in a raw sequence, without the vocabulary's markers ("##", "▁")."""
+        return self.tokens[token]
+
+    def joined(self, tokens: Sequence[int]) -> str:
+        """The text that some tokens have together, one after the other; lines, where units are lines."""
+        return "\n".join(map(self.surface, tokens))
+
+    def alone(self, token: int) -> str | None:
+        """The text of an id where it can be a unit by itself; None where it is but a piece of one."""
+        return self.surface(token)
+
+    def meaning(self, text: str) -> str | None:
+        """What a unit spelled so stands for in words, where the data said it of all alike; here nothing."""
+        return None
+
+    def respelled(self, encoding: Encoding) -> tuple[str, Ids]:
+        """The text of an encoding, with spaces where units were separate, and (L, 2) spans into that text."""
+        pieces: list[str] = []
+        spans = np.zeros((len(encoding), 2), dtype=np.int32)
+        at, last_group, last_end = 0, None, None
+        for position in np.flatnonzero(encoding.groups >= 0).tolist():
+            group, text = int(encoding.groups[position]), self.surface(int(encoding.ids[position]))
+            start, end = (0, 0) if encoding.spans is None else encoding.spans[position].tolist()
+            if last_group is not None and group != last_group and start != last_end:
+                pieces.append(" ")
+                at += 1
+            spans[position] = at, at + len(text)
+            pieces.append(text)
+            at, last_group, last_end = at + len(text), group, end
+        return "".join(pieces), spans
+
+
+class Letters(Spelling):
+    """Letters of a closed alphabet, which A stands in for; they follow one another without a space."""
+
+    stand_in: ClassVar[str] = "A"
+
+    def joined(self, tokens: Sequence[int]) -> str:
+        return "".join(map(self.surface, tokens))
