@@ -153,8 +153,7 @@ class SubwordTokenizer(BackendTokenizer):
         lowercase: whether it lowers case.
     """
 
-    traits: ClassVar[Traits] = Traits(unit="word", trainable=True)
-    sensitive_options: ClassVar[Mapping[str, Any]] = {"min_records": 10}
+    traits: ClassVar[Traits] = Traits(unit="word", trainable=True, sensitive_options={"min_records": 10})
 
     def __init__(self, backend: tokenizers.Tokenizer, *, lowercase: bool = False) -> None:
         size = backend.get_vocab_size()
