@@ -6,6 +6,7 @@ cheap predictions stand beside the model's. Whoever scores them sees edits of a 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -148,6 +149,27 @@ class Assay:
 
 Predict = Callable[[Variant], float | None]
 """What a cheap rival says of a variant, higher = fitter; None where it says nothing."""
+
+
+def summed(worth: Callable[[str, int, str], float], letters: str) -> Predict:
+    """What exchanges of some letters are worth in sum, by wild type, place and new letter; None of all else.
+
+    >>> predict = summed(lambda wildtype, place, new: float(place), "ACGT")
+    >>> edits = (Edit(1, 2, "A"), Edit(3, 4, "G"))
+    >>> predict(Variant(name="", wildtype="ACGT", edits=edits, source="", line=0))
+    4.0
+    """
+
+    def predict(variant: Variant) -> float | None:
+        known = variant.substitutions and all(
+            {variant.wildtype[one.start], one.text} <= {*letters} for one in variant.edits
+        )
+        if not known:
+            return None
+        total = sum(worth(variant.wildtype, one.start, one.text) for one in variant.edits)
+        return None if math.isnan(total) else float(total)
+
+    return predict
 
 
 class Variants(ABC):

@@ -22,7 +22,6 @@ from seqmlm.tokenizers.nucleotide import (
     N,
     NucleotideTokenizer,
     SeveralBases,
-    base_codes,
     cut,
     kmer_complements,
     kmers,
@@ -32,6 +31,8 @@ from seqmlm.tokenizers.nucleotide import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+_FIRST_KMER = FIRST + len(BASES)
+
 
 class SeveralBaseTokenizer(NucleotideTokenizer):
     """Base of tokenizers whose tokens do not overlap and show one base or more."""
@@ -39,12 +40,11 @@ class SeveralBaseTokenizer(NucleotideTokenizer):
     @cached_property
     def _sizes(self) -> Ids:
         """(V,) bases each token stands for; 0 for special tokens but N."""
-        sizes = [0] * N + [1] + [len(token) for token in self.tokens[FIRST:]]
-        return np.array(sizes, dtype=np.int32)
+        return np.array([0] * N + [1] + [len(token) for token in self.tokens[FIRST:]], dtype=np.int32)
 
     @cached_property
     def units(self) -> Units:
-        return self._stranded(SeveralBases(self.space, base_codes(self.tokens, FIRST)))
+        return self._stranded(SeveralBases(self.space, self.tokens))
 
     def _encoded(self, ids: Ids, bounds: Sequence[int], flat: Flat) -> list[Encoding]:
         """Encodings of concatenated token ids, [CLS] and [SEP] included.
@@ -102,10 +102,6 @@ class KmerBlockTokenizer(SeveralBaseTokenizer):
     def tokens(self) -> Sequence[str]:  # type: ignore[override]
         return (*SPECIALS, *BASES, *kmers(self.k))
 
-    @property
-    def _first_kmer(self) -> int:
-        return FIRST + len(BASES)
-
     def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
         codes, total = flat.codes, len(flat.codes)
         runs = np.flatnonzero(np.diff(codes < 4, prepend=False, append=False))  # start, end, start, end ...
@@ -119,7 +115,7 @@ class KmerBlockTokenizer(SeveralBaseTokenizer):
         kept = ~bases | heads | (offset >= covered)
         ids = np.where(bases, codes + np.int32(FIRST), np.int32(N)).astype(np.int32)
         at = np.flatnonzero(heads)
-        ids[at] = self._first_kmer + numbers(codes, self.k)[at]
+        ids[at] = _FIRST_KMER + numbers(codes, self.k)[at]
         ids[flat.starts - 1], ids[flat.starts + flat.lengths] = CLS, SEP
         kept[0] = kept[-1] = False
         before = np.concatenate([[0], np.cumsum(kept)])
@@ -128,8 +124,9 @@ class KmerBlockTokenizer(SeveralBaseTokenizer):
 
     @cached_property
     def _complement(self) -> Ids:
-        kmer = self._first_kmer + kmer_complements(self.k)
-        return np.concatenate([np.full(self._first_kmer, -1, dtype=np.int32), kmer])
+        return np.concatenate(
+            [np.full(_FIRST_KMER, -1, dtype=np.int32), _FIRST_KMER + kmer_complements(self.k)]
+        )
 
     def _other_strand(self, ids: Ids) -> Ids | None:
         """For k-mers only: with an N or single bases the other strand is divided at other places."""

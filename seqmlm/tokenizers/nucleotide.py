@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -39,20 +40,13 @@ FIRST = len(SPECIALS)
 LETTERS = "ACGTN, upper or lower case"
 
 _BLOCK = 1 << 16  # letters handled at a time: they fit the processor's cache
-_OTHER, _N_CODE = 5, 4
+_OTHER = 5
 _TO_OTHER_STRAND = str.maketrans("ACGTacgt", "TGCAtgca")
 
 
-def _codes() -> NDArray[np.int32]:
-    table = np.full(256, _OTHER, dtype=np.int32)
-    for code, letter in enumerate(BASES + "N"):
-        table[[ord(letter), ord(letter.lower())]] = code
-    table[ord("-")] = _N_CODE
-    return table
-
-
 # A letter's code: 0..3 for A C G T, 4 for N and for the gap in a row of an alignment, 5 for anything else.
-_CODE = _codes()
+_CODE = np.full(256, _OTHER, dtype=np.int32)
+_CODE[[*b"ACGTN-"]] = _CODE[[*b"acgtn-"]] = [0, 1, 2, 3, 4, 4]
 
 
 def letter_codes(text: str) -> NDArray[np.int32]:
@@ -203,10 +197,7 @@ def reverse_complement(raw: str) -> str:
 
 def kmers(k: int) -> list[str]:
     """All 4^k k-mers in alphabetical order: the number of a k-mer is its spelling in base 4."""
-    spelled = [""]
-    for _ in range(k):
-        spelled = [front + base for front in spelled for base in BASES]
-    return spelled
+    return ["".join(bases) for bases in product(BASES, repeat=k)]
 
 
 def numbers(codes: NDArray[np.int32], k: int) -> Ids:
@@ -253,14 +244,10 @@ def cut(
     bounds: Iterable[tuple[int, int]], ids: Ids, groups: Ids, spans: Ids, weights: Floats | None
 ) -> list[Encoding]:
     """Encodings as views of common arrays, one between each two bounds."""
+    parts = ((slice(a, b), weights) for a, b in bounds)
     return [
-        Encoding(
-            ids=ids[a:b],
-            groups=groups[a:b],
-            spans=spans[a:b],
-            weights=None if weights is None else weights[a:b],
-        )
-        for a, b in bounds
+        Encoding(ids=ids[own], groups=groups[own], spans=spans[own], weights=w if w is None else w[own])
+        for own, w in parts
     ]
 
 
@@ -273,11 +260,6 @@ def _between_edges(ids: Ids) -> Iterator[slice]:
 
 
 _FOUR = 4
-
-
-def base_codes(tokens: Sequence[str], first: int) -> list[list[int]]:
-    """The bases of each token, 0..3; none for the special ones, which stand before id `first`."""
-    return [["ACGT".index(base) for base in token] if i >= first else [] for i, token in enumerate(tokens)]
 
 
 class Bases(Units, ABC):
@@ -322,13 +304,13 @@ class SeveralBases(Bases):
 
     Args:
         space: the vocabulary.
-        codes: (V,) the bases of each token.
+        tokens: (V,) how they are spelled; the special ones show none.
     """
 
-    def __init__(self, space: TokenSpace, codes: Sequence[Sequence[int]]) -> None:
+    def __init__(self, space: TokenSpace, tokens: Sequence[str]) -> None:
         super().__init__(space)
-        self._sizes = np.array([len(one) for one in codes], dtype=np.int64)
-        self._flat = np.array([code for one in codes for code in one], dtype=np.int64)
+        self._sizes = np.array([0] * FIRST + [len(token) for token in tokens[FIRST:]], dtype=np.int64)
+        self._flat = letter_codes("".join(tokens[FIRST:])).astype(np.int64)
         self._first = np.cumsum(self._sizes) - self._sizes
 
     def frequencies(self, counts: NDArray[Any]) -> Doubles:
@@ -341,18 +323,15 @@ class SeveralBases(Bases):
         return int(self._sizes[ids].sum())
 
     def numbers(self, encoding: Encoding) -> Longs:
-        ordinary = np.flatnonzero(self._sizes[encoding.ids])
-        return ranges(encoding.groups[ordinary].astype(np.int64), self._sizes[encoding.ids[ordinary]])
+        return ranges(encoding.groups.astype(np.int64), self._sizes[encoding.ids])
 
     def spans(self, encoding: Encoding) -> Longs:
         assert encoding.spans is not None
-        ordinary = np.flatnonzero(self._sizes[encoding.ids])
-        starts = ranges(encoding.spans[ordinary, 0].astype(np.int64), self._sizes[encoding.ids[ordinary]])
+        starts = ranges(encoding.spans[:, 0].astype(np.int64), self._sizes[encoding.ids])
         return np.stack([starts, starts + 1], axis=1)
 
     def places(self, encoding: Encoding) -> Longs:
-        ordinary = np.flatnonzero(self._sizes[encoding.ids])
-        return np.repeat(ordinary, self._sizes[encoding.ids[ordinary]]).astype(np.int64)
+        return np.repeat(np.arange(len(encoding)), self._sizes[encoding.ids])
 
     def _codes(self, encoding: Encoding) -> Longs:
         return self._flat[ranges(self._first[encoding.ids], self._sizes[encoding.ids])]

@@ -45,17 +45,10 @@ SPACE = TokenSpace(
 )
 
 
-def _byte_table() -> NDArray[np.int32]:
-    table = np.full(256, -1, dtype=np.int32)
-    for letter in RESIDUES + GAPS:
-        table[ord(letter)] = _ID[letter]
-    table[ord("J")] = _ID["X"]  # I or L, for which ESM has no letter
-    return table
-
-
 # A raw sequence as Latin-1 bytes indexes this; -1 marks what is not in the alphabet.
-_TABLE = _byte_table()
-
+_TABLE = np.full(256, -1, dtype=np.int32)
+_TABLE[[*map(ord, RESIDUES + GAPS)]] = [_ID[letter] for letter in RESIDUES + GAPS]
+_TABLE[ord("J")] = _ID["X"]  # I or L, for which ESM has no letter
 
 # Any residue (X), two of them (B, Z), selenocysteine and pyrrolysine: rare in every corpus, so that a model
 # prices the letter and not the residue.

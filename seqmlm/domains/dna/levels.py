@@ -69,11 +69,6 @@ class Composition:
         """Of a genome that nothing is known of."""
         return cls([np.log(np.full((1, 4), 0.25))])
 
-    @property
-    def order(self) -> int:
-        """Bases of the longest context."""
-        return len(self.tables) - 1
-
     @classmethod
     def fit(cls, sequences: Iterable[Longs], order: int = ORDER) -> Composition:
         """Count and smooth.
@@ -103,24 +98,20 @@ class Composition:
         forward, backward = self._one_way(codes), self._one_way(_turned(codes))[::-1]
         return np.asarray((forward + backward) / 2)
 
-    def own_bits(self, text: str, reach: int = REACH) -> Doubles:
+    def own_bits(self, text: str) -> Doubles:
         """(L,) bits of each base by the frequencies of the bases around it; NaN where there is no base.
 
         The base itself is left out, and the training frequencies count as a few bases more. What a model's
         surprisal has above this is what neither the composition of the place nor its context explains: it is
         near zero or below in any stretch the model has learnt to read, rich in GC or not, and above zero in
         one that the model believes to be of another composition, or grammar, than it is.
-
-        Args:
-            text: the sequence.
-            reach: bases on either side.
         """
         codes = base_codes(text)
         length = len(codes)
         shown = (codes[:, None] == np.arange(_UNKNOWN)).astype(np.float64)
         total = np.concatenate([np.zeros((1, _UNKNOWN)), np.cumsum(shown, axis=0)])
         places = np.arange(length)
-        around = total[np.minimum(places + reach + 1, length)] - total[np.maximum(places - reach, 0)] - shown
+        around = total[np.minimum(places + REACH + 1, length)] - total[np.maximum(places - REACH, 0)] - shown
         prior = _OWN_STRENGTH * np.exp(self.tables[0][0])
         shares = (around + prior) / (around.sum(axis=1, keepdims=True) + _OWN_STRENGTH)
         bits = np.full(length, np.nan)
@@ -130,7 +121,7 @@ class Composition:
 
     def _one_way(self, codes: Longs) -> Doubles:
         found = np.full(len(codes), np.nan)
-        for k, words, known in _words(codes, self.order):
+        for k, words, known in _words(codes, len(self.tables) - 1):
             found[known] = -self.tables[k].ravel()[words[known]] / np.log(2)
         return found
 
@@ -143,16 +134,12 @@ def _turned(codes: Longs) -> Longs:
 
 def _words(codes: Longs, order: int) -> Iterable[tuple[int, Longs, NDArray[np.bool_]]]:
     """For k = 0..order: k, (L,) the word of k + 1 bases that ends at each place, and where it is one."""
-    words = np.minimum(codes, _UNKNOWN - 1)
-    known = codes < _UNKNOWN
-    yield 0, words, known
-    for k in range(1, order + 1):
-        farther = np.zeros(len(codes), dtype=np.int64)
-        whole = np.zeros(len(codes), dtype=np.bool_)
-        farther[k:] = np.minimum(codes[:-k], _UNKNOWN - 1) if len(codes) > k else farther[k:]
-        whole[k:] = codes[:-k] < _UNKNOWN if len(codes) > k else whole[k:]
-        words = words + farther * 4**k
-        known = known & whole
+    wide = np.pad(codes, (order, 0), constant_values=_UNKNOWN)
+    words, known = np.zeros(len(codes), dtype=np.int64), np.ones(len(codes), dtype=np.bool_)
+    for k in range(order + 1):
+        there = wide[order - k : len(wide) - k]
+        words = words + np.minimum(there, _UNKNOWN - 1) * 4**k
+        known = known & (there < _UNKNOWN)
         yield k, words, known
 
 
@@ -225,11 +212,7 @@ _BASES_COUNTED = 4_000_000
 
 
 class GenomeBackground(Background):
-    """The composition of the training split.
-
-    Args:
-        composition: a chain of bases.
-    """
+    """The composition of the training split."""
 
     def __init__(self, composition: Composition) -> None:
         self.composition = composition

@@ -27,7 +27,7 @@ from seqmlm.data.readers.features import known_as
 from seqmlm.data.rows import read_rows
 from seqmlm.domains.dna.bed import indexed
 from seqmlm.domains.dna.genes import CodingSequences, Effect
-from seqmlm.domains.variants import Edit, Predict, Variant, Variants, VariantTable, changes
+from seqmlm.domains.variants import Edit, Predict, Variant, Variants, VariantTable, changes, summed
 from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.tokenizers.nucleotide import BASES, reverse_complement
 
@@ -131,33 +131,20 @@ class DNAVariants(Variants):
             for strand in (text, reverse_complement(text)):
                 counts.update(strand[i : i + 3] for i in range(len(strand) - 2))
 
-        def transition(variant: Variant) -> float | None:
-            if not variant.substitutions:
-                return None
-            pairs = [{variant.wildtype[one.start], one.text} for one in variant.edits]
-            return float(sum(pair in ({"A", "G"}, {"C", "T"}) for pair in pairs) - len(pairs))
+        def transition(wildtype: str, at: int, new: str) -> float:
+            return 0.0 if {wildtype[at], new} in ({"A", "G"}, {"C", "T"}) else -1.0
 
-        def triplets(variant: Variant) -> float | None:
-            if not variant.substitutions:
-                return None
-            total = 0.0
-            for one in variant.edits:
-                before, after = (
-                    variant.wildtype[max(0, one.start - 1) : one.start],
-                    variant.wildtype[one.end :][:1],
-                )
-                new, old = (
-                    counts[before + one.text + after],
-                    counts[before + variant.wildtype[one.start] + after],
-                )
-                total += float(np.log(new + 1) - np.log(old + 1))
-            return total
+        def triplets(wildtype: str, at: int, new: str) -> float:
+            before, after = wildtype[max(0, at - 1) : at], wildtype[at + 1 :][:1]
+            there, here = (counts[before + base + after] for base in (new, wildtype[at]))
+            return float(np.log(there + 1) - np.log(here + 1))
 
         def codons(variant: Variant) -> float | None:
             outside = variant.fields["consequence"] is None and variant.substitutions
             return 0.0 if outside else variant.fields["codon"]
 
-        found: dict[str, Predict] = {"transition": transition, "triplet frequencies": triplets}
+        rivals = {"transition": transition, "triplet frequencies": triplets}
+        found = {name: summed(worth, f"{BASES}N") for name, worth in rivals.items()}
         return {**found, "codon": codons} if "codon" in self.columns else found
 
     def copy(self, path: str, rows: Iterator[Mapping[str, Any]], note: str) -> Iterator[str]:
@@ -315,13 +302,13 @@ def _vcf(table: VariantTable) -> Iterator[_Allele]:
             header = header or text.startswith("#CHROM")
             if (match := re.match(r"##INFO=<ID=([^,>]+)", text)) is not None:
                 declared[match[1]] = None
-                if table.copied and match[1] in (INFO, EXCESS, CODING):
-                    remedy = (
-                        f"take it out first: bcftools annotate -x INFO/{INFO},INFO/{EXCESS},INFO/{CODING}"
+                if table.copied and match[1] in (own := (INFO, EXCESS, CODING)):
+                    named = ",".join(f"INFO/{name}" for name in own)
+                    remedy, reason = (
+                        f"take it out first: bcftools annotate -x {named}",
+                        "the VCF has {} already",
                     )
-                    raise DataError(
-                        f"the VCF has {match[1]} already", source=path, line=number, remedy=remedy
-                    )
+                    raise DataError(reason.format(match[1]), source=path, line=number, remedy=remedy)
             continue
         if not text.strip():
             continue
@@ -405,10 +392,6 @@ def _coding(row: Mapping[str, Any]) -> str:
     """What a variant does to a protein, what INFO may not hold in percents (VCF 4.3, section 1.2)."""
     if row.get("consequence") is None:
         return ""
-    told = (
-        row["consequence"],
-        row["gene"],
-        row["change"],
-        "" if row["codon"] is None else f"{row['codon']:.6g}",
-    )
+    codon = "" if row["codon"] is None else f"{row['codon']:.6g}"
+    told = (row["consequence"], row["gene"], row["change"], codon)
     return "|".join(quote(one, safe="*?:/()+") for one in told)

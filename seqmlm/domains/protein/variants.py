@@ -8,7 +8,7 @@ Tables number residues as their authors do; that a wild type begins elsewhere is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -25,7 +25,17 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows, required
 from seqmlm.domains.base import Domain
-from seqmlm.domains.variants import Assay, Edit, Predict, Variant, Variants, VariantTable, blosum62, changes
+from seqmlm.domains.variants import (
+    Assay,
+    Edit,
+    Predict,
+    Variant,
+    Variants,
+    VariantTable,
+    blosum62,
+    changes,
+    summed,
+)
 from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.tokenizers.residue import RESIDUES, STANDARD
 
@@ -280,21 +290,17 @@ class ProteinVariants(Variants):
 
     def rivals(self, wildtypes: Sequence[str], alignment: str | None) -> Mapping[str, Predict]:
         """BLOSUM62, and the columns of an alignment, each place by itself."""
-
-        def blosum(variant: Variant) -> float | None:
-            return _summed(variant, lambda _, old, new: blosum62()[old, new])
-
+        blosum = summed(lambda wildtype, at, new: blosum62()[wildtype[at], new], STANDARD)
         if alignment is None:
             return {"BLOSUM62": blosum}
         rows = [str(one.raw) for one in self._records(alignment, gaps="keep")]
         sites = {one: _sites(rows, one, alignment) for one in wildtypes}
-        column = STANDARD.index
 
-        def independent(variant: Variant) -> float | None:
-            own = sites[variant.wildtype]
-            return _summed(variant, lambda at, old, new: own[at, column(new)] - own[at, column(old)])
+        def likelier(wildtype: str, at: int, new: str) -> float:
+            was, now = map(STANDARD.index, (wildtype[at], new))
+            return float(sites[wildtype][at, now] - sites[wildtype][at, was])
 
-        return {"BLOSUM62": blosum, "site-independent": independent}
+        return {"BLOSUM62": blosum, "site-independent": summed(likelier, STANDARD)}
 
 
 def _columns(fields: Mapping[str, Any], table: VariantTable, line: int) -> tuple[str, ...]:
@@ -454,17 +460,6 @@ def _in_row(variant: Variant, column: Mapping[int, int], width: int) -> Variant:
 
 
 # Rivals that need no model.
-
-
-def _summed(variant: Variant, worth: Callable[[int, str, str], float]) -> float | None:
-    """What exchanges of standard residues are worth in sum, by place, old and new one; None of all else."""
-    if not variant.substitutions:
-        return None
-    exchanged = [(edit.start, variant.wildtype[edit.start], edit.text) for edit in variant.edits]
-    if any(old not in STANDARD or new not in STANDARD for _, old, new in exchanged):
-        return None
-    total = float(sum(worth(*one) for one in exchanged))
-    return None if np.isnan(total) else total
 
 
 def _sites(rows: Sequence[str], wildtype: str, path: str) -> NDArray[np.float64]:
