@@ -8,8 +8,10 @@ occur together, at most the square of the number of names.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,7 +116,7 @@ class Pool:
     """Figures of pairs of names, sequence after sequence."""
 
     _numbers: dict[str, int] = field(default_factory=dict)
-    _having: list[int] = field(default_factory=list)  # sequences that have each name
+    _having: Counter[str] = field(default_factory=Counter)  # sequences that have each name
     _pairs: dict[tuple[int, int], _Tally] = field(default_factory=dict)
     _sequences: int = 0
 
@@ -137,32 +139,24 @@ class Pool:
             truth: (N, N) what is known of its pairs.
         """
         own = list(dict.fromkeys(names))
-        numbers = [self._number(name) for name in own]
+        for name in own:
+            self._numbers.setdefault(name, len(self._numbers))
         self._sequences += 1
-        for number in numbers:
-            self._having[number] += 1
-        place = {name: at for at, name in enumerate(own)}
-        members = [np.flatnonzero([place[name] == at for name in names]) for at in range(len(own))]
-        for a in range(len(own)):
-            for b in range(a + 1, len(own)):
-                x, y = (a, b) if numbers[a] < numbers[b] else (b, a)
-                here = np.ix_(members[x], members[y])
-                tally = self._pairs.setdefault((numbers[x], numbers[y]), _Tally())
-                tally.together += 1
-                tally.near += bool(near[here].any())
-                found = values[here][np.isfinite(values[here])]
-                if len(found):
-                    tally.value, tally.count = tally.value + float(found.mean()), tally.count + 1
-                if own[x] in times and own[y] in times:
-                    tally.lag, tally.timed = tally.lag + times[own[y]] - times[own[x]], tally.timed + 1
-                if truth is not None:
-                    tally.truth = _joined(tally.truth, truth[here])
-
-    def _number(self, name: str) -> int:
-        number = self._numbers.setdefault(name, len(self._numbers))
-        if number == len(self._having):
-            self._having.append(0)
-        return number
+        self._having.update(own)
+        members = {name: np.flatnonzero([one == name for one in names]) for name in own}
+        for pair in combinations(own, 2):
+            one, two = sorted(pair, key=self._numbers.__getitem__)
+            here = np.ix_(members[one], members[two])
+            tally = self._pairs.setdefault((self._numbers[one], self._numbers[two]), _Tally())
+            tally.together += 1
+            tally.near += bool(near[here].any())
+            found = values[here][np.isfinite(values[here])]
+            if len(found):
+                tally.value, tally.count = tally.value + float(found.mean()), tally.count + 1
+            if one in times and two in times:
+                tally.lag, tally.timed = tally.lag + times[two] - times[one], tally.timed + 1
+            if truth is not None:
+                tally.truth = _joined(tally.truth, truth[here])
 
     def links(self, fewest: int = 1) -> list[Link]:
         """All pairs with a value, the strongest first, but those that fewer than `SEEN` sequences have last.
@@ -180,7 +174,7 @@ class Pool:
         for (a, b), own in kept.items():
             lag = own.lag / own.timed if own.timed else math.nan
             x, y = (b, a) if lag < 0 else (a, b)
-            expected = (self._having[a] + _ADDED) * (self._having[b] + _ADDED) / self._sequences
+            one, two = (self._having[names[name]] + _ADDED for name in (a, b))
             found.append(
                 Link(
                     first=names[x],
@@ -188,7 +182,7 @@ class Pool:
                     value=float(means[a, b]),
                     count=own.count,
                     lag=abs(lag),
-                    pmi=math.log((own.together + _ADDED) / expected),
+                    pmi=math.log((own.together + _ADDED) / (one * two / self._sequences)),
                     near=own.near,
                     direct=not pruned[a, b],
                     truth=own.truth,
@@ -256,11 +250,5 @@ def table(links: Sequence[Link], lag: str) -> Iterator[str]:
     yield f"first\tsecond\tvalue\tcount\tpmi\t{lag}\tdirect\n"
     for one in links:
         far = "" if math.isnan(one.lag) else f"{one.lag:.6g}"
-        cells = (
-            printable(one.first),
-            printable(one.second),
-            f"{one.value:.6g}",
-            str(one.count),
-            f"{one.pmi:.6g}",
-        )
-        yield "\t".join((*cells, far, "true" if one.direct else "false")) + "\n"
+        names, direct = f"{printable(one.first)}\t{printable(one.second)}", "true" if one.direct else "false"
+        yield f"{names}\t{one.value:.6g}\t{one.count}\t{one.pmi:.6g}\t{far}\t{direct}\n"

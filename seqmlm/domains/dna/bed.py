@@ -54,8 +54,9 @@ def read_bed(
         for number, feature in bed_features(source, problems):
             window = _window(feature, source, number, fasta, problems)
             if window is not None:
-                name = window.name or window.place
-                cutter = Contig(name, source=source, line=number, problems=problems, block=block, max_n=max_n)
+                cutter = Contig(
+                    window.name, source=source, line=number, problems=problems, block=block, max_n=max_n
+                )
                 near = None if genes is None else genes_of(genes, window.contig, problems)
                 for letters in _letters(fasta, window):
                     yield from (window.record(one, near) for one in cutter.add(letters))
@@ -69,16 +70,12 @@ class _Window:
     contig: str
     start: int
     end: int
-    reverse: bool
+    strand: str
     name: str
 
     @property
-    def strand(self) -> str:
-        return "-" if self.reverse else "+"
-
-    @property
-    def place(self) -> str:
-        return f"{self.contig}:{self.start}-{self.end}({self.strand})"
+    def reverse(self) -> bool:
+        return self.strand == "-"
 
     def record(self, record: Record, genes: Genes | None) -> Record:
         """The record with its place in the genome in place of that in the window."""
@@ -103,9 +100,8 @@ def _window(one: Feature, source: str, line: int, fasta: Any, problems: Problems
     """What a line says, or None for a bad one."""
 
     def bad(reason: str, remedy: str) -> None:
-        problems.bad(
-            DataError(reason, source=source, line=line, remedy=remedy), "\t".join(one.columns)[:1000]
-        )
+        error = DataError(reason, source=source, line=line, remedy=remedy)
+        problems.bad(error, "\t".join(one.columns)[:1000])
 
     contig = known_as(one.name, fasta)
     if contig is None:
@@ -118,8 +114,9 @@ def _window(one: Feature, source: str, line: int, fasta: Any, problems: Problems
     if one.end > size:
         problems.note("a window clipped at the end of its contig")
     _, _, _, name, _, strand, *_ = [*one.columns, *[""] * 6]
-    reverse = strand.strip() == "-"
-    return _Window(contig, one.start, min(one.end, size), reverse, "" if name == "." else name)
+    strand, end = "-" if strand.strip() == "-" else "+", min(one.end, size)
+    place = f"{contig}:{one.start}-{end}({strand})"
+    return _Window(contig, one.start, end, strand, place if name in ("", ".") else name)
 
 
 @contextmanager

@@ -405,19 +405,19 @@ class KmerSpan(RateMasker):
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
         """(L,) positions to predict: all tokens that cover a hidden symbol."""
+        first, size = (one.tolist() for one in _runs(encoding, encoding.groups >= 0))
+        runs = [slice(start, start + tokens) for start, tokens in zip(first, size, strict=True)]
+        able = [self._able(eligible[run]) for run in runs]
+        hidden = [self._spans(own, rng) for own in able]
+        if not any(own.any() for own in hidden):
+            self._one_span(able, hidden, rng)
         selected = np.zeros(len(eligible), dtype=np.bool_)
-        inside = encoding.groups >= 0
-        first, size = _runs(encoding, inside)
-        for start, tokens in zip(first.tolist(), size.tolist(), strict=True):
-            part = slice(start, start + tokens)
-            selected[part] = self._select_run(eligible[part], rng)
-        if not selected.any():
-            selected |= self._one_span(eligible, first, size, rng)
+        for run, own in zip(runs, hidden, strict=True):
+            selected[run] = self._covering(own)
         return selected
 
-    def _select_run(self, eligible: Bools, rng: np.random.Generator) -> Bools:
-        """(n,) the same for a run of n tokens, which shows n + k - 1 symbols."""
-        able = self._able(eligible)
+    def _spans(self, able: Bools, rng: np.random.Generator) -> Bools:
+        """(n + k - 1,) the hidden symbols of a run of n tokens."""
         # Spans may begin before the first symbol, so that symbols near the ends are hidden as often as
         # others.
         longest = len(self._length_below) + 1
@@ -427,24 +427,17 @@ class KmerSpan(RateMasker):
         edges = np.zeros(len(able) + 1, dtype=np.int64)
         np.add.at(edges, np.clip(starts, 0, len(able)), 1)
         np.add.at(edges, np.clip(starts + lengths, 0, len(able)), -1)
-        return self._covering((edges[:-1].cumsum() > 0) & able)
+        hidden: Bools = (edges[:-1].cumsum() > 0) & able
+        return hidden
 
-    def _one_span(
-        self, eligible: Bools, first: NDArray[np.intp], size: NDArray[np.intp], rng: np.random.Generator
-    ) -> Bools:
-        """(L,) a single span, at any symbol that can be hidden."""
-        selected = np.zeros(len(eligible), dtype=np.bool_)
-        able = [self._able(eligible[a : a + n]) for a, n in zip(first.tolist(), size.tolist(), strict=True)]
+    def _one_span(self, able: Sequence[Bools], hidden: Sequence[Bools], rng: np.random.Generator) -> None:
+        """Hide a single span, at any symbol that can be hidden."""
         places = [(run, letter) for run, own in enumerate(able) for letter in np.flatnonzero(own).tolist()]
         if places:
             run, letter = places[int(rng.random() * len(places))]
             length = 1 + int(self._length_below.searchsorted(rng.random(), side="right"))
-            length = min(length, max(1, int(self.rate * len(able[run]))))
-            hidden = np.zeros(len(able[run]), dtype=np.bool_)
-            hidden[letter : letter + length] = True
-            start = int(first[run])
-            selected[start : start + int(size[run])] = self._covering(hidden & able[run])
-        return selected
+            span = slice(letter, letter + min(length, max(1, int(self.rate * len(able[run])))))
+            hidden[run][span] = able[run][span]
 
     def _able(self, eligible: Bools) -> Bools:
         """(n + k - 1,) the symbols all of whose tokens may be selected."""

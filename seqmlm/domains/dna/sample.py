@@ -62,14 +62,8 @@ class Planted:
 
     def truth(self) -> dict[str, Any]:
         """As it stands in `truth.json`."""
-        return {
-            "id": self.id,
-            "length": len(self.sequence),
-            "motifs": self.motifs,
-            "pairs": self.pairs,
-            "repeats": self.repeats,
-            "inserts": self.inserts,
-        }
+        planted = {name: getattr(self, name) for name in ("motifs", "pairs", "repeats", "inserts")}
+        return {"id": self.id, "length": len(self.sequence), **planted}
 
 
 class _Drawing:
@@ -154,11 +148,7 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
         "repeat_entropy_bits": round(entropy(mutated), 6),
         "foreign": list(FOREIGN),
         "contigs": [contig.truth() for contig in contigs],
-        "anomalies": [
-            {"id": contig.id, "start": start, "end": end}
-            for contig in contigs
-            for start, end in contig.inserts
-        ],
+        "anomalies": [{"id": one.id, "start": a, "end": b} for one in contigs for a, b in one.inserts],
     }
     lines = [line for one in contigs for line in (f">{one.id}", one.sequence)]
     apart = {rna.FILE: [line for one in genes for line in (f">{one.id} family={one.family}", one.sequence)]}

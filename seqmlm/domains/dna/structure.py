@@ -18,7 +18,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from seqmlm.data.files import COMPRESSED, MAX_BYTES, source_of
+from seqmlm.data.files import MAX_BYTES, source_of, stem_suffix
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import entries, parsed
@@ -224,20 +224,16 @@ class StemsDecoder(Decoder):
         motif's being there, and are no pairs of a stem. Their kind is "motif". Of its RNA genes the pairs of
         two motifs count, too ("motif pair"), though they cross stems.
         """
-        suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in COMPRESSED]
-        if path.is_dir() or suffixes[-1:] == [".json"]:
+        if path.is_dir() or (suffix := stem_suffix(path)) == ".json":
             return _of_sample(read_truth(path, SCHEMA, ("contigs", "genes", "motifs")))
-        if suffixes[-1:] and suffixes[-1] in _STOCKHOLM:
-            known = dict(_of_alignment(path, problems))
-        else:
-            known = dict(_of_brackets(path, problems))
-        if not known:
+        read = _of_alignment if suffix in _STOCKHOLM else _of_brackets
+        if not (known := dict(read(path, problems))):
             remedy = "give truth.json, a Stockholm alignment with SS_cons, or a file in dot-bracket notation"
             raise DataError("no structure is in this file", source=str(path), remedy=remedy)
 
         def knows(record: Record, units: Sequence[str]) -> Truth | None:
-            found = known.get(_contig(record)[0])
-            return None if found is None else _shifted(found, _contig(record)[1], len(units))
+            name, start = _contig(record)
+            return _shifted(known[name], start, len(units)) if name in known else None
 
         return knows
 
@@ -324,21 +320,15 @@ class _Judged(NamedTuple):
             first=first,
             second=second,
             labels=labels,
-            precisions={
-                name: Detection(labels, own).curve().average_precision for name, own in scores.items()
-            }
-            if labels.any()
-            else {},
+            precisions={name: _average(labels, own) for name, own in scores.items()} if labels.any() else {},
         )
 
 
 def _template(one: _Judged, places: Counter[Pair], count: int) -> frozenset[Pair]:
     """The pairs that at least half of the other sequences have."""
     known = set(zip(one.first.tolist(), one.second.tolist(), strict=True))
-    common = {
-        pair for pair, number in places.items() if 2 * (number - (pair in one.true)) >= max(count - 1, 1)
-    }
-    return frozenset(common & known)
+    least = max(count - 1, 1)
+    return frozenset(pair for pair in known if 2 * (places[pair] - (pair in one.true)) >= least)
 
 
 def _precision(one: _Judged, places: Counter[Pair]) -> float:
@@ -348,7 +338,11 @@ def _precision(one: _Judged, places: Counter[Pair]) -> float:
     for (i, j), number in places.items():
         if j < size:
             table[i, j] = number - ((i, j) in one.true)
-    return Detection(one.labels, table[one.first, one.second]).curve().average_precision
+    return _average(one.labels, table[one.first, one.second])
+
+
+def _average(labels: Bools, scores: Doubles) -> float:
+    return Detection(labels, scores).curve().average_precision
 
 
 # Truths
@@ -409,11 +403,8 @@ def _of_alignment(path: Path, problems: Problems) -> Iterator[tuple[str, frozens
             pairs = _parsed(common, source, entry.line, problems)
             for row in alignment:
                 there = np.array([letter not in "-.~" for letter in str(row.seq)])
-                place = np.cumsum(there) - 1
-                yield (
-                    row.id,
-                    frozenset((int(place[i]), int(place[j])) for i, j in pairs if there[i] and there[j]),
-                )
+                place = (np.cumsum(there) - 1).tolist()
+                yield row.id, frozenset((place[i], place[j]) for i, j in pairs if there[i] and there[j])
 
 
 def _of_brackets(path: Path, problems: Problems) -> Iterator[tuple[str, frozenset[Pair]]]:
@@ -431,8 +422,6 @@ def _parsed(text: str, source: str, line: int, problems: Problems) -> frozenset[
     try:
         return bracketed(text)
     except ValueError as error:
-        wrong = DataError(
-            f"a structure whose brackets do not match: {error}", source=source, line=line, remedy="correct it"
-        )
-        problems.bad(wrong, text)
+        reason = f"a structure whose brackets do not match: {error}"
+        problems.bad(DataError(reason, source=source, line=line, remedy="correct it"), text)
         return frozenset()

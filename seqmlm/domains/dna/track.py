@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -71,7 +71,7 @@ class GenomeTrack:
         self._record: Sequence[Any] = ()
         self._contig = ""
         self._groups: list[_Group] = []
-        self._written = 0
+        self._size = 0
         self.repeated = 0
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -104,24 +104,21 @@ class GenomeTrack:
             StateError: it cannot be written.
         """
         try:
-            self._flush()
-            self._file.flush()
-            if self._bigwig is None:
-                write = self._write_bed if self._bed else self._write_bedgraph
-                replace_file(self._path, write, mode=self._mode)
-            else:
-                self._write_bigwig(self._bigwig)
-        except OSError as error:
-            raise self._failed(error) from None
+            with self._written():
+                self._flush()
+                self._file.flush()
+                if self._bigwig is None:
+                    write = self._write_bed if self._bed else self._write_bedgraph
+                    replace_file(self._path, write, mode=self._mode)
+                else:
+                    self._write_bigwig(self._bigwig)
         finally:
             self._discard()
 
     def __enter__(self) -> Self:
-        try:
+        with self._written():
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file: IO[bytes] = tempfile.TemporaryFile(dir=self._path.parent)
-        except OSError as error:
-            raise self._failed(error) from None
         return self
 
     def __exit__(
@@ -141,15 +138,11 @@ class GenomeTrack:
             drafted = [f"{start}\t{end}\t{value!r}\t{name}\n" for (start, end, value), name in named]
         else:
             drafted = [f"{one.start}\t{one.end}\t{one.value!r}\n" for one in averaged(self._rows)]
-        lines = "".join(drafted).encode()
-        try:
+        lines, first = "".join(drafted).encode(), min(start for start, _, _ in self._rows)
+        with self._written():
             self._file.write(lines)
-        except OSError as error:
-            raise self._failed(error) from None
-        self._groups.append(
-            _Group(printable(self._contig), min(r[0] for r in self._rows), self._written, len(lines))
-        )
-        self._written += len(lines)
+        self._groups.append(_Group(printable(self._contig), first, self._size, len(lines)))
+        self._size += len(lines)
         self._rows, self._names = [], []
 
     def _drafted(self) -> Iterator[tuple[str, list[str]]]:
@@ -211,10 +204,14 @@ class GenomeTrack:
         with suppress(OSError):
             self._file.close()
 
-    def _failed(self, error: OSError) -> StateError:
-        return StateError(
-            f"cannot write the track {self._path}: {error.strerror}; free space or name another file"
-        )
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """Say of which file it is that something cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            reason = f"cannot write the track {self._path}: {error.strerror}"
+            raise StateError(f"{reason}; free space or name another file") from None
 
 
 def averaged(rows: Sequence[tuple[int, int, float]]) -> list[Segment]:
@@ -223,9 +220,7 @@ def averaged(rows: Sequence[tuple[int, int, float]]) -> list[Segment]:
     >>> [tuple(one) for one in averaged([(0, 4, 1.0), (2, 6, 3.0)])]
     [(0, 2, 1.0), (2, 4, 2.0), (4, 6, 3.0)]
     """
-    events = sorted(
-        [(start, 1, value) for start, _, value in rows] + [(end, -1, value) for _, end, value in rows]
-    )
+    events = sorted(event for start, end, x in rows for event in ((start, 1, x), (end, -1, x)))
     found: list[Segment] = []
     open_rows: list[float] = []
     before = 0
