@@ -39,9 +39,7 @@ Z = 3.0
 class NetworkDecoder(Decoder):
     """Edges of records, and the network of names over all of them.
 
-    Class attributes:
-        lag: name of the time between two names, with its unit.
-        fewest: records that a pair of names is in at least, to be told of.
+    lag: name of the time between two names, with its unit. fewest: records that a pair must be in.
     """
 
     measure: str = "auprc"
@@ -49,12 +47,8 @@ class NetworkDecoder(Decoder):
     fewest: ClassVar[int] = 1
 
     def shown(self, record: Record, name: str) -> str:
-        """A name as people read it, once all records are known; by default as it is.
-
-        Args:
-            record: any of those.
-            name: of `names`.
-        """
+        """A name as people read it, once all records (of which one is given) are known; by default as it
+        is."""
         return name
 
     @abstractmethod

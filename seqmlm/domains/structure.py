@@ -79,11 +79,7 @@ class Decoded:
         return [(i, j, float(self.dependence.values[i, j])) for i, j in sorted(self.predicted)]
 
     def rows(self, separation: int | None) -> list[dict[str, Any]]:
-        """A row for each pair, in order.
-
-        Args:
-            separation: all pairs so far apart are meant, and the edges; None for these alone.
-        """
+        """A row for each edge and, unless `separation` is None, each pair so far apart, in order."""
         own = self.dependence
         judged = (
             [] if separation is None else zip(*(at.tolist() for at in own.judged(separation)), strict=True)
@@ -115,13 +111,8 @@ class Decoded:
 
 
 def map_of(rows: Iterable[Mapping[str, Any]], size: int, *, nats: bool) -> tuple[DependenceMap, set[Pair]]:
-    """The map (N, N) that rows (`Decoded.rows`) tell of, and the pairs that were taken for edges.
-
-    Args:
-        rows: of one sequence.
-        size: N.
-        nats: whether values are.
-    """
+    """The map (N, N) that rows of one sequence (`Decoded.rows`) tell of, and the pairs that were taken for
+    edges."""
     method, layers, edges = "", np.full((len(LAYERS), size, size), np.nan), set[Pair]()
     for row in rows:
         i, j, method = row["i"], row["j"], row["method"]
@@ -203,12 +194,8 @@ def placed(text: str, units: Sequence[str]) -> list[tuple[int, int]] | None:
 
 
 def draw(page: Page, decoder: Decoder | None, one: Decoded, separation: int) -> None:
-    """Add a sequence to a report: the field's picture, its map and its strongest pairs.
-
-    Args:
-        decoder: of the field, None in one without.
-        separation: of the pairs that are judged.
-    """
+    """Add a sequence to a report: the field's picture, if it has a decoder, its map and its strongest pairs
+    of those so far apart."""
     unit, note = "nats" if one.dependence.nats else "value", "places on both axes count from 0"
     picture = None
     if decoder is not None:

@@ -207,14 +207,10 @@ class Variants(ABC):
 
     @abstractmethod
     def rivals(self, wildtypes: Sequence[str], alignment: str | None) -> Mapping[str, Predict]:
-        """Predictions that need no model, by name, for comparison.
-
-        Args:
-            wildtypes: all sequences that there are variants of.
-            alignment: a file of related sequences, or None.
+        """Predictions that need no model, by name, for comparison, for variants of some sequences.
 
         Raises:
-            DataError: an alignment that cannot be read, or that no wild type belongs to.
+            DataError: an alignment of related sequences that cannot be read, or that no wild type belongs to.
         """
 
     def mirrored(self, variant: Variant) -> Variant | None:
@@ -222,20 +218,12 @@ class Variants(ABC):
         return None
 
     def copy(self, path: str, rows: Iterator[Mapping[str, Any]], note: str) -> Iterator[str]:
-        """A copy of a table with the effects of its variants, in one of `formats`, line by line.
-
-        Args:
-            path: the table.
-            rows: of its variants, in order: `line`, `effect`, and the field's `columns`.
-            note: what the effects are, in one line.
-        """
+        """A copy of a table with the effects of its variants, in one of `formats`, line by line: `rows` has
+        them in order (`line`, `effect`, the field's `columns`), `note` says in one line what they are."""
         raise NotImplementedError
 
     def assays(self, folder: Path) -> list[Assay]:
-        """The assays of a benchmark that the field has.
-
-        Args:
-            folder: of the benchmark, or its reference file.
+        """The assays of a benchmark that the field has, of its folder or its reference file.
 
         Raises:
             UsageError: the field has none.

@@ -154,11 +154,7 @@ class Estimator(ABC):
         """Copies that a sequence of so many units takes; more where they have several tokens."""
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        """A map for each sequence, in order.
-
-        Raises:
-            UsageError: a sequence for which the method is not possible.
-        """
+        """A map for each sequence, in order; a UsageError for one for which the method is not possible."""
         every = [self.places(one) for one in encodings]
         answers = self.answers(chain.from_iterable([self.queries(one) for one in every]))
         return [self.read(one, answers) for one in every]
@@ -224,12 +220,8 @@ class Estimator(ABC):
         passes: int,
         details: dict[str, float] | None = None,
     ) -> DependenceMap:
-        """The map of units.
-
-        Args:
-            directed: (M, M) of tokens, one direction in each triangle.
-            error: as `directed`; of units of several tokens there is none.
-        """
+        """The map of units of directed values (M, M) of tokens, one direction in each triangle, and perhaps
+        their errors; of units of several tokens there are none."""
         own = self.settings
         if len(np.unique(places.unit)) == len(places.unit):  # a token a unit; of some units there is none
             values = _spread(directed, places.unit, places.count)
@@ -345,10 +337,7 @@ def one_by_one(places: Places, allowed: Ids) -> Query:
 def substitutions(places: Places, alphabet: Ids, *, itself: bool = False) -> Iterator[Query]:
     """For each place, what the model says of the others for each symbol there; nothing is hidden.
 
-    A place without others asks about itself, so that every place has an answer.
-
-    Args:
-        itself: also about the place itself.
+    A place without others asks about itself, so that every place has an answer; with `itself`, all do.
     """
     symbols = alphabet.tolist()
     for place, near in enumerate(neighbours(places)):

@@ -192,12 +192,8 @@ def both_hidden(places: Places, allowed: Ids) -> Iterator[Query]:
 
 
 def kernel_information(own: Conditional, first: Longs, second: Longs) -> tuple[float, float]:
-    """I(x_i; x_j) from either side, under the stationary law of a kernel restricted to some symbols.
-
-    Args:
-        own: with a row for each symbol of `first` and of `second`.
-        first, second: (K,), (K',) places of these symbols among the A.
-    """
+    """I(x_i; x_j) from either side, under the stationary law of a kernel restricted to the symbols at places
+    (K,) and (K',) of the alphabet, of which `own` has the rows."""
     of_second = np.exp(own.given_first)  # (K, A) of x_j
     of_first = np.exp(own.given_second)  # (K', A) of x_i
     law_first, law_second = stationary(of_second[:, second], of_first[:, first])
@@ -208,14 +204,10 @@ def kernel_information(own: Conditional, first: Longs, second: Longs) -> tuple[f
 
 @dataclass(slots=True)
 class _Chain:
-    """A pair on its way.
+    """A pair on its way: positions i and j, and the number of its random numbers.
 
-    Args:
-        places: of its sequence. i, j: positions. number: of its random numbers.
-        now: symbols at both places, `MASKED` at the beginning.
-        rows: for either side, by the symbol at the other: number of the distribution.
-        met: for either side, the number of the distribution of each step.
-        drawn: for either side, the symbol of each step.
+    now: symbols at both places. For either side, rows: number of the distribution by the symbol at the other;
+    met: that number at each step; drawn: the symbol of each step.
     """
 
     places: Places
@@ -340,14 +332,7 @@ def information(own: Conditional) -> tuple[float, float]:
 
 
 def conditional_information(shares: Doubles, given: Doubles) -> Doubles:
-    """sum_a p(a) KL(r_a || sum_b p(b) r_b) for several places at once.
-
-    Args:
-        shares: (A,) p. given: (A, M, A) log-probabilities r_a at M places.
-
-    Returns:
-        (M,) nats.
-    """
+    """(M,) sum_a p(a) KL(r_a || sum_b p(b) r_b) in nats at M places, of p (A,) and log r (A, M, A)."""
     weights = shares / shares.sum()
     probabilities = np.exp(given)
     mean = np.einsum("a,amb->mb", weights, probabilities)
@@ -356,15 +341,8 @@ def conditional_information(shares: Doubles, given: Doubles) -> Doubles:
 
 
 def stationary(to_second: Doubles, to_first: Doubles) -> tuple[Doubles, Doubles]:
-    """The stationary law of a Gibbs sampler over two places.
-
-    Args:
-        to_second: (K, K') weights of x_j for each x_i. to_first: (K', K) of x_i for each x_j; rows need not
-            sum to 1.
-
-    Returns:
-        (K,) of x_i, and (K',) of x_j.
-    """
+    """The laws (K,) and (K',) of both places that a Gibbs sampler comes to, by weights (K, K') of x_j for
+    each x_i and (K', K) of x_i for each x_j; rows need not sum to 1."""
     forward = to_second / to_second.sum(axis=1, keepdims=True)
     back = to_first / to_first.sum(axis=1, keepdims=True)
     law = np.full(len(back), 1 / len(back))

@@ -225,11 +225,7 @@ def _log2_odds(shares: Doubles) -> Doubles:
 
 
 class PairCounts:
-    """How often units come together within a window of some sequences.
-
-    Args:
-        window: units apart, at most.
-    """
+    """How often units come together within a window, units apart at most, of some sequences."""
 
     ADDED = 0.1
     """Of each count, so that pairs that never came have a value."""
@@ -256,11 +252,8 @@ class PairCounts:
 
 
 class Pmi(Estimator):
-    """Pointwise mutual information by counts of units in a corpus; no model is asked.
-
-    Args:
-        counts: of the corpus; None: of the sequences themselves that `maps` is given.
-    """
+    """Pointwise mutual information by counts of units in a corpus, or else in the sequences that `maps` is
+    given; no model is asked."""
 
     name = "pmi"
     whole = True
@@ -345,15 +338,8 @@ _CMI: dict[str, type[Estimator]] = {"auto": Auto, "exact": Exact, "fast": Fast, 
 def estimator(
     settings: StructureSettings, conditionals: Conditionals, units: Units, *, counts: PairCounts | None = None
 ) -> Estimator:
-    """What makes maps as settings say.
-
-    Args:
-        settings, conditionals, units: see `Estimator`.
-        counts: of "pmi".
-
-    Raises:
-        UsageError: no such method, or units that it cannot ask about.
-    """
+    """What makes maps as settings say; `counts` are of "pmi". A UsageError where there is no such method, or
+    units that it cannot ask about."""
     if settings.method not in KINDS:
         raise UsageError(f"--method is one of {', '.join(KINDS)}; got {settings.method!r}")
     kind = _CMI[settings.estimator] if settings.method == "cmi" else KINDS[settings.method]

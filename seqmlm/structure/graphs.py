@@ -16,12 +16,7 @@ from seqmlm.errors import printable
 
 
 class Component(NamedTuple):
-    """The edges of one sequence.
-
-    id: of the sequence.
-    units: how each unit is spelled.
-    edges: (unit, unit, value); NaN where it has none.
-    """
+    """The edges (unit, unit, value; NaN for none) of one sequence, whose units are spelled so."""
 
     id: str
     units: Sequence[str]

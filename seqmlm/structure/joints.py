@@ -78,20 +78,18 @@ class Candidates(NamedTuple):
 
 
 def pair_query(places: Places, i: int, j: int, at_first: Ids, at_second: Ids, allowed: Ids) -> Query:
-    """Both places while both are hidden; then one of them for each symbol at the other.
-
-    Args:
-        i, j: positions. at_first, at_second: token ids to try. allowed: (A,) what the answers are about.
-    """
+    """Both places while both are hidden; then one of them for each symbol to try at the other. Answers are
+    about the allowed token ids (A,)."""
     one, two = at_first.tolist(), at_second.tolist()
     behind = 1 + len(one)
-    return copies(
-        places,
-        [(0, i), (0, j), *((1 + n, j) for n in range(len(one))), *((behind + n, i) for n in range(len(two)))],
-        [(0, i), (0, j), *((1 + n, j) for n in range(len(one))), *((behind + n, i) for n in range(len(two)))],
-        [*((1 + n, i, a) for n, a in enumerate(one)), *((behind + n, j, b) for n, b in enumerate(two))],
-        allowed,
-    )
+    hidden = [
+        (0, i),
+        (0, j),
+        *((1 + n, j) for n in range(len(one))),
+        *((behind + n, i) for n in range(len(two))),
+    ]
+    put = [*((1 + n, i, a) for n, a in enumerate(one)), *((behind + n, j, b) for n, b in enumerate(two))]
+    return copies(places, hidden, hidden, put, allowed)
 
 
 def read_pair(answer: Answer, at_first: int, at_second: int) -> Conditional:
@@ -123,12 +121,8 @@ def most_probable(
 def given(
     model: Conditionals, pairs: Sequence[Pair], alphabet: Ids, tried: Sequence[Candidates] | None = None
 ) -> Iterator[Conditional]:
-    """Ask a model about pairs, candidates at either place, lazily and in order.
-
-    Args:
-        alphabet: (A,) token ids that may stand there.
-        tried: for each pair the symbols that are tried; None: all of the alphabet.
-    """
+    """Ask a model about pairs, lazily and in order: at either place the symbols `tried` for it, or all of the
+    alphabet (A,) of token ids that may stand there."""
     tried = [Candidates(alphabet, alphabet)] * len(pairs) if tried is None else tried
     step = max(1, _BLOCK // len(alphabet))
     blocks = [[*_blocks(own, step)] for own in tried]
@@ -138,8 +132,7 @@ def given(
 
 
 def _query(pair: Pair, at_first: Ids, at_second: Ids, alphabet: Ids) -> Query:
-    none = np.zeros(0, dtype=np.int64)
-    places = Places(pair.encoding, none, none, 0, none.reshape(0, 2))
+    places = Places.of_units(pair.encoding, 0, np.zeros((0, 2), dtype=np.int64))
     return pair_query(places, pair.i, pair.j, at_first, at_second, alphabet)
 
 
@@ -321,10 +314,7 @@ def _marginals(both: Doubles, state: Doubles) -> Doubles:
 
 def _foretold(start: Doubles, one: Doubles, two: Doubles, size: int) -> Doubles:
     """Where steps from `start` over `one` and `two` lead, by their logarithms; no share gets far from `two`.
-
-    Args:
-        size: of the first marginal.
-    """
+    The first marginal has `size` shares."""
     begin, middle, end = (np.log(np.maximum(x, _LEAST)) for x in (start, one, two))
     step, bend = middle - begin, end - 2 * middle + begin
     length = max(1.0, float(np.sqrt((two @ step**2) / max(two @ bend**2, _TINY))))

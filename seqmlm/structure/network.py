@@ -159,11 +159,8 @@ class Pool:
                 tally.truth = _joined(tally.truth, truth[here])
 
     def links(self, fewest: int = 1) -> list[Link]:
-        """All pairs with a value, the strongest first, but those that fewer than `SEEN` sequences have last.
-
-        Args:
-            fewest: sequences that a pair is in at least; others are left out, and prune nothing.
-        """
+        """All pairs with a value, the strongest first, but those that fewer than `SEEN` sequences have last;
+        pairs in fewer sequences than `fewest` are left out, and prune nothing."""
         names = list(self._numbers)
         kept = {pair: own for pair, own in self._pairs.items() if own.count >= max(fewest, 1)}
         means = np.full((len(names), len(names)), np.nan)
@@ -230,11 +227,7 @@ def measured(links: Sequence[Link]) -> dict[str, float]:
 
 def graphml(links: Sequence[Link], lag: str) -> Iterator[str]:
     """The links as a directed graph, in pieces; a node is a name, an edge goes from what tends to be first.
-
-    Args:
-        links: of a pool.
-        lag: name of the attribute that holds the lag, with its unit.
-    """
+    `lag` names the attribute that holds the lag, with its unit."""
     import networkx as nx
 
     graph = nx.DiGraph()

@@ -25,12 +25,8 @@ _UNASKED = -1.0  # below every value: such a pair is an edge only where nothing 
 
 
 def node_values(values: Doubles, nodes: Sequence[Node]) -> Doubles:
-    """(M, M) values between nodes: the largest of their units', at least 0; -1 for pairs not asked about.
-
-    Args:
-        values: (N, N) of units, symmetric, NaN where not asked about.
-        nodes: M of them, each with units that no other has.
-    """
+    """(M, M) values between nodes, each of units of its own: the largest of their units' (N, N), at least 0;
+    -1 for pairs not asked about (NaN)."""
     order = [unit for node in nodes for unit in node]
     if not order:
         return np.zeros((0, 0))
@@ -73,13 +69,10 @@ def spanning_tree(weights: Doubles) -> frozenset[Edge]:
 
 
 def projective_tree(weights: Doubles) -> frozenset[Edge]:
-    """The tree with the largest sum of weights among those no two edges of which cross.
+    """The tree with the largest sum of weights (M, M), symmetric, among those no two edges of which cross.
 
     Eisner's (1996) algorithm for weights without direction, M^3 steps: a tree over i..j is the edge from i
     to its farthest neighbour m with a tree on either side of a cut below it, and a tree over m..j.
-
-    Args:
-        weights: (M, M) symmetric, without NaN.
     """
     size = len(weights)
     best = np.zeros((size, size))  # of a tree over i..j

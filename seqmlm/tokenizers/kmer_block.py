@@ -47,11 +47,8 @@ class SeveralBaseTokenizer(NucleotideTokenizer):
         return self._stranded(SeveralBases(self.space, self.tokens))
 
     def _encoded(self, ids: Ids, bounds: Sequence[int], flat: Flat) -> list[Encoding]:
-        """Encodings of concatenated token ids, [CLS] and [SEP] included.
-
-        Args:
-            ids: (T,) the ids. bounds: (R + 1,) where each sequence's begin. flat: the letters.
-        """
+        """Encodings of concatenated token ids (T,), [CLS] and [SEP] included, which begin at `bounds` (R +
+        1,)."""
         sizes = self._sizes[ids].astype(np.int64)
         ends = np.cumsum(sizes)
         begins = ends - sizes

@@ -40,7 +40,7 @@ FIRST = len(SPECIALS)
 LETTERS = "ACGTN, upper or lower case"
 
 _BLOCK = 1 << 16  # letters handled at a time: they fit the processor's cache
-_OTHER = 5
+_OTHER, _FOUR = 5, len(BASES)
 _TO_OTHER_STRAND = str.maketrans("ACGTacgt", "TGCAtgca")
 
 
@@ -259,9 +259,6 @@ def _between_edges(ids: Ids) -> Iterator[slice]:
         yield slice(start, stop)
 
 
-_FOUR = 4
-
-
 class Bases(Units, ABC):
     """Units that are bases, whatever the tokens."""
 
@@ -281,11 +278,8 @@ class Bases(Units, ABC):
     def open(
         self, encoding: Encoding, spans: Sequence[tuple[int, int]], counts: Sequence[int] | None = None
     ) -> Gapped:
-        """As `Units.open`; a gap is the bases that stand there, whatever their tokens.
-
-        Raises:
-            UsageError: a gap without a base, or of another number of bases than `counts` asks for.
-        """
+        """As `Units.open`; a gap is the bases that stand there, whatever their tokens, and a UsageError if it
+        has none, or another number than `counts` asks for."""
         starts = self.spans(encoding)[:, 0]
         gaps = tuple(np.flatnonzero((starts >= start) & (starts < end)) for start, end in spans)
         for number, (units, (start, end)) in enumerate(zip(gaps, spans, strict=True)):
@@ -300,12 +294,7 @@ class Bases(Units, ABC):
 
 
 class SeveralBases(Bases):
-    """Tokens that stand side by side and show one base or more.
-
-    Args:
-        space: the vocabulary.
-        tokens: (V,) how they are spelled; the special ones show none.
-    """
+    """Tokens (V,) that stand side by side and show one base or more; the special ones show none."""
 
     def __init__(self, space: TokenSpace, tokens: Sequence[str]) -> None:
         super().__init__(space)
@@ -348,11 +337,8 @@ class SeveralBases(Bases):
         hidden_in: Longs | None = None,
         asked_in: Longs | None = None,
     ) -> Query:
-        """As `Units.ask`; a base is hidden with all bases of its token.
-
-        The log-probability of a base is an equal part of its token's; what is read beside it is of the base
-        itself.
-        """
+        """As `Units.ask`; a base is hidden with all bases of its token, of whose log-probability it has an
+        equal part, while what is read beside it is of the base itself."""
         query = super().ask(encoding, hidden, asked, hidden_in=hidden_in, asked_in=asked_in)
         inside = np.zeros_like(asked) if asked_in is None else asked_in
         return replace(query, key=inside * len(self.places(encoding)) + asked)
@@ -385,12 +371,8 @@ class SeveralBases(Bases):
         return np.arange(len(places) + 1), places
 
     def _marginals(self, rows: NDArray[np.float32], count: Longs) -> Doubles:
-        """(E, 4) what the tokens of as many bases as the true one say of each of its bases.
-
-        Args:
-            rows: (A, V) log-probabilities.
-            count: (A,) bases of each true token.
-        """
+        """(E, 4) what the tokens of as many bases as the true one say of each of its bases; of (A, V)
+        log-probabilities and (A,) bases of each true token."""
         found = np.zeros((int(count.sum()), _FOUR))
         first = np.cumsum(count) - count
         for size in np.unique(count[count > 0]).tolist():
@@ -407,11 +389,7 @@ class SeveralBases(Bases):
 def read_shares(
     want: Collection[Reduction], shares: Doubles, symbol: Longs, answer: Answer
 ) -> dict[str, NDArray[Any]]:
-    """What is wanted beside log-probabilities, over the four bases instead of tokens.
-
-    Args:
-        shares: (E, 4) probability of each base. symbol: (E,) the true ones.
-    """
+    """What is wanted beside log-probabilities, over (E, 4) probabilities of the bases instead of tokens."""
     draw = np.stack([np.full(len(symbol), answer.stream), np.arange(len(symbol))], axis=1)
     return of_shares(want, shares, symbol, draw) if want else {}
 

@@ -125,10 +125,7 @@ def indexed(genome: str, option: str = "--option genome=FILE") -> Iterator[Any]:
 
     Args:
         genome: FASTA, plain or packed by bgzip; its index is made beside it, or in a temporary folder.
-        option: that named it, for the message.
-
-    Raises:
-        DataError: no such file, or one that cannot be indexed.
+        option: that named it, for the message of the DataError of a file that is not there or not such FASTA.
     """
     import pyfaidx
 

@@ -51,11 +51,7 @@ class Gene(NamedTuple):
 
 
 class Genes:
-    """The genes of one contig.
-
-    Args:
-        found: in any order; equal ones count once.
-    """
+    """The genes of one contig, given in any order; equal ones count once."""
 
     def __init__(self, found: Iterable[Gene]) -> None:
         self._genes = sorted(set(found))
@@ -100,12 +96,7 @@ def name_of(kind: str, qualifiers: Mapping[str, str]) -> str | None:
 
 
 def genes_of(path: str, contig: str, problems: Problems) -> Genes | None:
-    """The genes of a contig in a GFF3 file, which is read once; None for a contig that it does not name.
-
-    Args:
-        path: the file (also .gz, .zst).
-        contig: as the genome calls it; chr1 may be 1 there, chrM may be MT.
-        problems: told of contigs without genes.
+    """The genes of a contig in a GFF3 file, which is read once; None, noted, for one that it does not name.
 
     Raises:
         DataError: a line that is not GFF3, or too many genes.
@@ -262,11 +253,8 @@ class CodingSequences:
         return found
 
     def effect(self, contig: str, start: int, end: int, text: str) -> Effect | None:
-        """The worst effect of some text in place of bases start to end; None outside of coding sequences.
-
-        Args:
-            contig: as the genome calls it. start, end: 0-based, half open. text: capitals.
-        """
+        """The worst effect of some text (capitals) in place of bases start to end (0-based, half open) of a
+        contig, as the genome calls it; None outside of coding sequences."""
         places = self._places.get(contig)
         over = () if places is None else places.over(start, max(end, start + 1))
         every = (

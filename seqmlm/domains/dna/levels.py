@@ -9,10 +9,10 @@ model trained on strands drawn at random answers a little differently on each.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,12 +71,7 @@ class Composition:
 
     @classmethod
     def fit(cls, sequences: Iterable[Longs], order: int = ORDER) -> Composition:
-        """Count and smooth.
-
-        Args:
-            sequences: codes of each, as `base_codes` gives them.
-            order: of the chain, 0 to 8.
-        """
+        """Count codes of sequences, as `base_codes` gives them, and smooth; a chain of an order of 0 to 8."""
         counts = [np.zeros(4 ** (k + 1)) for k in range(order + 1)]
         for codes in sequences:
             for strand in (codes, _turned(codes)):
@@ -238,8 +233,7 @@ def place(record: Record, start: int, end: int) -> Place:
     return Place(str(record.meta.get("contig", record.id)), first + start, first + end)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Values:
+class _Values(NamedTuple):
     """(U,) surprisal of each unit in bits, that by its own composition, and by the training's, or None."""
 
     bits: Doubles
@@ -250,10 +244,8 @@ class _Values:
         if not len(self.bits[units]):
             return {"excess": float("nan")}
         bits = float(self.bits[units].mean())
-        found = {"excess": bits - float(self.own[units].mean()), "bits": bits}
-        if self.usual is not None:
-            found["composition"] = float(self.usual[units].mean())
-        return found
+        usual = {} if self.usual is None else {"composition": float(self.usual[units].mean())}
+        return {"excess": bits - float(self.own[units].mean()), "bits": bits, **usual}
 
 
 class DnaLevel(Level):

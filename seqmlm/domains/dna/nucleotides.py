@@ -48,10 +48,7 @@ FOREIGN = "a letter that stands for no nucleotide"
 
 def spelled(letters: bytes, problems: Problems, *, stay: bytes = b"") -> bytes | None:
     """The letters in `ACGTNacgtn`, white space and gaps removed; None where one stands for no nucleotide.
-
-    Args:
-        stay: other letters that stay: `_`, a base that is to be filled in, or `-`, a gap.
-    """
+    Others may `stay`: `_`, a base that is to be filled in, or `-`, a gap."""
     plain = letters.translate(None, _DROPPED.translate(None, stay))
     others = plain.translate(None, _PLAIN + stay)
     if not others:
@@ -63,11 +60,8 @@ def spelled(letters: bytes, problems: Problems, *, stay: bytes = b"") -> bytes |
 
 
 def aligned(rows: Iterable[Record], problems: Problems) -> Iterator[Record]:
-    """Rows of an alignment, spelled as other sequences are, each gap as `-`, which is read as N is.
-
-    Args:
-        rows: as readers have them; one with foreign letters goes to `problems`.
-    """
+    """Rows of an alignment, spelled as other sequences are, each gap as `-`, which is read as N is; one with
+    foreign letters goes to `problems`."""
     for row in rows:
         plain = spelled(row.raw.replace(".", "-").encode("utf-8"), problems, stay=b"-")
         if plain is None:

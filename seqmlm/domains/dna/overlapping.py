@@ -89,10 +89,8 @@ class KmerTokenizer(BaseTokenizer):
 class _Overlaps(NamedTuple):
     """The bases of a sequence of overlapping k-mers, those of N left out.
 
-    Args:
-        code, number, start: (N,) each base, its number in the whole sequence, and its place in the raw text.
-        low, high: (N,) the first and last token that covers it.
-        base: (L,) the first base of each token, -1 for special tokens.
+    code, number, start: (N,) each base, its number in the whole sequence, and its place in the raw text.
+    low, high: (N,) the first and last token that covers it. base: (L,) the first base of each token, or -1.
     """
 
     code: Longs
@@ -104,12 +102,8 @@ class _Overlaps(NamedTuple):
 
 
 class _Hidden(NamedTuple):
-    """What a query hides, its key.
-
-    Args:
-        bases, variant: (H,) each hidden base, and where: ordered by variant and base.
-        asked: (H,) True at those that are read.
-    """
+    """What a query hides, its key: (H,) bases and the variant of each, by variant and base; whether it is
+    read."""
 
     bases: Longs
     variant: Longs
@@ -308,11 +302,8 @@ class OverlappingUnits(Bases):
     def _shares(
         self, rows: NDArray[np.float32], codes: Longs, slots: Longs
     ) -> Iterator[tuple[Doubles, NDArray[Any]]]:
-        """(M, 4) p(base) by every token for every hidden base it covers, with the base's slot (M,).
-
-        Args:
-            rows: (A, V) log-probabilities. codes: (A, k) the true bases. slots: (A, k) -1 where visible.
-        """
+        """(M, 4) p(base) by every token for every hidden base it covers, with the base's slot (M,); of (A, V)
+        log-probabilities, the (A, k) true bases, and their slots, -1 where a base is seen."""
         patterns = (slots >= 0) @ (1 << np.arange(self.k))
         for pattern in np.unique(patterns).tolist():
             hidden = [i for i in range(self.k) if pattern >> i & 1]
@@ -490,13 +481,9 @@ def _runs(encoding: Encoding, inside: Bools) -> tuple[NDArray[np.intp], NDArray[
 
 
 def _start_rate(at_least: NDArray[np.float64], rate: float) -> float:
-    """Probability that a span begins at a symbol such that a symbol is hidden with probability `rate`.
-
-    A symbol stays visible if none of the `longest` symbols up to it begins a span that reaches it.
-
-    Args:
-        at_least: (longest,) P(length >= 1), P(length >= 2), ...
-    """
+    """Probability that a span begins at a symbol such that a symbol is hidden with probability `rate`: it
+    stays visible if none of the `longest` symbols up to it begins a span that reaches it. `at_least` has
+    P(length >= 1), P(length >= 2), ..."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -505,12 +492,8 @@ def _start_rate(at_least: NDArray[np.float64], rate: float) -> float:
 
 
 def shown(hidden: str, tokens: Sequence[str], text: str, encoding: Encoding, asked: Ids) -> str:
-    """As `Domain.show`: a base is hidden if all of its tokens are, and they vote what it is.
-
-    Args:
-        hidden: what stands for a hidden base.
-        tokens: (A,) k-mers that are predicted at the asked positions.
-    """
+    """As `Domain.show`; a base is hidden if all of its tokens are, and the predicted k-mers vote what it
+    is."""
     assert encoding.spans is not None
     visible = np.zeros(len(text), dtype=np.bool_)
     for position in np.setdiff1d(np.flatnonzero(encoding.groups >= 0), asked).tolist():

@@ -66,48 +66,42 @@ class Planted:
         return {"id": self.id, "length": len(self.sequence), **planted}
 
 
-class _Drawing:
-    """Draws contigs, one after another."""
+def _contig(random: Random, number: int) -> Planted:
+    """Background with elements in random order, and random gaps between them."""
+    planted = Planted(f"contig-{number}")
+    kinds = [*random.choices(list(_MOTIFS), k=random.randint(3, 6)), *["stem"] * random.randint(1, 2)]
+    kinds += ["repeat"] if random.random() < _REPEAT_SHARE else []
+    kinds += ["insert"] if random.random() < _FOREIGN_SHARE else []
+    random.shuffle(kinds)
+    elements = [(kind, *_element(random, kind)) for kind in kinds]
+    room = max(0, random.randint(*_LENGTHS) - sum(len(element) for _, element, _ in elements))
+    cuts = sorted(random.randint(0, room) for _ in elements)
+    for (kind, element, strand), before, cut in zip(elements, [0, *cuts], cuts, strict=False):
+        planted.sequence += _bases(random, BACKGROUND, cut - before)
+        _note(planted, kind, len(planted.sequence), element, strand)
+        planted.sequence += element
+    planted.sequence += _bases(random, BACKGROUND, room - cuts[-1])
+    return planted
 
-    def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
 
-    def contig(self, number: int) -> Planted:
-        """Background with elements in random order, and random gaps between them."""
-        planted, random = Planted(f"contig-{number}"), self.random
-        kinds = [*random.choices(list(_MOTIFS), k=random.randint(3, 6)), *["stem"] * random.randint(1, 2)]
-        kinds += ["repeat"] if random.random() < _REPEAT_SHARE else []
-        kinds += ["insert"] if random.random() < _FOREIGN_SHARE else []
-        random.shuffle(kinds)
-        elements = [(kind, *self._element(kind)) for kind in kinds]
-        room = max(0, random.randint(*_LENGTHS) - sum(len(element) for _, element, _ in elements))
-        cuts = sorted(random.randint(0, room) for _ in elements)
-        for (kind, element, strand), before, cut in zip(elements, [0, *cuts], cuts, strict=False):
-            planted.sequence += self._bases(BACKGROUND, cut - before)
-            _note(planted, kind, len(planted.sequence), element, strand)
-            planted.sequence += element
-        planted.sequence += self._bases(BACKGROUND, room - cuts[-1])
-        return planted
+def _element(random: Random, kind: str) -> tuple[str, str]:
+    """The letters of an element, and its strand."""
+    if kind == "insert":
+        return _bases(random, FOREIGN, random.randint(*_INSERT_LENGTHS)), "+"
+    if kind == "stem":
+        left = "".join(random.choices(BASES, k=STEM_PAIRS))
+        letters = left + LOOP + reverse_complement(left)
+    elif kind == "repeat":
+        copy = (random.choice(BASES.replace(x, "")) if random.random() < MUTATION else x for x in REPEAT)
+        letters = "".join(copy).lower()
+    else:
+        letters = "".join(_bases(random, column, 1) for column in motif_matrix(kind))
+    strand = random.choice("+-")
+    return (letters if strand == "+" else reverse_complement(letters)), strand
 
-    def _element(self, kind: str) -> tuple[str, str]:
-        """The letters of an element, and its strand."""
-        if kind == "insert":
-            return self._bases(FOREIGN, self.random.randint(*_INSERT_LENGTHS)), "+"
-        if kind == "stem":
-            left = "".join(self.random.choices(BASES, k=STEM_PAIRS))
-            letters = left + LOOP + reverse_complement(left)
-        elif kind == "repeat":
-            letters = "".join(self._mutated(base) for base in REPEAT).lower()
-        else:
-            letters = "".join(self._bases(column, 1) for column in motif_matrix(kind))
-        strand = self.random.choice("+-")
-        return (letters if strand == "+" else reverse_complement(letters)), strand
 
-    def _mutated(self, base: str) -> str:
-        return self.random.choice(BASES.replace(base, "")) if self.random.random() < MUTATION else base
-
-    def _bases(self, shares: Sequence[float], count: int) -> str:
-        return "".join(self.random.choices(BASES, shares, k=count))
+def _bases(random: Random, shares: Sequence[float], count: int) -> str:
+    return "".join(random.choices(BASES, shares, k=count))
 
 
 def _note(planted: Planted, kind: str, start: int, element: str, strand: str) -> None:
@@ -124,8 +118,8 @@ def _note(planted: Planted, kind: str, start: int, element: str, strand: str) ->
 
 def draw(n: int, seed: int) -> list[Planted]:
     """`n` contigs."""
-    drawing = _Drawing(seed)
-    return [drawing.contig(number) for number in range(n)]
+    random = Random(seed)
+    return [_contig(random, number) for number in range(n)]
 
 
 def write(out: Path, n: int | None, seed: int) -> Sample:

@@ -168,8 +168,7 @@ def _cross(one: Pair, other: Pair) -> bool:
 def bracketed(text: str) -> frozenset[Pair]:
     """The pairs of a structure in dot-bracket or WUSS notation; letters (Aa) are pairs that cross others.
 
-    Raises:
-        ValueError: a bracket without its partner.
+    Raises ValueError for a bracket without its partner.
     """
     waiting: dict[str, list[int]] = {}
     found: set[Pair] = set()
@@ -287,9 +286,8 @@ class _Judged(NamedTuple):
     """What of one sequence is needed for figures over all.
 
     true, predicted, longest: pairs of the truth, of the decoder, and of the longest stem; known ones alone.
-    first, second: (P,) the known pairs. labels: (P,) whether the truth has them.
-    precisions: average precision of the values, of `ranking`, and of the length of the longest stem through a
-        pair.
+    first, second, labels: (P,) the known pairs, and whether the truth has them. precisions: average precision
+    of the values, of `ranking`, and of the length of the longest stem through a pair.
     """
 
     true: frozenset[Pair]

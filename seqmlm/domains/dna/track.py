@@ -98,11 +98,7 @@ class GenomeTrack:
         self._highest = max(self._highest, row["score"])
 
     def close(self) -> None:
-        """Write the file, whole or not at all.
-
-        Raises:
-            StateError: it cannot be written.
-        """
+        """Write the file, whole or not at all; a StateError says what stands in the way."""
         try:
             with self._written():
                 self._flush()

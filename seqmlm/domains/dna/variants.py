@@ -65,11 +65,7 @@ _SUFFIXES = (".vcf", ".vcf.gz", ".vcf.bgz")
 
 
 class _Allele(NamedTuple):
-    """An allele as it is written.
-
-    Args:
-        bad: what is wrong with its line; the other fields mean nothing then.
-    """
+    """An allele as it is written; where `bad` says what is wrong with its line, the others mean nothing."""
 
     line: int
     chrom: str
@@ -170,13 +166,7 @@ def _is_vcf(path: str) -> bool:
 
 
 class _Placed:
-    """Alleles to windows of the genome.
-
-    Args:
-        genome: for random access.
-        table: the path, and how much the model sees at once.
-        problems: notes alleles that have no score.
-    """
+    """Alleles of a table to windows of the genome; notes alleles that have no score."""
 
     def __init__(self, genome: Any, table: VariantTable, problems: Problems) -> None:
         self._genome, self._table, self._problems = genome, table, problems
@@ -189,11 +179,7 @@ class _Placed:
         return COLUMNS if self._coding is None else (*COLUMNS, *Effect._fields)
 
     def same_genome(self, first: Sequence[_Allele]) -> None:
-        """Refuse a file of which the first alleles say that it is of another genome.
-
-        Raises:
-            DataError: that it is likely so, with counts.
-        """
+        """Refuse a file of which the first alleles say that it is likely of another genome."""
         readable = [one for one in first if not one.bad]
         if not readable:
             return

@@ -44,12 +44,7 @@ _CONTEXT = 2  # scored residues of a protein, below which none has a known neigh
 
 
 class LengthReference(Background):
-    """Mean and spread of the bits per residue of normal proteins, by length.
-
-    Args:
-        lengths: (B,) mean length of each bin, ascending.
-        means, deviations: (B,) of bits per residue in each bin.
-    """
+    """Mean and spread of the bits per residue of normal proteins, in bins (B,) of ascending mean length."""
 
     needs_scores: ClassVar[bool] = True
     judges: ClassVar[bool] = False

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -161,19 +161,7 @@ _BACKGROUND = (
 )  # fmt: skip
 _GROUPS = ("AGST", "ILMV", "FWY", "KRH", "DE", "NQ", "C", "P")
 # Each residue's favourite partner across two strands.
-_PARTNERS = {
-    "A": "L",
-    "D": "K",
-    "E": "R",
-    "I": "V",
-    "F": "M",
-    "Y": "W",
-    "N": "T",
-    "Q": "S",
-    "G": "P",
-    "H": "H",
-    "C": "C",
-}
+_PARTNERS = dict(zip("ADEIFYNQGHC", "LKRVMWTSPHC", strict=True))
 _TURN = "GNDPS"
 
 
@@ -195,10 +183,7 @@ class Fold:
     @property
     def starts(self) -> list[int]:
         """First position of every strand."""
-        found = [self.tail]
-        for turn in self.turns:
-            found.append(found[-1] + self.strand + turn)
-        return found
+        return [*accumulate(self.turns, lambda start, turn: start + self.strand + turn, initial=self.tail)]
 
     @property
     def length(self) -> int:
@@ -206,12 +191,11 @@ class Fold:
 
     def paths(self) -> tuple[tuple[int, ...], ...]:
         """Positions across the sheet, strand after strand, and every other position alone."""
-        starts = self.starts
-        crossed = []
-        for row in range(self.strand):
-            crossed.append(
-                tuple(starts[s] + (row if s % 2 == 0 else self.strand - 1 - row) for s in self.order)
-            )
+        starts, last = self.starts, self.strand - 1
+        crossed = [
+            tuple(starts[s] + (last - row if s % 2 else row) for s in self.order)
+            for row in range(self.strand)
+        ]
         inside = {position for path in crossed for position in path}
         return (*crossed, *((i,) for i in range(self.length) if i not in inside))
 
@@ -281,39 +265,35 @@ def draw(n: int, seed: int) -> list[tuple[str, str]]:
     return records
 
 
-def truth(n: int, seed: int) -> dict[str, Any]:
-    """What is planted, as `truth.json` holds it (docs/SAMPLES.md)."""
-    return {
+def write(out: Path, n: int | None, seed: int) -> Sample:
+    """Write `protein.fasta` and `truth.json` (docs/SAMPLES.md) into `out`."""
+    count = checked_count(n, DEFAULT_COUNT)
+    truth = {
         "schema": "seqmlm.sample.protein.v1",
         "domain": "protein",
         "seed": seed,
-        "n": n,
+        "n": count,
         "file": "protein.fasta",
         "positions": "0-based residues of a record's sequence",
         "families": [_describe(family) for family in families()],
         "anomalies": [],
     }
-
-
-def write(out: Path, n: int | None, seed: int) -> Sample:
-    """Write `protein.fasta` and `truth.json` into `out`."""
-    count = checked_count(n, DEFAULT_COUNT)
     lines: list[str] = []
     for name, sequence in draw(count, seed):
         lines.append(f">{name} family={name.rpartition('-')[0]}")
         lines += [sequence[start : start + _WIDTH] for start in range(0, len(sequence), _WIDTH)]
-    return write_sample(out, "protein.fasta", lines, truth(count, seed))
+    return write_sample(out, "protein.fasta", lines, truth)
 
 
 def _describe(family: Family) -> dict[str, Any]:
     model = family.model
     marginals = model.marginals()
     joints = model.contact_joints()
-    positive = np.where(marginals > 0, marginals, 1.0)
+    fold, positive = family.fold, np.where(marginals > 0, marginals, 1.0)
     return {
-        "name": family.fold.name,
-        "share": family.fold.share,
-        "length": family.fold.length,
+        "name": fold.name,
+        "share": fold.share,
+        "length": fold.length,
         "consensus": "".join(LETTERS[state] for state in marginals.argmax(axis=1)),
         "contacts": [list(pair) for pair in model.contacts],
         "contact_information_bits": [round(information(joints[pair]), 4) for pair in model.contacts],

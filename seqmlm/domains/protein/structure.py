@@ -50,11 +50,7 @@ _STRUCTURES = {".pdb": read_pdb, ".ent": read_pdb, ".cif": read_mmcif, ".mmcif":
 
 
 class ContactsDecoder(Decoder):
-    """Contacts: the L strongest pairs after the average product correction.
-
-    Args:
-        domain: which reads the alignments that sequences come from.
-    """
+    """Contacts: the L strongest pairs after the average product correction; `domain` reads alignments."""
 
     separation: int = 6
     apc: bool = True

@@ -138,11 +138,7 @@ class _Row(NamedTuple):
 
 
 class ProteinVariants(Variants):
-    """Variants of proteins.
-
-    Args:
-        domain: reads the files of sequences.
-    """
+    """Variants of proteins, whose sequences the domain reads."""
 
     letters = STANDARD
 
@@ -325,11 +321,7 @@ def _bad(reason: str, path: str, line: int) -> DataError:
 
 
 def _checked(sequence: str, path: str, line: int) -> str:
-    """A sequence of residues.
-
-    Raises:
-        DataError: a letter that is none.
-    """
+    """A sequence of residues; a letter that is none is a DataError."""
     if not sequence:
         raise _bad("an empty sequence", path, line)
     for place, letter in enumerate(sequence, start=1):
@@ -350,11 +342,7 @@ def _refuse(bad: Sequence[DataError], problems: Problems) -> None:
 
 
 def _numbering(table: VariantTable, rows: Sequence[_Row], wildtype: str, problems: Problems) -> int:
-    """The number that a table gives to the first residue of the wild type.
-
-    Raises:
-        DataError: no numbering fits most of the places.
-    """
+    """The number that a table gives to the first residue of the wild type; a DataError where none fits."""
     if table.first is not None:
         return table.first
     places = {place: row.line for row in reversed(rows) for one in row.changes or () for place in one.places}
@@ -393,11 +381,7 @@ def _numbering(table: VariantTable, rows: Sequence[_Row], wildtype: str, problem
 
 
 def _variant(row: _Row, path: str, first: int) -> Variant:
-    """The variant that a row names.
-
-    Raises:
-        ValueError: it does not fit the wild type, or puts there what is no residue.
-    """
+    """The variant that a row names; a ValueError where it does not fit, or puts there what is no residue."""
     if row.changes is None:
         edits = changes(row.wildtype, row.mutant)
         name = row.name or ":".join(_spelled(row.wildtype, edit, first) for edit in edits)[:200] or "="
