@@ -288,8 +288,8 @@ def _vcf(table: VariantTable) -> Iterator[_Allele]:
             header = header or text.startswith("#CHROM")
             if (match := re.match(r"##INFO=<ID=([^,>]+)", text)) is not None:
                 declared[match[1]] = None
-                if table.copied and match[1] in (own := (INFO, EXCESS, CODING)):
-                    named = ",".join(f"INFO/{name}" for name in own)
+                if table.copied and match[1] in (ours := (INFO, EXCESS, CODING)):
+                    named = ",".join(f"INFO/{name}" for name in ours)
                     remedy, reason = (
                         f"take it out first: bcftools annotate -x {named}",
                         "the VCF has {} already",

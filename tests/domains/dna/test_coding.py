@@ -31,10 +31,7 @@ def genome() -> dict[str, str]:
     """With a start and an end of each gene."""
     letters = [*BASES]
     letters[20:23], letters[86:89] = START, END
-    letters[260:263], letters[120:123] = (
-        str(Seq(START).reverse_complement()),
-        str(Seq(END).reverse_complement()),
-    )
+    letters[260:263], letters[120:123] = (str(Seq(one).reverse_complement()) for one in (START, END))
     return {"chr1": "".join(letters), "2": "ACGT" * 20}
 
 
@@ -100,13 +97,11 @@ def test_every_base_of_two_genes(coding: CodingSequences) -> None:
     kinds = set()
     for at in range(len(GENOME["chr1"])):
         for base in "ACGT":
-            expected = by_hand(at, base) if base != GENOME["chr1"][at] else None
             if base != GENOME["chr1"][at]:
+                expected = by_hand(at, base)
                 assert coding.effect("chr1", at, at + 1, base) == expected, (at, base)
                 kinds.add(expected and expected.consequence)
-    assert kinds == {
-        *("stop_gained", "stop_lost", "start_lost", "missense_variant", "synonymous_variant", None)
-    }
+    assert kinds == {"stop_gained", "stop_lost", "start_lost", "missense_variant", SYNONYMOUS, None}
 
 
 @given(data=st.data(), name=st.sampled_from([*PARTS]), text=st.text("ACGT", max_size=4))
@@ -117,17 +112,11 @@ def test_deletions_and_insertions(coding: CodingSequences, data: st.DataObject, 
     if len(text) == last - begin:
         return
     found = coding.effect("chr1", begin, last, text)
-    letters = "".join(
-        GENOME["chr1"][a:begin] + text + GENOME["chr1"][last:b]
-        if (a, b) == (start, end)
-        else GENOME["chr1"][a:b]
-        for a, b in PARTS[name]
-    )
+    whole, places = GENOME["chr1"], PARTS[name]
+    changed = whole[start:begin] + text + whole[last:end]
+    letters = "".join(changed if place == (start, end) else whole[slice(*place)] for place in places)
     new = Seq(letters) if name == "forward" else Seq(letters).reverse_complement()
-    protein, old = (
-        str(new[: len(new) // 3 * 3].translate(11)),
-        str(Seq(cut(GENOME["chr1"], name)).translate(11)),
-    )
+    protein, old = (str(one[: len(one) // 3 * 3].translate(11)) for one in (new, Seq(cut(whole, name))))
     if (len(text) - (last - begin)) % 3:
         kind = "frameshift_variant"
     elif str(new[:3]) not in ("ATG", "GTG", "TTG"):
@@ -153,7 +142,6 @@ def test_what_is_put_in_front_of_a_gene_is_outside(coding: CodingSequences) -> N
 
 def test_an_unknown_base_says_nothing(coding: CodingSequences) -> None:
     found = coding.effect("chr1", 63, 64, "N")
-    assert found is not None
     assert (found.consequence, found.codon) == ("incomplete_terminal_codon_variant", None)
 
 
@@ -165,7 +153,6 @@ def test_a_gene_whose_begin_is_missing_has_its_first_whole_codon_later(phase: in
     letters = GENOME["chr1"]
     for at in range(300, 330):
         effect = found.effect("chr1", at, at + 1, {"A": "C", "C": "G", "G": "T", "T": "A"}[letters[at]])
-        assert effect is not None
         number, place = divmod(at - 300 - phase, 3)
         if number < 0 or 300 + phase + 3 * number + 3 > 330:
             assert effect.consequence == "incomplete_terminal_codon_variant"
@@ -193,7 +180,6 @@ def test_a_gene_goes_on_behind_the_end_of_a_circle(reverse: bool, tmp_path: Path
         place = (begin + (len(gene) - 1 - at if reverse else at)) % len(circle)
         base = str(Seq("A").reverse_complement()) if reverse else "A"
         effect = found.effect("c", place, place + 1, base)
-        assert effect is not None
         assert (effect.consequence, effect.change) == ("missense_variant", f"p.A{number + 1}T")
 
 
@@ -205,10 +191,8 @@ def test_parts_with_an_id_each_are_one_gene_where_their_phases_go_on(tmp_path: P
         for n, ((a, b), phase) in enumerate([(first, 0), (second, 2)])
     ]
     effect = of_one(text, "".join(rows), tmp_path).effect("c", 12, 13, "A")
-    assert effect is not None
     assert (effect.consequence, effect.change) == ("missense_variant", "p.A5T")
     apart = of_one(text, "".join(rows).replace("\t2\tID", "\t0\tID"), tmp_path).effect("c", 12, 13, "A")
-    assert apart is not None
     assert apart.consequence == "incomplete_terminal_codon_variant"
 
 
@@ -229,17 +213,13 @@ def test_two_bases_changed_at_once(at: int, coding: CodingSequences) -> None:
         stop = {(True, False): "stop_lost", (False, True): "stop_gained"}.get((was == "*", now == "*"))
         kinds.add(stop or (SYNONYMOUS if was == now else "missense_variant"))
     found = coding.effect("chr1", at, at + 2, text)
-    assert found is not None
     assert found.consequence == min(kinds, key=WORST.index)
     alone = f"p.{both[0][differ[0]]}{differ[0] + 1}{both[1][differ[0]]}" if len(differ) == 1 else ""
     assert found.change in (alone, f"{alone[:-1]}=")
 
 
 def test_two_codons_changed_at_once(coding: CodingSequences) -> None:
-    letters = GENOME["chr1"]
-    text = "TAATAA" if letters[23:29] != "TAATAA" else "TAGTAG"
-    found = coding.effect("chr1", 23, 29, text)
-    assert found is not None
+    found = coding.effect("chr1", 23, 29, "TAATAA" if GENOME["chr1"][23:29] != "TAATAA" else "TAGTAG")
     assert (found.consequence, found.change) == ("stop_gained", "")
 
 
@@ -252,8 +232,6 @@ def test_the_worst_of_overlapping_genes_counts(tmp_path: Path) -> None:
     for at in range(26, 50):
         for base in set("ACGT") - {GENOME["chr1"][at]}:
             found, old = both.effect("chr1", at, at + 1, base), alone.effect("chr1", at, at + 1, base)
-            assert found is not None
-            assert old is not None
             genes.add(found.gene)
             assert WORST.index(found.consequence) <= WORST.index(old.consequence)
     assert genes == {"forward", "rna1"}
@@ -282,17 +260,12 @@ def test_a_flat_file_says_the_same(form: str, coding: CodingSequences, tmp_path:
 def test_a_recoded_stop_is_a_residue(form: str, reverse: bool, tmp_path: Path) -> None:
     """Of three TGA the second, which lies over two parts, is selenocysteine (U)."""
     gene = START + "GCT" * 2 + "TG" + "CCCC" + "A" + "GCT" * 3 + "TGA" + END  # an intron of four C
-    size, turn = len(gene), -1 if reverse else 1
+    size, path = len(gene), tmp_path / "genes.txt"
     letters = str(Seq(gene).reverse_complement()) if reverse else gene
-    parts = [
-        SimpleLocation(size - b if reverse else a, size - a if reverse else b, turn)
-        for a, b in ((0, 11), (15, size))
-    ]
-    at = [size - one if reverse else one + 1 for one in (9, 10, 15)]  # of the codon's bases, from 1
-    joined = (
-        f"join({at[0]}..{at[1]},{at[2]})" if not reverse else f"complement(join({at[2]},{at[1]}..{at[0]}))"
-    )
-    told, path = f"(pos:{joined},aa:Sec)", tmp_path / "genes.txt"
+    both = ((0, 11), (15, size))
+    parts = [SimpleLocation(size - b, size - a, -1) if reverse else SimpleLocation(a, b, 1) for a, b in both]
+    a, b, c = (size - one if reverse else one + 1 for one in (9, 10, 15))  # of the codon's bases, from 1
+    told = f"(pos:{f'complement(join({c},{b}..{a}))' if reverse else f'join({a}..{b},{c})'},aa:Sec)"
     if form == "gff3":
         rows = [
             f"c\tx\tCDS\t{int(one.start) + 1}\t{int(one.end)}\t.\t{'-' if reverse else '+'}\t0\tID=a"
@@ -311,29 +284,22 @@ def test_a_recoded_stop_is_a_residue(form: str, reverse: bool, tmp_path: Path) -
 
     def effect(start: int, end: int, text: str) -> tuple[str, str, bool]:
         """Of bases of the gene, in its direction."""
-        place = (
-            (size - end, size - start, str(Seq(text).reverse_complement())) if reverse else (start, end, text)
-        )
-        one = found.effect("c", *place)
-        assert one is not None
+        other = size - end, size - start, str(Seq(text).reverse_complement())
+        one = found.effect("c", *(other if reverse else (start, end, text)))
         return one.consequence, one.change, one.codon is None
 
     assert effect(15, 16, "T") == ("missense_variant", "p.U4C", True)
     assert effect(10, 11, "A") == ("stop_gained", "p.U4*", True), "TAA is none that is recoded"
     assert effect(27, 28, "C") == ("stop_lost", "p.*8C", True), "the other TGA is a stop"
-    assert effect(6, 6, "AAA") == effect(16, 19, "") == ("stop_gained", "", True), (
-        "the other TGA goes on to be one"
-    )
+    assert effect(6, 6, "AAA") == effect(16, 19, "") == ("stop_gained", "", True), "by the other TGA"
 
 
 def test_without_another_stop_a_recoded_one_ends_nothing(tmp_path: Path) -> None:
     gene = START + "GCT" + "TGA" + "GCT" * 3 + END
     found = of_one(gene, "c\tx\tCDS\t1\t21\t.\t+\t0\tID=a;transl_except=(pos:7..9%2Caa:Sec)\n", tmp_path)
-    every = {
-        place: found.effect("c", *place) for place in [(4, 4, "CTG"), (12, 15, ""), (6, 9, ""), (9, 9, "TGA")]
-    }
-    kinds = [one and one.consequence for one in every.values()]
-    assert kinds == ["inframe_indel"] * 3 + ["stop_gained"]
+    changes = [(4, 4, "CTG"), (12, 15, ""), (6, 9, ""), (9, 9, "TGA")]
+    kinds = [found.effect("c", *change).consequence for change in changes]
+    assert kinds == [*["inframe_indel"] * 3, "stop_gained"]
 
 
 def test_other_genomes_and_files_are_refused(tmp_path: Path) -> None:

@@ -43,9 +43,7 @@ def annotated(source: random.Random, bases: int) -> SeqRecord:
     features = [
         feature("source", SimpleLocation(0, bases), organism="x"),
         feature("gene", SimpleLocation(BeforePosition(0), 9, 1), gene="cutA"),
-        feature(
-            "gene", CompoundLocation([SimpleLocation(bases - 30, bases), SimpleLocation(0, 20)]), gene="o"
-        ),
+        feature("gene", SimpleLocation(bases - 30, bases) + SimpleLocation(0, 20), gene="o"),
         feature("gene", SimpleLocation(bases - 8, AfterPosition(bases), -1), locus_tag="b_last"),
         feature("gene", SimpleLocation(40, 60), note="without a name"),
         feature("misc_feature", SimpleLocation(0, 60), gene="notone"),
@@ -85,9 +83,7 @@ def test_genes_of_entries_are_those_that_biopython_reads(form: str, tmp_path: Pa
     wanted = [of_biopython(one) for one in SeqIO.parse(io.StringIO(text.getvalue()), form)]
     assert [set(one.meta["genes"]) for one in read(path, Problems())] == wanted
     assert {"cutA", "o", "b_last"} <= {gene.name for gene in wanted[0]} >= {f"t{n}" for n in range(60)}
-    for one in read(
-        path, Problems(), block=100
-    ):  # each block has those over it, at their place in the contig
+    for one in read(path, Problems(), block=100):  # each has those over it, at their place in the contig
         start = one.meta["start"]
         genes = wanted[int(len(wanted) > 1 and one.line > 1)]
         over = {gene for gene in genes if gene.start < start + len(one.raw) and gene.end > start}
@@ -145,12 +141,8 @@ def test_a_table_of_genes_beside_a_genome(tmp_path: Path) -> None:
     assert "genes" not in other.meta
     assert problems.counts == {"a contig without any gene in the file of genes": 1}
     blocks = list(read_genome(genome, Problems(), genes=str(table), block=36))
-    assert [[one[2] for one in block.meta.get("genes", ())] for block in blocks] == [
-        ["thrL", "b2"],
-        ["b2", "b3", "b;4", "odd"],
-        [],
-        [],
-    ]
+    names = [[one[2] for one in block.meta.get("genes", ())] for block in blocks]
+    assert names == [["thrL", "b2"], ["b2", "b3", "b;4", "odd"], [], []]
 
 
 def test_a_table_of_genes_is_read_once_and_again_when_it_changes(

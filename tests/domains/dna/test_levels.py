@@ -46,6 +46,9 @@ TOKENIZERS: list[NucleotideTokenizer] = [
     DnaBpeTokenizer.train(TRAIN, vocabulary_size=40),
 ]
 every = pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=[one.name for one in TOKENIZERS])
+levels = pytest.mark.parametrize(
+    "level", [RecordLevel(), BaseLevel(), WindowLevel()], ids=lambda level: level.name
+)
 TEXT = letters(230) + "NN" + letters(118)
 
 
@@ -53,27 +56,31 @@ def record(raw: str, **meta: object) -> Record:
     return Record(id="r", raw=raw, source="g.fa", line=1, meta=meta)
 
 
+def detector(level: DnaLevel, tokenizer: NucleotideTokenizer = TOKENIZERS[0], **more: Any) -> Detector:
+    return Detector(RecordScorer(Session(random_model("dna", tokenizer))), level, **more)
+
+
 def judged(tokenizer: NucleotideTokenizer, level: DnaLevel, one: Record) -> list[Row]:
     background = GenomeBackground.fit(InMemory(tokenizer.encode_batch(TRAIN)), tokenizer, seed=0)
-    detector = Detector(RecordScorer(Session(random_model("dna", tokenizer))), level, background=background)
-    return [found.row for found in detector.judged([one], Problems())]
+    made = detector(level, tokenizer, background=background)
+    return [found.row for found in made.judged([one], Problems())]
 
 
-@pytest.mark.parametrize("level", [RecordLevel(), BaseLevel(), WindowLevel()], ids=lambda level: level.name)
+@levels
 def test_every_row_says_where_in_its_contig_it_lies(level: DnaLevel) -> None:
     for row in judged(BaseTokenizer(), level, record(TEXT[:120], contig="c", start=1000)):
         assert row.place == ("c", 1000 + row.start, 1000 + row.end)
         assert row.place == tuple(row.extra[name] for name in ("contig", "contig_start", "contig_end"))
 
 
-@pytest.mark.parametrize("level", [RecordLevel(), BaseLevel(), WindowLevel()], ids=lambda level: level.name)
+@levels
 @pytest.mark.parametrize("strand", ["+", "-"])
 def test_written_places_are_those_of_the_contig(level: DnaLevel, strand: str) -> None:
     contig = letters(60) + TEXT[:150] + letters(60)
     raw = TEXT[:150] if strand == "+" else reverse_complement(TEXT[:150])
     one = record(raw, contig="c", start=60, strand=strand)
-    detector = Detector(RecordScorer(Session(random_model("dna", BaseTokenizer()))), level)
-    rows = [line(found, BaseTokenizer(), per_unit=True) for found in detector.judged([one], Problems())]
+    found = detector(level).judged([one], Problems())
+    rows = [line(one, BaseTokenizer(), per_unit=True) for one in found]
     covered = set()
     for row in rows:
         assert (row["start"], row["end"]) == (row["contig_start"], row["contig_end"])
@@ -84,7 +91,7 @@ def test_written_places_are_those_of_the_contig(level: DnaLevel, strand: str) ->
             covered.add(unit["start"])
     assert covered == set(range(60, 210))
     # A record that is no part of a contig is written as before: whole, without places.
-    [alone] = Detector(detector.scorer, RecordLevel()).judged([record(TEXT)], Problems())
+    [alone] = detector(RecordLevel()).judged([record(TEXT)], Problems())
     assert alone.row.place == ("r", 0, len(TEXT))
     assert "start" not in line(alone, BaseTokenizer())
 
@@ -123,23 +130,22 @@ def test_the_model_sees_both_sides_of_a_base_wherever_its_contig_was_cut(form: s
 def test_rows_are_of_a_blocks_own_bases(tmp_path: Path) -> None:
     path = tmp_path / "x.fa"
     path.write_text(">c\n" + letters(1000) + "\n")
-    detector = Detector(RecordScorer(Session(random_model("dna", BaseTokenizer()))), WindowLevel())
+    made = detector(WindowLevel())
 
     def rows(**options: Any) -> list[tuple[object, ...]]:
         records = DNA.read([path], Problems(), block=230, **options)
         return [
             (one.row.id, one.row.place, one.row.length, one.row.extra["soft_masked"], len(one.scored))
-            for one in detector.judged(records, Problems())
+            for one in made.judged(records, Problems())
         ]
 
-    for detector.level in (WindowLevel(), RecordLevel()):
+    for made.level in (WindowLevel(), RecordLevel()):
         assert rows(scoring=True) == rows()
 
 
 def test_alarms_of_one_place_in_a_contig_are_one_incident() -> None:
-    detector = Detector(RecordScorer(Session(random_model("dna", BaseTokenizer()))), WindowLevel())
-    blocks = [record(TEXT[:200], contig="c", start=200 * n) for n in range(3)]
-    first, second, third = (list(detector.judged([one], Problems())) for one in blocks)
+    made, blocks = detector(WindowLevel()), [record(TEXT[:200], contig="c", start=200 * n) for n in range(3)]
+    first, second, third = (list(made.judged([one], Problems())) for one in blocks)
 
     def incidents(*alarmed: JudgedRow) -> int:
         tally = Tally()
@@ -154,7 +160,7 @@ def test_alarms_of_one_place_in_a_contig_are_one_incident() -> None:
 
 
 @every
-@pytest.mark.parametrize("level", [RecordLevel(), BaseLevel(), WindowLevel()], ids=lambda level: level.name)
+@levels
 def test_a_sequence_and_its_reverse_complement_have_the_same_scores(
     tokenizer: NucleotideTokenizer, level: DnaLevel
 ) -> None:
@@ -212,6 +218,5 @@ def test_the_background_is_what_the_training_letters_say(tokenizer: NucleotideTo
 
 
 def test_without_a_background_the_training_composition_says_nothing() -> None:
-    detector = Detector(RecordScorer(Session(random_model("dna", TOKENIZERS[0]))), RecordLevel())
-    [row] = detector.judged([record(TEXT)], Problems())
+    [row] = detector(RecordLevel()).judged([record(TEXT)], Problems())
     assert row.row.statistics.keys() == {"excess", "bits", "unknown"}

@@ -229,11 +229,10 @@ def test_lines_of_several_alleles_and_alleles_that_are_none(tmp_path: Path, refe
     assert found[3].edits[0].end - found[3].edits[0].start == 2
     assert (found[4].edits, found[4].scored) == ((), True)
     assert not found[5].scored
-    told = [
-        "N, or longer than half a window (20 bases)",
-        "an allele that is no sequence (*, <DEL>, a breakend, or none)",
-    ]
-    assert problems.counts == {f"{told[0]}: not scored": 1, f"{told[1]}: not scored": 4}
+    assert problems.counts == {
+        "N, or longer than half a window (20 bases): not scored": 1,
+        "an allele that is no sequence (*, <DEL>, a breakend, or none): not scored": 4,
+    }
 
 
 @pytest.mark.parametrize(
@@ -329,11 +328,8 @@ def test_rows_and_a_vcf_that_comes_back(seqmlm: Run, model: Path, reference: Pat
     given = ("variants", model, asked, "--reference", reference)
     done = seqmlm(*given).ok()
     told = [json.loads(line) for line in done.out.splitlines()]
-    assert [(one["chrom"], one["pos"], one["alt"]) for one in told[:3]] == [
-        ("1", 200, other(CHR1[199])),
-        ("1", 100, two[0]),
-        ("1", 100, two[1]),
-    ]
+    wanted = [("1", 200, other(CHR1[199])), ("1", 100, two[0]), ("1", 100, two[1])]
+    assert [(one["chrom"], one["pos"], one["alt"]) for one in told[:3]] == wanted
     assert [one["convention"] for one in told] == ["masked", "masked", "masked", "pll_excess", "masked"]
     for name in ("scored.vcf.gz", "scored.vcf"):
         out = tmp_path / name
@@ -341,9 +337,8 @@ def test_rows_and_a_vcf_that_comes_back(seqmlm: Run, model: Path, reference: Pat
         assert (done.code, done.out) == (0, ""), done.err
         before, after = lines_of(asked), lines_of(out)
         added = [one for one in after if one.startswith("##INFO=<ID=SEQMLM_")]
-        assert [one[11:].split(",")[:3] for one in added] == [
-            [name, "Number=A", "Type=Float"] for name in ("SEQMLM_LLR", "SEQMLM_EXCESS")
-        ]
+        names = ("SEQMLM_LLR", "SEQMLM_EXCESS")
+        assert [one[11:].split(",")[:3] for one in added] == [[x, "Number=A", "Type=Float"] for x in names]
         assert "reference by model, masked of substitutions, pll_excess of" in added[0]
         kept = [one for one in after if one not in added]
         assert len(kept) == len(before)
@@ -358,9 +353,8 @@ def test_rows_and_a_vcf_that_comes_back(seqmlm: Run, model: Path, reference: Pat
         assert info[1].startswith("AF=0.1,0.2,0.3;SEQMLM_LLR=")
         values = info[1].rpartition("=")[2].split(",")
         assert values[1] == "."
-        assert [float(values[0]), float(values[2])] == pytest.approx(
-            [one["effect"] for one in told[1:3]], rel=1e-4
-        )
+        effects = [one["effect"] for one in told[1:3]]
+        assert [float(values[0]), float(values[2])] == pytest.approx(effects, rel=1e-4)
         assert info[2] == "END=150"  # nothing to say
         name, value = info[3].split(";")[-1].split("=")
         assert (name, float(value)) == ("SEQMLM_EXCESS", pytest.approx(told[3]["effect"], rel=1e-4))
@@ -428,9 +422,8 @@ def test_measurements_in_info(seqmlm: Run, model: Path, reference: Path, tmp_pat
 def test_what_variants_do_to_proteins(seqmlm: Run, model: Path, reference: Path, tmp_path: Path):
     genes, out = tmp_path / "genes.gff3", tmp_path / "scored.vcf"
     genes.write_text("1\tx\tCDS\t91\t120\t.\t+\t0\tID=a;gene=b c\n")
-    shift = row(
-        90, f"{CHR1[89]}{CHR1[91]}", ref=CHR1[89:92]
-    )  # of bases of the gene, the first that is named is not
+    # Of bases of the gene, the first that is named is not.
+    shift = row(90, f"{CHR1[89]}{CHR1[91]}", ref=CHR1[89:92])
     rows = [row(100, info="AF=.1"), shift, row(200), row(106), row(109), row(112)]
     given = ("variants", model, vcf(tmp_path, *rows), "--reference", reference, "--set", f"genes={genes}")
     done = seqmlm(*given).ok()
@@ -457,8 +450,8 @@ def test_on_a_terminal_a_variant_is_a_line_with_its_effect_first():
         "id": "1:9A>C",
         "source": "a.vcf",
         "line": 7,
-        "effect": -0.5,
         "convention": "masked",
+        "effect": -0.5,
         "masked": -0.5,
     }
     task: Any = SimpleNamespace(field=DNAVariants())

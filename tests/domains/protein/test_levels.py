@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,10 @@ TOKENIZER = ResidueTokenizer()
 
 def record(length: int) -> Record:
     return Record(id="p", raw=residues(length), source="a.fasta", line=1)
+
+
+def detector(level: Level, max_length: int = 22, **more: Any) -> Detector:
+    return Detector(RecordScorer(Session(protein_model(max_length))), level, **more)
 
 
 def normal(seed: int, count: int = 400) -> list[Scored]:
@@ -76,8 +81,7 @@ def test_without_normal_scores_there_is_no_z() -> None:
 
 
 def test_statistics_of_a_protein_are_those_of_its_residues() -> None:
-    detector = Detector(RecordScorer(Session(protein_model())), ProteinLevel(), background=reference())
-    [found] = detector.judged([record(60)], Problems())
+    [found] = detector(ProteinLevel(), background=reference()).judged([record(60)], Problems())
     scored, row = found.scored, found.row
     above = scored.surprisal - scored.values["entropy"]
     expected = {
@@ -91,18 +95,12 @@ def test_statistics_of_a_protein_are_those_of_its_residues() -> None:
 
 
 def test_residues_are_counted_from_one() -> None:
-    rows = list(
-        Detector(RecordScorer(Session(protein_model())), ResidueLevel("residue")).judged(
-            [record(30)], Problems()
-        )
-    )
+    rows = list(detector(ResidueLevel("residue")).judged([record(30)], Problems()))
     assert [one.row.id for one in rows] == [f"p#{number}" for number in range(1, 31)]
     for unit, one in enumerate(rows):
         bits = one.scored.surprisal[unit]
-        assert one.row.statistics == {
-            "unexpected": bits - one.scored.values["entropy"][unit],
-            "surprisal": bits,
-        }
+        above = bits - one.scored.values["entropy"][unit]
+        assert one.row.statistics == {"unexpected": above, "surprisal": bits}
         assert one.row.score == one.row.statistics["unexpected"]
 
 
@@ -110,10 +108,9 @@ def test_residues_that_are_not_known_change_no_score_of_others_and_no_length() -
     raw = "MKXXLAVGSERTXBZUOJIDPKQ"
     one = Record(id="p", raw=raw, source="a.fasta", line=1)
     for level in (ProteinLevel(), ResidueLevel("residue")):
-        detector = Detector(RecordScorer(Session(protein_model(40))), level)
-        scored = next(detector.judged([one], Problems())).scored
+        scored = next(detector(level, 40).judged([one], Problems())).scored
         assert [scored.text(unit) for unit in range(len(scored))] == [c for c in raw if c not in "XBZUOJ"]
-    [row] = Detector(RecordScorer(Session(protein_model(40))), ProteinLevel()).judged([one], Problems())
+    [row] = detector(ProteinLevel(), 40).judged([one], Problems())
     assert row.row.length == 23 - 8
     assert (row.row.start, row.row.end) == (0, 23)
 
@@ -121,8 +118,8 @@ def test_residues_that_are_not_known_change_no_score_of_others_and_no_length() -
 @pytest.mark.parametrize(("raw", "known"), [("M", False), ("XMX", False), ("XXX", False), ("MK", True)])
 @pytest.mark.parametrize("level", [ProteinLevel(), ResidueLevel("residue")])
 def test_a_residue_without_context_has_no_score(level: Level, raw: str, known: bool) -> None:
-    detector = Detector(RecordScorer(Session(protein_model())), level)
-    rows = list(detector.judged([Record(id="p", raw=raw, source="a.fasta", line=1)], Problems()))
+    one = Record(id="p", raw=raw, source="a.fasta", line=1)
+    rows = list(detector(level).judged([one], Problems()))
     assert len(rows) == (1 if isinstance(level, ProteinLevel) else sum(c != "X" for c in raw))
     for one in rows:
         assert (one.row.score is not None) == known

@@ -36,10 +36,8 @@ def test_sequences_that_may_be_dna_are_counted(tmp_path: Path) -> None:
 
 def test_clustal_rows_with_and_without_gaps(tmp_path: Path) -> None:
     (path,) = aligned(tmp_path, "clustal", "x.aln", ["MKVLW" * 20, "ACD" * 30])
-    assert [(r.id, r.raw) for r in read_clustal(path, Problems())] == [
-        ("row0", "MKVLW" * 20),
-        ("row1", "ACD" * 30),
-    ]
+    rows = [(r.id, r.raw) for r in read_clustal(path, Problems())]
+    assert rows == [("row0", "MKVLW" * 20), ("row1", "ACD" * 30)]
     assert {len(r.raw) for r in read_clustal(path, Problems(), gaps="keep")} == {100}
     path.write_text("no header\n")
     with pytest.raises(DataError, match=r"x.aln:1: a Clustal alignment that cannot be read"):
@@ -52,11 +50,8 @@ def test_swissprot_entries_and_bad_ones(tmp_path: Path) -> None:
     bad = text.replace("SQ   SEQUENCE   4 AA", "SQ   SEQUENCE   many AA").rsplit("\n//", 1)[0]
     path.write_bytes(gzip.compress(text.encode()))
     found = list(read_swissprot(path, Problems()))
-    assert [(r.id, r.raw, r.line) for r in found] == [
-        ("P00001", "MKV", 1),
-        ("P00002", "ACDE", 8),
-        ("P00003", "WW", 15),
-    ]
+    wanted = [("P00001", "MKV", 1), ("P00002", "ACDE", 8), ("P00003", "WW", 15)]
+    assert [(r.id, r.raw, r.line) for r in found] == wanted
     assert found[0].meta == {
         "name": "P00001_TEST",
         "description": "RecName: Full=Protein of P00001;",
@@ -87,12 +82,8 @@ def test_of_several_residues_at_a_place_the_one_seen_most_is_read(tmp_path: Path
     atom += "  0.00           C"
     given = [
         *((" ", "MET", 1, " ", 1.0), (" ", "LYS", 3, " ", 1.0), (" ", "TYR", 3, "A", 1.0)),
-        *(
-            ("A", "ALA", 4, " ", 0.6),
-            ("B", "SER", 4, " ", 0.4),
-            ("A", "GLY", 5, " ", 0.3),
-            ("B", "TRP", 5, " ", 0.7),
-        ),
+        *(("A", "ALA", 4, " ", 0.6), ("B", "SER", 4, " ", 0.4)),
+        *(("A", "GLY", 5, " ", 0.3), ("B", "TRP", 5, " ", 0.7)),
     ]
     names = ("alternative", "name", "number", "code", "share")
     lines = [atom.format(n=n, **dict(zip(names, one, strict=True))) for n, one in enumerate(given, 1)]
@@ -116,26 +107,23 @@ def test_what_is_no_residue_of_the_protein(tmp_path: Path) -> None:
     problems = Problems()
     assert [(r.id, r.raw) for r in read_pdb(path, problems)] == [("x_A", "MKM")]
     counts = {name: count for name, count in problems.counts.items() if name != WARNED}
-    assert counts == {
-        "a chain without amino acids, left out": 1,
-        "a further model of a structure, left out": 1,
-    }
+    left_out = ("a chain without amino acids", "a further model of a structure")
+    assert counts == {f"{one}, left out": 1 for one in left_out}
 
 
 def test_bad_structures_are_named_and_warnings_counted(tmp_path: Path) -> None:
     path = tmp_path / "x.pdb"
     atoms = pdb("MK").splitlines()
-    path.write_text("\n".join([atoms[0], atoms[1].replace("   0.000", "   wrong", 1)]))
-    with pytest.raises(DataError, match=r"x.pdb:2: a structure that cannot be read"):
-        list(read_pdb(path, Problems()))
-    path.write_text("HEADER\n")
-    with pytest.raises(
-        DataError, match=r"x.pdb:1: a structure that cannot be read \(Biopython says: nothing"
-    ):
-        list(read_pdb(path, Problems()))
-    path.write_text(atoms[0].replace("MET", " DA") + "\n")
-    with pytest.raises(DataError, match="a structure without a protein chain"):
-        list(read_pdb(path, Problems()))
+    torn = atoms[1].replace("   0.000", "   wrong", 1)
+    cases = {
+        r"x.pdb:2: a structure that cannot be read": f"{atoms[0]}\n{torn}",
+        r"x.pdb:1: a structure that cannot be read \(Biopython says: nothing": "HEADER\n",
+        "a structure without a protein chain": atoms[0].replace("MET", " DA") + "\n",
+    }
+    for said, text in cases.items():
+        path.write_text(text)
+        with pytest.raises(DataError, match=said):
+            list(read_pdb(path, Problems()))
     path.write_text("\n".join([atoms[0], *atoms]))
     problems = Problems()
     assert [r.raw for r in read_pdb(path, problems)] == ["MK"]

@@ -52,11 +52,7 @@ def test_figures_of_a_small_matrix() -> None:
     made, decoder = map_of(8, {(0, 7): 6.0, (0, 6): 4.0, (1, 7): 2.0}), PROTEIN.decoder()
     found = decoder.measures([decoded(decoder, record("ACDEFGHI"), "ACDEFGHI", made, truth)])
     assert next(iter(found)) == "p_at_l"
-    assert (found["p_at_l"], found["p_at_l2"], found["density"]) == (
-        pytest.approx(2 / 3),
-        pytest.approx(2 / 3),
-        pytest.approx(2 / 3),
-    )
+    assert [found[name] for name in ("p_at_l", "p_at_l2", "density")] == pytest.approx([2 / 3] * 3)
     assert found["p_at_l5"] == 0, "L is 7, and the strongest pair is none"
     assert found["p_at_l_short"] == found["p_at_l"]
     assert not [name for name in found if "medium" in name or "long" in name]
@@ -182,11 +178,7 @@ def test_what_is_no_truth_is_said(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_text("nothing here\n")
     (tmp_path / "t.json").write_text('{"schema": "seqmlm.sample.dna.v1"}')
     (tmp_path / "x.pdb").write_text("END\n")
-    with pytest.raises(DataError, match="no contacts"):
-        decoder.truths(tmp_path / "c.txt", Problems("skip"))
-    with pytest.raises(DataError, match="no truth of the schema"):
-        decoder.truths(tmp_path / "t.json", Problems())
-    with pytest.raises(DataError, match="no chain"):
-        decoder.truths(tmp_path / "x.pdb", Problems("skip"))
-    with pytest.raises(DataError, match="no truth could be read"):
-        decoder.truths(tmp_path / "absent.json", Problems())
+    said = {"c.txt": "no contacts", "t.json": "no truth of the schema", "x.pdb": "no chain"}
+    for name, reason in {**said, "absent.json": "no truth could be read"}.items():
+        with pytest.raises(DataError, match=reason):
+            decoder.truths(tmp_path / name, Problems("skip"))

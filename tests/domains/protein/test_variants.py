@@ -158,25 +158,27 @@ def test_stops_are_kept_without_a_score(tmp_path: Path):
 
 
 def test_bad_tables(tmp_path: Path):
+    rows: dict[str, tuple[list[Any], dict[str, str]]] = {
+        "the file is empty": ([], {}),
+        "no column with a known name": ([{"what": "A4W"}], {}),
+        "no such field": (["A4W"], {"column": "nothing"}),
+        "'1' at 4 is no residue": ([{"mutated_sequence": "MKT1YI"}], {}),
+    }
+    for said, (given, asked) in rows.items():
+        with pytest.raises(DataError, match=said):
+            read(tmp_path, given, **asked)
     (tmp_path / "none.csv").write_text("mutant,score\n")
-    with pytest.raises(DataError, match="no variants"):
-        list(PROTEIN.variants().read(VariantTable(path=str(tmp_path / "none.csv")), Problems()))
-    with pytest.raises(DataError, match="the file is empty"):
-        read(tmp_path, [])
-    with pytest.raises(DataError, match="no column with a known name"):
-        read(tmp_path, [{"what": "A4W"}])
-    with pytest.raises(DataError, match="no such field"):
-        read(tmp_path, ["A4W"], column="nothing")
-    with pytest.raises(DataError, match="'1' at 4 is no residue"):
-        read(tmp_path, [{"mutated_sequence": "MKT1YI"}])
     (tmp_path / "w.txt").write_text("A4W\n")
     (tmp_path / "two.fasta").write_text(">a\nMKT\n>b\nMKT\n")
-    table = VariantTable(path=str(tmp_path / "w.txt"))
-    with pytest.raises(UsageError, match="--wildtype"):
-        list(PROTEIN.variants().read(table, Problems()))
-    table = VariantTable(path=str(tmp_path / "w.txt"), wildtype=str(tmp_path / "two.fasta"))
-    with pytest.raises(DataError, match="2 sequences, and the wild type is one"):
-        list(PROTEIN.variants().read(table, Problems()))
+    tables: dict[str, tuple[str, str | None]] = {
+        "no variants": ("none.csv", None),
+        "--wildtype": ("w.txt", None),
+        "2 sequences, and the wild type is one": ("w.txt", str(tmp_path / "two.fasta")),
+    }
+    for said, (name, wildtype) in tables.items():
+        table = VariantTable(path=str(tmp_path / name), wildtype=wildtype)
+        with pytest.raises((DataError, UsageError), match=said):
+            list(PROTEIN.variants().read(table, Problems()))
 
 
 def test_rivals(tmp_path: Path):
