@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
@@ -75,8 +75,6 @@ def command(name: str, make: type[Any]) -> Any:
     """
     from seqmlm.config import to_dict
 
-    parameters = _parameters(make.Config)
-
     def called(**given: Any) -> None:
         as_json, printed = given.pop("json_output"), given.pop("print_config")
         config = _configured(make.Config, given)
@@ -85,12 +83,18 @@ def command(name: str, make: type[Any]) -> Any:
         else:
             _run(name, make, config, as_json)
 
-    called.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
-    called.__annotations__ = {one.name: one.annotation for one in parameters.values()}
     called.__doc__ = (inspect.getdoc(make) or "").partition("\nRaises:")[0]
     app = typer.Typer(add_completion=False)
-    app.command(name)(called)
+    app.command(name)(declared(called, make.Config))
     return typer.main.get_command(app)
+
+
+def declared(called: Callable[..., None], kind: type[Any]) -> Callable[..., None]:
+    """A function of keyword arguments with the parameters that a config declares, for Typer to look at."""
+    parameters = _parameters(kind)
+    called.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in parameters.values()}
+    return called
 
 
 def _run(name: str, make: type[Any], config: Any, as_json: bool) -> None:
@@ -181,43 +185,46 @@ def _configured(kind: type[Any], given: Mapping[str, Any]) -> Any:
 
 
 def _parameters(kind: type[Any]) -> Parameters:
-    """The parameters of a command, in the order of its help."""
+    """The parameters of a command, in the order of its help; what a config shows itself is not added."""
     hints, helps = get_type_hints(kind), descriptions(kind)
     fields = {one.name: one for one in dataclasses.fields(kind)}
-    found: Parameters = {}
+    found: dict[str, tuple[Any, Any]] = {}  # annotation and default
     if "model" in fields:
-        found["model"] = _parameter("model", opt.Model, inspect.Parameter.empty)
+        found["model"] = opt.Model, inspect.Parameter.empty
     if kind.metavar:
         argument = typer.Argument(metavar=kind.metavar, help=_sentence(helps["paths"]), callback=opt.inputs)
-        found["paths"] = _parameter("paths", Annotated[list[str] | None, argument], None)
-        found["data"] = _parameter("data", opt.Data, None)
+        found["paths"] = Annotated[list[str] | None, argument], None
+        found |= {} if "data" in kind.shown else {"data": (opt.Data, None)}
     for name in kind.shown:
-        found[name] = _parameter(name, _option(fields[name], hints[name], helps[name]), None)
+        own = fields[name].metadata.get("default")
+        found[name] = _option(fields[name], hints[name], helps[name]), own
     others = ", ".join(sorted(fields.keys() - {"model", "paths", *kind.shown}))
     note = typer.Option("--set", metavar="NAME=VALUE", help=f"Another setting, repeatable: {others}.")
-    found["settings"] = _parameter("settings", Annotated[list[str] | None, note], None)
+    found.setdefault("settings", (Annotated[list[str] | None, note], None))
     shown = typer.Option("--print-config", help="Print all settings as YAML and stop.")
-    found["print_config"] = _parameter("print_config", Annotated[bool, shown], False)
-    found["json_output"] = _parameter("json_output", opt.Json, False)
-    return found
-
-
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    found.setdefault("print_config", (Annotated[bool, shown], False))
+    found["json_output"] = opt.Json, False
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return {
+        name: inspect.Parameter(name, keyword, default=default, annotation=annotation)
+        for name, (annotation, default) in found.items()
+    }
 
 
 def _option(field: dataclasses.Field[Any], hint: Any, text: str) -> Any:
     """How Typer declares a field: its type, its flag and its help, which ends with choices and default.
 
-    Another flag that means the same is the field's `also`.
+    The field's `metadata` may have another `flag`, flags that `also` mean the same, a default that Typer
+    shows, and `further` arguments of Typer's.
     """
-    name, default = field.name, field.default
+    name, own = field.name, field.metadata
+    default = None if "default" in own else field.default
     kinds = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
     kind = next(one for one in kinds if one is not type(None))
     origin = get_origin(kind)
-    flag = "--" + name.replace("_", "-")
+    flag = own.get("flag", "--" + name.replace("_", "-"))
     first, _, rest = text.partition(": ")
-    metavar = first if first.isupper() or "=" in first else None
+    metavar = first if first.isupper() or {*first} & {*"=|"} else None
     text = text if metavar is None else rest
     if origin is tuple or (inspect.isclass(origin) and issubclass(origin, Mapping)):
         flag = flag.removesuffix("es") if flag.endswith("sses") else flag.removesuffix("s")
@@ -231,8 +238,10 @@ def _option(field: dataclasses.Field[Any], hint: Any, text: str) -> Any:
         text = f"{text.rstrip('.')}. Default: {usual}"
     if kind is bool:
         return Annotated[bool | None, typer.Option(flag, help=_sentence(text))]
-    flags = (flag, *field.metadata.get("also", ()))
-    return Annotated[kind | None, typer.Option(*flags, metavar=metavar, help=_sentence(text))]
+    flags = (flag, *own.get("also", ()))
+    return Annotated[
+        kind | None, typer.Option(*flags, metavar=metavar, help=_sentence(text), **own.get("further", {}))
+    ]
 
 
 def _sentence(text: str) -> str:

@@ -12,6 +12,7 @@ from rich.console import Console as RichConsole
 from rich.progress import (
     BarColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TaskID,
     TextColumn,
@@ -43,8 +44,16 @@ class _Stderr(RichConsole):
 class _Console:
     """A progress display on stderr, entered and left as a context; messages go above it."""
 
-    _rich: RichConsole
-    _progress: Progress
+    def __init__(self, *columns: ProgressColumn, **further: bool) -> None:
+        self._rich = _Stderr()
+        self._live = self._rich.is_terminal
+        self._progress = Progress(
+            *(*columns, TimeElapsedColumn(), TimeRemainingColumn()),
+            console=self._rich,
+            disable=not self._live,
+            redirect_stdout=sys.stdout.isatty(),  # else rows for a file would go to the terminal
+            **further,
+        )
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -65,19 +74,9 @@ class TrainingConsole(_Console):
     """Shows the progress of a training; implements `seqmlm.tasks.observers.Console`."""
 
     def __init__(self) -> None:
-        self._rich = _Stderr()
-        self._live = self._rich.is_terminal
+        text, what = TextColumn("{task.fields[text]}"), TextColumn("[bold]{task.description}")
+        super().__init__(what, BarColumn(), text)
         self._last_line = 0.0
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[text]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=self._rich,
-            disable=not self._live,
-            redirect_stdout=sys.stdout.isatty(),  # else rows for a file would go to the terminal
-        )
         self._tasks: dict[str, TaskID] = {}
 
     def step(self, report: StepReport, total: float | None) -> None:
@@ -122,21 +121,9 @@ class ScoringConsole(_Console):
     """Shows the progress of a scoring; implements `seqmlm.tasks.score.Console`."""
 
     def __init__(self) -> None:
-        self._rich = _Stderr()
-        self._live = self._rich.is_terminal
-        self._progress = Progress(
-            SpinnerColumn(),
-            BarColumn(),
-            TextColumn("{task.fields[records]:,.0f} records"),
-            TextColumn("{task.fields[rate]:,.0f} records/s"),
-            TextColumn("{task.fields[alarms]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=self._rich,
-            disable=not self._live,
-            redirect_stdout=sys.stdout.isatty(),  # else rows for a file would go to the terminal
-            auto_refresh=False,  # no thread: reading ahead forks
-        )
+        shown = ("[records]:,.0f} records", "[rate]:,.0f} records/s", "[alarms]}")
+        texts = (TextColumn(f"{{task.fields{one}") for one in shown)
+        super().__init__(SpinnerColumn(), BarColumn(), *texts, auto_refresh=False)  # no thread: it may fork
         self._task = self._progress.add_task("scoring", total=None, records=0, rate=0.0, alarms="")
         self._began: tuple[float, int] | None = None
         self._shown = 0.0

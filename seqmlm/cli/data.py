@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from seqmlm.cli import options as opt
-from seqmlm.cli.output import advise, say, tell
+from seqmlm.cli.output import advise, print_json, say, tell
+from seqmlm.errors import UsageError, nearest
 
 _SHOWN = 12  # file name endings listed per format
 
@@ -27,18 +30,14 @@ def formats(
 
     Example: seqmlm data formats --domain ehr --format wide
     """
-    import textwrap
-
-    from seqmlm.cli.output import print_json
-    from seqmlm.errors import UsageError, nearest
     from seqmlm.tasks.inspect import formats as formats_of
 
     found = formats_of(domain)
     if format is not None:
-        known = [one.name for one in found]
+        known = {one.name: one for one in found}
         if format not in known:
             raise UsageError(f"domain {domain} has no format {format!r}{nearest(format, known)}")
-        found = [one for one in found if one.name == format]
+        found = [known[format]]
     if json_output:
         print_json(found)
         return
@@ -84,7 +83,6 @@ def export(
     Example: seqmlm data export --domain protein my_proteins.fasta.gz --out proteins
     """
     given = locals()
-    from seqmlm.cli.output import print_json
     from seqmlm.tasks.export import ExportConfig
     from seqmlm.tasks.export import export as write
 
@@ -121,35 +119,24 @@ def inspect(
 
     Example: seqmlm data inspect --domain protein my_proteins.fasta.gz
     """
-    from dataclasses import asdict
-
-    from seqmlm.cli.output import print_json
     from seqmlm.config import parse_options
-    from seqmlm.tasks.inspect import inspect_data as look
+    from seqmlm.tasks.inspect import inspect_data
 
-    found = asdict(
-        look(
-            domain,
-            opt.merged(paths, data),
-            format=format,
-            options=parse_options(option or []),
-            sensitive=sensitive,
-            show_records=show_records,
-        )
-    )
+    same = {"format": format, "sensitive": sensitive, "show_records": show_records}
+    options = parse_options(option or [])
+    found = asdict(inspect_data(domain, opt.merged(paths, data), options=options, **same))
     if json_output:
         print_json(found)
         return
     if not found["records"]:
         tell("no record could be read: see the problems below")
     for key, value in found.items():
-        if isinstance(value, dict):
-            if value:
-                say(f"{key.replace('_', ' ')}:")
+        if not isinstance(value, dict):
+            say(f"{key.replace('_', ' '):<26} {_shown(value)}")
+        elif value:
+            say(f"{key.replace('_', ' ')}:")
             for name, item in value.items():
                 say(f"  {name!s:<24} {_shown(item)}")
-        else:
-            say(f"{key.replace('_', ' '):<26} {_shown(value)}")
 
 
 def _shown(value: object) -> str:
@@ -171,7 +158,6 @@ def sample(
 
     Example: seqmlm sample --domain protein --out sample --n 500
     """
-    from seqmlm.cli.output import print_json
     from seqmlm.tasks.corpus import draw_sample
 
     drawn = draw_sample(domain, out, n=n, seed=seed)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from seqmlm.cli import options as opt
-from seqmlm.cli.output import advise, say, tell
+from seqmlm.cli.output import advise, escape, number, print_facts, print_json, print_table, say, tell
 from seqmlm.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="List, show, alias, export and find again registered models.")
@@ -26,7 +26,6 @@ def list_(json_output: opt.Json = False) -> None:
 
     Example: seqmlm models list
     """
-    from seqmlm.cli.output import escape, number, print_json, print_table
     from seqmlm.tasks.models import list_models
 
     models = list_models()
@@ -60,7 +59,6 @@ def show(model: opt.Model, json_output: opt.Json = False) -> None:
 
     Example: seqmlm models show enzymes@champion
     """
-    from seqmlm.cli.output import number, print_facts, print_json
     from seqmlm.tasks.models import show_model
 
     found = show_model(model)
@@ -106,7 +104,6 @@ def alias(
 
     Example: seqmlm models alias enzymes:3 champion
     """
-    from seqmlm.cli.output import print_json
     from seqmlm.tasks.models import alias_model
 
     entry = alias_model(model, alias, lambda text: tell(f"warning: {text}"))
@@ -122,7 +119,6 @@ def rescan(json_output: opt.Json = False) -> None:
 
     Example: seqmlm models rescan
     """
-    from seqmlm.cli.output import print_json
     from seqmlm.tasks.models import rescan_models
 
     done = rescan_models()
@@ -161,7 +157,6 @@ def export(
 
     Example: seqmlm models export enzymes enzymes-hf
     """
-    from seqmlm.cli.output import print_json
     from seqmlm.tasks.models import export_model
 
     given = [path for path in (folder, out) if path is not None]

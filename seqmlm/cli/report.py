@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from seqmlm.cli.options import Json
-from seqmlm.cli.output import say, tell
+from seqmlm.cli.output import print_json, say, tell
 
 _LISTED = 10  # incidents that are named
 
@@ -36,7 +36,6 @@ def report(
 
     Example: seqmlm report web --since 24h --report web.html
     """
-    from seqmlm.cli.output import print_json
     from seqmlm.watch.timeline import default_page, timeline
 
     found = timeline(model, since)

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from seqmlm.cli.options import Json
-from seqmlm.cli.output import advise, say, tell
+from seqmlm.cli.output import (
+    advise,
+    duration,
+    escape,
+    number,
+    print_facts,
+    print_json,
+    print_table,
+    say,
+    tell,
+    when,
+)
+
+if TYPE_CHECKING:
+    from seqmlm.tasks.runs import Comparison
+
+_LISTED = ("train/loss", "eval/bits_per_unit", "eval/unigram_bits_per_unit", "tokens_per_second")
 
 app = typer.Typer(no_args_is_help=True, help="List, show and compare runs; synchronise them with MLflow.")
 
@@ -18,7 +34,6 @@ def list_(json_output: Json = False) -> None:
 
     Example: seqmlm runs list
     """
-    from seqmlm.cli.output import duration, escape, number, print_json, print_table, when
     from seqmlm.tasks.runs import list_runs
 
     runs = list_runs(_warn)
@@ -36,11 +51,7 @@ def list_(json_output: Json = False) -> None:
                 _status(run.status, run.tracked),
                 when(run.started)[5:16],
                 duration(run.started, run.ended),
-                *(number(run.metrics.get(key)) for key in ("train/loss", "eval/bits_per_unit")),
-                *(
-                    number(run.metrics.get(key))
-                    for key in ("eval/unigram_bits_per_unit", "tokens_per_second")
-                ),
+                *(number(run.metrics.get(key)) for key in _LISTED),
             ]
             for run in runs
         ],
@@ -54,7 +65,6 @@ def show(run: Annotated[str, typer.Argument(help="Name or id of a run.")], json_
 
     Example: seqmlm runs show enzymes
     """
-    from seqmlm.cli.output import duration, number, print_facts, print_json, when
     from seqmlm.tasks.runs import show_run
 
     found = show_run(run, _warn)
@@ -96,25 +106,26 @@ def compare(
 
     Example: seqmlm runs compare english-sentiment tuned --metric accuracy
     """
-    from seqmlm.cli.output import escape, number, print_json, print_table
     from seqmlm.tasks.runs import compare_predictions, compare_runs
 
     if metric is not None:
         told = compare_predictions(runs, metric, _warn)
-        if json_output:
-            print_json(told)
-            return
-        first, second = told["runs"]
-        say(
-            f"{metric} of {first} minus {second}: {told['difference']:+.4f} "
-            f"(95 % {told['low']:+.4f} to {told['high']:+.4f}); "
-            f"p {told['p_bootstrap']:.3g} by bootstrap, {told['p_randomization']:.3g} by randomization"
-        )
+        print_json(told) if json_output else say(_DIFFERENCE.format(*told["runs"], **told))
         return
     found = compare_runs(runs, _warn)
     if json_output:
         print_json(found.to_dict())
-        return
+    else:
+        _show_comparison(found)
+
+
+_DIFFERENCE = (
+    "{metric} of {0} minus {1}: {difference:+.4f} (95 % {low:+.4f} to {high:+.4f}); "
+    "p {p_bootstrap:.3g} by bootstrap, {p_randomization:.3g} by randomization"
+)
+
+
+def _show_comparison(found: Comparison) -> None:
     names = [escape(run.name) for run in found.runs]
     rows: list[list[str]] = [["", "status", *(run.status for run in found.runs)]]
     for key, texts in found.params.items():
@@ -138,7 +149,6 @@ def sync(json_output: Json = False) -> None:
 
     Example: seqmlm runs sync
     """
-    from seqmlm.cli.output import print_json
     from seqmlm.tasks.runs import sync_runs
 
     uploaded = sync_runs(_warn)

@@ -2,135 +2,127 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
 from seqmlm.cli import options as opt
-from seqmlm.cli.command import described
-from seqmlm.cli.output import advise, say
+from seqmlm.cli.command import declared, described
+from seqmlm.cli.output import advise, print_json, say
+
+if TYPE_CHECKING:
+    from seqmlm.tasks.launch import TrainRequest
 
 
-def train(
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="PATH|-",
-            help="Files, folders or Hugging Face data sets (hf:NAME[:SPLIT]) to train on; - is standard "
-            "input. Default: the domain's built-in sample.",
-        ),
-    ] = None,
-    domain: opt.OptionalDomain = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data",
-            metavar="PATH",
-            help="Same as a positional PATH; repeatable. NAME=PATH names a corpus; several names are mixed.",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="Name of the run, of its folder and of the model. Default: DOMAIN-SIZE-TIME."),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="Read settings from this YAML file (see --print-config).")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change one setting, repeatable, such as masking.masker=span, train.epochs=3, "
-            "data.on_error=skip (see --print-config).",
-        ),
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(
-            help="Model size: tiny, small or base; or linear, a Potts model of aligned sequences (--option "
-            "gaps=keep). Default: by --max-time if given, else by domain."
-        ),
-    ] = None,
-    init: Annotated[
-        str | None,
-        typer.Option(
-            help="Start from this model's weights and vocabulary: a name, NAME@ALIAS, folder or hub id. Log "
-            "templates that are new in the data get new ids."
-        ),
-    ] = None,
-    max_steps: Annotated[
-        int | None, typer.Option(min=1, help="Stop after this many optimizer steps.")
-    ] = None,
-    max_time: Annotated[
-        str | None,
-        typer.Option(
-            help="End within this time: 90s, 10m, 2h, of which a fifth is for evaluation and calibration. "
-            "Without --size a measured second chooses the size: --max-time 5m on two cores takes tiny."
-        ),
-    ] = None,
-    option: opt.Option = None,
-    resume: Annotated[
-        str,
-        typer.Option(
-            metavar="never|auto|RUN",
-            help="Resume an interrupted run: its name, or auto for --name, else the newest unfinished one.",
-        ),
-    ] = "never",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Run one batch, print estimates of time and memory, and stop.")
-    ] = False,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print all settings and their meaning as YAML and stop.")
-    ] = False,
-    json_output: opt.Json = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """What `seqmlm train` can be told beside all settings (`seqmlm.tasks.config`).
+
+    Args:
+        paths: files, folders or Hugging Face data sets (hf:NAME[:SPLIT]) to train on; - is standard input.
+            Default: the domain's built-in sample.
+        domain: field of the sequences: code, dna, ehr, logs, protein, text, or the name of a plug-in.
+        data: PATH: same as a positional PATH; repeatable. NAME=PATH names a corpus; several names are mixed.
+        name: name of the run, of its folder and of the model. Default: DOMAIN-SIZE-TIME.
+        config: read settings from this YAML file (see --print-config).
+        settings: KEY=VALUE: change one setting, repeatable, such as masking.masker=span, train.epochs=3,
+            data.on_error=skip (see --print-config).
+        size: model size: tiny, small or base; or linear, a Potts model of aligned sequences (--option
+            gaps=keep). Default: by --max-time if given, else by domain.
+        init: start from this model's weights and vocabulary: a name, NAME@ALIAS, folder or hub id. Log
+            templates that are new in the data get new ids.
+        max_steps: stop after this many optimizer steps.
+        max_time: end within this time: 90s, 10m, 2h, of which a fifth is for evaluation and calibration.
+            Without --size a measured second chooses the size: --max-time 5m on two cores takes tiny.
+        options: KEY=VALUE: option of the file reader, such as column=text; repeatable.
+        resume: never|auto|RUN: resume an interrupted run: its name, or auto for --name, else the newest
+            unfinished one.
+        dry_run: run one batch, print estimates of time and memory, and stop.
+        print_config: print all settings and their meaning as YAML and stop.
+    """
+
+    shown: ClassVar[tuple[str, ...]] = (
+        *("domain", "data", "name", "config", "settings", "size", "init", "max_steps", "max_time"),
+        *("options", "resume", "dry_run", "print_config"),
+    )
+    metavar: ClassVar[str] = "PATH|-"
+
+    paths: tuple[str, ...] = ()
+    domain: str | None = field(default=None, metadata={"also": ("-d",)})
+    data: tuple[str, ...] = field(default=(), metadata={"further": {"callback": opt.inputs}})
+    name: str | None = None
+    config: Path | None = None
+    settings: tuple[str, ...] = field(default=(), metadata={"flag": "--set"})
+    size: str | None = None
+    init: str | None = None
+    max_steps: int | None = field(default=None, metadata={"further": {"min": 1}})
+    max_time: str | None = None
+    options: tuple[str, ...] = ()
+    resume: str = field(default="never", metadata={"default": "never"})
+    dry_run: bool = False
+    print_config: bool = False
+
+
+def _train(**given: Any) -> None:
     """Train a masked language model on your sequences.
 
     Training stops at the first limit reached; without a limit, after 1,000 steps.
 
     Example: seqmlm train --domain protein my_proteins.fasta.gz --max-time 10m --name enzymes
     """
-    from seqmlm.tasks.config import PretrainConfig, check_paths
+    from seqmlm.tasks.config import check_paths
 
-    if not print_config:
-        check_paths(opt.merged(paths, data))
+    paths = opt.merged(given["paths"], given["data"])
+    if not given["print_config"]:
+        check_paths(paths)
     from seqmlm.cli.console import TrainingConsole
-    from seqmlm.cli.output import print_json
-    from seqmlm.config import parse_options
-    from seqmlm.tasks.dry_run import dry_run as estimate
-    from seqmlm.tasks.launch import TrainRequest, request_config
+    from seqmlm.tasks.dry_run import dry_run
     from seqmlm.tasks.pretrain import pretrain
 
-    flags: dict[str, Any] = {
-        "data": {"paths": opt.merged(paths, data) or None, "options": parse_options(option or [])},
-        "model": {"size": size, "init": init},
-        "train": {"max_steps": max_steps, "max_time": max_time},
-    }
-    request = TrainRequest(
-        domain=domain, name=name, resume=resume, config=config, flags=flags, settings=tuple(settings or ())
-    )
-    if print_config:
-        printed = request_config(request)
-        say("\n".join(described(PretrainConfig, printed)))
-        if "size" not in printed["model"]:
-            say("# model.size: measured when the training starts, since train.max_time is set; it decides")
-            say("# train.learning_rate and train.tokens_per_batch where they are null")
-        elif printed["model"]["init"] is None:
-            say("# train.learning_rate and train.tokens_per_batch go by model.size: change them with it")
+    request = _request(paths, given)
+    if given["print_config"]:
+        _print_settings(request)
         return
     with TrainingConsole() as console:
-        if dry_run:
-            report = estimate(request, console)
-        else:
-            result = pretrain(request, console)
-    if dry_run:
-        print_json(report) if json_output else say("\n".join(f"{k:24} {v}" for k, v in report.items()))
+        result = dry_run(request, console) if given["dry_run"] else pretrain(request, console)
+    if isinstance(result, dict):
+        lines = "\n".join(f"{name:24} {value}" for name, value in result.items())
+        print_json(result) if given["json_output"] else say(lines)
         return
-    if json_output and result.is_main:
+    if given["json_output"] and result.is_main:
         print_json(result.to_dict())
     elif result.is_main and result.model is not None:
         advise(f"next: seqmlm score {result.model} NEW --fpr 0.05 --report new.html")
     if result.signal is not None:
         raise typer.Exit(128 + result.signal)
+
+
+train = declared(_train, TrainOptions)
+
+
+def _request(paths: list[str], given: dict[str, Any]) -> TrainRequest:
+    from seqmlm.config import parse_options
+    from seqmlm.tasks.launch import TrainRequest
+
+    flags = {
+        "data": {"paths": paths or None, "options": parse_options(given["options"] or [])},
+        "model": {name: given[name] for name in ("size", "init")},
+        "train": {name: given[name] for name in ("max_steps", "max_time")},
+    }
+    same = {name: given[name] for name in ("domain", "name", "resume", "config")}
+    return TrainRequest(**same, flags=flags, settings=tuple(given["settings"] or ()))
+
+
+def _print_settings(request: TrainRequest) -> None:
+    from seqmlm.tasks.config import PretrainConfig
+    from seqmlm.tasks.launch import request_config
+
+    printed = request_config(request)
+    say("\n".join(described(PretrainConfig, printed)))
+    if "size" not in printed["model"]:
+        say("# model.size: measured when the training starts, since train.max_time is set; it decides")
+        say("# train.learning_rate and train.tokens_per_batch where they are null")
+    elif printed["model"]["init"] is None:
+        say("# train.learning_rate and train.tokens_per_batch go by model.size: change them with it")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from seqmlm.cli.options import Json
-from seqmlm.cli.output import say, tell
+from seqmlm.cli.output import print_facts, print_json, say, tell
 
 db = typer.Typer(
     no_args_is_help=True, help="Manage the registry's database; needed only when it is on a server."
@@ -19,9 +20,6 @@ def doctor(json_output: Json = False) -> None:
 
     Example: seqmlm doctor
     """
-    from dataclasses import asdict
-
-    from seqmlm.cli.output import print_facts, print_json
     from seqmlm.tasks.doctor import examine
 
     found = asdict(examine())
@@ -58,7 +56,6 @@ def upgrade(json_output: Json = False) -> None:
 
     Example: SEQMLM_DATABASE_URL=postgresql://me@server/models seqmlm db upgrade
     """
-    from seqmlm.cli.output import print_json
     from seqmlm.tasks.doctor import upgrade as migrate
 
     url, before, after = migrate()
@@ -76,7 +73,6 @@ def current(json_output: Json = False) -> None:
 
     Example: seqmlm db current
     """
-    from seqmlm.cli.output import print_facts, print_json
     from seqmlm.tasks.doctor import current_revision
 
     url, revision, needed = current_revision()

@@ -76,10 +76,7 @@ def show_run(reference: str, warn: Warn) -> dict[str, Any]:
 
 
 def compare_runs(references: Sequence[str], warn: Warn) -> Comparison:
-    """Compare runs.
-
-    Args:
-        references: names or ids; duplicates are dropped.
+    """Compare runs, by names or ids; what comes twice is taken once.
 
     Raises:
         UsageError: fewer than two runs.
