@@ -41,7 +41,20 @@ class CalibrationEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelEntry:
+class Origin:
+    """Where a model comes from."""
+
+    domain: str
+    dataset: DatasetEntry
+    tokenizer: TokenizerEntry
+    masking: Mapping[str, Any]
+    init: str | None = None
+    """What its training started from, as a reference, folder or hub id; None from scratch."""
+    mlflow_run_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEntry(Origin):
     """One version of a model."""
 
     id: int
@@ -49,14 +62,8 @@ class ModelEntry:
     version: int
     path: Path
     """Absolute; the folder may have gone since."""
-    domain: str
-    masking: Mapping[str, Any]
-    init: str | None
     parent: str | None
     """NAME:VERSION of the model it was trained on from, where that is one of ours."""
-    dataset: DatasetEntry
-    tokenizer: TokenizerEntry
-    mlflow_run_id: str | None
     aliases: tuple[str, ...]
     created: datetime
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -14,12 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.registry import database, tables
-from seqmlm.registry.entries import (
-    CalibrationEntry,
-    DatasetEntry,
-    ModelEntry,
-    TokenizerEntry,
-)
+from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, Origin, TokenizerEntry
 from seqmlm.workspace import NAME, Workspace, check_name
 
 Entry = TypeVar("Entry")
@@ -90,14 +85,9 @@ class Registry:
         self,
         name: str,
         directory: str | Path,
+        origin: Origin,
         *,
-        domain: str,
-        dataset: DatasetEntry,
-        tokenizer: TokenizerEntry,
-        masking: Mapping[str, Any],
-        init: str | None = None,
         parent: ModelEntry | None = None,
-        mlflow_run_id: str | None = None,
         aliases: Sequence[str] = (),
     ) -> ModelEntry:
         """Make a model folder the next version of `name`.
@@ -115,14 +105,12 @@ class Registry:
         for _ in range(_ATTEMPTS):
             try:
                 with self.writing() as session:
-                    row = self._find_folder(session, name, path) or tables.Model(
-                        name=name, version=self._next_version(session, name), path=path
-                    )
-                    row.domain, row.masking, row.init = domain, dict(masking), init
+                    row = self._of_folder(session, name, path)
+                    row.domain, row.masking, row.init = origin.domain, dict(origin.masking), origin.init
                     row.parent_id = parent.id if parent else None
-                    row.mlflow_run_id = mlflow_run_id
-                    row.dataset = _row(session, tables.Dataset, dataset, "fingerprint")
-                    row.tokenizer = _row(session, tables.Tokenizer, tokenizer, "hash")
+                    row.mlflow_run_id = origin.mlflow_run_id
+                    row.dataset = _row(session, tables.Dataset, origin.dataset, "fingerprint")
+                    row.tokenizer = _row(session, tables.Tokenizer, origin.tokenizer, "hash")
                     session.add(row)
                     session.flush()
                     for alias in aliases:
@@ -208,13 +196,13 @@ class Registry:
         own = self.engine.dialect.name == "sqlite" and folder.is_relative_to(self.root)
         return folder.relative_to(self.root).as_posix() if own else str(folder)
 
-    def _find_folder(self, session: Session, name: str, path: str) -> tables.Model | None:
+    def _of_folder(self, session: Session, name: str, path: str) -> tables.Model:
+        """The version of a name that a folder is; the next one where it is none yet."""
         query = select(tables.Model).where(tables.Model.name == name, tables.Model.path == path)
-        return session.scalars(query).one_or_none()
-
-    def _next_version(self, session: Session, name: str) -> int:
-        newest = session.scalar(select(func.max(tables.Model.version)).where(tables.Model.name == name))
-        return (newest or 0) + 1
+        newest = select(func.max(tables.Model.version)).where(tables.Model.name == name)
+        return session.scalars(query).one_or_none() or tables.Model(
+            name=name, path=path, version=(session.scalar(newest) or 0) + 1
+        )
 
     def _explain(self, session: Session, name: str, version: int | None, alias: str | None) -> str:
         versions = list(session.scalars(select(tables.Model.version).where(tables.Model.name == name)))
@@ -227,26 +215,22 @@ class Registry:
         return f"model {name!r} has no alias {alias!r}{nearest(str(alias), [LATEST, *aliases])}"
 
     def _entry(self, row: tables.Model) -> ModelEntry:
-        return ModelEntry(
-            id=row.id,
-            name=row.name,
-            version=row.version,
+        return _value(
+            ModelEntry,
+            row,
             path=self.root / row.path,
-            domain=row.domain,
-            masking=row.masking,
-            init=row.init,
             parent=f"{row.parent.name}:{row.parent.version}" if row.parent else None,
-            dataset=replace(_value(DatasetEntry, row.dataset), sources=tuple(row.dataset.sources)),
+            dataset=_value(DatasetEntry, row.dataset, sources=tuple(row.dataset.sources)),
             tokenizer=_value(TokenizerEntry, row.tokenizer),
-            mlflow_run_id=row.mlflow_run_id,
             aliases=tuple(alias.alias for alias in row.aliases),
             created=database.utc(row.created),
         )
 
 
-def _value(kind: type[Entry], row: tables.Base) -> Entry:
-    """The entry that a row's columns of the same names make."""
-    return kind(**{one.name: getattr(row, one.name) for one in fields(kind)})  # type: ignore[arg-type]
+def _value(kind: type[Entry], row: tables.Base, **others: Any) -> Entry:
+    """The entry that a row's columns of the same names make, but for some others."""
+    same = {one.name: getattr(row, one.name) for one in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{**same, **others})
 
 
 def _row(session: Session, kind: type[Row], entry: DatasetEntry | TokenizerEntry, key: str) -> Row:

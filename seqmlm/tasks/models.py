@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from seqmlm.config import to_dict
@@ -20,8 +21,8 @@ from seqmlm.inference.calibrations import stored_calibrations, told
 from seqmlm.inference.model_folder import CALIBRATION, CARD, COUNTS
 from seqmlm.parsing import read_json
 from seqmlm.registry.database import UnreachableError, patiently, set_aside
-from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, TokenizerEntry
-from seqmlm.registry.references import ModelRef, resolve
+from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, Origin, TokenizerEntry
+from seqmlm.registry.references import resolve
 from seqmlm.registry.store import Registry
 from seqmlm.streams.outputs import new_folder
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
@@ -74,41 +75,39 @@ class ModelSummary:
         }
 
 
-def resolve_model(reference: str | Path) -> ModelRef:
-    """Find the model a user means: NAME, NAME@ALIAS, NAME:VERSION, a folder or a hub id.
-
-    Raises:
-        UsageError: the reference cannot be one.
-        StateError: there is no such model; the message names the nearest.
-    """
-    return resolve(reference)
+def origin_of(
+    card: model_folder.Card,
+    tokenizer: Tokenizer,
+    *,
+    sources: Sequence[str] = (),
+    counts: Mapping[str, Any] = MappingProxyType({}),
+) -> Origin:
+    """Where a model comes from, by its card; `sources` and `counts` are of the data, where they are known."""
+    return Origin(
+        domain=card.domain,
+        dataset=DatasetEntry(
+            fingerprint=card.dataset or "unknown", domain=card.domain, sources=tuple(sources), counts=counts
+        ),
+        tokenizer=TokenizerEntry(
+            hash=fingerprint(tokenizer),
+            name=tokenizer.name,
+            options=tokenizer.options,
+            vocabulary_size=tokenizer.space.size,
+        ),
+        masking={} if card.head else card.masking,
+        init=card.parent,
+        mlflow_run_id=card.run_id,
+    )
 
 
 def register_model(
-    directory: Path,
-    *,
-    name: str,
-    domain: str,
-    dataset: DatasetEntry,
-    tokenizer: TokenizerEntry,
-    masking: Mapping[str, Any],
-    run_id: str | None,
-    init: str | None = None,
-    pause: Callable[[float], None] = time.sleep,
+    directory: Path, name: str, origin: Origin, pause: Callable[[float], None] = time.sleep
 ) -> ModelEntry:
     """Register a model folder in our registry, which decides its version; `track_model` tells MLflow.
 
     The first version of a name becomes its `champion`; `seqmlm models alias` moves that. A folder registered
     before keeps its version. A server that cannot be reached is tried again for a minute: a training has
-    ended here, and a server that is restarted must not cost it its end.
-
-    Args:
-        directory: the model folder.
-        name: the model's name.
-        domain, dataset, tokenizer, masking: what it was trained with.
-        run_id: of the training in MLflow, where it is known.
-        init: what training started from: a reference, folder or hub id; None from scratch.
-        pause: waits for some seconds, between attempts to reach the registry.
+    ended here, and a server that is restarted must not cost it its end; `pause` waits so many seconds.
 
     Raises:
         StateError: the registry cannot be used, or the folder holds no model.
@@ -118,20 +117,16 @@ def register_model(
     def enter() -> ModelEntry:
         # May be repeated as a whole: the folder keeps its version, and with it the alias.
         with Registry(home) as registry:
-            return registry.register(
-                name,
-                directory,
-                domain=domain,
-                dataset=dataset,
-                tokenizer=tokenizer,
-                masking=masking,
-                init=init,
-                parent=_parent(registry, home, init),
-                mlflow_run_id=run_id,
-                aliases=_champion(registry, name),
-            )
+            return _registered(registry, home, name, directory, origin)
 
     return patiently(enter, pause)
+
+
+def _registered(registry: Registry, home: Workspace, name: str, folder: Path, origin: Origin) -> ModelEntry:
+    """Register a folder with the model it was trained on from; the first one of a name is its champion."""
+    first = not any(CHAMPION in model.aliases for model in registry.models(name))
+    parent = _parent(registry, home, origin.init)
+    return registry.register(name, folder, origin, parent=parent, aliases=[CHAMPION] if first else [])
 
 
 def track_model(
@@ -162,14 +157,11 @@ def track_model(
 
 def register_calibrations(registry: Registry, entry: ModelEntry) -> None:
     """Tell the registry which calibrations a version's folder has."""
-    stored = stored_calibrations(entry.path)
-    registry.set_calibrations(
-        entry,
-        [
-            CalibrationEntry(level=level, mode=mode, rows=one.rows, source=one.source)
-            for (level, mode), one in stored.items()
-        ],
-    )
+    found = [
+        CalibrationEntry(level=level, mode=mode, rows=one.rows, source=one.source)
+        for (level, mode), one in stored_calibrations(entry.path).items()
+    ]
+    registry.set_calibrations(entry, found)
 
 
 def list_models() -> list[ModelSummary]:
@@ -186,7 +178,7 @@ def show_model(reference: str) -> dict[str, Any]:
         StateError: there is no such model.
     """
     home = Workspace.locate()
-    found = resolve_model(reference)
+    found = resolve(reference)
     if found.path is None:
         raise UsageError(
             f"{reference} is a model on the Hugging Face hub; see https://huggingface.co/{found.hub_id}"
@@ -238,8 +230,10 @@ def rescan_models() -> Rescanned:
         entries: dict[Path, ModelEntry] = {}
         for _ in range(2):  # the second time, what a model was trained on from is there
             for folder, card in new.items():
+                name = card.run_name or folder.parent.name
                 try:
-                    entries[folder] = _register_card(registry, home, folder, card)
+                    origin = origin_of(card, model_folder.load_tokenizer(folder))
+                    entries[folder] = _registered(registry, home, name, folder, origin)
                     register_calibrations(registry, entries[folder])
                 except UnreachableError:
                     raise
@@ -262,22 +256,6 @@ def _cards(home: Workspace, broken: dict[Path, str]) -> dict[Path, model_folder.
     return dict(sorted(found.items(), key=lambda one: one[1].steps))
 
 
-def _register_card(registry: Registry, home: Workspace, folder: Path, card: model_folder.Card) -> ModelEntry:
-    name = card.run_name or folder.parent.name
-    return registry.register(
-        name,
-        folder,
-        domain=card.domain,
-        dataset=DatasetEntry(fingerprint=card.dataset or "unknown", domain=card.domain, sources=()),
-        tokenizer=tokenizer_entry(model_folder.load_tokenizer(folder)),
-        masking=card.masking,
-        init=card.parent,
-        parent=_parent(registry, home, card.parent),
-        mlflow_run_id=card.run_id,
-        aliases=_champion(registry, name),
-    )
-
-
 def alias_model(reference: str, alias: str, warn: Callable[[str], None]) -> ModelEntry:
     """Point an alias of a model's name at one version, in our registry and, where it answers, in MLflow.
 
@@ -286,7 +264,7 @@ def alias_model(reference: str, alias: str, warn: Callable[[str], None]) -> Mode
         StateError: there is no such model.
     """
     home = Workspace.locate()
-    found = resolve_model(reference)
+    found = resolve(reference)
     if found.entry is None:
         raise UsageError(
             f"{reference} is not a registered model; an alias needs NAME, NAME@ALIAS or NAME:VERSION"
@@ -326,7 +304,7 @@ def export_model(
         UsageError: the model is on the hub already, or transformers would compute it otherwise.
         StateError: `out` is taken or cannot be written, or the model is incomplete.
     """
-    found = resolve_model(reference)
+    found = resolve(reference)
     if found.path is None:
         raise UsageError(f"{reference} is on the Hugging Face hub: download it from there")
     card, target = model_folder.read_card(found.path), out.expanduser().absolute()
@@ -403,22 +381,6 @@ def _export_classifier(folder: Path, card: model_folder.Card, target: Path) -> l
 
 def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
     return [path for path in sorted(folder.iterdir()) if any(fnmatch(path.name, one) for one in patterns)]
-
-
-def tokenizer_entry(tokenizer: Tokenizer) -> TokenizerEntry:
-    """What the registry keeps of a tokenizer."""
-    return TokenizerEntry(
-        hash=fingerprint(tokenizer),
-        name=tokenizer.name,
-        options=tokenizer.options,
-        vocabulary_size=tokenizer.space.size,
-    )
-
-
-def _champion(registry: Registry, name: str) -> list[str]:
-    """The alias of the first version of a name."""
-    taken = any(CHAMPION in model.aliases for model in registry.models(name))
-    return [] if taken else [CHAMPION]
 
 
 def _parent(registry: Registry, home: Workspace, init: str | None) -> ModelEntry | None:

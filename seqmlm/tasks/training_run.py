@@ -19,8 +19,8 @@ from seqmlm.data.privacy import redact_small_counts
 from seqmlm.engine.durable import move_into_place, replace_file
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel, read_card
-from seqmlm.registry.entries import DatasetEntry, ModelEntry
-from seqmlm.tasks.models import register_model, tokenizer_entry
+from seqmlm.registry.entries import ModelEntry
+from seqmlm.tasks.models import origin_of, register_model
 from seqmlm.tracking import LEDGER, TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
@@ -145,26 +145,11 @@ class TrainingRun:
     def register(
         self, model: LoadedModel, *, sources: Sequence[str], counts: Mapping[str, Any]
     ) -> ModelEntry:
-        """Register a model, in its folder, as a version of the one named after the run.
+        """Register a model, with the card that its folder has, as a version of the one named after the run.
 
         Args:
-            model: with the card that the folder has.
             sources: the files that it was trained on.
             counts: of their records.
         """
-        card = model.card
-        return register_model(
-            Path(model.path),
-            name=self.name,
-            domain=self.domain,
-            dataset=DatasetEntry(
-                fingerprint=str(card.dataset),
-                domain=self.domain,
-                sources=tuple(sources),
-                counts=redact_small_counts(counts, self.sensitive),
-            ),
-            tokenizer=tokenizer_entry(model.tokenizer),
-            masking={} if card.head else card.masking,
-            init=card.parent,
-            run_id=card.run_id,
-        )
+        known = {"sources": sources, "counts": redact_small_counts(counts, self.sensitive)}
+        return register_model(Path(model.path), self.name, origin_of(model.card, model.tokenizer, **known))

@@ -202,7 +202,7 @@ def test_a_stream_that_an_alias_judges_is_of_its_model(seqmlm: Run, workspace: P
         folder.mkdir()
         (folder / "config.json").write_text("{}")
         with Streams(Workspace.locate()) as registry:
-            entry = registry.register("web", str(folder), **origin(domain="logs"))
+            entry = registry.register("web", str(folder), origin(domain="logs"))
             registry.set_alias(entry, "live")
     stream(workspace, [(1.0, row(1))], request={"model": "web@live"})
     for model in ("web", "web@live"):

@@ -31,7 +31,7 @@ def two_runs(tracked_workspace: Path) -> Path:
             run.log_metrics(1, {"train/loss": loss})
             metrics = {"eval/bits_per_unit": loss + 1}
             model = saved(tiny, run.directory / "model", metrics=metrics, parent=parent)
-            entry = register_model(model, name=name, init=parent, run_id=run.run_id, **origin())
+            entry = register_model(model, name, origin(init=parent, mlflow_run_id=run.run_id))
             track_model(run, entry, {"train/loss": loss})
             parent = str(model)
     return tracked_workspace

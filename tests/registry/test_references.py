@@ -22,7 +22,7 @@ def here(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with Registry(Workspace.locate()) as registry:
         for run in ("run1", "run2"):
             aliases = ["champion"] if run == "run1" else []
-            registry.register("a", workspace / "runs" / run / "model", aliases=aliases, **origin())
+            registry.register("a", workspace / "runs" / run / "model", origin(), aliases=aliases)
     return workspace.resolve()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry import database, tables
-from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry
+from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, Origin
 from seqmlm.registry.store import Registry
 from seqmlm.workspace import Workspace
 
@@ -32,10 +33,11 @@ def test_a_model_comes_back_as_it_was_registered(register: Register, registry: R
     )
     found = registry.get("a", version=2)
     assert found == child
-    assert {name: getattr(found, name) for name in origin()} == origin()
-    assert (found.parent, found.init, found.aliases) == ("a:1", "a@champion", ("champion",))
+    assert Origin(**{one.name: getattr(found, one.name) for one in fields(Origin)}) == replace(
+        origin(), init="a@champion", mlflow_run_id="r" * 32
+    )
+    assert (found.parent, found.aliases) == ("a:1", ("champion",))
     assert found.path == home.root / "runs" / "second" / "model"
-    assert found.mlflow_run_id == "r" * 32
     assert before - timedelta(seconds=1) <= found.created <= datetime.now(UTC)
     assert registry.lineage(found) == [parent]
     assert registry.lineage(parent) == []
@@ -50,7 +52,7 @@ def test_counts_may_hold_numbers_of_numpy(register: Register) -> None:
 def test_data_sets_and_tokenizers_are_kept_once(register: Register, registry: Registry) -> None:
     register("a")
     register("b")
-    register("c", **origin(fingerprint="f2"))
+    register("c", fingerprint="f2")
     with registry.reading() as session:
         assert session.scalar(select(func.count()).select_from(tables.Dataset)) == 2
         assert session.scalar(select(func.count()).select_from(tables.Tokenizer)) == 1
@@ -102,7 +104,7 @@ def test_reserved_aliases(alias: str, register: Register, registry: Registry) ->
 
 def test_a_folder_without_a_model_is_refused(registry: Registry, tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"has no config\.json"):
-        registry.register("a", tmp_path, **origin())
+        registry.register("a", tmp_path, origin())
 
 
 def test_models_are_listed_newest_first(register: Register, registry: Registry) -> None:
@@ -138,7 +140,7 @@ def _register_many(home: Workspace, barrier: Any, number: int) -> None:
             folder = home.root / "runs" / f"{number}-{index}"
             folder.mkdir(parents=True)
             (folder / "config.json").touch()
-            registry.register("a", folder, **origin(f"new{index}", "new"))
+            registry.register("a", folder, origin(f"new{index}", "new"))
 
 
 def test_two_processes_make_the_file_at_once(workspace: Path) -> None:
@@ -156,7 +158,7 @@ def test_a_workspace_can_be_moved(workspace: Path, tmp_path_factory: pytest.Temp
     folder.mkdir(parents=True)
     (folder / "config.json").touch()
     with Registry(Workspace.locate()) as registry:
-        registry.register("a", folder, **origin())
+        registry.register("a", folder, origin())
     moved = tmp_path_factory.mktemp("elsewhere") / "workspace"
     os.rename(workspace, moved)
     workspace.mkdir()

@@ -8,21 +8,17 @@ from typing import Any
 import pytest
 from receiver import START
 
-from seqmlm.registry.entries import DatasetEntry, TokenizerEntry
+from seqmlm.registry.entries import DatasetEntry, Origin, TokenizerEntry
 from seqmlm.watch import store
 from seqmlm.watch.store import Change, Streams
 
 
-def origin(fingerprint: str = "f1", hash_: str = "h1", *, domain: str = "protein") -> dict[str, Any]:
-    """What every model needs to say of where it came from, as arguments of `Registry.register`."""
-    return {
-        "domain": domain,
-        "dataset": DatasetEntry(
-            fingerprint=fingerprint, domain=domain, sources=("a.fasta",), counts={"records": 3}
-        ),
-        "tokenizer": TokenizerEntry(hash=hash_, name="residue.v1", vocabulary_size=33),
-        "masking": {"masker": "uniform.v1", "rate": 0.15},
-    }
+def origin(fingerprint: str = "f1", hash_: str = "h1", *, domain: str = "protein", **others: Any) -> Origin:
+    """Where every model comes from, but for some `others` of its facts."""
+    data = DatasetEntry(fingerprint=fingerprint, domain=domain, sources=("a.fasta",), counts={"records": 3})
+    tokenizer = TokenizerEntry(hash=hash_, name="residue.v1", vocabulary_size=33)
+    masking = {"masker": "uniform.v1", "rate": 0.15}
+    return Origin(**{"domain": domain, "dataset": data, "tokenizer": tokenizer, "masking": masking, **others})
 
 
 class Clocked:

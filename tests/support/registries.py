@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from registered import origin
+from written import written
 
 from seqmlm.registry import database
 from seqmlm.registry.entries import ModelEntry
@@ -40,12 +42,11 @@ def registry(home: Workspace) -> Iterator[Registry]:
 
 @pytest.fixture
 def register(home: Workspace, registry: Registry) -> Callable[..., ModelEntry]:
-    """Register a model folder made for the purpose; keyword arguments go to `Registry.register`."""
+    """Register a model folder made for the purpose; keyword arguments are facts of its origin, and others."""
 
-    def make(name: str, folder: str | None = None, **options: object) -> ModelEntry:
-        directory = home.root / "runs" / (folder or name) / "model"
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "config.json").write_text("{}", encoding="utf-8")
-        return registry.register(name, directory, **{**origin(), **options})
+    def make(name: str, folder: str | None = None, **facts: Any) -> ModelEntry:
+        config = written(home.root / "runs" / (folder or name) / "model" / "config.json", "{}")
+        others = {key: facts.pop(key) for key in ("parent", "aliases") if key in facts}
+        return registry.register(name, config.parent, origin(**facts), **others)
 
     return make

@@ -110,7 +110,7 @@ def calibrated_model(
 def register(folder: str | Path, *aliases: str) -> ModelEntry:
     """Make a model folder the next version of "app"."""
     with Streams(Workspace.locate()) as registry:
-        return registry.register("app", str(folder), aliases=list(aliases), **origin(domain="logs"))
+        return registry.register("app", str(folder), origin(domain="logs"), aliases=list(aliases))
 
 
 def move_alias(entry: ModelEntry, alias: str) -> None:

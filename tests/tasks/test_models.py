@@ -24,13 +24,13 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import COUNTS, load_tokenizer, put_file
 from seqmlm.registry.database import UnreachableError
 from seqmlm.registry.entries import ModelEntry
+from seqmlm.registry.references import resolve
 from seqmlm.registry.store import Registry
 from seqmlm.tasks.models import (
     alias_model,
     export_model,
     list_models,
     register_model,
-    resolve_model,
     show_model,
     track_model,
 )
@@ -67,9 +67,8 @@ def make(home: Workspace) -> Make:
         with Tracker(home).start(run_name or name, experiment="e", params={}) as run:
             _write_model(run.directory / "model")
             run.dataset("p", "/p.fasta", "f", {})
-            entry = register_model(
-                run.directory / "model", name=name, init=init, run_id=run.run_id, pause=pause, **origin()
-            )
+            own = origin(init=init, mlflow_run_id=run.run_id)
+            entry = register_model(run.directory / "model", name, own, pause)
             track_model(run, entry, {"eval/bits_per_unit": 3.5}, dataset="p")
             return entry.version
 
@@ -89,14 +88,14 @@ def _aliases(home: Workspace, name: str) -> dict[str, str]:
 def test_the_first_version_is_champion_here_and_in_mlflow_until_the_alias_moves(home: Workspace, make: Make):
     assert make("a") == 1
     assert make("a", run_name="a-2") == 2
-    assert resolve_model("a").path == home.run_dir("a-2") / "model"
-    assert resolve_model("a@champion").path == home.run_dir("a") / "model"
+    assert resolve("a").path == home.run_dir("a-2") / "model"
+    assert resolve("a@champion").path == home.run_dir("a") / "model"
     assert _aliases(home, "a") == {"champion": "1"}
     assert [summary.entry.reference for summary in list_models()] == ["a:2", "a:1"]
     assert list_models()[0].metrics == {"eval/bits_per_unit": 3.5}
     warnings: list[str] = []
     assert alias_model("a:2", "champion", warnings.append).version == 2
-    assert resolve_model("a@champion").path == home.run_dir("a-2") / "model"
+    assert resolve("a@champion").path == home.run_dir("a-2") / "model"
     assert (_aliases(home, "a"), warnings) == ({"champion": "2"}, [])
 
 
@@ -126,7 +125,7 @@ def test_an_alias_without_mlflow_is_given_with_a_warning(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://")
     warnings: list[str] = []
     alias_model("a", "good", warnings.append)
-    assert resolve_model("a@good").entry is not None
+    assert resolve("a@good").entry is not None
     assert len(warnings) == 1
 
 
@@ -168,7 +167,7 @@ def test_an_exported_folder_loads_in_plain_transformers(home: Workspace, make: M
     ids = plugins.tokenizer_class("residue")().encode("MKTAYIAK").ids.tolist()
     assert tokenizer("MKTAYIAK")["input_ids"] == ids
     # The folder is one of ours too.
-    assert resolve_model(str(out)).path == out.resolve()
+    assert resolve(str(out)).path == out.resolve()
 
 
 def test_an_exported_model_answers_alike_in_plain_transformers(home: Workspace, make: Make, tmp_path: Path):

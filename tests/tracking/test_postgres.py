@@ -29,7 +29,7 @@ def test_mlflow_and_the_registry_share_a_server(
         model = run.directory / "model"
         model.mkdir()
         (model / "config.json").write_text("{}")
-        entry = register_model(model, name="r", run_id=run.run_id, **origin())
+        entry = register_model(model, "r", origin(mlflow_run_id=run.run_id))
         track_model(run, entry, {"train/loss": 2.0})
     assert (entry.version, warnings_given) == (1, [])
     # MLflow opens the database once more and finds its own schema as it left it.
