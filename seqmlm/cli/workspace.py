@@ -56,9 +56,9 @@ def upgrade(json_output: Json = False) -> None:
 
     Example: SEQMLM_DATABASE_URL=postgresql://me@server/models seqmlm db upgrade
     """
-    from seqmlm.tasks.doctor import upgrade as migrate
+    from seqmlm.tasks.doctor import schema
 
-    url, before, after = migrate()
+    url, before, after = schema(upgrade=True)
     if json_output:
         print_json({"url": url, "before": before, "after": after})
     elif before == after:
@@ -73,9 +73,9 @@ def current(json_output: Json = False) -> None:
 
     Example: seqmlm db current
     """
-    from seqmlm.tasks.doctor import current_revision
+    from seqmlm.tasks.doctor import schema
 
-    url, revision, needed = current_revision()
+    url, revision, needed = schema()
     facts: dict[str, object] = {"url": url, "schema": revision or "none", "needed": needed}
     print_json({**facts, "schema": revision}) if json_output else print_facts(facts)
 

@@ -11,11 +11,10 @@ import platform
 import shutil
 import socket
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, NamedTuple
 
 from seqmlm import plugins
 from seqmlm.errors import SeqmlmError, StateError
@@ -28,6 +27,7 @@ _PACKAGES = (
     *("mlflow", "sqlalchemy", "alembic", "psycopg", "numpy", "pyarrow"),
 )
 _LITTLE_DISK = 2 * 2**30
+_NOT_YET = "created when first needed"
 _VARIABLES = ("SEQMLM_HOME", "MLFLOW_TRACKING_URI", "SEQMLM_DATABASE_URL", "CUDA_VISIBLE_DEVICES", "HF_HOME")
 
 
@@ -49,14 +49,7 @@ def examine() -> Examination:
     home = Workspace.locate()
     found = Examination()
     found.versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
-    checks: list[Callable[[Examination, Workspace], None]] = [
-        _devices,
-        _workspace,
-        _tracking,
-        _registry,
-        _plugins,
-    ]
-    for check in checks:
+    for check in (_devices, _workspace, _tracking, _registry, _plugins):
         try:
             check(found, home)
         except Exception as error:
@@ -79,8 +72,7 @@ def _devices(found: Examination, _: Workspace) -> None:
     from seqmlm.engine.device import compute_dtype
 
     kind = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(kind)
-    dtype = compute_dtype("auto", device)
+    dtype = compute_dtype("auto", device := torch.device(kind))
     found.devices = {
         "platform": platform.platform(),
         "cores": os.cpu_count(),
@@ -116,7 +108,7 @@ def _tracking(found: Examination, home: Workspace) -> None:
     tracker = Tracker(home)
     found.tracking = {"uri": tracker.public_uri}
     if not tracker.has_store:
-        found.tracking["state"] = "created when first needed"
+        found.tracking["state"] = _NOT_YET
         return
     try:
         tracker.connect()
@@ -140,7 +132,7 @@ def _registry(found: Examination, home: Workspace) -> None:
         return
     found.registry = {"url": engine.url.render_as_string(hide_password=True)}
     if not database.exists(engine.url):
-        found.registry["state"] = "created when first needed"
+        found.registry["state"] = _NOT_YET
         return
     try:
         current, needed = database.revisions(engine)
@@ -166,31 +158,21 @@ def _plugins(found: Examination, _: Workspace) -> None:
                 found.problems.append(str(error))
 
 
-def current_revision() -> tuple[str, str | None, str]:
+def schema(*, upgrade: bool = False) -> tuple[str, str | None, str]:
     """The registry's address (without password), its revision (None: empty) and the one this version needs.
 
-    Raises:
-        StateError: the database cannot be reached.
-    """
-    engine = database.engine(Workspace.locate().database_url)
-    try:
-        return (engine.url.render_as_string(hide_password=True), *database.revisions(engine))
-    finally:
-        engine.dispose()
-
-
-def upgrade() -> tuple[str, str | None, str]:
-    """Run all migrations; returns the address, the revision before and the one after.
+    Args:
+        upgrade: run all migrations then.
 
     Raises:
         StateError: the database cannot be reached or written.
     """
     engine = database.engine(Workspace.locate().database_url)
     try:
-        before, _ = database.revisions(engine)
-        database.upgrade(engine)
-        after, _ = database.revisions(engine)
-        return engine.url.render_as_string(hide_password=True), before, str(after)
+        current, needed = database.revisions(engine)
+        if upgrade:
+            database.upgrade(engine)
+        return engine.url.render_as_string(hide_password=True), current, needed
     finally:
         engine.dispose()
 
@@ -206,8 +188,7 @@ _DEFAULTS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class UiCommand:
+class UiCommand(NamedTuple):
     """Address to open, and the command that starts the UI (None if a server is already configured).
 
     Args:
@@ -232,14 +213,12 @@ def plan_ui(port: int) -> UiCommand:
         StateError: the port is taken, or the store cannot be opened.
     """
     home = Workspace.locate()
-    tracker = Tracker(home)
+    tracker, folder = Tracker(home), str(home.root)
     if not home.tracks_locally:
         address, experiment = home.tracking_uri, None
         with suppress(StateError):
             address, experiment = _page(address, tracker)
-        return UiCommand(
-            address=address, experiment=experiment, command=None, environment={}, folder=str(home.root)
-        )
+        return UiCommand(address, experiment, None, {}, folder)
     port = _free(port)
     address, experiment = _page(f"http://{HOST}:{port}", tracker)
     tracker.mark_killed()
@@ -252,13 +231,7 @@ def plan_ui(port: int) -> UiCommand:
     # Not an argument: the address may contain a password, and other users can see arguments.
     environment = {"MLFLOW_BACKEND_STORE_URI": home.tracking_uri}
     environment |= {key: value for key, value in _DEFAULTS.items() if key not in os.environ}
-    return UiCommand(
-        address=address,
-        experiment=experiment,
-        command=command,
-        environment=environment,
-        folder=str(home.root),
-    )
+    return UiCommand(address, experiment, command, environment, folder)
 
 
 def _page(server: str, tracker: Tracker) -> tuple[str, str | None]:

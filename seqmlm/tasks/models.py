@@ -41,6 +41,14 @@ _EXPORTED = (*_HUGGING_FACE, *_TOKENIZER, *_VOCABULARY, "seqmlm*.json")
 _BESIDE_CLASSIFIER = (*_TOKENIZER, *_VOCABULARY, TOKENIZER_CARD)
 
 
+_SUMMARY = (
+    *("name", "version", "aliases", "domain", "path", "present", "created", "init", "parent", "run_id"),
+    *("masking", "tokenizer", "dataset", "metrics"),
+)
+_TOKENIZER_FACTS = ("name", "hash", "vocabulary_size", "options")
+_DATASET_FACTS = ("fingerprint", "sources", "counts")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSummary:
     """One version of a model with what its card says."""
@@ -58,21 +66,11 @@ class ModelSummary:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         entry, own = self.entry, to_dict(self.entry)
-        first = ("name", "version", "aliases", "domain", "path")
-        parts = {
-            "tokenizer": ["name", "hash", "vocabulary_size", "options"],
-            "dataset": ["fingerprint", "sources", "counts"],
-        }
-        return {
-            **{name: own[name] for name in first},
-            "present": entry.present,
-            "created": entry.created.isoformat(),
-            **{name: own[name] for name in ("init", "parent")},
-            "run_id": entry.mlflow_run_id,
-            "masking": own["masking"],
-            **{part: {name: own[part][name] for name in names} for part, names in parts.items()},
-            "metrics": dict(self.metrics),
-        }
+        own |= {"present": entry.present, "created": entry.created.isoformat()}
+        own |= {"run_id": entry.mlflow_run_id, "metrics": dict(self.metrics)}
+        own["tokenizer"] = {name: own["tokenizer"][name] for name in _TOKENIZER_FACTS}
+        own["dataset"] = {name: own["dataset"][name] for name in _DATASET_FACTS}
+        return {name: own[name] for name in _SUMMARY}
 
 
 def origin_of(
@@ -292,13 +290,10 @@ def export_model(
 
     Args:
         reference: a registered model or a model folder.
-        out: a folder that does not exist yet, or is empty.
+        out: a folder that does not exist yet, or is empty; the files in it are returned.
         notify: told what stays behind.
         format: "sentence" adds what sentence-transformers reads: its vectors are the mean over all tokens, as
             those of `seqmlm embed --set pool=tokens`.
-
-    Returns:
-        The files written.
 
     Raises:
         UsageError: the model is on the hub already, or transformers would compute it otherwise.
@@ -309,32 +304,42 @@ def export_model(
         raise UsageError(f"{reference} is on the Hugging Face hub: download it from there")
     card, target = model_folder.read_card(found.path), out.expanduser().absolute()
     modules = _sentence_modules(found.path, card) if format == "sentence" else {}
-    if card is not None and card.head and not modules:
-        return _export_classifier(found.path, card, target)
-    files = _matching(found.path, _EXPORTED)
-    if card is not None:
-        model_folder.check_files(found.path, card)
-        files = [path for path in files if not (card.sensitive and path.name in PERSONAL)]
-    behind = [path.name for path in files if path.name == COUNTS]
-    if behind and any(one.counts != "none" for one in stored_calibrations(found.path).values()):
-        behind.append(CALIBRATION)
-    if behind:
-        files = [path for path in files if path.name not in behind]
-        notify(f"the plain model, without counts of the training data: {' and '.join(behind)} stay here")
-    if not any(path.suffix == ".safetensors" for path in files):
-        raise StateError(f"{found.path} has no weights in safetensors; train or copy the model again")
+    classifies = card is not None and card.head and not modules
+    files = [] if classifies else _exported(found.path, card, notify)
     with owner_only(card is not None and card.sensitive), new_folder(target) as building:
-        if card is not None:
-            files = [path for path in files if not any(fnmatch(path.name, p) for p in _REWRITTEN)]
+        if classifies:
+            from seqmlm.inference.plain_classifier import plain_classifier
+
+            model_folder.save_weights(building, plain_classifier(model_folder.load(found.path)))
+            files = _matching(found.path, _BESIDE_CLASSIFIER)
+        elif card is not None:
             model_folder.write_plain(building, found.path, card)
         for path in files:
             shutil.copyfile(path, building / path.name)
         for name, told in modules.items():
             (building / name).parent.mkdir(exist_ok=True)
             (building / name).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-        if card is not None:
+        if card is not None and not classifies:
             model_folder.seal(building, card)
     return sorted(target.iterdir())
+
+
+def _exported(folder: Path, card: model_folder.Card | None, notify: Callable[[str], None]) -> list[Path]:
+    """Files of a model folder that are copied as they are."""
+    files = _matching(folder, _EXPORTED)
+    if card is not None:
+        model_folder.check_files(folder, card)
+        files = [path for path in files if not (card.sensitive and path.name in PERSONAL)]
+    behind = [path.name for path in files if path.name == COUNTS]
+    if behind and any(one.counts != "none" for one in stored_calibrations(folder).values()):
+        behind.append(CALIBRATION)
+    if behind:
+        notify(f"the plain model, without counts of the training data: {' and '.join(behind)} stay here")
+    files = [path for path in files if path.name not in behind]
+    if not any(path.suffix == ".safetensors" for path in files):
+        raise StateError(f"{folder} has no weights in safetensors; train or copy the model again")
+    rewritten = _matching(folder, _REWRITTEN) if card is not None else []
+    return [path for path in files if path not in rewritten]
 
 
 def _sentence_modules(folder: Path, card: model_folder.Card | None) -> dict[str, Any]:
@@ -366,17 +371,6 @@ def _sentence_modules(folder: Path, card: model_folder.Card | None) -> dict[str,
             "pooling_mode_mean_sqrt_len_tokens": False,
         },
     }
-
-
-def _export_classifier(folder: Path, card: model_folder.Card, target: Path) -> list[Path]:
-    from seqmlm.inference.plain_classifier import plain_classifier
-
-    plain = plain_classifier(model_folder.load(folder))
-    with owner_only(card.sensitive), new_folder(target) as building:
-        model_folder.save_weights(building, plain)
-        for path in _matching(folder, _BESIDE_CLASSIFIER):
-            shutil.copyfile(path, building / path.name)
-    return sorted(target.iterdir())
 
 
 def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:

@@ -15,7 +15,7 @@ from seqmlm.errors import StateError
 from seqmlm.registry import database, tables
 from seqmlm.registry.store import Registry
 from seqmlm.registry.tables import VERSION_TABLE, Base
-from seqmlm.tasks.doctor import upgrade
+from seqmlm.tasks.doctor import schema
 from seqmlm.workspace import Workspace
 
 
@@ -75,7 +75,7 @@ def test_an_unknown_schema_is_one_sentence_with_a_remedy(
     assert "\n" not in str(caught.value)
     assert ("`seqmlm db upgrade`" in str(caught.value)) == (engine.dialect.name == "postgresql")
     with pytest.raises(StateError, match="does not know"):
-        upgrade()
+        schema(upgrade=True)
     engine.dispose()
 
 

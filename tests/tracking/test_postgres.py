@@ -8,7 +8,7 @@ import pytest
 from registered import origin
 
 from seqmlm.registry.store import Registry
-from seqmlm.tasks.doctor import upgrade
+from seqmlm.tasks.doctor import schema
 from seqmlm.tasks.models import register_model, track_model
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
@@ -23,7 +23,7 @@ def test_mlflow_and_the_registry_share_a_server(
     home = Workspace.locate()
     tracker = Tracker(home, warn=warnings_given.append)
     tracker.ensure()
-    assert upgrade()[1:] == (None, "0001_one_store")
+    assert schema(upgrade=True)[1:] == (None, "0001_one_store")
     with tracker.start("r", experiment="e", params={"a": 1}) as run:
         run.log_metrics(1, {"train/loss": 2.0})
         model = run.directory / "model"
