@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -160,6 +162,16 @@ def arguments_of(function: Callable[..., Any], values: Mapping[str, Any], where:
     kept = {key: _coerce(hint, values[key], f"{where}.{key}") for key, hint in plain.items()}
     # A number that was one stays the same: what is stored under a hash of the config must be found again.
     return {**values, **{key: kept[key] for key in kept if isinstance(values[key], str)}}
+
+
+def meanings(text: str) -> dict[str, str]:
+    """What arguments or fields mean, by the section "Args:" of a docstring.
+
+    A line may describe several of them, and continues where it is indented further.
+    """
+    section = inspect.cleandoc(text).partition("Args:")[2]
+    entries = re.findall(r"^ {4}([\w, ]+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    return {name.strip(): " ".join(told.split()) for names, told in entries for name in names.split(",")}
 
 
 def _is_plain(hint: Any) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint
@@ -22,6 +21,7 @@ import typer
 
 from seqmlm.cli import options as opt
 from seqmlm.cli.output import advise, end_as_asked, escape, number, print_json, print_table, say, tell
+from seqmlm.config import from_dict, meanings, merge, parse_assignments, parse_options, to_dict
 from seqmlm.errors import UsageError, nearest
 
 Parameters = dict[str, inspect.Parameter]
@@ -73,7 +73,6 @@ def command(name: str, make: type[Any]) -> Any:
         name: of the task.
         make: its class.
     """
-    from seqmlm.config import to_dict
 
     def called(**given: Any) -> None:
         as_json, printed = given.pop("json_output"), given.pop("print_config")
@@ -170,8 +169,6 @@ def _configured(kind: type[Any], given: Mapping[str, Any]) -> Any:
     Raises:
         UsageError: an unknown setting, or a value that a field does not take.
     """
-    from seqmlm.config import from_dict, merge, parse_assignments, parse_options
-
     settings = parse_assignments(given["settings"] or [])
     known = {one.name for one in dataclasses.fields(kind)}
     if unknown := next((key for key in settings if key not in known), None):
@@ -249,13 +246,6 @@ def _sentence(text: str) -> str:
 
 
 def descriptions(kind: type[Any]) -> dict[str, str]:
-    """Field to its line under `Args:` in the docstring of the class, or of one of its bases.
-
-    A line may describe several fields, and continues where it is indented further.
-    """
-    found: dict[str, str] = {}
-    for one in reversed(kind.__mro__):
-        text = inspect.cleandoc(one.__doc__ or "").partition("Args:")[2]
-        for names, told in re.findall(r"^ {4}([\w, ]+): (.*(?:\n {8}.*)*)", text, re.MULTILINE):
-            found |= {name.strip(): " ".join(told.split()) for name in names.split(",")}
-    return found
+    """Field to its line under `Args:` in the docstring of the class, or of one of its bases."""
+    texts = (one.__doc__ or "" for one in reversed(kind.__mro__))
+    return {name: told for text in texts for name, told in meanings(text).items()}

@@ -7,7 +7,7 @@ lines need not have the same keys everywhere: some of them are looked at togethe
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -19,10 +19,12 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import by_split, is_table, numbered_rows
 from seqmlm.data.readers.objects import json_object
 from seqmlm.data.readers.tables import names_of, table_rows
+from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain, Format
 from seqmlm.engine.labels import Kind
 from seqmlm.errors import DataError
 from seqmlm.inference.pieces import Pairing
+from seqmlm.inference.session import Session
 
 OF_TEXT = (
     *("column", "field", "text", "id_column", "id_field", "document_column", "document_field"),
@@ -63,6 +65,15 @@ class Labelling:
     task: Kind | None = None
     format: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def labelled_records(
+    session: Session, asked: Labelling, paths: Sequence[str], problems: Problems
+) -> Iterator[Record]:
+    """Records of all paths with their labels beside them; in each the sequence may stand elsewhere."""
+    for path in paths:
+        options = reading(session.domain, asked, path, sensitive=session.card.sensitive)
+        yield from session.reader([path], format=asked.format, options=options)(problems)
 
 
 def reading(domain: Domain, asked: Labelling, path: str, *, sensitive: bool) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from seqmlm.rows.file import Row
 from seqmlm.rows.vectors import read_vectors
 from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.sinks import Kind, Schema, beside, format_of, packed, unpacked
-from seqmlm.tasks.columns import HOLDERS, Labelling, reading
+from seqmlm.tasks.columns import HOLDERS, Labelling, labelled_records
 from seqmlm.tasks.task import Figures, Task, TaskConfig, open_model, place, said
 from seqmlm.tokenizers.base import fingerprint
 
@@ -224,16 +224,8 @@ class Embed(Task[EmbedConfig, Item]):
             return super().records(problems)
         known = self.session.domain.reader_options(config.format) if config.pair else ()
         options = {**{one: config.columns[0] for one in HOLDERS if one in known}, **config.options}
-        return self._tables(config.paths, further, options, problems)
-
-    def _tables(
-        self, paths: Sequence[str], columns: Sequence[str], options: Mapping[str, Any], problems: Problems
-    ) -> Iterator[Record]:
-        """Records with some columns beside them."""
-        asked = Labelling(labels=tuple(columns), format=self.config.format, options=options)
-        for path in paths:
-            own = reading(self.session.domain, asked, path, sensitive=self.session.card.sensitive)
-            yield from self.session.reader([path], format=self.config.format, options=own)(problems)
+        asked = Labelling(labels=tuple(further), format=config.format, options=options)
+        return labelled_records(self.session, asked, config.paths, problems)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Item]:
         """What is embedded of the records; those without a unit, and spans without one, are bad."""
@@ -284,10 +276,9 @@ class Embed(Task[EmbedConfig, Item]):
 
     def _trained(self, problems: Problems) -> Senses:
         """The senses of labelled spans."""
-        labelled = list[tuple[str, str, Floats]]()
-        records = self._tables(
-            [str(self.config.train)], ("start", "end", "sense"), self.config.options, problems
-        )
+        labelled, config = list[tuple[str, str, Floats]](), self.config
+        asked = Labelling(labels=("start", "end", "sense"), format=config.format, options=config.options)
+        records = labelled_records(self.session, asked, [str(config.train)], problems)
         items = self._single(records, None, problems)
         for some in iter(lambda: [*islice(items, BATCH_RECORDS)], []):
             for item, vectors in zip(some, self._vectors(some), strict=True):

@@ -9,9 +9,8 @@ hold everything, and all figures are exact.
 from __future__ import annotations
 
 import inspect
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm import plugins
+from seqmlm.config import meanings
 from seqmlm.data.duplicates import hash128
 from seqmlm.data.privacy import Cell, redact_small_counts, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import CALIBRATION, TRAIN, VALIDATION, Split
-from seqmlm.domains.base import Domain
+from seqmlm.domains.base import Domain, Format
 from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import DataError
@@ -39,7 +39,6 @@ _MARKS = 8  # places in the split that are kept for one sequence
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _MOST_COMMON = 30
 _EXAMPLE_CHARACTERS = 400
-_ARGUMENT = re.compile(r"^    (\w+(?:, \w+)*): ")  # an entry of the section "Args:" of a docstring
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -408,42 +407,19 @@ def formats(domain: str) -> list[FormatFacts]:
     Raises:
         UsageError: an unknown domain.
     """
-    found = []
-    for name, format in plugins.domain(domain).all_formats.items():
-        reader = format.read.func if isinstance(format.read, partial) else format.read
-        meanings = _meanings(reader)
-        parameters = inspect.signature(format.read).parameters
-        options = tuple(
-            OptionFacts(name=key, default=parameters[key].default, meaning=meanings.get(key, ""))
+    return [_facts(name, format) for name, format in plugins.domain(domain).all_formats.items()]
+
+
+def _facts(name: str, format: Format) -> FormatFacts:
+    text = (format.read.func if isinstance(format.read, partial) else format.read).__doc__ or ""
+    known, parameters = meanings(text), inspect.signature(format.read).parameters
+    return FormatFacts(
+        name=name,
+        reads=" ".join(inspect.cleandoc(text).split("\n\n")[0].split()),
+        suffixes=format.suffixes,
+        folder=format.folder is not None,
+        options=tuple(
+            OptionFacts(name=key, default=parameters[key].default, meaning=known.get(key, ""))
             for key in format.options()
-        )
-        first = (inspect.getdoc(reader) or "").split("\n\n")[0]
-        found.append(
-            FormatFacts(
-                name=name,
-                reads=" ".join(first.split()),
-                suffixes=format.suffixes,
-                folder=format.folder is not None,
-                options=options,
-            )
-        )
-    return found
-
-
-def _meanings(reader: Callable[..., Any]) -> Mapping[str, str]:
-    """The description of each argument in the section "Args:" of a docstring."""
-    meanings: dict[str, str] = {}
-    names: list[str] = []
-    inside = False
-    for line in (inspect.getdoc(reader) or "").splitlines():
-        if not line.startswith(" ") and line:
-            inside = line.strip() == "Args:"
-            continue
-        entry = _ARGUMENT.match(line) if inside else None
-        if entry:
-            names = entry[1].split(", ")
-            meanings.update(dict.fromkeys(names, line[entry.end() :]))
-        elif inside:
-            for name in names:
-                meanings[name] = f"{meanings[name]} {line.strip()}".strip()
-    return meanings
+        ),
+    )

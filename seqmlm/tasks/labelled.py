@@ -14,7 +14,6 @@ import numpy as np
 from seqmlm.data.examples import Example, LabelSource, Part, Spans, examples
 from seqmlm.data.privacy import SMALLEST
 from seqmlm.data.problems import Problems
-from seqmlm.data.record import Record
 from seqmlm.data.rows import number
 from seqmlm.data.splits import hash64
 from seqmlm.data.tags import scheme_of
@@ -24,7 +23,7 @@ from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.predictions import PRIMARY
 from seqmlm.inference.pieces import HeadCard, Pool, standardized
 from seqmlm.inference.session import Session
-from seqmlm.tasks.columns import Labelling, reading
+from seqmlm.tasks.columns import Labelling, labelled_records
 
 Parts = dict[Part, list[Example]]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
@@ -140,16 +139,7 @@ def read_examples(
         until=session.domain.until,
     )
     if files := [*paths, *of_class]:
-        yield from examples(_records(session, asked, files, problems), problems, source)
-
-
-def _records(
-    session: Session, asked: Labelling, files: Sequence[str], problems: Problems
-) -> Iterator[Record]:
-    """Records of all files, in each of which the sequence may stand elsewhere."""
-    for path in files:
-        options = reading(session.domain, asked, path, sensitive=session.card.sensitive)
-        yield from session.reader([path], format=asked.format, options=options)(problems)
+        yield from examples(labelled_records(session, asked, files, problems), problems, source)
 
 
 def _class_file(text: str) -> tuple[str, str]:

@@ -28,7 +28,7 @@ from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.rows.tracks import bedgraph, conll
 from seqmlm.tasks.cases import has_types, target
-from seqmlm.tasks.columns import Labelling, reading
+from seqmlm.tasks.columns import Labelling, labelled_records
 from seqmlm.tasks.labelled import group_of
 from seqmlm.tasks.predictions import GROUP, TRUTH
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed
@@ -124,11 +124,10 @@ class Predict(Task[PredictConfig, Record]):
         """What is read, with the columns of the other sequence of pairs and of the truth."""
         config = self.config
         own = tuple(one for one in (*config.truth, self.card.pair) if one and config.labels is None)
-        for path in config.paths:
-            asked = Labelling(labels=own, format=config.format, options=config.options)
-            private = self.session.card.sensitive
-            options = reading(self.session.domain, asked, path, sensitive=private) if own else config.options
-            yield from self.session.reader([path], format=config.format, options=options)(problems)
+        if not own:
+            return super().records(problems)
+        asked = Labelling(labels=own, format=config.format, options=config.options)
+        return labelled_records(self.session, asked, config.paths, problems)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
         """The records that are asked about; those that taught the model are counted."""
