@@ -137,11 +137,7 @@ class _Commands(TyperGroup):
 
 
 def _name_setting(command: str, option: str) -> None:
-    """Refuse an option that is a setting of the command, by its name there.
-
-    Raises:
-        UsageError: it is one.
-    """
+    """Refuse an option that is a setting of the command, by its name there."""
     kind: type[Any] | None = None
     if command == "train":
         from seqmlm.tasks.config import PretrainConfig as kind

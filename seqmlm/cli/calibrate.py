@@ -51,11 +51,7 @@ class Calibrate:
     def launch(
         cls, name: str, config: CalibrateRequest, *, stdout: TextIO, progress: Any, as_json: bool
     ) -> Answer:
-        """Calibrate; what a person should know of it is told beside.
-
-        Raises:
-            UsageError: --since without --from-stream, or what is of files with it.
-        """
+        """Calibrate; what a person should know of it is told beside."""
         result: CalibrateResult
         told: Iterator[str] = iter(())
         if config.from_stream is not None:

@@ -67,12 +67,7 @@ def first_line(task: EntryPoint) -> str:
 
 
 def command(name: str, make: type[Any]) -> Any:
-    """The command of a task, for Typer's own group of commands.
-
-    Args:
-        name: of the task.
-        make: its class.
-    """
+    """The command of a task, for Typer's own group of commands."""
 
     def called(**given: Any) -> None:
         as_json, printed = given.pop("json_output"), given.pop("print_config")
@@ -126,12 +121,7 @@ def _show(summary: Any, out: Path | None, as_json: bool) -> None:
 
 
 def described(kind: type[Any], values: Mapping[str, Any]) -> list[str]:
-    """Lines of YAML with every setting below what it means.
-
-    Args:
-        kind: a config; what its docstring tells under `Args:` becomes comments.
-        values: its settings as plain values; some may be left out.
-    """
+    """Lines of YAML with every setting, of which some may be left out, below what it means."""
     import yaml
 
     hints, helps, lines = get_type_hints(kind), descriptions(kind), []
@@ -164,11 +154,7 @@ def _cell(value: Any) -> str:
 
 
 def _configured(kind: type[Any], given: Mapping[str, Any]) -> Any:
-    """The config of a task from the arguments of its command.
-
-    Raises:
-        UsageError: an unknown setting, or a value that a field does not take.
-    """
+    """The config of a task from the arguments of its command."""
     settings = parse_assignments(given["settings"] or [])
     known = {one.name for one in dataclasses.fields(kind)}
     if unknown := next((key for key in settings if key not in known), None):

@@ -60,11 +60,7 @@ def demo(
 
 
 def _workspace(out: Path) -> Path:
-    """The folder, made or emptied, as the workspace.
-
-    Raises:
-        StateError: something else is there.
-    """
+    """The folder, made or emptied, as the workspace; StateError where something else is there."""
     home = out.expanduser().resolve()
     if home.exists() and any(home.iterdir()) and not (home / "seqmlm.db").exists():
         raise StateError(f"{out} exists and is no demo of ours: name another folder with --out")

@@ -41,11 +41,7 @@ class Evaluate:
     def launch(
         cls, name: str, config: EvaluateConfig, *, stdout: TextIO, progress: Any, as_json: bool
     ) -> Answer:
-        """Evaluate scores, or predictions where the files hold these.
-
-        Raises:
-            UsageError: no files.
-        """
+        """Evaluate scores, or predictions where the files hold these."""
         if not config.paths:
             raise UsageError("nothing to evaluate: name files of scores or predictions")
         if are_predictions(config):

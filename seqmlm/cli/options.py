@@ -75,13 +75,7 @@ def merged(paths: list[str] | None, data: list[str] | None) -> list[str]:
 def configured(kind: type[Config], given: Mapping[str, Any], **further: Any) -> Config:
     """A task's config from the arguments of its command, which have the names of the config's fields.
 
-    Args:
-        kind: of the config.
-        given: `locals()` of the command, before anything else is in them.
-        further: fields that the command fills differently.
-
-    Raises:
-        UsageError: an argument that is no field, or a value that a field does not take.
+    `given` are the `locals()` of the command, before anything else is in them.
     """
     from seqmlm.config import from_dict, parse_options
 

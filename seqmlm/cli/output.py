@@ -136,12 +136,9 @@ def _plain(value: Any) -> Any:
 def end_as_asked(
     signal: int | None, out: Path | str | None, *, go_on: str = "with --resume to complete"
 ) -> None:
-    """Where a signal ended the work, say how to go on with it, and exit as a program that it killed.
+    """Where a signal ended the work, say how to go on with the file `out`, and exit as what it killed does.
 
-    Args:
-        signal: that came; None: nothing happens.
-        out: the file that is unfinished; None where there is nothing to go on with.
-        go_on: what the same command needs, in front of that name.
+    `go_on` is what the same command needs in front of that name; without a signal nothing happens.
     """
     if signal is None:
         return

@@ -69,11 +69,7 @@ def ray(
 
 
 def _check(command: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse what is no command, and options that are set here.
-
-    Raises:
-        UsageError: either.
-    """
+    """Refuse what is no command, and options that are set here."""
     if command[0] not in known:
         raise UsageError(f"no command {command[0]!r}{nearest(command[0], known)}")
     own = {"--out", "--shard", "--resume", "--report"} & {word.partition("=")[0] for word in command}
@@ -84,13 +80,7 @@ def _check(command: Sequence[str], known: Sequence[str]) -> None:
 def _run(
     commands: Sequence[Sequence[str]], *, address: str | None, cpus: float, gpus: float, done: int
 ) -> None:
-    """Run commands on Ray, each again where its process died.
-
-    Raises:
-        UsageError: Ray is not installed.
-        StateError: a share could not be run, or its processes died again and again.
-        Exit: a command failed, with its exit code.
-    """
+    """Run commands on Ray, each again where its process died; end with the exit code of one that fails."""
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray as library

@@ -48,11 +48,7 @@ class UnusableError(StateError):
 
 
 def engine(url: str) -> Engine:
-    """Make an engine for SQLite (write-ahead log, foreign keys checked) or PostgreSQL.
-
-    Raises:
-        UsageError: the URL is not one, or is for another database.
-    """
+    """Make an engine for SQLite (write-ahead log, foreign keys checked) or PostgreSQL; see `parse`."""
     parsed = parse(url)
     if parsed.get_backend_name() == "sqlite":
         if parsed.database:
@@ -89,11 +85,7 @@ def parse(url: str) -> URL:
 
 
 def upgrade(made: Engine) -> None:
-    """Run the migrations that the database has not seen, under a lock.
-
-    Raises:
-        StateError: the database cannot be reached or written.
-    """
+    """Run the migrations that the database has not seen, under a lock."""
     from alembic import command
 
     writer = made.execution_options(**WRITING)
@@ -169,13 +161,7 @@ def utc(moment: datetime) -> datetime:
 def patiently(operation: Callable[[], Result], pause: Callable[[float], None] = time.sleep) -> Result:
     """Do something, again while its server cannot be reached: pauses that grow, a minute in all.
 
-    Args:
-        operation: it may be repeated: a connection that is lost during a commit does not say whether that
-            was done.
-        pause: waits for some seconds.
-
-    Raises:
-        UnreachableError: the server could not be reached at the end either.
+    It may be repeated: a connection that is lost during a commit does not say whether that was done.
     """
     for seconds in _PAUSES:
         try:
@@ -247,11 +233,7 @@ def _begin_sqlite(connection: Any) -> None:
 def set_aside(url: str) -> Path | None:
     """Move a registry that cannot be used out of the way of a new one; None where nothing is wrong with it.
 
-    Args:
-        url: of the database. A server is left alone: it has means of its own.
-
-    Returns:
-        The file as it is called from now on, with `.damaged` at its end.
+    A server is left alone: it has means of its own. The file has `.damaged` at its end from now on.
 
     Raises:
         UnreachableError: another process uses it.
@@ -281,12 +263,7 @@ def set_aside(url: str) -> Path | None:
 
 
 def _check(path: Path) -> None:
-    """Have SQLite look at all of its file, while nobody else uses it.
-
-    Raises:
-        UnreachableError: somebody does.
-        UnusableError: the file is damaged.
-    """
+    """Have SQLite look at all of its file, while nobody else uses it."""
     with closing(sqlite3.connect(path, isolation_level=None, timeout=1.0)) as opened:
         try:
             opened.execute("PRAGMA locking_mode = EXCLUSIVE")

@@ -45,10 +45,9 @@ class ModelRef:
 
 
 def resolve(reference: str | Path, workspace: Workspace | None = None) -> ModelRef:
-    """Find the model that a user means.
+    """Find the model that a user means; see the module's docstring.
 
     Args:
-        reference: see the module's docstring.
         workspace: whose registry is opened, where the reference needs it; None for that which is found here.
 
     Raises:

@@ -31,10 +31,6 @@ class Registry:
     Our own SQLite file is made and migrated on first use; a server is migrated by `seqmlm db upgrade` alone.
     Use as a context manager, or call `close`.
 
-    Attributes:
-        root: of the workspace.
-        engine: of the database.
-
     Raises:
         UsageError: the database URL cannot be used.
         StateError: the database cannot be reached, or its schema is not this version's.
@@ -125,11 +121,7 @@ class Registry:
         raise StateError(f"model {name!r} could not be registered: too many others are doing so; try again")
 
     def get(self, name: str, *, version: int | None = None, alias: str | None = None) -> ModelEntry:
-        """One version of a model: by number, by alias, or the newest (also as alias `latest`).
-
-        Raises:
-            StateError: there is none; the message names the nearest.
-        """
+        """One version of a model: by number, by alias, or the newest (also as alias `latest`)."""
         query = select(tables.Model).where(tables.Model.name == name)
         if version is not None:
             query = query.where(tables.Model.version == version)
@@ -156,11 +148,7 @@ class Registry:
             return list(session.scalars(select(tables.Model.name).distinct().order_by(tables.Model.name)))
 
     def set_alias(self, model: ModelEntry, alias: str) -> None:
-        """Point an alias of the model's name at this version, moving it where it was elsewhere.
-
-        Raises:
-            UsageError: the alias is unfit or reserved.
-        """
+        """Point an alias of the model's name at this version, moving it where it was elsewhere."""
         _check_alias(alias)
         with self.writing() as session:
             session.merge(tables.Alias(name=model.name, alias=alias, model_id=model.id))

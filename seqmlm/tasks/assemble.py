@@ -65,10 +65,7 @@ PROBED = 2000
 class Training:
     """A training put together for its data; each part is made when it is asked for first.
 
-    Args:
-        config: resolved; the initial model, if any, is a folder or hub id.
-        corpus: what it trains on.
-        spent: seconds of its limit that reading took.
+    The initial model of `config`, if any, is a folder or hub id; reading took `spent` seconds of the limit.
     """
 
     def __init__(self, config: PretrainConfig, corpus: Corpus, spent: float = 0.0) -> None:
@@ -164,12 +161,7 @@ class Training:
         """Train, from the last checkpoint of the run if it is gone on with, and keep the best weights.
 
         Masks of chosen places teach what the evaluation, by masks anywhere, does not measure: the last stay.
-
-        Args:
-            run: its folder has the checkpoints.
-            observer: told of each step.
-            world: processes that train; several would have to agree on the best weights, and keep the last.
-            say: told which weights are kept.
+        So they do where several processes (`world`) would have to agree on the best.
         """
         told: dict[str, Any] = {"directory": run.directory / "checkpoints", "observer": observer}
         if self._linear is not None:
@@ -360,10 +352,7 @@ class Best:
         return values
 
     def restore(self, rows: nn.Module) -> float | None:
-        """Give a trained model the weights that were kept, if they are better.
-
-        Returns:
-            The metric of the last weights where others took their place; else None.
+        """Give a trained model the weights that were kept, if they are better; the metric of the last then.
 
         Raises:
             StateError: the file is of another model.

@@ -232,13 +232,10 @@ class PretrainConfig:
         return max(self.model.max_length, -(-self.batch_tokens // rows))
 
     def loop(self, spent: float = 0.0) -> LoopConfig:
-        """The settings of the loop.
+        """The settings of the loop; UsageError where a duration, limit or rate cannot be used.
 
         Args:
             spent: seconds that reading took; at most half of the time of the steps is taken for it.
-
-        Raises:
-            UsageError: a duration, limit or rate that cannot be used.
         """
         from seqmlm.engine.schedule import LoopConfig
 
@@ -263,11 +260,7 @@ class PretrainConfig:
 
 
 def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig:
-    """Merge user settings over the domain's defaults, and complete what depends on them.
-
-    Args:
-        domain: supplies tokenizer, masker, size and window length.
-        layers: nested mappings (config file, flags, --set), later ones winning.
+    """Merge user settings (nested, later ones winning) over the domain's defaults, and complete them.
 
     Raises:
         UsageError: an unknown key or name, or values that exclude each other.
@@ -295,11 +288,7 @@ def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig
 
 
 def _masker_options(config: MaskingConfig) -> dict[str, Any]:
-    """The options of a masker, of the kinds that it takes.
-
-    Raises:
-        UsageError: an unknown masker or option, or a value of another kind.
-    """
+    """The options of a masker, of the kinds that it takes; UsageError for others."""
     kind = plugins.load("maskers", config.masker)
     known = {*options_of(kind), *(("words_file",) if "words" in options_of(kind) else ())}
     check_options(config, known)
@@ -308,11 +297,7 @@ def _masker_options(config: MaskingConfig) -> dict[str, Any]:
 
 
 def _tokenizer_options(config: TokenizerConfig, data: DataConfig, domain: Domain) -> dict[str, Any]:
-    """The options of a tokenizer that is made for the data, of the kinds that it takes.
-
-    Raises:
-        UsageError: an unknown option, or a value of another kind.
-    """
+    """The options of a tokenizer that is made for the data, of the kinds that it takes."""
     kind = plugins.tokenizer_class(config.name)
     discreet = kind.traits.sensitive_options if data.sensitive else {}
     given = {**config.options, **discreet, **config.options}
@@ -364,22 +349,15 @@ def _domain_defaults(domain: Domain, asked: Mapping[str, Any]) -> dict[str, Any]
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Look whether files and folders are there, before torch is loaded.
-
-    Raises:
-        DataError: one is not.
-    """
+    """Look whether files and folders are there, before torch is loaded; DataError where one is not."""
     expand(path for _, path in map(split_source, paths) if not Path(path).is_dir())
 
 
 def seconds(text: str | float) -> float:
-    """Read a duration: 90, 90s, 10m, 1.5h.
+    """Read a duration: 90, 90s, 10m, 1.5h; UsageError for anything else, or a duration of zero.
 
     >>> seconds("10m")
     600.0
-
-    Raises:
-        UsageError: anything else, or a duration of zero.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(text).strip())
     value = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0

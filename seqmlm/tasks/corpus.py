@@ -125,15 +125,10 @@ class Corpus:
 
 
 class CorpusReader:
-    """Reads the corpora of one training, as often as needed.
+    """Reads the corpora of one training, as often as needed; what is prepared is kept in the cache.
 
     `NAME=PATH` names a corpus, everything else is the corpus "data"; without any path it is the domain's
     sample.
-
-    Args:
-        config: the resolved settings.
-        domain: reads the files.
-        workspace: its cache holds prepared data and spooled input.
     """
 
     def __init__(self, config: PretrainConfig, domain: Domain, workspace: Workspace) -> None:
@@ -150,9 +145,6 @@ class CorpusReader:
 
     def corpus(self, say: Callable[[str], None]) -> Corpus:
         """Make the tokenizer and the prepared data of a training, or load them from the cache.
-
-        Args:
-            say: receives progress messages.
 
         Raises:
             DataError: an input that cannot be read, or holds too few records to divide.
@@ -288,9 +280,7 @@ class CorpusReader:
     def divided(self, name: str, problems: Problems | None = None) -> Iterator[tuple[Record, int]]:
         """The records of a corpus, each with its part: the place of its name in `PARTS`.
 
-        Args:
-            name: of the corpus.
-            problems: receives what cannot be read; None for what is counted elsewhere.
+        Without `problems`, what cannot be read is counted elsewhere.
 
         Raises:
             DataError: there is no record.
@@ -347,11 +337,7 @@ class CorpusReader:
                     return
 
     def _readable(self, records: Iterator[Record], kind: type[Tokenizer]) -> Iterator[Record]:
-        """The records, after checking with the first that the tokenizer reads this domain's records.
-
-        Raises:
-            UsageError: it does not.
-        """
+        """The records; a first one that the tokenizer cannot read is a UsageError."""
         for number, record in enumerate(records):
             if not number and not kind.traits.reads(record.raw):
                 raise UsageError(
@@ -447,14 +433,10 @@ def load_or_train(
     sensitive: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Tokenizer:
-    """The tokenizer of a config; that of an initial model with ids for what is new in the data, if it grows.
+    """The tokenizer of a config: a saved one, one whose vocabulary is fixed, or one trained on `texts`.
 
-    Args:
-        config: names a saved one, one whose vocabulary is fixed, or one to train.
-        texts: training text, for one to train, and one that grows.
-        init: the initial model.
-        sensitive: whether the texts are; then nothing is added that would keep what is rare in them.
-        say: told how many ids are new.
+    That of an initial model gets ids for what is new in the texts, if it grows; nothing that would keep what
+    is rare in sensitive ones. `say` is told how many.
     """
     if config.path is not None:
         return load_tokenizer(config.path)

@@ -161,11 +161,7 @@ def _plugins(found: Examination, _: Workspace) -> None:
 def schema(*, upgrade: bool = False) -> tuple[str, str | None, str]:
     """The registry's address (without password), its revision (None: empty) and the one this version needs.
 
-    Args:
-        upgrade: run all migrations then.
-
-    Raises:
-        StateError: the database cannot be reached or written.
+    All migrations are run then, where it is asked for. StateError where the database cannot be reached.
     """
     engine = database.engine(Workspace.locate().database_url)
     try:
@@ -204,10 +200,7 @@ class UiCommand(NamedTuple):
 
 
 def plan_ui(port: int) -> UiCommand:
-    """Decide how to show the workspace's runs; creates MLflow's database if it is missing.
-
-    Args:
-        port: to listen on at 127.0.0.1; 0 takes any free one.
+    """Decide how to show the workspace's runs on a port (0: any free one); MLflow's database is made.
 
     Raises:
         StateError: the port is taken, or the store cannot be opened.

@@ -28,9 +28,8 @@ COPIES_OF_WEIGHTS = 4
 def dry_run(request: TrainRequest, console: Console) -> dict[str, Any]:
     """Estimate a training from its data and one measured batch; makes no run and trains nothing.
 
-    Returns:
-        Plain values: data and token statistics, fill of the packed rows, parameters, the measured seconds
-        of a step, and estimates of memory and time.
+    Gives statistics of data and tokens, fill of the packed rows, parameters, the measured seconds of a step,
+    and estimates of memory and time.
     """
     workspace = Workspace.locate()
     processes = Processes()

@@ -63,14 +63,7 @@ class ExportConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written.
-
-    Args:
-        out: the folder.
-        splits: records of each split.
-        columns: of the data set.
-        problems: bad records and oddities, by reason.
-    """
+    """What was written: records of each split, the columns, bad records and oddities by reason."""
 
     out: str
     splits: Mapping[str, int]
@@ -83,9 +76,6 @@ def export(config: ExportConfig) -> Exported:
 
     The folder is whole or not there. A split is written twice (as a stream, then as `datasets` keeps it), in
     memory that does not grow with it.
-
-    Args:
-        config: what, and where to.
 
     Raises:
         UsageError: sensitive data, or an unknown domain, format or option.
@@ -123,11 +113,7 @@ def _exported(config: ExportConfig, domain: Domain, building: Path) -> Exported:
 
 @contextmanager
 def _reading(config: ExportConfig) -> Iterator[None]:
-    """What the system says of an input is no fault of the output.
-
-    Raises:
-        DataError: an input cannot be read.
-    """
+    """What the system says of an input is no fault of the output, but a DataError."""
     try:
         yield
     except OSError as error:

@@ -402,11 +402,7 @@ class OptionFacts:
 
 
 def formats(domain: str) -> list[FormatFacts]:
-    """The formats of a domain; the first is assumed if a file's name matches none.
-
-    Raises:
-        UsageError: an unknown domain.
-    """
+    """The formats of a domain; the first is assumed if a file's name matches none."""
     return [_facts(name, format) for name, format in plugins.domain(domain).all_formats.items()]
 
 

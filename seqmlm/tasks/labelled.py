@@ -117,12 +117,7 @@ def _apart(shared: Sequence[Example], parts: Parts, part: Part, sensitive: bool)
 def read_examples(
     session: Session, asked: Labelling, paths: Sequence[str], problems: Problems
 ) -> Iterator[Example]:
-    """The examples of some files.
-
-    Raises:
-        UsageError: sources of labels that exclude each other.
-        DataError: a file that cannot be read.
-    """
+    """The examples of some files; UsageError where sources of labels exclude each other."""
     of_class = dict(_class_file(one) for one in asked.classes)
     if len(of_class) < len(asked.classes):
         raise UsageError("--class names a file twice: the records of a file are of one class")
@@ -414,11 +409,7 @@ def doubt(card: HeadCard, task: Kind | None) -> str:
 
 
 def _words_of(texts: Sequence[str], names: Sequence[str], sensitive: bool = False) -> tuple[str, ...]:
-    """The word of each class, of texts CLASS=WORD.
-
-    Raises:
-        UsageError: one that is none, or of no class.
-    """
+    """The word of each class, of texts CLASS=WORD; UsageError for one that is none, or of no class."""
     given = dict(text.partition("=")[::2] for text in texts)
     if unknown := sorted(given.keys() - set(names)):
         there = "there is no such class" if sensitive else f"the classes are {', '.join(names)}"

@@ -94,8 +94,6 @@ def read_labelled(
     """Read scores, with labels from one of their columns or from a separate file.
 
     Args:
-        paths: files of scores (.jsonl, .csv, .parquet ...).
-        columns: names of the columns.
         labels: file of ids and labels, or the truth of a sample; None if the scores have the labels.
         partial: count labels without a score instead of raising.
         sensitive: treat the scores as sensitive.
@@ -136,12 +134,7 @@ def read_labelled(
 def aligned(
     path: str, column: str, keys: Sequence[Key], sensitive: bool
 ) -> tuple[list[float], list[bool] | None]:
-    """The scores, and the alarms if any, of the same rows in another file.
-
-    Args:
-        path, column: where to read them.
-        keys: (N,) rows, in the order of the result.
-        sensitive: do not name ids in errors.
+    """The scores, and the alarms if any, of the rows `keys` in another file; sensitive ids are not named.
 
     Raises:
         DataError: a row is missing or occurs twice.
@@ -169,11 +162,7 @@ def _scored(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def number_of(row: Mapping[str, Any], name: str, path: str, line: int) -> float:
-    """The score of a row, higher being more unusual; -inf if null or empty.
-
-    Raises:
-        DataError: the field is missing or not a number.
-    """
+    """The score of a row, higher being more unusual, -inf if null or empty; DataError where there is none."""
     value = _value(row, name, path, line)
     if value is None or value == "":
         return -math.inf
@@ -206,11 +195,7 @@ def is_column(name: str) -> bool:
 
 
 def _unscored(ids: set[str], path: str, partial: bool, sensitive: bool) -> int:
-    """How many labelled ids have no score.
-
-    Raises:
-        DataError: any, unless `partial`.
-    """
+    """How many labelled ids have no score; any is a DataError, unless `partial`."""
     if ids and not partial:
         error = _without(sorted(ids), "labelled ids have no score", path, sensitive)
         raise DataError(
@@ -325,11 +310,7 @@ class Planted:
 
     @classmethod
     def read(cls, path: str) -> Self | None:
-        """Read a truth file; None if the file is something else.
-
-        Raises:
-            DataError: it has no anomalies, or is damaged.
-        """
+        """Read a truth file; None if it is something else, DataError where it is damaged or empty."""
         if not path.endswith(".json") or not Path(path).is_file():
             return None
         try:
@@ -355,11 +336,7 @@ class Planted:
             ) from None
 
     def shown(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row shows an anomaly; that anomaly is no longer `unseen`.
-
-        Raises:
-            DataError: the row has something else where it should have places.
-        """
+        """Whether a row shows an anomaly, no longer `unseen` then; DataError for rows of no scoring."""
         name = str(row["id"]).removeprefix(self._prefix)
         whole = name in self._of
         found = self._of.get(name if whole else name.rpartition("#")[0], [])
@@ -381,11 +358,7 @@ class Planted:
 
 
 def _parsed(row: Mapping[str, Any], field: str, absent: Any) -> Any:
-    """A field that tables store as JSON text.
-
-    Raises:
-        DataError: it is none.
-    """
+    """A field that tables store as JSON text; DataError where it is none."""
     value = row.get(field)
     try:
         found = parse_json(value) if isinstance(value, str) and value else value or absent

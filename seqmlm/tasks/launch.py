@@ -137,10 +137,7 @@ def agreed_plan(request: TrainRequest, workspace: Workspace, processes: Processe
 def plan(request: TrainRequest, workspace: Workspace, processes: int = 1) -> Plan:
     """Resolve a request in this workspace; writes no file, except for data on standard input.
 
-    Args:
-        request: the user's settings.
-        workspace: where its run is or will be.
-        processes: that will train; each has a row of a batch whose size is still to be measured.
+    Each of the `processes` that will train has a row of a batch whose size is still to be measured.
 
     Raises:
         UsageError: no domain, unknown keys or names.
@@ -278,11 +275,7 @@ def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
 
 
 def _settled(config: PretrainConfig) -> PretrainConfig:
-    """The settings with numbers for those that the model's size decides where they are not given.
-
-    Raises:
-        UsageError: durations, limits or rates that cannot be used.
-    """
+    """The settings with numbers for those that the model's size decides where they are not given."""
     rate, batch = config.loop().learning_rate, config.batch_tokens
     return replace(config, train=replace(config.train, learning_rate=rate, tokens_per_batch=batch))
 

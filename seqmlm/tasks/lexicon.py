@@ -79,12 +79,7 @@ class Lexicon:
     def launch(
         cls, name: str, config: LexiconConfig, *, stdout: TextIO | None, progress: _Told, as_json: bool
     ) -> Summary:
-        """Read, rank, write.
-
-        Raises:
-            UsageError: nothing to read, or records that are no texts.
-            DataError: labels of one class; no word that is often enough.
-        """
+        """Read, rank, write; DataError for labels of one class, or no word that is often enough."""
         config.check()
         with Problems() as problems:
             texts, labels = zip(*_labelled(config, problems), strict=True)
@@ -106,12 +101,7 @@ class Lexicon:
 
 
 def _labelled(config: LexiconConfig, problems: Problems) -> Iterator[tuple[str, str]]:
-    """Text and label of each record that has one.
-
-    Raises:
-        UsageError: records that are no texts, or of people.
-        DataError: none has a label.
-    """
+    """Text and label of each record that has one; UsageError for records that are no texts, or of people."""
     domain = plugins.domain(config.domain)
     if domain.sensitive:
         raise UsageError(f"records of domain {domain.name} are of people, and a lexicon shows their words")
@@ -130,13 +120,9 @@ def _labelled(config: LexiconConfig, problems: Problems) -> Iterator[tuple[str, 
 
 
 def ranked(texts: Any, labels: Any, least: int) -> list[tuple[str, float, str]]:
-    """Words, their largest coefficient, and the class it is of; the strongest first.
+    """Words, their largest coefficient, and the class it is of, of (N,) strings; the strongest first.
 
-    Args:
-        texts, labels: (N,) strings. least: texts that a word is in, at least.
-
-    Raises:
-        DataError: one class, or no word.
+    `least` are texts that a word is in, at least. DataError for one class, or no word.
     """
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression

@@ -132,11 +132,7 @@ def track_model(
 ) -> None:
     """Register a version in MLflow too, its folder complete.
 
-    Args:
-        run: the training's run; MLflow may be unreachable.
-        entry: of our registry.
-        metrics: final ones, for MLflow's table of models.
-        dataset: the name given to `run.dataset` for the data that they were measured on.
+    `metrics` are final ones, measured on the data that `run.dataset` was given as `dataset`.
     """
     tokenizer = entry.tokenizer
     params: dict[str, Any] = {"domain": entry.domain, "tokenizer": tokenizer.name}
@@ -173,7 +169,6 @@ def show_model(reference: str) -> dict[str, Any]:
 
     Raises:
         UsageError: it is a hub model, of which nothing is known here.
-        StateError: there is no such model.
     """
     home = Workspace.locate()
     found = resolve(reference)
@@ -259,7 +254,6 @@ def alias_model(reference: str, alias: str, warn: Callable[[str], None]) -> Mode
 
     Raises:
         UsageError: the alias is reserved, or the reference is not of a registered model.
-        StateError: there is no such model.
     """
     home = Workspace.locate()
     found = resolve(reference)
@@ -343,11 +337,7 @@ def _exported(folder: Path, card: model_folder.Card | None, notify: Callable[[st
 
 
 def _sentence_modules(folder: Path, card: model_folder.Card | None) -> dict[str, Any]:
-    """Files of sentence-transformers, by name: an encoder, and the mean over its tokens.
-
-    Raises:
-        UsageError: sequences that are no text, or what transformers would not read.
-    """
+    """Files of sentence-transformers, by name: an encoder, and the mean over its tokens."""
     tokenizer = model_folder.load_tokenizer(folder)
     if not tokenizer.traits.reads("") or (card is not None and (card.channels or card.head)):
         raise UsageError(

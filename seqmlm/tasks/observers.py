@@ -53,10 +53,7 @@ class SilentConsole(Console):
 class Recorder(Observer):
     """Passes the reports of the loop to the tracked run and the console; a checkpoint is its own record.
 
-    Args:
-        run, console: told.
-        loop: with the limits of the training.
-        epoch: tokens of one; None where it is a step.
+    `loop` has the limits of the training; `epoch` are the tokens of one, None where it is a step.
     """
 
     def __init__(self, run: TrackedRun, console: Console, loop: LoopConfig, epoch: int | None) -> None:
@@ -94,13 +91,7 @@ class Recorder(Observer):
 
 
 def expected_steps(loop: LoopConfig, *, step: float, epoch: float) -> float:
-    """Estimate of the optimizer steps until the first limit.
-
-    Args:
-        loop: with the limits.
-        step: seconds of one.
-        epoch: steps of one.
-    """
+    """Estimate of the optimizer steps until the first limit, of seconds a `step`, and steps an `epoch`."""
     limits = [
         *([] if loop.max_steps is None else [float(loop.max_steps)]),
         *([] if loop.training_seconds is None else [loop.training_seconds / max(step, 1e-9)]),

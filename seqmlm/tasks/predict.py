@@ -100,11 +100,7 @@ class Predict(Task[PredictConfig, Record]):
         self.problems = Problems()
 
     def _positive(self) -> list[str]:
-        """The outputs that a bedgraph adds up: of an entity its beginning and its inside.
-
-        Raises:
-            UsageError: no such class, or several that it could be.
-        """
+        """The outputs that a bedgraph adds up: of an entity its beginning and its inside."""
         entities = self.card.kind == "entities"
         names = {name: name.partition("-")[2] if entities else name for name in self.card.names}
         known = sorted({*names.values()} - {"", "none"})

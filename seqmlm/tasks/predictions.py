@@ -46,11 +46,7 @@ class Predictions(NamedTuple):
 
 
 def write_predictions(folder: Path, made: Predictions, records: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Keep predictions in a run's folder, an item a row.
-
-    Args:
-        records: further fields of each row.
-    """
+    """Keep predictions in a run's folder, an item a row, with what `records` add to each."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -84,11 +80,7 @@ def is_stored(path: Path) -> bool:
 
 
 def read_predictions(folder: Path) -> Predictions:
-    """What `write_predictions` kept in a folder, or in a file that was moved out of it.
-
-    Raises:
-        StateError: nothing, or what cannot be read.
-    """
+    """What `write_predictions` kept in a folder, or a file that was moved out of it; else StateError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -67,11 +67,7 @@ class PretrainResult:
 
 
 def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
-    """Train a new run, or resume one.
-
-    Args:
-        request: the user's settings.
-        console: receives progress and messages.
+    """Train a new run, or resume one; `console` receives progress and messages.
 
     Raises:
         UsageError: invalid settings; DataError: input that cannot be read.
@@ -100,11 +96,7 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
 class Pretraining:
     """A training that is not finished: its data, what trains on them, and its run.
 
-    Args:
-        agreed: the plan; its size is measured here, if there is a choice.
-        workspace: of the run.
-        processes: that train together.
-        console: of the main one.
+    The size of the `agreed` plan is measured here, if there is a choice.
     """
 
     def __init__(self, agreed: Plan, workspace: Workspace, processes: Processes, console: Console) -> None:

@@ -62,11 +62,7 @@ def list_runs(warn: Warn) -> list[RunInfo]:
 
 
 def show_run(reference: str, warn: Warn) -> dict[str, Any]:
-    """One run: everything the tracker knows, and its folder.
-
-    Raises:
-        StateError: there is no such run.
-    """
+    """One run: everything the tracker knows, and its folder; StateError where there is none."""
     home = Workspace.locate()
     tracker = Tracker(home, warn=warn)
     tracker.mark_killed()
@@ -86,14 +82,7 @@ def compare_runs(references: Sequence[str], warn: Warn) -> Comparison:
 
 
 def compare_predictions(references: Sequence[str], metric: str, warn: Warn) -> dict[str, Any]:
-    """By how much one fine-tuning is better than another one, on the test data of both.
-
-    Args:
-        references: names or ids of two runs.
-        metric: of `seqmlm.evaluation.predictions.measures`.
-
-    Returns:
-        The measure of the first minus that of the second; see `seqmlm.evaluation.predictions.Difference`.
+    """By how much the first of two fine-tunings is better, on the test data of both; see `Difference`.
 
     Raises:
         UsageError: not two runs, runs with other test data, or no such measure.
@@ -171,11 +160,7 @@ def better(metric: str) -> Better | None:
 
 
 def sync_runs(warn: Warn) -> dict[str, int]:
-    """Upload to MLflow what runs recorded while it was unreachable; number of points by run name.
-
-    Raises:
-        StateError: MLflow is still unreachable.
-    """
+    """Upload to MLflow what runs recorded while it was unreachable; points by run name."""
     return Tracker(Workspace.locate(), warn=warn).sync()
 
 

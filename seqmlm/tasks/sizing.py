@@ -54,10 +54,8 @@ class Candidate:
     """A size, and what it asks of a training.
 
     Args:
-        size: its name.
         parameters: of the body.
-        batch: tokens of an optimizer step.
-        epoch: tokens of one pass over the data.
+        batch, epoch: tokens of an optimizer step, and of one pass over the data.
         most: tokens after which another limit ends the training; infinite if there is none.
     """
 
@@ -129,11 +127,10 @@ class Choice:
 
 
 def choose(candidates: Sequence[Candidate], time: float, speed: Callable[[str], float]) -> Choice:
-    """The largest size that would see enough tokens; the smallest one if none would.
+    """The largest size that would see enough tokens within some seconds; the smallest one if none would.
 
     Args:
         candidates: at least one, the smallest first.
-        time: of the training, in seconds.
         speed: tokens per second of a size; not asked of sizes too large even at the speed of a smaller one.
     """
     taken, *others = candidates
@@ -154,17 +151,13 @@ def sized(
 ) -> Plan:
     """The plan for the size that suits its time, chosen by the main process; unchanged if the size is named.
 
-    Leaves no trace: models, optimizers and the state of random generators are thrown away.
+    Leaves no trace: models, optimizers and the state of random generators are thrown away. All processes of
+    the training must call this.
 
     Args:
         agreed: with the plan of every size as `candidates`, if there is a choice.
-        corpus: the data of the training.
-        processes: those of the training; all of them must call this.
         say: told in one sentence what was chosen and why.
         spent: seconds of the limit that reading took.
-
-    Raises:
-        UsageError: see `Training`.
     """
     if not agreed.candidates:
         return agreed
@@ -193,10 +186,6 @@ class Afterwards:
     The last fifth of a limit of time is for it; where there is none, calibration takes a fifth of the time of
     the steps. By tokens, at their speed, and never by a clock: a training that is continued after a kill does
     the same again.
-
-    Args:
-        max_time: the limit.
-        outcome: of the steps.
     """
 
     max_time: str | float | None

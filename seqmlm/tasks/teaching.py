@@ -64,11 +64,7 @@ class Teacher:
     """Trains a head.
 
     Args:
-        session: of the model to begin with.
-        asked: how.
-        card: what is to be predicted.
-        parts: the examples.
-        problems: receives those that cannot be spelled in tokens.
+        problems: receives examples that cannot be spelled in tokens.
         metric: of the validation data, that decides.
         rivals: whether rivals will see the units of the examples.
         processes: that train together.
@@ -108,11 +104,7 @@ class Teacher:
         return drawn(self.card, self.held["train"], self.asked.shots, seed)
 
     def train(self, seed: int, folder: Path, run: TrackedRun | None, console: Console) -> Trained:
-        """One training; its weights lie in the folder if no signal stopped it.
-
-        Args:
-            run: where it is tracked, if it is.
-        """
+        """One training, tracked in `run` if given; its weights lie in the folder if no signal stopped it."""
         if self.asked.tune == "none":
             rows = self.frozen(seed)
             found = Trained(seed, self._validated(rows).get(self.goal.metric), 0, 0.0)

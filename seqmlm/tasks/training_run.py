@@ -59,10 +59,8 @@ class TrainingRun:
     """What `train` and `finetune` leave behind, each under the name of its run.
 
     Args:
-        workspace: where its folder is.
         name: of the run, of its folder and of its model.
         task: as MLflow's tag calls it.
-        domain: of the data.
         resume: whether it goes on with what is there.
         sensitive: whether the records are.
     """

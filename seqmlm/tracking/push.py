@@ -83,11 +83,7 @@ class Ledger:
 
     @classmethod
     def read(cls, directory: Path) -> Ledger:
-        """Read the ledger of a run folder.
-
-        Raises:
-            StateError: there is none, or it is damaged.
-        """
+        """Read the ledger of a run folder; StateError where there is none or it is damaged."""
         path = directory / LEDGER
         try:
             values = read_json(path)
@@ -101,11 +97,7 @@ class Ledger:
             raise StateError(f"{path} is damaged ({error}); remove it and start the run again") from None
 
     def write(self, directory: Path) -> None:
-        """Replace the ledger file, so that a kill leaves the old one or the new one.
-
-        Raises:
-            StateError: the disk is full or not writable.
-        """
+        """Replace the ledger file, so that a kill leaves the old one or the new one."""
         text = json.dumps(asdict(self), indent=1, default=plain) + "\n"
         with _disk_errors(directory / LEDGER):
             replace_file(directory / LEDGER, text.encode())
@@ -162,12 +154,10 @@ def read_lines(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any
 
 
 def _lines(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """The lines of a metrics.jsonl file, each with the offset in bytes where it ends.
+    """The lines of a metrics.jsonl file from an offset on, each with the offset in bytes where it ends.
 
-    Args:
-        path: the file; nothing is yielded where it is missing. It ends before a line torn by a kill; a line
-            that was damaged otherwise is None.
-        offset: where to begin; the start of a line.
+    Nothing where the file is missing; it ends before a line torn by a kill, and a line that was damaged
+    otherwise is None.
     """
     if not path.is_file():
         return
@@ -202,9 +192,6 @@ class MetricsFile:
     stays as it was, time included, so that MLflow, which may have it, keeps one point; with other values it
     is a new line with a new time, and MLflow shows both. Lines that wait for that are in a file beside it,
     `metrics.cut.jsonl`: the process may be killed once more before it has come to them.
-
-    Args:
-        path: appended to, and made by the first line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -225,11 +212,7 @@ class MetricsFile:
         return self.path.stat().st_size if self.path.is_file() else 0
 
     def cut_after(self, step: int | None) -> None:
-        """Drop the lines from the first of a later step on (they are run again), and one torn by a kill.
-
-        Raises:
-            StateError: the file is not writable.
-        """
+        """Drop the lines from the first of a later step on (they are run again), and one torn by a kill."""
         if not self.path.is_file():
             return
         end, kept, later, damaged = 0, list[dict[str, Any]](), False, 0
@@ -264,11 +247,7 @@ class MetricsFile:
             replace_file(self._cut_path, text.encode())
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Append one line; numbers that are not finite become null.
-
-        Raises:
-            StateError: the disk is full.
-        """
+        """Append one line; numbers that are not finite become null."""
         # Of two values at one step and time MLflow would take the larger for the last: no time comes twice.
         line: dict[str, Any] = {"step": step, "time": max(now(), self._latest + 1)}
         for key, value in values.items():
@@ -305,12 +284,8 @@ def open_run(store: Store, ledger: Ledger, save: Callable[[], None]) -> None:
     """Create the run in MLflow, or reopen it, or create it anew where it was deleted there.
 
     A process may die, or an answer be lost, after MLflow has created the run and before the ledger knows its
-    id. So our own key is on the disk first, and the run that has it is looked for before one is created.
-
-    Args:
-        store: where to open it; what it raises passes through.
-        ledger: the run.
-        save: writes the ledger; nothing is created in MLflow where it raises.
+    id. So our own key is on the disk first (`save` writes the ledger; where it raises nothing is created),
+    and the run that has it is looked for before one is created.
     """
     if ledger.run_id is not None and not store.reopen(ledger.run_id):
         ledger.forget_sent()
@@ -329,12 +304,8 @@ def open_run(store: Store, ledger: Ledger, save: Callable[[], None]) -> None:
 def push(store: Store, ledger: Ledger, directory: Path) -> int:
     """Send MLflow what it lacks of an opened run, and note that in the ledger, which the caller writes.
 
-    It may be interrupted anywhere and repeated. Another thread may go on recording, and writing the ledger:
-    here no dict of it grows, only values are exchanged.
-
-    Args:
-        store: where to send; what it raises passes through.
-        ledger, directory: the run.
+    It may be interrupted anywhere and repeated; what the store raises passes through. Another thread may go
+    on recording, and writing the ledger: here no dict of it grows, only values are exchanged.
 
     Returns:
         How many points of metrics.jsonl were sent.

@@ -118,15 +118,10 @@ class TrackedRun:
     def log_metrics(
         self, step: int, values: Mapping[str, float], details: Mapping[str, Any] | None = None
     ) -> None:
-        """Write the metrics of a step to `metrics.jsonl`, from which they are sent to MLflow.
+        """Write the metrics of a step (at least 0) to `metrics.jsonl`, from which they are sent to MLflow.
 
         A value that is not finite is null there and not sent (MLflow would draw infinity as 1.8e308): it
-        raises the metric `nonfinite_values` and sets the tag `seqmlm.nonfinite`.
-
-        Args:
-            step: the optimizer step, at least 0.
-            values: metrics by name.
-            details: more of the step, JSON-ready, that stays in the file.
+        raises the metric `nonfinite_values` and sets the tag `seqmlm.nonfinite`. `details` stay in the file.
 
         Raises:
             StateError: the disk is full.
@@ -152,9 +147,6 @@ class TrackedRun:
         """Take the metrics of later steps out of `metrics.jsonl`: a resumed training runs these steps again.
 
         Where they are computed again with the same values, MLflow shows them once; else it shows both.
-
-        Raises:
-            StateError: the file is not writable.
         """
         with self._pushing:
             self._metrics.cut_after(step)
@@ -189,11 +181,9 @@ class TrackedRun:
             ledger.tags |= {key: decimal(value) for key, value in values.items()}
 
     def artifact(self, path: str | Path, folder: str = "") -> None:
-        """Keep a file, or the contents of a folder, with the run.
+        """Keep a file, or the contents of a folder, with the run, below `folder` in MLflow.
 
-        Args:
-            path: it must stay where it is until the run has ended and MLflow has it.
-            folder: where it shows in MLflow; "" is the top.
+        It must stay where it is until the run has ended and MLflow has it.
         """
         with self._changed() as ledger:
             entry = {"path": str(Path(path).resolve()), "folder": folder}
@@ -211,11 +201,9 @@ class TrackedRun:
         """Record the data the run reads as an MLflow input; nothing is copied.
 
         Args:
-            name: what to call it.
-            source: where it came from: a path or address.
+            source: a path or address.
             digest: our fingerprint, of which MLflow keeps 36 characters.
             profile: counts, as JSON can hold.
-            context: what the run uses it for.
         """
         entry = {"name": name, "source": source, "digest": digest[:36], "context": context}
         with self._changed() as ledger:
@@ -224,9 +212,7 @@ class TrackedRun:
     def uses(self, name: str, version: int) -> None:
         """Link the run to a registered model that it reads, as an MLflow input.
 
-        Args:
-            name: the registered model.
-            version: our registry's; where MLflow does not have it, there is no link.
+        The version is our registry's; where MLflow does not have it, there is no link.
         """
         with self._changed() as ledger:
             ledger.note(ledger.inputs, {"name": name, "version": version}, "name", "version")
@@ -243,12 +229,10 @@ class TrackedRun:
         aliases: Sequence[str] = (),
         withheld: Sequence[str] = (),
     ) -> None:
-        """Make a model folder a version of a registered model in MLflow, without a copy of the weights.
+        """Make a model folder, which stays where it is, a version of a registered model in MLflow.
 
         Args:
-            name: the registered model.
-            directory: the model folder; it stays where it is.
-            version: our registry's version, kept as the tag `seqmlm.version`; MLflow counts its own.
+            version: our registry's, kept as the tag `seqmlm.version`; MLflow counts its own.
             metrics, dataset: final metrics, and the data set (see `dataset`) they were measured on.
             params: what the model is: domain, tokenizer, masker.
             aliases: that point at it from now on. withheld: names of files that MLflow is not given.
@@ -343,12 +327,7 @@ class TrackedRun:
 
 
 class Tracker:
-    """Tracks the runs of a workspace.
-
-    Args:
-        workspace: where runs are and which MLflow is theirs.
-        warn: told in one sentence when MLflow is unreachable, also from another thread; logging by default.
-    """
+    """Tracks the runs of a workspace; `warn` hears when MLflow is away, also from another thread."""
 
     def __init__(self, workspace: Workspace, warn: Callable[[str], None] = _LOG.warning) -> None:
         self.workspace, self._warn = workspace, warn
@@ -366,8 +345,6 @@ class Tracker:
         """Start a run, or resume the one of that name.
 
         Args:
-            name: the run's name and folder.
-            experiment: MLflow's experiment, made where missing.
             params: what users compare runs by; flat, at most 59.
             tags: more facts, searchable.
             resume: continue under the same run id; params that changed go to the tag seqmlm.param_drift.
@@ -418,20 +395,14 @@ class Tracker:
             raise
 
     def connect(self) -> Store:
-        """Open MLflow.
-
-        Raises:
-            TrackerDown: it does not answer.
-        """
+        """Open MLflow; TrackerDown where it does not answer."""
         return connect(self.workspace)
 
     def sync(self, *, dead_only: bool = False) -> dict[str, int]:
         """Complete in MLflow the runs that are not being trained now; returns points uploaded by run name.
 
-        A run whose process is gone without a word (kill -9, power) becomes KILLED.
-
-        Args:
-            dead_only: only runs that still seem to be RUNNING.
+        A run whose process is gone without a word (kill -9, power) becomes KILLED; with `dead_only` no other
+        is looked at.
 
         Raises:
             StateError: MLflow does not answer, or no longer; the runs became KILLED nevertheless.
@@ -459,11 +430,7 @@ class Tracker:
         return uploaded
 
     def mark_killed(self) -> list[str]:
-        """End the runs whose process is gone as KILLED, here and, if it can be reached, in MLflow.
-
-        Returns:
-            Names of those that MLflow shows so now.
-        """
+        """End the runs whose process is gone as KILLED, here and, if it can be, in MLflow; their names."""
         try:
             return list(self.sync(dead_only=True))
         except StateError as error:
@@ -497,9 +464,7 @@ class Tracker:
     def find(self, reference: str, runs: list[RunInfo] | None = None) -> RunInfo:
         """The run called `reference`, or with that id (or its beginning, at least 6 characters).
 
-        Args:
-            reference: name or id. A run of this workspace goes before others of its name in MLflow.
-            runs: what `runs()` gave, where it was asked already.
+        A run of this workspace goes before others of its name in MLflow; `runs` is what `runs()` gave.
 
         Raises:
             StateError: there is none, naming the nearest, or there are several.
@@ -522,22 +487,14 @@ class Tracker:
         return found[0]
 
     def ensure(self) -> Store:
-        """Open MLflow's store, making it where it is missing.
-
-        Raises:
-            StateError: it does not answer.
-        """
+        """Open MLflow's store, making it where it is missing; StateError where it does not answer."""
         try:
             return self.connect()
         except TrackerDown as error:
             raise StateError(f"{error}; start it, or correct MLFLOW_TRACKING_URI") from error
 
     def newest_experiment(self) -> tuple[str, str] | None:
-        """MLflow's id of the experiment of the newest run, and its name; None where there are no runs.
-
-        Raises:
-            StateError: MLflow does not answer.
-        """
+        """MLflow's id of the experiment of the newest run, and its name; None where there are no runs."""
         store = self.ensure()
         try:
             with quiet():

@@ -163,9 +163,7 @@ def first_line(error: BaseException) -> str:
 class Store:
     """An MLflow store that answered when it was opened; any call may raise when it no longer does.
 
-    Args:
-        uri: tracking and registry address.
-        artifacts: folder for the files of new experiments; None where a server keeps them.
+    `artifacts` is the folder for files of new experiments; None where a server keeps them.
     """
 
     def __init__(self, uri: str, artifacts: Path | None) -> None:
@@ -253,11 +251,9 @@ class Store:
     def log_points(
         self, run_id: str, points: Sequence[Point], model_id: str | None = None, **dataset: str
     ) -> None:
-        """Log metric values; the same value at the same step and time, sent again, is kept once.
+        """Log any number of metric values; the same one at the same step and time is kept once.
 
         Args:
-            run_id: the run.
-            points: any number of them.
             model_id, dataset: the logged model they are of, and `dataset_name` and `dataset_digest` of the
                 data they were measured on.
         """
@@ -320,14 +316,11 @@ class Store:
             self.client.log_artifact(run_id, path, folder or None)
 
     def register(self, run_id: str, entry: Mapping[str, Any], points: Sequence[Point]) -> str:
-        """Make a logged model with its metrics, and a version of a registered model.
+        """Make a logged model with its metrics, and a version of a registered model; MLflow's model id.
 
         Where MLflow's store is a local database the version points at the model's own folder, and only its
         small text files are copied, to be seen in the UI. A server cannot see our disk: it gets the folder,
         without what the entry withholds.
-
-        Returns:
-            MLflow's model id.
         """
         from mlflow.entities import LoggedModelOutput
 
