@@ -88,6 +88,11 @@ def parse_json(data: bytes | str, *, finite: bool = False) -> Any:
     raise ValueError(f"it is nested more than {DEEPEST_JSON} deep")
 
 
+def plain(value: Any) -> Any:
+    """Numbers of other libraries as JSON has them; anything else as text. For `json.dumps(default=plain)`."""
+    return value.item() if hasattr(value, "item") else str(value)
+
+
 def parse_yaml(text: str) -> Any:
     """Read YAML whose aliases do not multiply: ten lines of them can stand for a billion values.
 

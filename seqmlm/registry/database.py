@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 
 from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import StateError, UsageError
+from seqmlm.parsing import plain
 from seqmlm.registry.tables import REVISIONS, VERSION_TABLE
 from seqmlm.workspace import first_use
 
@@ -26,6 +28,9 @@ _RESCAN = "`seqmlm models rescan` moves it aside and fills a new one from the mo
 _ON_SERVER = (
     "point SEQMLM_DATABASE_URL at an empty database, then run `seqmlm db upgrade` and `seqmlm models rescan`"
 )
+_json = partial(
+    json.dumps, default=plain
+)  # of counts and options, which may hold numbers of numpy, and paths
 # Execution option of connections that will write.
 WRITING = {"seqmlm_writing": True}
 _BUSY_MILLISECONDS = 30_000
@@ -210,11 +215,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-def _json(value: Any) -> str:
-    """JSON of counts and options, which may hold numbers of numpy and paths."""
-    return json.dumps(value, default=lambda item: item.item() if hasattr(item, "item") else str(item))
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

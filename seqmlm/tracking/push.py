@@ -24,8 +24,8 @@ from uuid import uuid4
 
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import StateError
-from seqmlm.parsing import parse_json, read_json
-from seqmlm.tracking.store import KEY_TAG, Point, RunInfo, Store, now, of_seqmlm, plain
+from seqmlm.parsing import parse_json, plain, read_json
+from seqmlm.tracking.store import KEY_TAG, Point, RunInfo, Store, now, of_seqmlm
 
 LEDGER = "tracking.json"
 METRICS = "metrics.jsonl"
@@ -316,29 +316,22 @@ def push(store: Store, ledger: Ledger, directory: Path) -> int:
     tags = {key: value for key, value in dict(ledger.tags).items() if ledger.tags_sent.get(key) != value}
     store.set_tags(run_id, tags)
     ledger.tags_sent = {**ledger.tags_sent, **tags}
-    for entry in list(ledger.datasets):
-        if not entry["sent"]:
-            store.log_dataset(run_id, entry)
-            entry["sent"] = True
-    for entry in list(ledger.inputs):
-        if not entry["sent"]:
-            store.log_model(run_id, entry["name"], entry["version"])
-            entry["sent"] = True
+    _push_new(ledger.datasets, lambda one: store.log_dataset(run_id, one))
+    _push_new(ledger.inputs, lambda one: store.log_model(run_id, one["name"], one["version"]))
     count = _push_points(store, ledger, run_id, directory / METRICS)
-    for entry in list(ledger.artifacts):
-        if not entry["sent"]:
-            # A file removed since then cannot be sent any more; that is not the tracker's failure.
-            if Path(entry["path"]).exists():
-                store.log_artifact(run_id, entry["path"], entry["folder"])
-            entry["sent"] = True
-    for entry in list(ledger.models):
-        if not entry["sent"]:
-            _push_model(store, ledger, entry, directory / METRICS)
-            entry["sent"] = True
+    _push_new(ledger.artifacts, lambda one: store.log_artifact(run_id, one["path"], one["folder"]))
+    _push_new(ledger.models, lambda one: _push_model(store, ledger, run_id, one, directory / METRICS))
     if status != "RUNNING":
         store.terminate(run_id, status, ledger.ended)
         ledger.complete = True
     return count
+
+
+def _push_new(entries: list[dict[str, Any]], send: Callable[[dict[str, Any]], None]) -> None:
+    for entry in list(entries):
+        if not entry["sent"]:
+            send(entry)
+            entry["sent"] = True
 
 
 def _push_points(store: Store, ledger: Ledger, run_id: str, path: Path) -> int:
@@ -353,9 +346,7 @@ def _push_points(store: Store, ledger: Ledger, run_id: str, path: Path) -> int:
     return count + len(points)
 
 
-def _push_model(store: Store, ledger: Ledger, entry: dict[str, Any], path: Path) -> None:
-    run_id = ledger.run_id
-    assert run_id is not None
+def _push_model(store: Store, ledger: Ledger, run_id: str, entry: dict[str, Any], path: Path) -> None:
     if entry["model_id"] is not None:
         # The run went on after its model was registered: the same version, with other weights and numbers.
         points = _model_points(ledger, entry, path)

@@ -366,27 +366,14 @@ class Tracker:
         lock = FileLock(directory / LOCK, wait=_LOCK_SECONDS, holder=f"run {name!r}")
         lock.acquire()
         try:
-            ledger = (
-                Ledger.read(directory)
-                if taken
-                else Ledger(
-                    name=name,
-                    experiment=experiment,
-                    tracking_uri=self.public_uri,
-                    started=now() - round(1000 * spent),
-                )
-            )
+            new = Ledger(name=name, experiment=experiment, tracking_uri=self.public_uri)
+            new.started = now() - round(1000 * spent)
+            ledger = Ledger.read(directory) if taken else new
             ledger.status, ledger.ended, ledger.complete = "RUNNING", None, False
             if ledger.tracking_uri != self.public_uri:
                 ledger.forget_sent()
                 ledger.tracking_uri = self.public_uri
-            told = {key: "" if value is None else str(value) for key, value in params.items()}
-            known = json.loads(ledger.tags.pop(DRIFT_TAG, "{}"))
-            first = ledger.params | {key: values[0] for key, values in known.items()}  # as MLflow keeps it
-            drift = {key: [first[key], own] for key, own in told.items() if first.get(key, own) != own}
-            if drift:
-                ledger.tags[DRIFT_TAG] = json.dumps(drift)
-            ledger.params |= told
+            _set_params(ledger, params)
             ledger.tags |= {**(tags or {}), **_standard_tags(name)}
             ledger.write(directory)
             return TrackedRun(ledger, directory, lock, self.connect, self._say).open()
@@ -496,12 +483,8 @@ class Tracker:
     def newest_experiment(self) -> tuple[str, str] | None:
         """MLflow's id of the experiment of the newest run, and its name; None where there are no runs."""
         store = self.ensure()
-        try:
-            with quiet():
-                return store.newest_experiment()
-        except Exception as error:
-            reason = hide_password(first_line(error), self.workspace.tracking_uri)
-            raise StateError(f"MLflow's experiments cannot be listed ({reason})") from error
+        with self._explained("MLflow's experiments cannot be listed ({})"):
+            return store.newest_experiment()
 
     def incomplete(self) -> list[str]:
         """Names of ended runs of which MLflow lacks something."""
@@ -527,7 +510,7 @@ class Tracker:
                 found = store.find_version(name, version)
                 if found is None:
                     raise TrackerDown(f"model {name} version {version} is not in MLflow")
-                store.set_alias(name, alias, found)
+                store.set_alias(name, alias, int(found.version))
         except Exception as error:
             self._say(f"the alias is not shown in MLflow: {error}")
             return False
@@ -539,16 +522,33 @@ class Tracker:
         return [path.parent for path in sorted(runs.glob(f"*/{LEDGER}"))] if runs.is_dir() else []
 
     def _send(self, store: Store, ledger: Ledger, directory: Path) -> int:
+        with self._explained(f"run {ledger.name} was not sent to MLflow ({{}}); sync it again"):
+            open_run(store, ledger, lambda: ledger.write(directory))
+            return push(store, ledger, directory)
+
+    @contextmanager
+    def _explained(self, sentence: str) -> Iterator[None]:
+        """Ask MLflow; whatever goes wrong is a StateError, with its reason in the sentence."""
         try:
             with quiet():
-                open_run(store, ledger, lambda: ledger.write(directory))
-                return push(store, ledger, directory)
+                yield
         except Exception as error:
             reason = hide_password(first_line(error), self.workspace.tracking_uri)
-            raise StateError(f"run {ledger.name} was not sent to MLflow ({reason}); sync it again") from error
+            raise StateError(sentence.format(reason)) from error
 
     def _say(self, text: str) -> None:
         self._warn(hide_password(text, self.workspace.tracking_uri))
+
+
+def _set_params(ledger: Ledger, params: Mapping[str, object]) -> None:
+    """Put params into a ledger, and those that differ from the first ones, which MLflow keeps, into a tag."""
+    told = {key: "" if value is None else str(value) for key, value in params.items()}
+    known = json.loads(ledger.tags.pop(DRIFT_TAG, "{}"))
+    first = ledger.params | {key: values[0] for key, values in known.items()}
+    drift = {key: [first[key], own] for key, own in told.items() if first.get(key, own) != own}
+    if drift:
+        ledger.tags[DRIFT_TAG] = json.dumps(drift)
+    ledger.params |= told
 
 
 def _note_death(ledger: Ledger, directory: Path) -> None:

@@ -8,13 +8,15 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from seqmlm.parsing import plain
 from seqmlm.workspace import Workspace, first_use
 
 NAME_TAG = "seqmlm.name"
@@ -295,7 +297,7 @@ class Store:
         """
         from mlflow.exceptions import MlflowException
 
-        found = self._version(name, version)
+        found = self.find_version(name, version)
         if found is None or not found.run_id:
             return None
         try:
@@ -309,10 +311,10 @@ class Store:
         return None
 
     def log_artifact(self, run_id: str, path: str, folder: str) -> None:
-        """Upload a file, or the contents of a folder, under `folder` ("" is the top)."""
+        """Upload a file, or what a folder holds, under `folder` ("" is the top), if it is still there."""
         if Path(path).is_dir():
             self.client.log_artifacts(run_id, path, folder or None)
-        else:
+        elif Path(path).exists():
             self.client.log_artifact(run_id, path, folder or None)
 
     def register(self, run_id: str, entry: Mapping[str, Any], points: Sequence[Point]) -> str:
@@ -373,13 +375,8 @@ class Store:
         """Point an alias of a registered model at one of its versions."""
         self.client.set_registered_model_alias(name, alias, str(version))
 
-    def find_version(self, name: str, version: int) -> int | None:
-        """MLflow's number of our version of a model: they differ where models were registered offline."""
-        found = self._version(name, version)
-        return None if found is None else int(found.version)
-
-    def _version(self, name: str, version: int) -> Any:
-        """MLflow's entry of our version of a model, or None."""
+    def find_version(self, name: str, version: int) -> Any:
+        """MLflow's entry of our version of a model, or None; numbers differ where that was offline."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -391,14 +388,7 @@ class Store:
 
     def _experiments(self) -> dict[str, str]:
         """Ids of all experiments to their names."""
-        experiments: dict[str, str] = {}
-        token: str | None = None
-        while True:
-            page = self.client.search_experiments(max_results=1000, page_token=token)
-            experiments |= {found.experiment_id: found.name for found in page}
-            token = page.token
-            if not token:
-                return experiments
+        return {found.experiment_id: found.name for found in _pages(self.client.search_experiments)}
 
     def newest_experiment(self) -> tuple[str, str] | None:
         """Id and name of the experiment of our newest run; None where there is no run of ours."""
@@ -413,14 +403,19 @@ class Store:
     def runs(self) -> list[RunInfo]:
         """All runs of ours, newest first."""
         experiments = self._experiments()
-        token: str | None = None
-        runs: list[RunInfo] = []
-        while True:
-            page = self.client.search_runs(list(experiments), _OURS, max_results=1000, page_token=token)
-            runs += [_info(run, experiments[run.info.experiment_id]) for run in page]
-            token = page.token
-            if not token:
-                return sorted(runs, key=lambda run: run.started, reverse=True)
+        runs = _pages(partial(self.client.search_runs, list(experiments), _OURS))
+        found = [_info(run, experiments[run.info.experiment_id]) for run in runs]
+        return sorted(found, key=lambda run: run.started, reverse=True)
+
+
+def _pages(search: Callable[..., Any]) -> Iterator[Any]:
+    """All that a search of MLflow's client finds, page after page."""
+    token: str | None = None
+    while True:
+        page = search(max_results=1000, page_token=token)
+        yield from page
+        if not (token := page.token):
+            return
 
 
 def _info(run: Any, experiment: str) -> RunInfo:
@@ -463,11 +458,6 @@ def decimal(value: float) -> str:
     ('1234567', '1234567', '0.666667', 'inf')
     """
     return f"{value:.0f}" if abs(value) < _EXACT and float(value).is_integer() else f"{value:.6g}"
-
-
-def plain(value: Any) -> Any:
-    """Numbers of other libraries as plain ones; anything else as text."""
-    return value.item() if hasattr(value, "item") else str(value)
 
 
 def now() -> int:
