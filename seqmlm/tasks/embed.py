@@ -365,25 +365,21 @@ class Embed(Task[EmbedConfig, Item]):
         return {name: str(columns[name]) for name in self.kept_columns if name in columns}
 
     def figures(self, rows: Iterable[Row]) -> Figures:
-        asked = {"width": self.width, **self.decided()}
-        if self.config.pair is not None:
+        asked, config = {"width": self.width, **self.decided()}, self.config
+        if config.pair is not None:
             return {**agreement(list(rows)), **asked}
-        if self.config.senses is not None:
-            return sense_figures(one_sense(rows) if self.config.discourse else rows) | asked
-        if self.whole:
-            self.near = self._near(rows)
+        if config.senses is not None:
+            return sense_figures(one_sense(rows) if config.discourse else rows) | asked
+        if config.k is not None:
+            vectors = ((_place(row), unpacked(row["vector"])) for row in rows)
+            self.near = Near.of(vectors, self.width, config.k, self.index, config.knn)
             return self.near.figures() | asked
-        if self.config.fit:
-            corpus = {"corpus": [Path(one).name for one in self.config.paths], **self._of()}
+        if config.fit:
+            corpus = {"corpus": [Path(one).name for one in config.paths], **self._of()}
             self.fitted = Normalization.fit((unpacked(one["vector"]) for one in rows), corpus)
             told = {"vectors": self.fitted.facts["vectors"], "dropped": self.fitted.dropped}
             return {**asked, **told, "components": len(self.fitted.components), "fitted": self.fitted.digest}
         return {"rows": sum(1 for _ in rows), **asked}
-
-    def _near(self, rows: Iterable[Row]) -> Near:
-        vectors = ((_place(row), unpacked(row["vector"])) for row in rows)
-        assert self.config.k is not None
-        return Near.of(vectors, self.width, self.config.k, self.index, self.config.knn)
 
     def finished(self, rows: Iterator[Row], figures: Figures) -> Iterator[Row]:
         """A row for each neighbour, or for each label that neighbours agree on; senses of documents."""
@@ -401,21 +397,17 @@ class Embed(Task[EmbedConfig, Item]):
     def page(self, page: Page, rows: Callable[[], Iterator[Row]], figures: Figures) -> None:
         """How the vectors lie; of people none is drawn."""
         super().page(page, rows, figures)
-        if self.session.card.sensitive or self.config.pair or self.config.senses or self.whole:
+        config = self.config
+        if self.session.card.sensitive or config.pair or config.senses or self.whole:
             return
         total = sum(1 for _ in rows())
         some = [*islice(rows(), 0, None, math.ceil(total / MOST))]
-        words = [one["unit"] for one in some] if self.config.of == "unit" else []
-        kinds = [str(one.get(self.config.colour)) for one in some] if self.config.colour else []
-        survey(
-            page,
-            [unpacked(one["vector"]) for one in some],
-            normal=self.config.normal,
-            words=words,
-            kinds=kinds,
-        )
-        if "-" not in self.config.paths:  # which can be read once
-            problems, config = Problems("skip"), self.config
+        words = [one["unit"] for one in some] if config.of == "unit" else []
+        kinds = [str(one.get(config.colour)) for one in some] if config.colour else []
+        vectors = [unpacked(one["vector"]) for one in some]
+        survey(page, vectors, normal=config.normal, words=words, kinds=kinds)
+        if "-" not in config.paths:  # which can be read once
+            problems = Problems("skip")
             every = self.session.embedder(layers="all", of=config.of, pool=config.pool)
             items = self._single(self.records(problems), self._read_spans(problems), problems, every)
             add_layers(page, [*by_layer(every, items)])

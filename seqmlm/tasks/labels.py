@@ -8,8 +8,8 @@ out of a scoring must not improve its result.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -103,7 +103,7 @@ def read_labelled(
     """
     planted = None if labels is None else Planted.read(labels)
     known = None if labels is None or planted is not None else _labels(labels, columns, sensitive)
-    found, absent, seen = Labelled(sensitive=sensitive), Counter[str](), set[str]()
+    found, absent, seen = Labelled(sensitive=sensitive), list[str](), set[str]()
     for path in paths:
         for line, row in _scored(path):
             name = str(required(row, "id", path, line))
@@ -117,17 +117,19 @@ def read_labelled(
                 label = known[name]
                 seen.add(name)
             else:
-                absent[name] += 1
+                absent.append(name)
                 continue
             _append(found, row, label, columns, path, line)
     if absent:
         raise _without(absent, f"scored ids are not in {labels}", str(labels), found.sensitive)
-    left = set(known or ()) - seen if planted is None else planted.unseen
-    found.missing = _unscored(left, str(labels), partial, found.sensitive)
+    left = {*(known or ())} - seen if planted is None else planted.unseen
+    if left and not partial:
+        also, what = ", or use --set partial=true", "labelled ids have no score"
+        raise _without(sorted(left), what, str(labels), found.sensitive, also)
+    found.missing = len(left)
     if not found.keys:
-        raise DataError(
-            "there are no scores", source=", ".join(paths), remedy="name a file that contains rows"
-        )
+        remedy = "name a file that contains rows"
+        raise DataError("there are no scores", source=", ".join(paths), remedy=remedy)
     return found
 
 
@@ -166,19 +168,11 @@ def number_of(row: Mapping[str, Any], name: str, path: str, line: int) -> float:
     value = _value(row, name, path, line)
     if value is None or value == "":
         return -math.inf
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if math.isnan(number):
-        raise DataError(
-            "not a number",
-            source=path,
-            line=line,
-            field=name,
-            remedy="leave it empty if the row has no score",
-        )
-    return -number if name.startswith(_P_VALUES) else number
+    with suppress(TypeError, ValueError):
+        if not math.isnan(number := float(value)):
+            return -number if name.startswith(_P_VALUES) else number
+    remedy = "leave it empty if the row has no score"
+    raise DataError("not a number", source=path, line=line, field=name, remedy=remedy)
 
 
 def ranked_by(paths: Sequence[str]) -> str:
@@ -192,16 +186,6 @@ def ranked_by(paths: Sequence[str]) -> str:
 def is_column(name: str) -> bool:
     """Whether a name is a column of the scores rather than an existing file."""
     return not Path(name).exists()
-
-
-def _unscored(ids: set[str], path: str, partial: bool, sensitive: bool) -> int:
-    """How many labelled ids have no score; any is a DataError, unless `partial`."""
-    if ids and not partial:
-        error = _without(sorted(ids), "labelled ids have no score", path, sensitive)
-        raise DataError(
-            error.reason, source=error.source, remedy=f"{error.remedy}, or use --set partial=true"
-        )
-    return len(ids)
 
 
 def _append(
@@ -251,12 +235,9 @@ def _labels(path: str, columns: Columns, sensitive: bool) -> dict[str, bool]:
         value = required(row, columns.label, path, line)
         label = _label(value, columns, path, line, sensitive)
         if found.setdefault(name, label) is not label:
-            raise DataError(
-                "an id with two different labels" if sensitive else f"{name!r} has two different labels",
-                source=path,
-                line=line,
-                remedy="keep the correct one",
-            )
+            which = "an id with" if sensitive else f"{name!r} has"
+            reason = f"{which} two different labels"
+            raise DataError(reason, source=path, line=line, remedy="keep the correct one")
     return found
 
 
@@ -278,15 +259,12 @@ def _label(value: Any, columns: Columns, path: str, line: int, sensitive: bool) 
     return truth
 
 
-def _without(ids: Counter[str] | Sequence[str], what: str, path: str, sensitive: bool) -> DataError:
+def _without(ids: Iterable[str], what: str, path: str, sensitive: bool, also: str = "") -> DataError:
     """The error for ids without a partner; ids of sensitive data are not named."""
     names = list(dict.fromkeys(ids))
     shown = "" if sensitive else f": {', '.join(names[:_LISTED])}{' ...' if len(names) > _LISTED else ''}"
-    return DataError(
-        f"{len(names):,} {what}{shown}",
-        source=path,
-        remedy="check that both files are about the same records",
-    )
+    remedy = f"check that both files are about the same records{also}"
+    return DataError(f"{len(names):,} {what}{shown}", source=path, remedy=remedy)
 
 
 class Planted:

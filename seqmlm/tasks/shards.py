@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from seqmlm.config import from_dict
 from seqmlm.data.problems import Problems
-from seqmlm.engine.durable import replace_file
+from seqmlm.engine.durable import entry_of, replace_file
 from seqmlm.errors import StateError, UsageError
 from seqmlm.parsing import read_json
 from seqmlm.streams.outputs import check_outputs
@@ -84,7 +84,12 @@ class Share:
     def finish(cls, out: Path, shard: str, request: Mapping[str, Any], items: int, *, private: bool) -> None:
         """Say what a finished file is of, in one beside it."""
         told = json.dumps(request, sort_keys=True, default=str).encode()
-        own = cls(shard=shard, request=hashlib.sha256(told).hexdigest(), items=items, sha256=digest(out))
+        own = cls(
+            shard=shard,
+            request=hashlib.sha256(told).hexdigest(),
+            items=items,
+            sha256=str(entry_of(out)["sha256"]),
+        )
         text = (json.dumps(asdict(own)) + "\n").encode()
         replace_file(out.with_name(out.name + BESIDE), text, mode=0o600 if private else 0o666)
 
@@ -97,7 +102,7 @@ class Share:
         """
         try:
             own = from_dict(cls, read_json(out.with_name(out.name + BESIDE)))
-            found = digest(out)
+            found = str(entry_of(out)["sha256"])
         except (OSError, ValueError, UsageError):
             raise StateError(
                 f"{out} is no finished share: run its command (--shard I/N) to the end"
@@ -105,12 +110,6 @@ class Share:
         if found != own.sha256:
             raise StateError(f"{out} has changed since it was finished: run its command again")
         return own
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def merge(paths: Sequence[Path], out: Path) -> int:
