@@ -44,7 +44,7 @@ class _Stderr(RichConsole):
 class _Console:
     """A progress display on stderr, entered and left as a context; messages go above it."""
 
-    def __init__(self, *columns: ProgressColumn, **further: bool) -> None:
+    def __init__(self, *columns: ProgressColumn, auto_refresh: bool = True) -> None:
         self._rich = _Stderr()
         self._live = self._rich.is_terminal
         self._progress = Progress(
@@ -52,7 +52,7 @@ class _Console:
             console=self._rich,
             disable=not self._live,
             redirect_stdout=sys.stdout.isatty(),  # else rows for a file would go to the terminal
-            **further,
+            auto_refresh=auto_refresh,
         )
 
     def __enter__(self) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -122,7 +122,7 @@ def inspect(
     from seqmlm.config import parse_options
     from seqmlm.tasks.inspect import inspect_data
 
-    same = {"format": format, "sensitive": sensitive, "show_records": show_records}
+    same: dict[str, Any] = {"format": format, "sensitive": sensitive, "show_records": show_records}
     options = parse_options(option or [])
     found = asdict(inspect_data(domain, opt.merged(paths, data), options=options, **same))
     if json_output:

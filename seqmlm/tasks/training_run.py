@@ -149,5 +149,6 @@ class TrainingRun:
             sources: the files that it was trained on.
             counts: of their records.
         """
-        known = {"sources": sources, "counts": redact_small_counts(counts, self.sensitive)}
-        return register_model(Path(model.path), self.name, origin_of(model.card, model.tokenizer, **known))
+        counts = redact_small_counts(counts, self.sensitive)
+        origin = origin_of(model.card, model.tokenizer, sources=sources, counts=counts)
+        return register_model(Path(model.path), self.name, origin)
