@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -19,6 +17,7 @@ import pytest
 from commands import COMMANDS, TASKS
 from fork_server import Run
 from histories import histories, table
+from stopped import stopped_by_rows
 from text_models import text_model
 from tiny_models import random_model
 from written import rows as rows_of
@@ -269,26 +268,17 @@ def test_python_gives_the_rows_of_the_command(asked: Asked, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_stopped_anywhere_and_resumed_it_gives_the_same_bytes(
-    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_anywhere_and_resumed_it_gives_the_same_bytes(asked: Asked, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     assert asked("--out", whole).code == 0
-    write, written = Rows.write, list[int]()
-
-    def interrupted(rows: Rows, items: Any) -> None:
-        write(rows, items)
-        written.append(len(items))
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Rows, "write", interrupted)
     stops = 0
-    while not out.exists() or out.with_name(out.name + UNDER_WAY).exists():
-        assert stops < asked.case.items, "it does not come on"
-        done = asked("--out", out, "--resume")
-        assert done.code in (0, 143), done.err
-        stops += done.code == 143
-        assert "--resume" in done.err or done.code == 0
+    with stopped_by_rows() as written:
+        while not out.exists() or out.with_name(out.name + UNDER_WAY).exists():
+            assert stops < asked.case.items, "it does not come on"
+            done = asked("--out", out, "--resume")
+            assert done.code in (0, 143), done.err
+            stops += done.code == 143
+            assert "--resume" in done.err or done.code == 0
     assert stops >= 2
     assert out.read_bytes() == whole.read_bytes()
     assert sum(written) == asked.case.items  # nothing was asked twice
@@ -350,18 +340,12 @@ def test_shards_put_together_are_one_run(asked: Asked, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_shard_is_resumed(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_is_resumed(asked: Asked, tmp_path: Path) -> None:
     if TASKS[asked.task].whole:
         pytest.skip("has no shards")
-    whole, out, write = tmp_path / "whole.jsonl", tmp_path / "out.jsonl", Rows.write
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     asked("--out", whole, "--shard", "1/2").ok()
-
-    def interrupted(rows: Rows, items: Any) -> None:
-        write(rows, items)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Rows, "write", interrupted)
+    with stopped_by_rows():
         assert asked("--out", out, "--shard", "1/2").code == 143
     asked.seqmlm("rows", "merge", out, "--out", tmp_path / "merged.jsonl").refused(4, "is no finished share")
     asked("--out", out, "--shard", "1/2", "--resume").ok()
@@ -374,17 +358,9 @@ def _floats(row: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_another_request_is_not_gone_on_with(
-    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, write = tmp_path / "out.jsonl", Rows.write
-
-    def interrupted(rows: Rows, items: Any) -> None:
-        write(rows, items)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Rows, "write", interrupted)
+def test_another_request_is_not_gone_on_with(asked: Asked, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with stopped_by_rows():
         assert asked("--out", out).code == 143
     asked("--out", out, "--resume", "--set", "precision=bf16").refused(4, "precision")
     if asked.input is not None:

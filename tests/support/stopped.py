@@ -4,9 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
+from seqmlm.rows.file import Rows
+
+
+@contextmanager
+def stopped_by_rows() -> Iterator[list[int]]:
+    """After each rows that are written comes a polite signal; how many items they were of."""
+    write, written = Rows.write, list[int]()
+
+    def interrupted(rows: Rows, items: Any) -> None:
+        write(rows, items)
+        written.append(len(items))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rows, "write", interrupted)
+        yield written
 
 
 def stop_at(

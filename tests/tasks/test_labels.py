@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from written import jsonl
+from written import jsonl, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
@@ -20,13 +20,9 @@ ROWS = [
 ]
 
 
-def _write(path: Path, rows: list[dict[str, object]]) -> str:
-    return str(jsonl(path, rows))
-
-
 @pytest.fixture
 def scores(tmp_path: Path) -> str:
-    return _write(tmp_path / "scores.jsonl", ROWS)
+    return str(jsonl(tmp_path / "scores.jsonl", ROWS))
 
 
 def test_labels_of_a_file_are_joined_by_id(scores: str, tmp_path: Path) -> None:
@@ -51,26 +47,29 @@ def test_ids_of_a_table_are_those_of_the_records(tmp_path: Path) -> None:
         rows.write([[{"id": name, "score": 1.0} for name in ids]])
         rows.commit()
         rows.finish()
-    labels = _write(tmp_path / "labels.jsonl", [{"id": name, "label": 1} for name in ids])
+    labels = str(jsonl(tmp_path / "labels.jsonl", [{"id": name, "label": 1} for name in ids]))
     assert read_labelled([str(path)], Columns(), labels=labels).groups == ids
     keys = [(name, "", "") for name in ids]
     assert aligned(str(path), "score", keys, False)[0] == [1.0] * 5
 
 
-def test_ids_without_a_partner_are_counted(scores: str, tmp_path: Path) -> None:
-    labels = str(tmp_path / "labels.csv")
-    Path(labels).write_text("id,label\na,0\n")
-    with pytest.raises(DataError, match=r"2 scored ids are not in .*labels.csv: b, c"):
-        read_labelled([scores], Columns(), labels=labels)
-    with pytest.raises(DataError, match=r"2 scored ids are not in [^:]*labels.csv \("):
-        read_labelled([scores], Columns(), labels=labels, sensitive=True)
-    Path(labels).write_text("id,label\na,0\nb,1\nc,0\nd,1\n")
-    with pytest.raises(DataError, match=r"1 labelled ids have no score: d .*partial=true"):
-        read_labelled([scores], Columns(), labels=labels)
-    assert read_labelled([scores], Columns(), labels=labels, partial=True).missing == 1
-    Path(labels).write_text("id,label\na,0\na,1\n")
-    with pytest.raises(DataError, match=r"labels.csv:3: 'a' has two different labels"):
-        read_labelled([scores], Columns(), labels=labels)
+@pytest.mark.parametrize(
+    ("labels", "sensitive", "message"),
+    [
+        ("a,0", False, r"2 scored ids are not in .*labels.csv: b, c"),
+        ("a,0", True, r"2 scored ids are not in [^:]*labels.csv \("),
+        ("a,0\nb,1\nc,0\nd,1", False, r"1 labelled ids have no score: d .*partial=true"),
+        ("a,0\na,1", False, r"labels.csv:3: 'a' has two different labels"),
+    ],
+)
+def test_ids_without_a_partner_are_counted(
+    labels: str, sensitive: bool, message: str, scores: str, tmp_path: Path
+) -> None:
+    path = str(written(tmp_path / "labels.csv", f"id,label\n{labels}\n"))
+    with pytest.raises(DataError, match=message):
+        read_labelled([scores], Columns(), labels=path, sensitive=sensitive)
+    if "partial" in message:
+        assert read_labelled([scores], Columns(), labels=path, partial=True).missing == 1
 
 
 def test_labels_beside_the_scores(tmp_path: Path) -> None:
@@ -78,38 +77,44 @@ def test_labels_beside_the_scores(tmp_path: Path) -> None:
     path.write_text("id,score,label,patient\nx,1,true,p\ny,,False,p\n")
     found = read_labelled([str(path)], Columns(group="patient"))
     assert (found.labels, found.scores, found.groups) == ([True, False], [1.0, -math.inf], ["p", "p"])
-    assert found.alarms is None
-    assert found.lengths is None
-    path.write_text("id,score,label\nx,1,Anomaly\n")
-    with pytest.raises(DataError, match=r"scores.csv:2: .*'Anomaly'.*--positive"):
-        read_labelled([str(path)], Columns())
-    path.write_text("id,score,label\nx,high,1\n")
-    with pytest.raises(DataError, match=r"field 'score': not a number"):
-        read_labelled([str(path)], Columns())
-    with pytest.raises(DataError, match=r"field 'labl': no such field"):
-        read_labelled([str(path)], Columns(label="labl"))
-    path.write_text("id,score,label\n")
-    with pytest.raises(DataError, match="no scores"):
-        read_labelled([str(path)], Columns())
+    assert (found.alarms, found.lengths) == (None, None)
 
 
-def test_another_file_gives_the_same_rows(scores: str, tmp_path: Path) -> None:
-    found = read_labelled([_write(tmp_path / "l.jsonl", [{**row, "label": 0} for row in ROWS])], Columns())
-    values, alarms = aligned(_write(tmp_path / "o.jsonl", ROWS[::-1]), "score", found.keys, False)
-    assert values == found.scores
-    assert alarms == [False, True, False]
-    with pytest.raises(DataError, match=r"1 rows have no such score: c"):
-        aligned(_write(tmp_path / "o.jsonl", ROWS[:2]), "score", found.keys, False)
-    with pytest.raises(DataError, match=r"o.jsonl:4: duplicate row"):
-        aligned(_write(tmp_path / "o.jsonl", [*ROWS, ROWS[0]]), "score", found.keys, False)
+@pytest.mark.parametrize(
+    ("row", "label", "message"),
+    [
+        ("x,1,Anomaly\n", "label", r"scores.csv:2: .*'Anomaly'.*--positive"),
+        ("x,high,1\n", "label", r"field 'score': not a number"),
+        ("x,1,1\n", "labl", r"field 'labl': no such field"),
+        ("", "label", "no scores"),
+    ],
+)
+def test_what_is_no_labelled_score_is_named(row: str, label: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "scores.csv").write_text(f"id,score,label\n{row}")
+    with pytest.raises(DataError, match=message):
+        read_labelled([str(tmp_path / "scores.csv")], Columns(label=label))
+
+
+def test_another_file_gives_the_same_rows(tmp_path: Path) -> None:
+    labelled = jsonl(tmp_path / "l.jsonl", [{**row, "label": 0} for row in ROWS])
+    found = read_labelled([str(labelled)], Columns())
+    other = str(jsonl(tmp_path / "o.jsonl", ROWS[::-1]))
+    assert aligned(other, "score", found.keys, False) == (found.scores, [False, True, False])
+    for rows, message in (
+        (ROWS[:2], r"1 rows have no such score: c"),
+        ([*ROWS, ROWS[0]], r"o.jsonl:4: duplicate row"),
+    ):
+        jsonl(tmp_path / "o.jsonl", rows)
+        with pytest.raises(DataError, match=message):
+            aligned(other, "score", found.keys, False)
 
 
 def test_parts_of_a_record_are_rows_of_their_own(tmp_path: Path) -> None:
     rows = [{"id": "a", "start": n, "end": n + 5, "score": n, "label": n > 0} for n in (0, 5)]
-    found = read_labelled([_write(tmp_path / "a.jsonl", rows)], Columns())
+    path = str(jsonl(tmp_path / "a.jsonl", rows))
+    found = read_labelled([path], Columns())
     assert len(set(found.keys)) == 2
-    values, _ = aligned(_write(tmp_path / "b.jsonl", rows), "score", found.keys, False)
-    assert values == [0, 5]
+    assert aligned(path, "score", found.keys, False)[0] == [0, 5]
 
 
 @pytest.mark.parametrize("anomalies", ["5", '"abc"', "[5]", "[{}]", '{"a": 1}'])
