@@ -40,7 +40,8 @@ from numpy.typing import NDArray
 from seqmlm.data.splits import hash64
 from seqmlm.evaluation import rivals
 from seqmlm.evaluation.predictions import difference, measures
-from seqmlm.tasks.finetune import Finetune, FinetuneConfig
+from seqmlm.tasks.finetune import Finetune
+from seqmlm.tasks.finetune_config import FinetuneConfig
 from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import SilentConsole
 from seqmlm.tasks.pretrain import pretrain

@@ -47,7 +47,8 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.tasks.finetune import Finetune, FinetuneConfig
+from seqmlm.tasks.finetune import Finetune
+from seqmlm.tasks.finetune_config import FinetuneConfig
 from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import SilentConsole
 from seqmlm.tasks.pretrain import pretrain

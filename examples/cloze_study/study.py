@@ -34,7 +34,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import t
 
-from seqmlm.tasks.finetune import Finetune, FinetuneConfig
+from seqmlm.tasks.finetune import Finetune
+from seqmlm.tasks.finetune_config import FinetuneConfig
 from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import SilentConsole
 from seqmlm.tasks.pretrain import pretrain

@@ -36,7 +36,7 @@ from seqmlm.tasks.cases import items_of, outputs_of, predicted, truth_of
 from seqmlm.tasks.columns import Labelling, of_text, reading
 from seqmlm.tasks.corpus import QUARANTINE
 from seqmlm.tasks.finalize_page import PAGE, described, finetuning_page
-from seqmlm.tasks.finetune import FinetuneConfig
+from seqmlm.tasks.finetune_config import FinetuneConfig
 from seqmlm.tasks.labelled import doubt, primary, read_parts, resembling, why_untested
 from seqmlm.tasks.launch import RUN_CONFIG
 from seqmlm.tasks.models import track_model

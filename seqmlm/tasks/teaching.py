@@ -35,7 +35,7 @@ from seqmlm.inference.tuning import fit_frozen, merge, tune
 from seqmlm.tasks.assemble import Best
 from seqmlm.tasks.cases import Case, CaseRows, cases, drawn, outputs_of, predicted, truth_of
 from seqmlm.tasks.config import seconds
-from seqmlm.tasks.finetune import Teaching
+from seqmlm.tasks.finetune_config import Teaching
 from seqmlm.tasks.labelled import Parts
 from seqmlm.tasks.observers import Console, Recorder
 from seqmlm.tasks.verdict import worth
