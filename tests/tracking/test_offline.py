@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
+from written import written
 
 from seqmlm.errors import StateError
 from seqmlm.tracking import Ledger, Tracker
@@ -59,11 +60,8 @@ def _expected(last: int) -> tuple[str, list[tuple[int, float]], set[str], int]:
 
 
 def _finish(run: TrackedRun, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").touch()
-    run.artifact(tmp_path / "a.txt")
-    model = run.directory / "model"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
+    run.artifact(written(tmp_path / "a.txt", ""))
+    model = written(run.directory / "model" / "config.json", "{}").parent
     run.register("r", model, version=1, metrics={"eval/loss": 1.0}, aliases=["champion"])
 
 
@@ -114,6 +112,9 @@ def test_away_for_good_and_synced_later(cable, start, steps, home, tmp_path, tra
         _finish(run, tmp_path)
     assert len(warnings_given) == 2
     assert "seqmlm runs sync" in warnings_given[1]
+    (found,) = tracker.runs()  # from folders
+    assert (found.name, found.status, found.tracked) == ("r", "FINISHED", False)
+    assert found.metrics == {"train/loss": 0.2}
     assert tracker.incomplete() == ["r"]
     with pytest.raises(StateError, match="the cable is out"):
         tracker.sync()
@@ -123,15 +124,6 @@ def test_away_for_good_and_synced_later(cable, start, steps, home, tmp_path, tra
     run._ledger = Ledger.read(run.directory)
     assert _everything(home, run) == _expected(5)
     assert run._ledger.ended is not None
-
-
-def test_away_for_good_and_listed_from_folders(cable: Cable, start: Start, steps: Steps, tracker: Tracker):
-    cable.plugged = False
-    with start() as run:
-        steps(run, range(1, 6))
-    (found,) = tracker.runs()
-    assert (found.name, found.status, found.tracked) == ("r", "FINISHED", False)
-    assert found.metrics == {"train/loss": 0.2}
 
 
 def test_resume_after_an_offline_run(
@@ -159,19 +151,6 @@ def test_a_failure_while_finishing_is_made_up_for(
     cable.plugged = True
     tracker.sync()
     assert _everything(home, run) == _expected(3)
-
-
-def test_sync_ends_dead_runs_and_leaves_living_ones(
-    start: Start, steps: Steps, home: Workspace, tracker: Tracker, die: Callable[[TrackedRun], None]
-) -> None:
-    dead, alive = start("dead"), start("alive")
-    steps(dead, range(1, 3))
-    die(dead)
-    assert tracker.sync() == {"dead": 2}
-    client = MlflowClient(tracking_uri=home.tracking_uri)
-    assert client.get_run(dead.run_id).info.status == "KILLED"
-    assert client.get_run(alive.run_id).info.status == "RUNNING"
-    alive.end()
 
 
 def test_all_dead_runs_are_marked_where_mlflow_is_away(cable, start, tracker, die, home, warnings_given):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
+from written import written
 
 from seqmlm.engine.durable import FileLock
 from seqmlm.errors import StateError, UsageError
@@ -40,22 +41,16 @@ def _status(client: MlflowClient, run: TrackedRun) -> str:
 
 
 def test_a_run_is_running_and_then_finished(start: Start, client: MlflowClient) -> None:
-    with start(params={"rate": 0.15, "init": None}, tags={"domain": "protein"}) as run:
+    params = {"rate": 0.15, "init": None, "long": "x" * 7000}
+    with start(params=params, tags={"domain": "protein"}, spent=100.0) as run:
         assert _status(client, run) == "RUNNING"
     found = client.get_run(run.run_id)
-    assert found.info.status == "FINISHED"
-    assert found.info.run_name == "r"
-    assert found.data.params == {"rate": "0.15", "init": ""}
-    assert found.data.tags["domain"] == "protein"
-    assert found.data.tags["seqmlm.name"] == "r"
+    assert (found.info.status, found.info.run_name) == ("FINISHED", "r")
+    assert found.data.params == {"rate": "0.15", "init": "", "long": "x" * 6000}
+    assert (found.data.tags["domain"], found.data.tags["seqmlm.name"]) == ("protein", "r")
     assert client.get_experiment(found.info.experiment_id).name == "test"
-
-
-def test_a_run_of_what_is_done_began_when_that_did(start: Start, client: MlflowClient) -> None:
-    with start(spent=100.0) as run:
-        pass
-    info = client.get_run(run.run_id).info
-    assert 100_000 <= info.end_time - info.start_time < 200_000
+    # It began when what it is of did.
+    assert 100_000 <= found.info.end_time - found.info.start_time < 200_000
 
 
 @pytest.mark.parametrize(
@@ -92,24 +87,21 @@ def test_no_thread_runs_before_there_are_metrics(start: Start) -> None:
 def test_metrics_arrive_in_the_background(
     start: Start, steps: Steps, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = threading.Event()
-    monkeypatch.setattr("seqmlm.tracking.run._PUSH_SECONDS", 0.01)
-    monkeypatch.setattr("seqmlm.tracking.run._SYSTEM_SECONDS", 0.0)
-    monkeypatch.setattr(Store, "log_points", _then(Store.log_points, sent.set))
+    sent, logged = threading.Event(), Store.log_points
+
+    def told(store: Store, run_id: str, points: Sequence[Point], *rest: Any, **named: Any) -> None:
+        logged(store, run_id, points, *rest, **named)
+        if points:
+            sent.set()
+
+    for name, seconds in (("_PUSH_SECONDS", 0.01), ("_SYSTEM_SECONDS", 0.0)):
+        monkeypatch.setattr(f"seqmlm.tracking.run.{name}", seconds)
+    monkeypatch.setattr(Store, "log_points", told)
     with start() as run:
         steps(run, range(1, 4))
         assert sent.wait(60)
     assert sorted(_history(client, run)) == [(step, 1 / step) for step in range(1, 4)]
     assert "system/cpu_utilization_percentage" in client.get_run(run.run_id).data.metrics
-
-
-def _then(method: Callable[..., None], action: Callable[[], object]) -> Callable[..., None]:
-    def call(store: Store, run_id: str, points: Sequence[Point], *rest: Any, **named: Any) -> None:
-        method(store, run_id, points, *rest, **named)
-        if points:
-            action()
-
-    return call
 
 
 def test_a_slow_tracker_stops_no_training(
@@ -192,29 +184,30 @@ def test_a_second_value_at_a_step_is_kept_also_across_a_resume(start: Start, cli
     with start() as run:
         run.log_metrics(5, {"eval/loss": 3.0})
         run.end("KILLED")
-    with start(resume=True) as again:
-        again.log_metrics(5, {"eval/loss": 3.0})
-        again.log_metrics(5, {"eval/loss": 2.0})
-    assert _history(client, run, "eval/loss") == [(5, 3.0), (5, 2.0)]
-    assert client.get_run(run.run_id).data.metrics["eval/loss"] == 2.0
-    with start(resume=True) as again:
-        again.log_metrics(6, {"eval/loss": 1.0})
+    for own in ([(5, 3.0), (5, 2.0)], [(6, 1.0)]):
+        with start(resume=True) as again:
+            for step, loss in own:
+                again.log_metrics(step, {"eval/loss": loss})
+        assert client.get_run(run.run_id).data.metrics["eval/loss"] == own[-1][1]
     assert _history(client, run, "eval/loss") == [(5, 3.0), (5, 2.0), (6, 1.0)]
 
 
-def test_profiles_may_hold_numbers_of_numpy(start: Start, client: MlflowClient) -> None:
-    with start() as run:
-        run.dataset("d", "/x", "f", {"records": np.int64(3), "mean": np.float32(1.5), "path": Path("x")})
-    (used,) = client.get_run(run.run_id).inputs.dataset_inputs
-    assert json.loads(used.dataset.profile) == {"records": 3, "mean": 1.5, "path": "x"}
-
-
-def test_a_taken_name(start: Start) -> None:
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        ("r", {}, StateError, "run 'r' exists"),
+        ("s", {"resume": True}, StateError, "no run 's' to resume"),
+        ("a/b", {}, UsageError, "cannot name a run"),
+        ("t", {"params": {str(index): index for index in range(60)}}, ValueError, "at most 59"),
+    ],
+)
+def test_what_cannot_be_started_leaves_nothing_behind(
+    name: str, options: dict[str, Any], error: type[Exception], message: str, start: Start, home: Workspace
+) -> None:
     start().end()
-    with pytest.raises(StateError, match="run 'r' exists"):
-        start()
-    with pytest.raises(StateError, match="no run 's' to resume"):
-        start("s", resume=True)
+    with pytest.raises(error, match=message):
+        start(name, **options)
+    assert [path.name for path in home.runs.iterdir() if not path.name.startswith(".")] == ["r"]
 
 
 def test_one_process_at_a_time(start: Start) -> None:
@@ -244,17 +237,18 @@ def test_a_deleted_experiment_is_restored(start: Start, client: MlflowClient) ->
         assert _status(client, other) == "RUNNING"
 
 
-def test_tags_artifacts_and_data(start: Start, client: MlflowClient, tmp_path: Path) -> None:
-    file, folder = tmp_path / "a.txt", tmp_path / "figures"
-    file.write_text("hello")
-    folder.mkdir()
-    (folder / "b.png").write_bytes(b"png")
+def test_tags_artifacts_and_data(start: Start, client: MlflowClient, home: Workspace, tmp_path: Path) -> None:
+    file, folder = (
+        written(tmp_path / "a.txt", "hello"),
+        written(tmp_path / "figures" / "b.png", b"png").parent,
+    )
+    profile = {"records": np.int64(7), "mean": np.float32(1.5), "path": Path("x")}
     with start() as run:
         run.set_tag("k", "v")
         run.artifact(file)
         run.artifact(folder, "plots")
         for _ in range(2):
-            run.dataset("proteins", "/data/p.fasta", "f" * 64, {"records": 7})
+            run.dataset("proteins", "/data/p.fasta", "f" * 64, profile)
     found = client.get_run(run.run_id)
     assert found.data.tags["k"] == "v"
     assert {item.path for item in client.list_artifacts(run.run_id)} == {"a.txt", "plots"}
@@ -262,23 +256,22 @@ def test_tags_artifacts_and_data(start: Start, client: MlflowClient, tmp_path: P
     (used,) = found.inputs.dataset_inputs
     assert (used.dataset.name, used.dataset.digest) == ("proteins", "f" * 36)
     assert json.loads(used.dataset.source) == {"uri": "/data/p.fasta"}
-    assert json.loads(used.dataset.profile) == {"records": 7}
+    assert json.loads(used.dataset.profile) == {"records": 7, "mean": 1.5, "path": "x"}
     assert [(tag.key, tag.value) for tag in used.tags] == [("mlflow.data.context", "training")]
+    # They stay in the workspace; a folder mlruns/ would make a plain `mlflow ui` ignore mlflow.db.
+    assert len(list(home.artifacts.rglob("a.txt"))) == 1
+    assert not (home.root / "mlruns").exists()
 
 
 def test_a_model_that_a_run_uses(start: Start, client: MlflowClient, tmp_path: Path) -> None:
     """The version of ours, whatever MLflow counts; one that MLflow does not have leaves the run complete."""
     for version in (3, 4):
-        folder = tmp_path / f"model-{version}"
-        folder.mkdir()
-        (folder / "config.json").write_text("{}")
+        folder = written(tmp_path / f"model-{version}" / "config.json", "{}").parent
         with start(f"made-{version}") as made:
             made.register("proteins", folder, version=version, metrics={})
     with start("used") as run:
-        for _ in range(2):
-            run.uses("proteins", 4)
-        run.uses("proteins", 9)
-        run.uses("elsewhere", 1)
+        for name, version in (("proteins", 4), ("proteins", 4), ("proteins", 9), ("elsewhere", 1)):
+            run.uses(name, version)
     [used] = client.get_run(run.run_id).inputs.model_inputs
     [output] = client.get_run(made.run_id).outputs.model_outputs
     assert used.model_id == output.model_id
@@ -286,28 +279,12 @@ def test_a_model_that_a_run_uses(start: Start, client: MlflowClient, tmp_path: P
     with start("late") as late:
         late.uses("proteins", 4)
     assert client.get_run(late.run_id).inputs.model_inputs == []
-    assert Ledger.read(run.directory).complete
-    assert Ledger.read(late.directory).complete
-
-
-def test_artifacts_stay_in_the_workspace_and_where_mlflow_ui_looks(
-    start: Start, home: Workspace, tmp_path: Path
-) -> None:
-    file = tmp_path / "a.txt"
-    file.touch()
-    with start() as run:
-        run.artifact(file)
-    assert len(list(home.artifacts.rglob("a.txt"))) == 1
-    # A folder mlruns/ would make a plain `mlflow ui` ignore mlflow.db.
-    assert not (home.root / "mlruns").exists()
+    assert [Ledger.read(one.directory).complete for one in (run, late)] == [True, True]
 
 
 def _model_folder(home: Workspace) -> Path:
-    folder = home.run_dir("r") / "model"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_bytes(b"weights")
-    return folder
+    written(home.run_dir("r") / "model" / "model.safetensors", b"weights")
+    return written(home.run_dir("r") / "model" / "config.json", "{}").parent
 
 
 def _register(run: TrackedRun, home: Workspace, **options: Any) -> None:
@@ -321,20 +298,17 @@ def test_a_registered_model_points_at_the_runs_folder(start: Start, home: Worksp
         run.log_metrics(7, {"eval/loss": 2.5})
         _register(run, home, dataset="proteins", aliases=["champion"])
     (version,) = client.search_model_versions("name = 'r'")
-    assert version.run_id == run.run_id
-    assert version.tags == {"seqmlm.version": "1"}
+    assert (version.run_id, version.tags) == (run.run_id, {"seqmlm.version": "1"})
     assert client.get_model_version_by_alias("r", "champion").version == version.version
     uri = client.get_model_version_download_uri("r", version.version)
     assert uri == (home.run_dir("r") / "model").as_uri()
-    experiment = client.get_run(run.run_id).info.experiment_id
-    (logged,) = client.search_logged_models([experiment])
-    assert logged.status == "READY"
-    assert logged.params == {"domain": "protein"}
-    assert logged.source_run_id == run.run_id
-    (output,) = client.get_run(run.run_id).outputs.model_outputs
-    assert (output.model_id, output.step) == (logged.model_id, 7)
     assert str(home.run_dir("r")) in version.description
     assert "| eval/loss | 2.5 |" in version.description
+    (logged,) = client.search_logged_models([client.get_run(run.run_id).info.experiment_id])
+    known = (logged.status, logged.params, logged.source_run_id)
+    assert known == ("READY", {"domain": "protein"}, run.run_id)
+    (output,) = client.get_run(run.run_id).outputs.model_outputs
+    assert (output.model_id, output.step) == (logged.model_id, 7)
     assert [(m.key, m.value, m.dataset_name) for m in logged.metrics] == [("eval/loss", 2.5, "proteins")]
     # Small text files are shown in the UI; the weights exist once.
     assert {item.path for item in client.list_logged_model_artifacts(logged.model_id)} == {"config.json"}
@@ -366,37 +340,17 @@ def test_a_models_metrics_add_no_second_point_to_the_run(
     assert [(m.key, m.step) for m in logged.metrics] == [("train/loss", 3)]
 
 
-def test_a_continued_runs_model_stays_one_version(start: Start, home: Workspace, client: MlflowClient):
+def test_a_continued_runs_model_stays_one_version(
+    start: Start, home: Workspace, client: MlflowClient, capfd: pytest.CaptureFixture[str]
+) -> None:
     with start() as run:
         _register(run, home)
     with start(resume=True) as again:
         _register(again, home, metrics={"eval/loss": 2.0})
+    assert capfd.readouterr() == ("", "")
     assert len(client.search_model_versions("name = 'r'")) == 1
     (logged,) = client.search_logged_models([client.get_run(run.run_id).info.experiment_id])
     assert 2.0 in {metric.value for metric in logged.metrics}
-
-
-def test_too_many_params_are_a_mistake_of_the_caller(start: Start) -> None:
-    with pytest.raises(ValueError, match="at most 59"):
-        start(params={str(index): index for index in range(60)})
-
-
-def test_an_unfit_name_leaves_nothing_behind(start: Start, home: Workspace) -> None:
-    with pytest.raises(UsageError):
-        start("a/b")
-    assert not home.runs.exists()
-
-
-def test_long_params_are_cut_not_refused(start: Start, client: MlflowClient) -> None:
-    with start(params={"long": "x" * 7000}) as run:
-        pass
-    assert client.get_run(run.run_id).data.params["long"] == "x" * 6000
-
-
-def test_nothing_is_printed(start: Start, home: Workspace, capfd: pytest.CaptureFixture[str]) -> None:
-    with start() as run:
-        _register(run, home)
-    assert capfd.readouterr() == ("", "")
 
 
 def test_runs_are_read_back(start: Start, steps: Steps, tracker: Tracker) -> None:
@@ -421,13 +375,13 @@ def test_a_run_that_is_not_there(reference: str, message: str, start: Start, tra
         tracker.find(reference)
 
 
+@pytest.mark.parametrize("how", ["mark_killed", "sync"])
 def test_a_run_whose_process_died_becomes_killed(
-    start: Start, tracker: Tracker, client: MlflowClient, die: Callable[[TrackedRun], None]
+    how: str, start: Start, tracker: Tracker, client: MlflowClient, die: Callable[[TrackedRun], None]
 ) -> None:
     dead, alive = start("dead"), start("alive")
     die(dead)
-    assert tracker.mark_killed() == ["dead"]
-    assert tracker.mark_killed() == []
+    assert [[*getattr(tracker, how)()] for _ in range(2)] == [["dead"], []]
     assert (_status(client, dead), _status(client, alive)) == ("KILLED", "RUNNING")
     alive.end()
     assert _status(client, alive) == "FINISHED"
