@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from registered import origin
+from written import written
 
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry.references import ModelRef, resolve
@@ -17,57 +18,39 @@ from seqmlm.workspace import Workspace
 def here(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A workspace, also the current directory, with model `a` in two versions, the first being champion."""
     monkeypatch.chdir(workspace)
-    for run in ("run1", "run2"):
-        _folder(workspace / "runs" / run / "model")
     with Registry(Workspace.locate()) as registry:
-        for run in ("run1", "run2"):
-            aliases = ["champion"] if run == "run1" else []
-            registry.register("a", workspace / "runs" / run / "model", origin(), aliases=aliases)
+        for run, aliases in (("run1", ["champion"]), ("run2", [])):
+            folder = _folder(workspace / "runs" / run / "model")
+            registry.register("a", folder, origin(), aliases=aliases)
     return workspace.resolve()
 
 
 def _folder(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "config.json").touch()
-    return path
+    return written(path / "config.json", "").parent
 
 
 @pytest.mark.parametrize(
-    ("reference", "run"),
-    [("a", "run2"), ("a:1", "run1"), ("a:2", "run2"), ("a@champion", "run1"), ("a@latest", "run2")],
+    ("reference", "folder"),
+    [
+        *(("a", "run2"), ("a:1", "run1"), ("a:2", "run2"), ("a@champion", "run1"), ("a@latest", "run2")),
+        *((one, "run1") for one in ("./runs/run1/model", "runs/run1/model", "runs/run1", "./runs/run1")),
+        *((one, "run1") for one in ("{here}/runs/run1/model", "~/runs/run1", Path("runs/run1/model"))),
+        *(("exported", "exported"), ("./a", "a"), ("facebook/esm", "facebook/esm")),
+    ],
 )
-def test_registered(reference: str, run: str, here: Path) -> None:
-    found = resolve(reference)
-    assert found.path == here / "runs" / run / "model"
-    assert found.location == str(found.path)
-    assert found.entry.name == "a"
-
-
-@pytest.mark.parametrize("reference", ["./runs/run1/model", "runs/run1/model", "runs/run1", "./runs/run1"])
-def test_folders(reference: str, here: Path) -> None:
-    found = resolve(reference)
-    assert (found.path, found.entry, found.hub_id) == (here / "runs/run1/model", None, None)
-
-
-def test_absolute_and_path_objects(here: Path) -> None:
-    assert resolve(str(here / "runs/run1/model")).path == here / "runs/run1/model"
-    assert resolve(Path("runs/run1/model")).path == here / "runs/run1/model"
-
-
-def test_home_directory(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_here(
+    reference: str | Path, folder: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registered name wins over a folder of that name, a folder over an id of the hub."""
     monkeypatch.setenv("HOME", str(here))
-    assert resolve("~/runs/run1").path == here / "runs/run1/model"
-
-
-def test_a_registered_name_wins_over_a_folder_of_that_name(here: Path) -> None:
-    _folder(here / "a")
-    assert resolve("a").path == here / "runs/run2/model"
-    assert resolve("./a").path == here / "a"
-
-
-def test_a_bare_folder_name_when_nothing_is_registered_under_it(here: Path) -> None:
-    _folder(here / "exported")
-    assert resolve("exported").path == here / "exported"
+    for name in ("a", "exported", "facebook/esm"):
+        _folder(here / name)
+    named = reference if isinstance(reference, Path) else reference.format(here=here)
+    found, path = resolve(named), here / "runs" / folder / "model"
+    assert (found.path, found.hub_id) == (path if folder.startswith("run") else here / folder, None)
+    assert found.location == str(found.path)
+    is_name = isinstance(reference, str) and reference.startswith("a")
+    assert (found.entry and found.entry.name) == ("a" if is_name else None)
 
 
 @pytest.mark.parametrize(
@@ -81,11 +64,6 @@ def test_a_bare_folder_name_when_nothing_is_registered_under_it(here: Path) -> N
 def test_hub(reference: str, hub: str, here: Path) -> None:
     assert resolve(reference) == ModelRef(hub_id=hub)
     assert resolve(reference).location == hub
-
-
-def test_a_folder_wins_over_a_hub_id(here: Path) -> None:
-    _folder(here / "facebook" / "esm")
-    assert resolve("facebook/esm").path == here / "facebook" / "esm"
 
 
 def test_paths_and_hub_ids_open_no_registry(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
