@@ -18,9 +18,9 @@ from typing import Any
 from seqmlm.errors import printable
 
 
-def say(text: object = "", *, end: str = "\n") -> None:
+def say(text: object = "") -> None:
     """Print text of one or several lines on stdout."""
-    print(printable(text, lines=True), end=end, flush=True)
+    print(printable(text, lines=True), flush=True)
 
 
 def tell(text: object) -> None:

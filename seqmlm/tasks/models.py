@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 from seqmlm.config import to_dict
@@ -78,13 +76,16 @@ def origin_of(
     tokenizer: Tokenizer,
     *,
     sources: Sequence[str] = (),
-    counts: Mapping[str, Any] = MappingProxyType({}),
+    counts: Mapping[str, Any] | None = None,
 ) -> Origin:
     """Where a model comes from, by its card; `sources` and `counts` are of the data, where they are known."""
     return Origin(
         domain=card.domain,
         dataset=DatasetEntry(
-            fingerprint=card.dataset or "unknown", domain=card.domain, sources=tuple(sources), counts=counts
+            fingerprint=card.dataset or "unknown",
+            domain=card.domain,
+            sources=tuple(sources),
+            counts=counts or {},
         ),
         tokenizer=TokenizerEntry(
             hash=fingerprint(tokenizer),
@@ -98,32 +99,29 @@ def origin_of(
     )
 
 
-def register_model(
-    directory: Path, name: str, origin: Origin, pause: Callable[[float], None] = time.sleep
-) -> ModelEntry:
+def register_model(directory: Path, name: str, origin: Origin) -> ModelEntry:
     """Register a model folder in our registry, which decides its version; `track_model` tells MLflow.
 
     The first version of a name becomes its `champion`; `seqmlm models alias` moves that. A folder registered
     before keeps its version. A server that cannot be reached is tried again for a minute: a training has
-    ended here, and a server that is restarted must not cost it its end; `pause` waits so many seconds.
+    ended here, and a server that is restarted must not cost it its end.
 
     Raises:
         StateError: the registry cannot be used, or the folder holds no model.
     """
-    home = Workspace.locate()
 
     def enter() -> ModelEntry:
         # May be repeated as a whole: the folder keeps its version, and with it the alias.
-        with Registry(home) as registry:
-            return _registered(registry, home, name, directory, origin)
+        with Registry(Workspace.locate()) as registry:
+            return _registered(registry, name, directory, origin)
 
-    return patiently(enter, pause)
+    return patiently(enter)
 
 
-def _registered(registry: Registry, home: Workspace, name: str, folder: Path, origin: Origin) -> ModelEntry:
+def _registered(registry: Registry, name: str, folder: Path, origin: Origin) -> ModelEntry:
     """Register a folder with the model it was trained on from; the first one of a name is its champion."""
     first = not any(CHAMPION in model.aliases for model in registry.models(name))
-    parent = _parent(registry, home, origin.init)
+    parent = _parent(registry, origin.init)
     return registry.register(name, folder, origin, parent=parent, aliases=[CHAMPION] if first else [])
 
 
@@ -226,7 +224,7 @@ def rescan_models() -> Rescanned:
                 name = card.run_name or folder.parent.name
                 try:
                     origin = origin_of(card, model_folder.load_tokenizer(folder))
-                    entries[folder] = _registered(registry, home, name, folder, origin)
+                    entries[folder] = _registered(registry, name, folder, origin)
                     register_calibrations(registry, entries[folder])
                 except UnreachableError:
                     raise
@@ -367,12 +365,12 @@ def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
     return [path for path in sorted(folder.iterdir()) if any(fnmatch(path.name, one) for one in patterns)]
 
 
-def _parent(registry: Registry, home: Workspace, init: str | None) -> ModelEntry | None:
+def _parent(registry: Registry, init: str | None) -> ModelEntry | None:
     """The registered model that training started from, where it is one: by reference, or by its folder."""
     if init is None:
         return None
     try:
-        found = resolve(init, home)
+        found = resolve(init)
     except UnreachableError:
         raise
     except (StateError, UsageError):

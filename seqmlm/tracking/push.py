@@ -319,7 +319,7 @@ def push(store: Store, ledger: Ledger, directory: Path) -> int:
     _push_new(ledger.datasets, lambda one: store.log_dataset(run_id, one))
     _push_new(ledger.inputs, lambda one: store.log_model(run_id, one["name"], one["version"]))
     count = _push_points(store, ledger, run_id, directory / METRICS)
-    _push_new(ledger.artifacts, lambda one: store.log_artifact(run_id, one["path"], one["folder"]))
+    _push_new(ledger.artifacts, lambda one: store.log_artifact(run_id, one["path"]))
     _push_new(ledger.models, lambda one: _push_model(store, ledger, run_id, one, directory / METRICS))
     if status != "RUNNING":
         store.terminate(run_id, status, ledger.ended)

@@ -180,14 +180,13 @@ class TrackedRun:
         with self._changed() as ledger:
             ledger.tags |= {key: decimal(value) for key, value in values.items()}
 
-    def artifact(self, path: str | Path, folder: str = "") -> None:
-        """Keep a file, or the contents of a folder, with the run, below `folder` in MLflow.
+    def artifact(self, path: str | Path) -> None:
+        """Keep a file, or the contents of a folder, with the run.
 
         It must stay where it is until the run has ended and MLflow has it.
         """
         with self._changed() as ledger:
-            entry = {"path": str(Path(path).resolve()), "folder": folder}
-            ledger.note(ledger.artifacts, entry, "path", "folder")
+            ledger.note(ledger.artifacts, {"path": str(Path(path).resolve())}, "path")
 
     def dataset(
         self,

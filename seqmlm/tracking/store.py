@@ -310,12 +310,12 @@ class Store:
                 raise
         return None
 
-    def log_artifact(self, run_id: str, path: str, folder: str) -> None:
-        """Upload a file, or what a folder holds, under `folder` ("" is the top), if it is still there."""
+    def log_artifact(self, run_id: str, path: str) -> None:
+        """Upload a file, or the contents of a folder, if it is still there."""
         if Path(path).is_dir():
-            self.client.log_artifacts(run_id, path, folder or None)
+            self.client.log_artifacts(run_id, path)
         elif Path(path).exists():
-            self.client.log_artifact(run_id, path, folder or None)
+            self.client.log_artifact(run_id, path)
 
     def register(self, run_id: str, entry: Mapping[str, Any], points: Sequence[Point]) -> str:
         """Make a logged model with its metrics, and a version of a registered model; MLflow's model id.

@@ -137,7 +137,7 @@ def test_a_run_tracked_through_a_server(
         (model / "config.json").write_text("{}")
         (model / "model.safetensors").write_bytes(b"weights")
         run.dataset("d", "/x", "f", {})
-        run.artifact(model / "config.json", "settings")
+        run.artifact(model / "config.json")
         run.register("far", model, version=1, metrics={"train/loss": 2.0}, dataset="d", aliases=["champion"])
     assert warnings == []
     (found,) = tracker.runs()

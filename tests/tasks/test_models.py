@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from seqmlm.registry.database import UnreachableError
 from seqmlm.registry.entries import ModelEntry
 from seqmlm.registry.references import resolve
 from seqmlm.registry.store import Registry
+from seqmlm.tasks import models
 from seqmlm.tasks.models import (
     alias_model,
     export_model,
@@ -57,18 +58,12 @@ def _write_model(folder: Path) -> None:
 def make(home: Workspace) -> Make:
     """Train nothing, but end a run with a registered model."""
 
-    def build(
-        name: str,
-        *,
-        run_name: str | None = None,
-        init: str | None = None,
-        pause: Callable[[float], None] = time.sleep,
-    ) -> int:
+    def build(name: str, *, run_name: str | None = None, init: str | None = None) -> int:
         with Tracker(home).start(run_name or name, experiment="e", params={}) as run:
             _write_model(run.directory / "model")
             run.dataset("p", "/p.fasta", "f", {})
             own = origin(init=init, mlflow_run_id=run.run_id)
-            entry = register_model(run.directory / "model", name, own, pause)
+            entry = register_model(run.directory / "model", name, own)
             track_model(run, entry, {"eval/bits_per_unit": 3.5}, dataset="p")
             return entry.version
 
@@ -111,10 +106,11 @@ def test_a_connection_lost_after_the_commit_registers_once(
         return entry
 
     monkeypatch.setattr(Registry, "register", lost)
-    assert make("a", pause=waited.append) == 1
+    monkeypatch.setattr(models, "patiently", partial(models.patiently, pause=waited.append))
+    assert make("a") == 1
     assert len(waited) == 2
-    assert [summary.entry.reference for summary in list_models()] == ["a:1"]
-    assert list_models()[0].entry.aliases == ("champion",)
+    [summary] = list_models()
+    assert (summary.entry.reference, summary.entry.aliases) == ("a:1", ("champion",))
     assert _aliases(home, "a") == {"champion": "1"}
 
 
@@ -141,17 +137,11 @@ def test_origin_is_shown(home: Workspace, make: Make) -> None:
     make("c", init=str(home.run_dir("b") / "model"))
     make("d", init="facebook/esm2_t6_8M_UR50D")
     shown = show_model("c")
-    assert shown["parent"] == "b:1"
-    assert shown["ancestors"] == ["b:1", "a:1"]
+    assert (shown["parent"], shown["ancestors"]) == ("b:1", ["b:1", "a:1"])
     assert shown["dataset"]["sources"] == ["a.fasta"]
-    assert shown["card"]["domain"] == "protein"
-    assert show_model("d")["init"] == "facebook/esm2_t6_8M_UR50D"
-    assert show_model("d")["parent"] is None
-
-
-def test_a_plain_folder_shows_its_card(home: Workspace, make: Make) -> None:
-    make("a")
-    assert show_model(str(home.run_dir("a")))["card"]["domain"] == "protein"
+    assert (show_model("d")["init"], show_model("d")["parent"]) == ("facebook/esm2_t6_8M_UR50D", None)
+    for card in (shown["card"], show_model(str(home.run_dir("a")))["card"]):
+        assert card["domain"] == "protein"
     with pytest.raises(UsageError, match="on the Hugging Face hub"):
         show_model("hf:bert-base-uncased")
 

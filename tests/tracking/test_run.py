@@ -246,13 +246,12 @@ def test_tags_artifacts_and_data(start: Start, client: MlflowClient, home: Works
     with start() as run:
         run.set_tag("k", "v")
         run.artifact(file)
-        run.artifact(folder, "plots")
+        run.artifact(folder)
         for _ in range(2):
             run.dataset("proteins", "/data/p.fasta", "f" * 64, profile)
     found = client.get_run(run.run_id)
     assert found.data.tags["k"] == "v"
-    assert {item.path for item in client.list_artifacts(run.run_id)} == {"a.txt", "plots"}
-    assert [item.path for item in client.list_artifacts(run.run_id, "plots")] == ["plots/b.png"]
+    assert {item.path for item in client.list_artifacts(run.run_id)} == {"a.txt", "b.png"}
     (used,) = found.inputs.dataset_inputs
     assert (used.dataset.name, used.dataset.digest) == ("proteins", "f" * 36)
     assert json.loads(used.dataset.source) == {"uri": "/data/p.fasta"}
