@@ -32,8 +32,7 @@ def decompress(read: Callable[[int], bytes], data: bytes, source: str, kind: str
     Args:
         read: returns up to so many further bytes, b"" at the end.
         data: the bytes read so far.
-        source: for messages.
-        kind: what `compression` says.
+        source, kind: for messages; what `compression` says.
 
     Raises:
         DataError: the data are damaged or truncated; all that came before the fault has been yielded.

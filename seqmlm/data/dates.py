@@ -34,10 +34,8 @@ def is_form(date_format: str) -> bool:
 
 
 def moments(date_format: str) -> Moment:
-    """How text of this form is read: None where it has another. A time of day may follow the date, or not.
-
-    Args:
-        date_format: for which `is_form` is true.
+    """How text of a form for which `is_form` is true is read: None where it has another. A time of day may
+    follow.
     """
     words_of_date = 1 + date_format.count(" ")
 

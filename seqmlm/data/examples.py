@@ -65,13 +65,8 @@ Label = str | tuple[str, ...] | tuple[float, ...] | Spans
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Example:
-    """A record, and what is to be predicted of it.
-
-    Args:
-        record: the sequence.
-        label: what is to be predicted.
-        second: the other sequence of a pair.
-        part: where the data say it, what the example is for.
+    """A record, what is to be predicted of it, the other sequence of a pair, and where the data say it, the
+    part that the example is for.
     """
 
     record: Record
@@ -144,10 +139,7 @@ def examples(records: Iterable[Record], problems: Problems, source: LabelSource)
         records: in any order.
         problems: receives records whose label is missing or cannot be read; is told of records that a file of
             labels does not name, which are left out, and of labels of no record.
-        source: where the labels are.
-
-    Raises:
-        DataError: a file of labels that cannot be read, or that names none of the records.
+        source: where the labels are; a DataError for a file that names none of the records.
     """
     reading = _Reading(source, problems)
     for record, second, about in reading.named(records):
@@ -262,11 +254,7 @@ class _Reading:
             raise DataError("no labels", source=file, remedy="give an id and a label in each row")
 
     def example(self, record: Record, second: Record | None, about: _About) -> Example:
-        """The example of a record.
-
-        Raises:
-            DataError: no label, or one that cannot be read.
-        """
+        """The example of a record."""
         at: _Place = {"source": record.source, "line": record.line}
         fields: Mapping[str, Any] = {**_headed(record), **record.meta}
         label: Label
@@ -419,11 +407,7 @@ def _headed(record: Record) -> dict[str, str]:
 
 
 def _text(value: Any, at: _Place, problem: tuple[str, str] = ("no label", _NAME_IT)) -> str:
-    """A label as text.
-
-    Raises:
-        DataError: nothing, not a number, or a value of several parts.
-    """
+    """A label as text; DataError for nothing, or a value of several parts."""
     if value is not None and not isinstance(value, str | int | float):
         raise DataError("a label of several parts", **at, remedy="give a text, a number or a list of these")
     text = str(value).lower() if isinstance(value, bool) else "" if value is None else str(value).strip()

@@ -65,15 +65,7 @@ def may_begin(head: bytes) -> bool:
 
 
 def refuse_foreign(head: bytes, source: str) -> None:
-    """Refuse a file that is neither text nor compressed in a known way.
-
-    Args:
-        head: its first bytes.
-        source: the file.
-
-    Raises:
-        DataError: says what the file is.
-    """
+    """Refuse with a DataError what its first bytes show to be neither text nor packed in a known way."""
     for magic, (what, remedy) in _FOREIGN.items():
         if head.startswith(magic):
             raise DataError(f"the file is {what}", source=source, remedy=remedy)
@@ -106,18 +98,16 @@ class Live(Protocol):
 class Memory:
     """What a reader of a live input has taken and not yet handed on, in lines: enough to begin in its middle.
 
-    A reader that keeps this can be given up at any moment while it waits for bytes. Another one is then given
-    the first lines of the input (the format is told by them), and the lines from the earliest one that was
-    held; it passes over what had been handed on. Lines are numbered from 1 as the input has them.
+    It can then be given up at any moment while it waits for bytes. Another reader is given the first lines of
+    the input, which tell the format, and those from the earliest one held; it passes over what had been
+    handed on.
 
     Args:
-        taken: the last line that had reached the records of an earlier reader; 0 for none.
-        held: name of a group of lines that become records together -> those lines that had been taken, and
-            were still waiting for the others.
+        taken: the last line, from 1 on, that had reached the records of an earlier reader; 0 for none.
+        held: lines taken that wait for others to become records with, by the name of their group.
 
     Attributes:
-        taken: now.
-        before, held_before: what they were at the beginning.
+        taken: now. before, held_before: at the beginning.
         held: called while the reader waits for bytes; says which lines wait then.
         jump: set at a pause: number of lines before those that come next.
     """
@@ -141,14 +131,10 @@ class Memory:
 
 
 class Source(str):
-    """The name of an input together with the object to read it from, where it is not a file to be opened.
+    """The name of an input ("-" for standard input) together with where its bytes come from.
 
     It is a string, so that readers pass it on, and name it in messages, as they do with the path of a file.
     `str(source)` is the name alone: a reader that turns its path into a string does so with `source_of`.
-
-    Args:
-        name: "-" for standard input.
-        live: where its bytes come from.
     """
 
     live: Live
@@ -180,14 +166,12 @@ STANDARD_INPUT = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 
 
 def expand(paths: Iterable[str | Path], problems: Problems | None = None) -> list[str]:
-    """Expand paths into files: folders recursively (sorted, without hidden names); "-" and references to data
-    sets (hf:NAME) unchanged.
+    """Expand paths into files: folders recursively (sorted, without hidden names); "-" and hf:NAME unchanged.
 
     Args:
         paths: files and folders.
-        problems: told of what a folder holds beside files that can be read and folders: links to folders,
-            which are not followed, links that lead nowhere, pipes and devices, folders without permission,
-            outputs under way, which are no input of the command that writes or resumes them.
+        problems: told of what is left out of a folder: links to folders and such that lead nowhere, pipes and
+            devices, folders without permission, outputs under way.
 
     Raises:
         DataError: a path that does not exist or cannot be looked at, or a folder without files.
@@ -264,8 +248,7 @@ def blocks(source: str | Path, *, pauses: bool = False, encoded: bool = False) -
         encoded: leave UTF-16 and UTF-32 as they are.
 
     Raises:
-        DataError: the file is missing, unreadable or empty, or its compressed data is broken; whatever could
-            be decompressed before the fault has been yielded by then.
+        DataError: the file is missing, unreadable or empty, or broken; what came before has been yielded.
     """
     parts = _unpacked(source, pauses)
     return parts if encoded else _by_mark(parts, source)
@@ -291,11 +274,7 @@ def _unpacked(source: str | Path, pauses: bool) -> Iterator[bytes]:
 
 
 def _by_mark(parts: Iterator[bytes], source: str | Path) -> Iterator[bytes]:
-    """The same in UTF-8, where a byte order mark says that they are not.
-
-    Raises:
-        DataError: they are not, and another reader may have to go on in their middle.
-    """
+    """The same in UTF-8, whatever a byte order mark says; not where reading begins in the middle."""
     head = b""
     for head in parts:
         if head:
@@ -331,15 +310,8 @@ def transcoded(parts: Iterable[bytes], codec: str, source: str) -> Iterator[byte
 
 
 def whole(source: str, max_bytes: int, what: str) -> bytes:
-    """All bytes of a file that has to be held in one piece, decompressed.
-
-    Args:
-        source: the file.
-        max_bytes: of the largest.
-        what: it is, for the message: "notebook".
-
-    Raises:
-        DataError: as `blocks`; or it is larger.
+    """All bytes of a file that has to be held in one piece, decompressed; DataError as of `blocks`, or for a
+    `what` ("notebook") of more than `max_bytes`.
     """
     parts, size = list[bytes](), 0
     for block in blocks(source):
@@ -407,11 +379,7 @@ def _opened(source: str | Path) -> Iterator[BufferedReader]:
 
 
 def require_file(path: str) -> None:
-    """Look at a file that a library is to open.
-
-    Raises:
-        DataError: it is not there, no regular file, or cannot be opened.
-    """
+    """Refuse with a DataError what is not there, not regular, or closed to us, before a library opens it."""
     with _opened(path):
         pass
 
@@ -436,11 +404,7 @@ def _unopened(path: str, error: OSError | ValueError, absent: str) -> DataError:
 
 
 class Meter:
-    """Counts the bytes of files that are read, compressed ones as they lie on the disk.
-
-    Attributes:
-        bytes: read so far; what libraries open themselves (Parquet files, an indexed genome) is not counted.
-    """
+    """Bytes read of files as they lie on the disk; not of those that libraries open (Parquet, genomes)."""
 
     bytes = 0
 
@@ -470,16 +434,10 @@ def _read(handle: BufferedReader, size: int, source: str) -> bytes:
 
 
 def save_stdin(folder: Path, suffix: str = "") -> Path:
-    """Write standard input, as it is, into a file named by its content, and return its path.
+    """Write standard input, as it is, into a file of a folder that its content and a suffix (".fasta.gz")
+    name.
 
-    The same input gives the same file; only the owner may read it.
-
-    Args:
-        folder: made if missing.
-        suffix: of the file, such as ".fasta.gz".
-
-    Raises:
-        DataError: nothing came.
+    The same input gives the same file; only the owner may read it. DataError where nothing came.
     """
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()

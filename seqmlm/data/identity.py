@@ -32,11 +32,8 @@ def identity_hash(identity: str, salt: bytes) -> int:
 
 
 def write_trained_on(folder: Path, trains: NDArray[np.bool_]) -> None:
-    """Write the sorted hashes of the training records (at most `MOST`); delete those of all records.
-
-    Args:
-        folder: holds what `seqmlm.data.store.RecordWriter` left.
-        trains: (N,) True where a record trains.
+    """Write the sorted hashes of the training records (at most `MOST`), where (N,) `trains` is True, into the
+    folder of `seqmlm.data.store.RecordWriter`; delete those of all records.
     """
     hashes = np.fromfile(folder / IDENTITIES, dtype="<u8").astype(np.uint64)
     np.save(folder / TRAINED_ON, np.unique(hashes[trains])[:MOST])

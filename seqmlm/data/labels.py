@@ -24,11 +24,7 @@ SUBJECT, TIME, VALUE = "subject_id", "prediction_time", "boolean_value"
 
 
 def read_labels(path: Path) -> Labels:
-    """Read a table.
-
-    Raises:
-        DataError: a column that is missing, a time or a label that cannot be read.
-    """
+    """Read a table; a DataError names a column that is missing, a time or a label that cannot be read."""
     clock, found = Clock(), Labels()
     for line, row in read_rows(str(path)):
         subject, time = required(row, SUBJECT, str(path), line), moment(row, str(path), line, clock)
@@ -61,11 +57,7 @@ def read_moments(rows: Iterable[FieldRow], source: str, problems: Problems) -> M
 
 
 def moment(row: Mapping[str, Any], source: str, line: int, clock: Clock) -> float:
-    """The prediction time of a row, seconds since 1970-01-01 UTC, to the microsecond.
-
-    Raises:
-        DataError: none, or one that cannot be read.
-    """
+    """The prediction time of a row, seconds since 1970-01-01 UTC, to the microsecond; else a DataError."""
     given = required(row, TIME, source, line)
     dated = isinstance(given, datetime) and given == given  # pandas has a time that is none
     time = given.replace(tzinfo=given.tzinfo or UTC).timestamp() if dated else clock[str(given)]
@@ -95,8 +87,7 @@ def at_moments(
         until: what was known of a raw sequence at a time (`Domain.until`), None where that was nothing.
         problems: receives times before the first event, too.
 
-    Raises:
-        DataError: none of the subjects is that of a record.
+    Raises: DataError: none of the subjects is that of a record.
     """
     met = set[str]()
     for record in records:

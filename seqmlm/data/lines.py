@@ -36,16 +36,9 @@ def lines(
     """Yield (1-based number, text without its line end) for every line of a text file.
 
     Faults go to `problems`, each with its line: bytes that are not of the encoding, binary data, a line
-    longer than `max_bytes`, compressed data that breaks off (the whole lines before it have been yielded).
-
-    Args:
-        source: the file, or a `Source`.
-        problems: receives faults.
-        max_bytes: of the longest line, in UTF-8.
-        encoding: of the file, a name that Python knows; None is UTF-8, for readers without such an option.
-
-    Raises:
-        UsageError: an encoding that Python does not know.
+    longer than `max_bytes` (in UTF-8), compressed data that breaks off (the whole lines before it have been
+    yielded). `encoding` is a name that Python knows (else UsageError); None is UTF-8, for readers without
+    such an option.
     """
     numbered = lines_and_pauses(source, problems, max_bytes=max_bytes, pauses=False, encoding=encoding)
     return cast("Iterator[tuple[int, str]]", numbered)
@@ -120,15 +113,11 @@ def text_blocks(
     file whose lines end in CR alone, as on old Macs, these become line ends.
 
     Args:
-        source: the file, "-" for standard input.
+        source, encoding: see `lines`; blocks are UTF-8 whatever the encoding.
         problems: receives a fault of the file.
         line: called when a fault is met after the first block; gives the line reached.
         pauses: see `blocks`.
-        encoding: of the file, see `lines`; its blocks are UTF-8 all the same (`transcoded`).
         binary: take a file that its first bytes show to be binary, too.
-
-    Raises:
-        UsageError: an encoding that Python does not know.
     """
     codec = None if encoding is None else _codec(encoding)
     started = False
@@ -160,11 +149,7 @@ def _decided(parts: Iterator[bytes], source: str, problems: Problems, binary: bo
 
 
 def _codec(encoding: str) -> str | None:
-    """The codec of this name; None for UTF-8, whose bytes are taken as they are.
-
-    Raises:
-        UsageError: Python knows no encoding of text by this name.
-    """
+    """The codec of this name, None for UTF-8, whose bytes are taken as they are; else a UsageError."""
     try:
         "".encode(encoding)  # refuses codecs that are none of text, such as hex
         name = codecs.lookup(encoding).name
@@ -214,12 +199,9 @@ _CONTROLS = bytes(sorted({*range(32), 127} - set(b"\t\n\r\f\x1b")))
 
 
 def _refuse_other_text(block: bytes, source: str, binary: bool) -> None:
-    """Refuse a file that its first bytes show to be binary, packed twice, or in another encoding.
+    """Refuse what its first bytes show to be binary, packed twice, or in another encoding.
 
     A NUL alone does not: it costs the line it is in, since logs have stretches of them after a crash.
-
-    Raises:
-        DataError: says what the file is.
     """
     refuse_foreign(block, source)
     if kind := compression(block):

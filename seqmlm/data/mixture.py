@@ -25,14 +25,10 @@ _CORPUS = 48  # bits of a record's number in its dataset
 
 
 def shares(amounts: Sequence[float], alpha: float = ALPHA) -> NDArray[np.float64]:
-    """(C,) the share each corpus gets.
-
-    Args:
-        amounts: (C,) size of each corpus (tokens or characters), above 0.
-        alpha: exponent, in [0, 1].
+    """(C,) the share each corpus gets, by its size (tokens or characters, above 0).
 
     Raises:
-        UsageError: alpha out of range, or an empty corpus.
+        UsageError: alpha not in [0, 1], or an empty corpus.
     """
     if not 0 <= alpha <= 1:
         raise UsageError(f"alpha of a mixture must be between 0 and 1, not {alpha}")
@@ -40,15 +36,12 @@ def shares(amounts: Sequence[float], alpha: float = ALPHA) -> NDArray[np.float64
     if not len(sizes) or not (sizes > 0).all():
         raise UsageError("a mixture needs at least one corpus, and none may be empty")
     powers = (sizes / sizes.sum()) ** alpha
-    result: NDArray[np.float64] = powers / powers.sum()
-    return result
+    return np.asarray(powers / powers.sum(), dtype=np.float64)
 
 
 def rates(amounts: Sequence[float], alpha: float = ALPHA) -> NDArray[np.float64]:
     """(C,) how often to take each corpus's records, on average, so that the total stays the same."""
-    sizes = np.asarray(amounts, dtype=np.float64)
-    result: NDArray[np.float64] = shares(amounts, alpha) * sizes.sum() / sizes
-    return result
+    return np.asarray(shares(amounts, alpha) * np.sum(amounts) / np.asarray(amounts), dtype=np.float64)
 
 
 def resample(items: Iterable[T], rate: float, *, seed: int = 0) -> Iterator[T]:
@@ -73,11 +66,9 @@ class Mixture:
     Args:
         datasets: the corpora.
         alpha: see `shares`; the shares are of tokens.
-        epoch_size: sequences of one epoch; None is the smallest in which every item occurs at least once.
+        epoch_size: sequences of one epoch; None is the smallest in which every item occurs at least once. A
+            UsageError where it is too small to hold a sequence of each dataset.
         seed: of the samples.
-
-    Raises:
-        UsageError: see `shares`; or an epoch too small to hold a sequence of each dataset.
     """
 
     def __init__(
@@ -103,8 +94,8 @@ class Mixture:
         self._offsets = [hash64(str(c), seed) % len(d) for c, d in enumerate(datasets)]
         self._lengths = np.concatenate(
             [
-                np.asarray(dataset.lengths)[self._items(corpus, np.arange(self._counts[corpus]))[0]]
-                for corpus, dataset in enumerate(datasets)
+                np.asarray(one.lengths)[self._items(corpus, np.arange(self._counts[corpus]))[0]]
+                for corpus, one in enumerate(datasets)
             ]
         )
 
@@ -177,8 +168,6 @@ class Mixture:
 
     def records(self, indices: Sequence[int]) -> NDArray[np.int64]:
         """(M,) a number for the record of each of some windows."""
-        found = [self.locate(index) for index in indices]
-        numbers = [
-            int(self._datasets[corpus].records([item])[0]) + (corpus << _CORPUS) for corpus, item in found
-        ]
+        found = map(self.locate, indices)
+        numbers = [int(self._datasets[at].records([item])[0]) + (at << _CORPUS) for at, item in found]
         return np.array(numbers, dtype=np.int64)

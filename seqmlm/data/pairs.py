@@ -29,14 +29,7 @@ Raw = Callable[[str, Mapping[str, Any]], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One pair.
-
-    Args:
-        id: its name, else "<file name>:<line>".
-        good, bad: the sequence that should be the more probable one, and the other.
-        group: what it is one example of; "" where the file says nothing.
-        source, line: its file and 1-based line.
-    """
+    """A sequence that should be more probable than the other, and what group ("" for none) they are of."""
 
     id: str
     good: str
@@ -97,11 +90,7 @@ def _pair(
     path: str,
     line: int,
 ) -> Pair:
-    """The pair of a row.
-
-    Raises:
-        DataError: a missing column, or no text.
-    """
+    """The pair of a row."""
     texts = [
         raw(_text(required(row, key, path, line), path, line, key), row)
         for key in _columns(row, good, bad, path, line)
@@ -167,11 +156,7 @@ def _text(value: Any, path: str, line: int, field: str) -> str:
 
 
 def _parallel(good: str, bad: str) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """The lines of two files as rows.
-
-    Raises:
-        DataError: a line that cannot be read, as it would shift those after it; files of unequal length.
-    """
+    """The lines of two files as rows; one that cannot be read is an error: it would shift those after it."""
     for one, other in zip_longest(lines(good, Problems()), lines(bad, Problems())):
         if one is None or other is None:
             reason = f"the file ends before line {(one or other)[0]} of the other"

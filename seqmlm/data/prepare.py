@@ -86,16 +86,14 @@ def prepare(
 ) -> Prepared:
     """Tokenize a stream of records into a cache entry, or open the existing entry.
 
-    The stream is read once and nothing is kept of it but 24 bytes a record (with `dedupe`: about 40 more).
+    The stream is read once, unless the entry exists, and nothing is kept of it but 24 bytes a record (with
+    `dedupe`: about 40 more).
 
     Args:
-        records: the stream; not read if the entry exists.
-        tokenizer: anything with `encode_batch`.
-        plan: see `Plan`.
-        cache: folder of all entries.
-        fingerprint: name of the entry: a hash of everything that decides its content.
-        problems: receives records the tokenizer refuses; if `sensitive`, only the owner may read the entry.
-        progress: called from time to time with the records and tokens so far.
+        records: the stream. tokenizer: anything with `encode_batch`. plan: see `Plan`. cache, fingerprint:
+        folder of all entries, and name of this one: a hash of all that decides its content. problems:
+        receives records the tokenizer refuses; if `sensitive`, only the owner may read the entry. progress:
+        called from time to time with the records and tokens so far.
 
     Returns:
         Prepared, whose statistics hold: records, duplicates, characters, windows, tokens, units,

@@ -25,13 +25,7 @@ _RAW_KEPT = 1 << 20  # characters of a bad record that are saved to the quaranti
 
 @dataclass
 class Met:
-    """What was met, in this process or another (`Problems.apart`).
-
-    Attributes:
-        bad, notes: reason to count. places, remedies: as of `Problems`.
-        first: the first bad record.
-        aside: lines for the quarantine file, where another process writes it.
-    """
+    """What was met, here or in another process (`Problems.apart`): counts, and lines to put aside."""
 
     bad: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
@@ -42,7 +36,8 @@ class Met:
 
 
 class Problems:
-    """Collects the problems of an input; one object serves all files of a command.
+    """Collects the problems of an input; one object, which any thread may call, serves all files of a
+    command.
 
     Args:
         on_error: "raise" stops at the first bad record, "skip" counts it and continues, "quarantine" also
@@ -54,8 +49,6 @@ class Problems:
         places: the first place of each reason, as "file:line".
         remedies: what to do about each reason, from its first error.
         met: bad records met, those of input that is read again (`replaying`) included.
-
-    Any thread may call it: a live input is read in one of its own.
 
     Raises:
         UsageError: "quarantine" without a file, or an unknown `on_error`.
@@ -76,10 +69,9 @@ class Problems:
         self._one_at_a_time = threading.RLock()
 
     def bad(self, error: DataError, raw: str | None = None) -> None:
-        """Handle one bad record (or file) as `on_error` says.
+        """Handle one bad record (or file) as `on_error` says: under "raise", raise `error`.
 
         Raises:
-            DataError: `error` itself, under "raise".
             StateError: the quarantine file is no regular file, or cannot be written.
         """
         self.met += 1
@@ -102,9 +94,7 @@ class Problems:
         """Count an irregularity that leaves the record usable (a repeated id, a dropped line).
 
         Args:
-            reason: a constant sentence.
-            n: how often.
-            source, line: where, for `places`, if it is known.
+            reason: a constant sentence. n: how often. source, line: where, if it is known.
         """
         if n and not self._replayed:
             with self._one_at_a_time:
@@ -126,11 +116,7 @@ class Problems:
         return found
 
     def add(self, met: Met) -> None:
-        """Count what was met elsewhere.
-
-        Raises:
-            StateError: as `bad`.
-        """
+        """Count what was met elsewhere."""
         with self._one_at_a_time:
             for counts, more in ((self._met.bad, met.bad), (self._met.notes, met.notes)):
                 for reason, n in more.items():
@@ -181,11 +167,7 @@ class Problems:
             return dict(sorted((self._met.bad + self._met.notes).items()))
 
     def snapshot(self) -> dict[str, Any]:
-        """All counts so far and the synced size of the quarantine file, as JSON values.
-
-        Raises:
-            OSError: the quarantine file cannot be written.
-        """
+        """All counts so far and the synced size of the quarantine file, as JSON values."""
         with self._one_at_a_time:
             if self._sink is not None:
                 self._sink.flush()
@@ -209,10 +191,8 @@ class Problems:
 
     @contextmanager
     def replaying(self, earlier: Mapping[str, Any]) -> Iterator[None]:
-        """While input that was handled before is read again: nothing is raised, counted or quarantined twice.
-
-        Args:
-            earlier: the `snapshot` taken then; counting continues from it.
+        """While input that was handled before is read again: nothing is raised, counted or quarantined twice,
+        and counting continues from the `snapshot` taken then.
         """
         self._replayed = True
         try:
@@ -256,13 +236,10 @@ class Problems:
 
 
 def _appending(path: Path) -> TextIO:
-    """Open the quarantine file, which only its owner may read.
+    """Open the quarantine file, which only its owner may read; StateError where it is not regular, or closed
+    to us.
 
-    Neither a link is followed, nor a pipe waited for: with what they lead to, bad records could be written
-    anywhere.
-
-    Raises:
-        StateError: it is no regular file, or cannot be written.
+    Neither a link is followed, nor a pipe waited for: through them bad records could be written anywhere.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

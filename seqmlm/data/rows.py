@@ -27,13 +27,13 @@ _JSON = (".jsonl", ".ndjson", ".json")
 def read_rows(
     source: str, problems: Problems | None = None, *, columns: tuple[str, ...] | None = None
 ) -> Iterator[FieldRow]:
-    """Yield (1-based line or row, field -> value) of a file; its name says the format (.gz, .zst too).
+    """Yield (1-based line or row, field -> value) of a .jsonl, .csv, .tsv or .parquet file (.gz, .zst too),
+    or of JSON lines on standard input ("-").
 
     Args:
-        source: a .jsonl, .csv, .tsv or .parquet file; "-" is JSON lines on standard input.
+        source: the file.
         problems: told of lines that cannot be read; None raises their errors.
-        columns: names of a CSV or TSV file's columns if its first line is data; None reads them from the
-            first line.
+        columns: names of a CSV or TSV file's columns if its first line is data; None reads them from it.
 
     Raises:
         UsageError: a file of another kind.
@@ -53,11 +53,7 @@ def read_rows(
 
 
 def required(row: Mapping[str, Any], name: str, source: str, line: int) -> Any:
-    """The value of a required field.
-
-    Raises:
-        DataError: it is missing; the message lists the fields there are.
-    """
+    """The value of a required field; a DataError that lists the fields there are where it is missing."""
     if name in row:
         return row[name]
     remedy = nearest(name, [str(key) for key in row][:30]).removeprefix("; ")

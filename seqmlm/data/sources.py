@@ -31,10 +31,7 @@ def file_fingerprint(paths: Iterable[str | Path]) -> str:
     """SHA-256, in hex, of the contents of some files in their order; names and folders are ignored.
 
     A file above `WHOLE_BYTES` is represented by its size, its modification time and 16 evenly spaced samples
-    of 1 MiB. A data set (hf:NAME@COMMIT) is represented by its name.
-
-    Raises:
-        DataError: a file is missing, no regular file, or "-": a stream cannot be hashed before it is read.
+    of 1 MiB, a data set (hf:NAME@COMMIT) by its name. DataError for what is missing, no regular file, or "-".
     """
     digest = hashlib.sha256()
     for path in map(str, paths):

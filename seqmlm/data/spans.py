@@ -22,11 +22,7 @@ class Span(NamedTuple):
 
 
 def span_of(row: Mapping[str, Any], source: str, line: int) -> Span:
-    """The span that a row names.
-
-    Raises:
-        DataError: a column is missing, or it is none.
-    """
+    """The span that a row names; DataError where a column is missing, or it is none."""
     told = [str(required(row, name, source, line)).strip() for name in ("start", "end")]
     start, end = (int(one) if one.isdecimal() else -1 for one in told)
     if not 0 <= start < end:
@@ -36,11 +32,7 @@ def span_of(row: Mapping[str, Any], source: str, line: int) -> Span:
 
 
 def read_spans(path: Path, problems: Problems) -> dict[str, list[Span]]:
-    """The spans of each record in a table; `problems` receives those that are none.
-
-    Raises:
-        DataError: the table cannot be read, or lacks a column.
-    """
+    """The spans of each record in a table; `problems` receives rows that name none."""
     found: dict[str, list[Span]] = defaultdict(list)
     for line, row in read_rows(str(path)):
         name = str(required(row, "id", str(path), line))

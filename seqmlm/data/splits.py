@@ -43,22 +43,8 @@ def hash64(text: str, seed: int = 0) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def assign(key: str, seed: int, validation: float) -> Part:
-    """The split of a key by its hash alone, always the same for the same key.
-
-    Args:
-        key: the group (a subject, an article, a cluster).
-        seed: another seed, another split.
-        validation: share of keys held out for validation, in [0, 1].
-    """
-    return "validation" if _share(np.array([hash64(key, seed)]))[0] < validation else "train"
-
-
 def neighbours(record: Record, lines: int = 1000) -> str:
-    """A key that keeps neighbouring lines together if records name no document: blocks of a file's lines.
-
-    Sequences share windows within one split group only, so joining lines of a plain text needs such a key.
-    """
+    """A key that keeps neighbouring lines together where there is no document: blocks of a file's lines."""
     return record.document or f"{Path(record.source).name}:{record.line // lines}"
 
 
@@ -68,11 +54,9 @@ class Split(Protocol):
 
     def mark(self, record: Record) -> tuple[int, int]:
         """Two signed 64-bit numbers: the record's group and its place in the order."""
-        ...
 
     def parts(self, marks: Marks) -> Parts:
         """(N, 2) marks to (N,) the part of each record, as a place in `PARTS`."""
-        ...
 
 
 _GIVEN: dict[str | None, int] = {None: 0, "train": 1, "validation": 2, "calibration": 3}
@@ -88,14 +72,11 @@ class ByKey:
     """Groups are divided by hash; each part gets at least one group as soon as there are enough.
 
     Args:
-        key: the domain's group of a record.
-        seed: of the hash.
-        share: share of the groups for validation; 0 for none.
-        calibration: share of the groups for calibration; 0 for none.
-        enough: records that calibrate at least, if any; a fifth of few.
-        given: the split the data itself names for a record ("train", "validation" or "calibration"), or None.
-            If any record is in validation, only the records named so are held out; if none is named for
-            calibration, half of the validation groups calibrate.
+        key: the domain's group of a record. seed: of the hash. share, calibration: shares of the groups for
+        validation and for calibration; 0 for none. enough: records that calibrate at least, if any; a fifth
+        of few. given: the part that the data name for a record, or None. If any record is in validation, only
+        those named
+            so are held out; if none is named for calibration, half of the validation groups calibrate.
     """
 
     key: Callable[[Record], str]
@@ -177,10 +158,8 @@ _FEWEST_SIZED = 4  # groups; of fewer each part gets one
 
 
 def _by_size(sizes: NDArray[np.int64], wanted: tuple[float, float]) -> Parts:
-    """(G,) records of each group, in order of their hashes, to (G,) parts.
-
-    A group is passed over where it would make a part half as large again as it should be, unless no other is
-    left.
+    """(G,) records of each group, in order of their hashes, to (G,) parts; a group is passed over where it
+    would make a part half as large again as it should be, unless no other is left.
     """
     parts = np.full(len(sizes), TRAIN, dtype=np.int8)
     for part, share in ((VALIDATION, wanted[0]), (CALIBRATION, wanted[1])):
@@ -203,14 +182,11 @@ def _enough(groups: int, asked: tuple[int, int], wanted: tuple[float, float]) ->
     return validate, max(0, min(calibrate, groups - 1 - validate))
 
 
-_FIFTH = 0.2
-
-
 def _calibrating(split: ByKey | Chronological, records: int) -> float:
     """The share of so many records that calibrate."""
     if not split.calibration:
         return 0.0
-    return max(split.calibration, min(split.enough / max(records, 1), _FIFTH, (1 - split.share) / 2))
+    return max(split.calibration, min(split.enough / max(records, 1), 0.2, (1 - split.share) / 2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,11 +199,10 @@ class Chronological:
 
     Args:
         key: the domain's group of a record (session, patient); a group's time is that of its first record.
-        order: the record's place in time: a number, a date, or ISO 8601 text.
-        share: share of the records for validation; each part gets a group if there are enough.
-        calibration: share of the records for calibration; 0 for none.
-        enough: records that calibrate at least, if any; a fifth of few.
-        calibrate_on: whether the latest groups calibrate, or some spread over the time of training.
+        order: the record's place in time: a number, a date, or ISO 8601 text. share, calibration: shares of
+        the records for validation and for calibration, as groups allow; 0 for none. enough: records that
+        calibrate at least, if any; a fifth of few. calibrate_on: whether the latest groups calibrate, or some
+        spread over the time of training.
     """
 
     key: Callable[[Record], str]
@@ -238,11 +213,7 @@ class Chronological:
     calibrate_on: CalibrateOn = "latest"
 
     def mark(self, record: Record) -> tuple[int, int]:
-        """As `Split.mark`.
-
-        Raises:
-            DataError: the record has no place in time.
-        """
+        """As `Split.mark`; a DataError for a record without a place in time."""
         try:
             return hash64(self.key(record)), _ordered(self.order(record))
         except (ValueError, TypeError):

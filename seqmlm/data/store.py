@@ -76,12 +76,8 @@ class _Writer:
 
 
 class SequenceWriter(_Writer):
-    """Appends windows to `sequences.arrow`, and their lengths and records to binary files next to it.
-
-    Args:
-        folder: an existing folder.
-        max_length: of a window, in tokens.
-        units: counts the units of the windows.
+    """Appends windows to `sequences.arrow` in a folder, and their lengths, records and moves to files beside
+    it.
     """
 
     def __init__(self, folder: Path, max_length: int, units: Units) -> None:
@@ -135,11 +131,8 @@ class SequenceWriter(_Writer):
 
 
 class RecordWriter(_Writer):
-    """Appends the origin of each record to `records.arrow`, and a keyed hash of it to a file next to it.
-
-    Args:
-        folder: an existing folder.
-        identity: key by which two records are the same (`Domain.identity`).
+    """Appends the origin of each record to `records.arrow`, and a keyed hash of its identity to a file beside
+    it.
     """
 
     def __init__(self, folder: Path, identity: Callable[[Record], str]) -> None:
@@ -169,13 +162,7 @@ class RecordWriter(_Writer):
 
 
 class ArrowRows:
-    """Random access to the rows of an Arrow stream on disk, through a memory map.
-
-    Attributes:
-        table: all of it.
-        batches: number of batches.
-        size: rows of each of them but the last.
-    """
+    """Random access to the rows of an Arrow stream on disk: batches of `size` rows (but the last), mapped."""
 
     def __init__(self, path: Path) -> None:
         with pa.memory_map(str(path)) as source:
@@ -215,13 +202,8 @@ _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 def divide(folder: Path, split: Split, space: TokenSpace, max_length: int) -> dict[str, Any]:
     """Write rows and lengths of all splits, and token counts and record hashes of the training split.
 
-    The numbers of the calibration records are kept, so that these can be read again.
-
-    Args:
-        folder: holds what the writers of `seqmlm.data.store` left; their plain files are removed.
-        split: divides by the records' marks.
-        space: of the tokenizer.
-        max_length: no window is longer.
+    The numbers of the calibration records are kept, so that these can be read again; the plain files that the
+    writers left in the folder are removed. No window is longer than `max_length`.
 
     Returns:
         Statistics: unknown_tokens, length_quantiles, and for each part records, windows, tokens.
@@ -307,7 +289,7 @@ MANIFEST = "prepared.json"
 
 
 class Origin(NamedTuple):
-    """Where a window came from."""
+    """Where a window came from: record and window are numbers."""
 
     id: str
     source: str
@@ -341,17 +323,13 @@ class _Columns(NamedTuple):
 
 
 class EncodedDataset:
-    """One split of prepared data (a `seqmlm.engine.types.MovingWindows`).
+    """One part of the data in a folder that `prepare` wrote (a `seqmlm.engine.types.MovingWindows`).
 
     Windows of long training records are cut elsewhere in each epoch where they were prepared so; others, and
     those of other splits, stay as they are.
 
     Holds file handles and numpy views only, so memory does not grow with the data; pickles as its path, so
     that loader workers open the same files. The arrays of `[index]` are read-only views of the file.
-
-    Args:
-        folder: what `prepare` wrote.
-        part: "train", "validation" or "calibration".
     """
 
     def __init__(self, folder: Path, part: Part) -> None:
@@ -457,12 +435,10 @@ class EncodedDataset:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A finished cache entry of `prepare`.
+    """A finished cache entry of `prepare`: its folder, parts and statistics; `datasets.Dataset.from_file`
+    loads `sequences.arrow` in it.
 
     Args:
-        folder: the cache entry; `sequences.arrow` in it is loadable as `datasets.Dataset.from_file`.
-        train, validation, calibration: the parts.
-        statistics: counts (see `prepare`).
         token_counts: (V,) occurrences of each token id in the train split, special tokens included.
     """
 
@@ -475,11 +451,7 @@ class Prepared:
 
     @classmethod
     def open(cls, folder: Path) -> Prepared:
-        """Open a finished cache entry.
-
-        Raises:
-            StateError: the folder is not a complete entry.
-        """
+        """Open a finished cache entry; a StateError for a folder that is none."""
         try:
             statistics = read_json(folder / MANIFEST)
             counts = np.load(folder / TOKEN_COUNTS)
@@ -491,10 +463,8 @@ class Prepared:
         return cls(folder, train, validation, calibration, statistics, counts)
 
     def places(self, part: Part, limit: int) -> list[Place]:
-        """Where records of a part are, at most `limit`, spread evenly.
-
-        Raises:
-            StateError: a part of the entry is missing.
+        """Where records of a part are, at most `limit`, spread evenly; a StateError where the part is
+        missing.
         """
         try:
             numbers = np.load(self.folder / CALIBRATES) if part == "calibration" else self._numbers(part)

@@ -27,12 +27,8 @@ def entities(
     An I- without a beginning begins an entity; one of BIOES without its end ends with its last tag.
 
     Args:
-        tags: one a word; "O" is no entity.
-        scheme: what they are meant to be.
-        source, line: of the sentence, for messages.
-
-    Raises:
-        DataError: a tag that is none of a scheme.
+        tags: one a word, "O" for no entity; a DataError names one that is none of a scheme.
+        scheme: what they are meant to be. source, line: of the sentence, for messages.
 
     >>> entities(["B-PER", "I-PER", "O", "I-LOC"])
     ([(0, 2, 'PER'), (3, 4, 'LOC')], 1)
@@ -65,10 +61,8 @@ def _parted(tag: str, source: str | None, line: int | None) -> tuple[str, str]:
 
 
 def tagged(found: Iterable[Entity], n: int, scheme: Scheme) -> list[str]:
-    """The tags of a sentence of n words; IO joins two entities of a type side by side.
-
-    Raises:
-        DataError: entities that overlap, or that are not within the sentence.
+    """The tags of a sentence of n words; IO joins two entities of a type side by side. DataError for entities
+    that overlap, or are not within the sentence.
 
     >>> tagged([(0, 2, "PER"), (3, 4, "LOC")], 4, "bioes")
     ['B-PER', 'E-PER', 'O', 'S-LOC']

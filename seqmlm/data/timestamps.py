@@ -204,11 +204,7 @@ def offset(zone: str) -> float:
 
 
 def find_zone(name: str) -> float | tzinfo:
-    """Seconds east of UTC, or a zone with rules.
-
-    Raises:
-        UsageError: no such zone.
-    """
+    """Seconds east of UTC, or a zone with rules; a UsageError where there is no such zone."""
     if name.upper() in ("Z", "UTC", "GMT") or _OFFSET.fullmatch(name):
         return offset(name.upper())
     try:

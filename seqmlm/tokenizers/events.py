@@ -20,6 +20,7 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.engine.holes import taken
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Units
 from seqmlm.engine.windows import windows_at
@@ -90,28 +91,17 @@ class EventsTokenizer(Tokenizer):
         self.tokens = self._lexicon.tokens
         self.options = {**asdict(options), "channels": list(options.channels)}
         self.channels = {name: CHANNELS[name] for name in options.channels}
-        self.space = TokenSpace(
-            size=len(self.tokens),
-            pad=PAD,
-            unk=UNK,
-            start=CLS,
-            end=SEP,
-            mask=MASK,
-            special=tuple(range(len(SPECIAL))),
-        )
-        self._tables = Tables(
-            symbol=self._lexicon.symbol,
-            rule=options.visits,
-            gap=options.gap_hours * 3600,
-            channels=options.channels,
-        )
+        frame = {"pad": PAD, "unk": UNK, "start": CLS, "end": SEP, "mask": MASK}
+        self.space = TokenSpace(size=len(self.tokens), special=tuple(range(len(SPECIAL))), **frame)
+        gap, symbol = options.gap_hours * 3600, self._lexicon.symbol
+        self._tables = Tables(symbol=symbol, rule=options.visits, gap=gap, channels=options.channels)
 
     @classmethod
     def train(cls, texts: Iterable[History], *, vocabulary_size: int | None = None, **options: Any) -> Self:
-        """Learn codes, families and value bins from histories.
+        """Learn codes, families and value bins from histories, read once; memory grows with the distinct
+        codes only.
 
         Args:
-            texts: read once; memory grows with the number of distinct codes only.
             vocabulary_size: the most ids; None keeps every code of enough subjects.
             options: of `EventOptions`.
 
@@ -120,11 +110,7 @@ class EventsTokenizer(Tokenizer):
             DataError: no code is frequent enough.
         """
         chosen = options_of(EventOptions, options, cls.name)
-        how = Learning(
-            min_subjects=chosen.min_subjects,
-            bins=chosen.bins,
-            size=vocabulary_size,
-        )
+        how = Learning(min_subjects=chosen.min_subjects, bins=chosen.bins, size=vocabulary_size)
         return cls(learn(texts, how), chosen)
 
     @cached_property
@@ -220,14 +206,7 @@ class _Visits(Units):
         order = np.lexsort((keys, encoding.positions))
         groups = encoding.groups[order]
         groups[groups >= 0] = encoding.groups[inside]  # units are in ascending order
-        return replace(
-            encoding,
-            ids=encoding.ids[order],
-            groups=groups,
-            spans=None if encoding.spans is None else encoding.spans[order],
-            symbols=None if encoding.symbols is None else encoding.symbols[order],
-            channels={name: values[order] for name, values in encoding.channels.items()},
-        )
+        return replace(taken(encoding, order), groups=groups)
 
     def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
         """Windows that begin with a visit, the background before each; the last one is full.
@@ -333,14 +312,9 @@ class _Codes(dict[str, int]):
 class Lexicon:
     """The tokens of a vocabulary: special ones, intervals, visit classes, families, codes with their values.
 
-    Args:
-        vocabulary: what was learnt.
-
     Attributes:
         tokens: (V,) spelling of each id.
-        codes: code to token, for any code.
-        texts: (code, value in words) to token.
-        kinds: visit class to token.
+        codes, texts, kinds: any code, (code, value in words), and visit class to token.
         symbol: (V,) number of the family a token is of, -1 for none.
         frame: tokens of visit classes, background and what opens visits.
         meanings: what users see of a code, or of one with a value, to its description.
@@ -396,12 +370,8 @@ class Lexicon:
     def with_values(
         self, ids: Longs, values: NDArray[np.float64], codes: Sequence[str], units: Sequence[str | None]
     ) -> Longs:
-        """(N,) tokens of events, those with a number moved to its bin.
-
-        Args:
-            ids: (N,) token of each code.
-            values: (N,) NaN for none.
-            codes, units: N; no units where the vocabulary has none.
+        """(N,) tokens of events, those with a number moved to its bin, of the tokens, values (NaN for none),
+        codes and units (none where the vocabulary has none) of N events.
         """
         rows, first, edges = self._binned
         row = rows[ids]

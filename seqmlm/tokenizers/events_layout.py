@@ -35,12 +35,10 @@ class Events:
     """N events of B subjects, in order.
 
     Args:
-        subjects: B.
-        subject: (N,) 0..B-1, ascending.
-        ids: (N,) token of each event.
+        subjects: B. subject: (N,) 0..B-1, ascending.
+        ids, kind: (N,) token of each event, and of its visit class (0 for none).
         time: (N,) seconds since 1970, NaN for background.
         source: (N,) number of the source's visit, 0 for none.
-        kind: (N,) token of the visit class, 0 for none.
         spans: (N, 2) half-open offsets of its code in the text of its subject.
         birth: (B,) seconds since 1970, NaN where unknown.
     """

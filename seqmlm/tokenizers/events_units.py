@@ -73,33 +73,23 @@ _DIMENSIONS: dict[str, dict[str, tuple[float, str]]] = {
 _OFFSETS = {"[degf]": -32 * 5 / 9}
 
 # Standard concepts of OMOP's vocabulary for units, which a table may have without the vocabulary itself.
-_CONCEPTS = {
-    "8840": "mg/dl",
-    "8753": "mmol/l",
-    "8749": "umol/l",
-    "8713": "g/dl",
-    "8636": "g/l",
-    "9557": "meq/l",
-    "9529": "kg",
-    "8739": "lb",
-    "8582": "cm",
-    "9330": "in",
-    "586323": "cel",
-    "9289": "[degf]",
-}
+_OF_CONCEPT = """8840=mg/dl 8753=mmol/l 8749=umol/l 8713=g/dl 8636=g/l 9557=meq/l 9529=kg 8739=lb 8582=cm
+    9330=in 586323=cel 9289=[degf]"""
+_CONCEPTS = dict(one.split("=") for one in _OF_CONCEPT.split())
 _NONE = frozenset(("", "-", "0", "none", "null", "nan", "na", "n/a", "unknown", "nomatchingconcept"))
 
 
-def _table() -> tuple[dict[str, str], dict[str, _Unit]]:
-    spellings, units = dict(_CONCEPTS), {}
-    for dimension, members in _DIMENSIONS.items():
-        for name, (scale, others) in members.items():
-            units[name] = _Unit(dimension, scale, _OFFSETS.get(name, 0.0))
-            spellings |= dict.fromkeys(others.split(), name)
-    return spellings, units
-
-
-_SPELLINGS, _UNITS = _table()
+_UNITS = {
+    name: _Unit(dimension, scale, _OFFSETS.get(name, 0.0))
+    for dimension, members in _DIMENSIONS.items()
+    for name, (scale, _) in members.items()
+}
+_SPELLINGS = _CONCEPTS | {
+    other: name
+    for members in _DIMENSIONS.values()
+    for name, (_, others) in members.items()
+    for other in others.split()
+}
 
 
 # Analyte -> (g/mol, or None where only the charge counts; names; LOINC codes)

@@ -104,11 +104,7 @@ class Vocabulary:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Vocabulary:
-        """Restore what `to_dict` gave.
-
-        Raises:
-            KeyError, TypeError: not such a dictionary.
-        """
+        """Restore what `to_dict` gave; a KeyError or TypeError for anything else."""
         return cls(
             codes=tuple(values["codes"]),
             texts={code: tuple(own) for code, own in values["texts"].items()},
@@ -126,12 +122,8 @@ class Vocabulary:
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """Parameters of learning a vocabulary.
-
-    Args:
-        min_subjects: fewest subjects that a token may stand for, at least 1.
-        bins: most bins of a code's values, of equal counts; at least 1.
-        size: most ids there may be; None for no limit.
+    """Fewest subjects (at least 1) that a token may stand for, most bins (at least 1) of a code's values, of
+    equal counts, and the most ids there may be (None for no limit).
     """
 
     min_subjects: int
@@ -148,11 +140,8 @@ def learn(histories: Iterable[History], how: Learning) -> Vocabulary:
     """Learn a vocabulary from histories, read once; several of one subject count once.
 
     Memory grows with the distinct codes alone: a code keeps a count, up to `min_subjects` - 1 hashes of
-    subjects and at most 1,024 of its values.
-
-    Raises:
-        DataError: no code is frequent enough.
-        UsageError: `size` leaves no room.
+    subjects and at most 1,024 of its values. A DataError where no code is frequent enough, a UsageError where
+    `size` leaves no room.
     """
     counts = _Counts(how.min_subjects)
     for history in histories:
@@ -292,12 +281,7 @@ class _Sample:
             self._units[place] = unit
 
     def measured(self, code: str, known: Collection[str], how: Learning) -> Measured:
-        """The bins of each unit.
-
-        Args:
-            code: whose values they are.
-            known: units that enough subjects have; values in others have no bins.
-        """
+        """The bins of each unit that enough subjects have (`known`); values in others have none."""
         values, subjects = np.array(self._values), np.array(self._subjects)
         units = np.array(self._units, dtype=np.str_)
         named = Counter(one for one in self._units if one in known)

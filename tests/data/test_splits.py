@@ -20,7 +20,6 @@ from seqmlm.data.splits import (
     ByKey,
     Chronological,
     Split,
-    assign,
     hash64,
     neighbours,
 )
@@ -67,13 +66,6 @@ def test_what_the_data_says_of_its_split_counts() -> None:
     assert parts(split, records).tolist() == [r.meta["split"] == "validation" for r in records]
     only_train = [record(str(i), split="train") for i in range(200)]
     assert 0.2 < parts(split, only_train).mean() < 0.8, "no validation named: some of them, by key"
-
-
-def test_assign_is_what_by_key_does() -> None:
-    records = [record(str(i)) for i in range(500)]
-    split = ByKey(key=key, seed=3, share=0.3)
-    wanted = ["validation" if v else "train" for v in parts(split, records)]
-    assert [assign(key(r), 3, 0.3) for r in records] == wanted
 
 
 def test_hashes_do_not_change_between_machines_and_versions() -> None:

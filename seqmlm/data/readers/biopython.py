@@ -32,7 +32,7 @@ Parse = Callable[[StringIO], Iterator[Any]]
 
 
 class Entry(NamedTuple):
-    """One entry of a file: the line it begins on, and its text."""
+    """The line an entry of a file begins on, and its text."""
 
     line: int
     text: str
@@ -116,14 +116,8 @@ def whole_file(source: str, problems: Problems, max_bytes: int, what: str = "fil
 def parsed(
     parse: Parse, entry: Entry, what: str, source: str, problems: Problems
 ) -> tuple[list[Any], list[str]]:
-    """What Biopython makes of an entry, and what it warned of; its errors go to `problems`.
-
-    Args:
-        parse: a parser of Biopython.
-        entry: its text.
-        what: its kind, for messages: "an EMBL entry".
-        source: the file.
-        problems: receives an entry that cannot be read.
+    """What Biopython makes of an entry of a kind ("an EMBL entry"), and what it warned of; its errors go to
+    `problems`.
     """
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -159,14 +153,8 @@ class _Ending(StringIO):
 
 
 def flat(entry: Entry, format: str, what: str, source: str, problems: Problems) -> Iterator[Any]:
-    """The records of an entry of a flat file that have a sequence.
-
-    Args:
-        entry: the entry.
-        format: as Bio.SeqIO calls it.
-        what: the entry's kind, for messages: "an EMBL entry".
-        source: the file.
-        problems: receives an entry that cannot be read, or without a sequence.
+    """The records that have a sequence in an entry ("an EMBL entry") of a flat file whose format Bio.SeqIO
+    knows; `problems` receives an entry that cannot be read, or without a sequence.
     """
     from Bio import SeqIO
 
@@ -185,12 +173,10 @@ def aligned(
     """The rows of the alignment in an entry that are more than gaps.
 
     Args:
-        entry: the alignment.
+        entry, source, document: the alignment, its file and name.
         format: as Bio.AlignIO calls it.
-        source: the file.
         problems: receives an alignment that cannot be read; notes rows of gaps only.
         gaps: whether they are dropped or kept.
-        document: name of the alignment.
     """
     from Bio import AlignIO
 

@@ -138,15 +138,13 @@ def _unusable(raw: bytes, part: bytes, source: str, line: int, problems: Problem
 
 
 def parts(source: str, problems: Problems, spill: int) -> Iterator[tuple[int, bytes, bool, bool]]:
-    """Yield the bytes of every record without its `>`; one cut off by a fault is left without its end.
+    """Yield (line of the header, bytes, whether they are its first, whether its last) of every record,
+    without its `>`; one cut off by a fault is left without its end.
 
     Args:
         source: the file.
         problems: receives text before the first `>`.
         spill: a record of more bytes is handed on in several parts.
-
-    Returns:
-        (line of the header, bytes, whether they are the record's first, whether its last).
     """
     under_way = _UnderWay(source, problems, spill)
     tail = b"\n"  # in front of the file, so that its first record begins like the others

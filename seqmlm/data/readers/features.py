@@ -107,10 +107,7 @@ def labelled(source: str, problems: Problems, kinds: Sequence[str] = ()) -> dict
         source: the file (also .gz, .zst).
         problems: receives lines that are no features, features without a label, and those that overlap one
             of another label; told of those of other kinds.
-        kinds: labels that count; none for all.
-
-    Raises:
-        DataError: no feature is left, or none of a label that counts.
+        kinds: labels that count; none for all. A DataError where no feature is left, or none of one of them.
     """
     read, column = (bed_features, 3) if stem_suffix(source) == ".bed" else (gff_features, 2)
     found: dict[str, list[tuple[int, int, int, str]]] = {}

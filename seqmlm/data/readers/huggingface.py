@@ -54,13 +54,8 @@ _TALKATIVE = ("datasets", "huggingface_hub")
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """What `hf:NAME[@REVISION][:[SUBSET/]SPLIT]` names.
-
-    Args:
-        name: of a data set on the hub, or a folder.
-        revision: branch, tag or commit on the hub; None for its newest.
-        subset: which of a data set's configurations; None for its default.
-        split: None for all of them.
+    """What `hf:NAME[@REVISION][:[SUBSET/]SPLIT]` names: a data set of the hub at a branch, tag or commit, or
+    a folder; one of its configurations, and one of its splits. None is the newest, the default one, and all.
     """
 
     name: str
@@ -70,10 +65,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """Read a reference.
-
-        Raises:
-            UsageError: it names nothing.
+        """Read a reference; a UsageError where it names nothing.
 
         >>> Reference.parse("hf:nyu-mll/glue@main:sst2/train")
         Reference(name='nyu-mll/glue', revision='main', subset='sst2', split='train')
@@ -98,10 +90,8 @@ class Reference:
         return Path(self.name).is_dir()
 
     def fixed(self) -> Reference:
-        """The same data set wherever and whenever it is read: the folder's full path, or the hub's commit.
-
-        Raises:
-            DataError: the hub cannot be reached, or has no such data set.
+        """The same data set wherever and whenever it is read: with the folder's full path, or the hub's
+        commit.
         """
         if self.local:
             return replace(self, name=str(Path(self.name).resolve()))
@@ -113,11 +103,7 @@ class Reference:
 
 
 class Table(NamedTuple):
-    """Rows in Arrow batches.
-
-    names: of the columns.
-    batches: (columns, rows of a batch) -> batches of pyarrow.
-    """
+    """Names of columns, and how (columns, rows of a batch) -> batches of Arrow are read."""
 
     names: list[str]
     batches: Callable[[Sequence[str], int], Iterator[Any]]
@@ -140,22 +126,15 @@ def _is_one(path: Path) -> bool:
 
 
 def decides(path: str | Path) -> list[str]:
-    """What decides the rows of a data set: the reference with its commit, and the files of a folder.
-
-    Raises:
-        DataError: there is no such data set.
-    """
+    """What decides the rows of a data set: the reference with its commit, and the files of a folder."""
     reference = Reference.parse(str(path)).fixed()
     return [str(reference), *(expand([reference.name]) if reference.local else [])]
 
 
 def by_split(path: str | Path) -> list[tuple[str, str | None]]:
-    """Each split of a data set as a source of its own, and the part of the data it is meant to be.
-
-    A split that the user names is one source without a part: it is divided like any other data.
-
-    Args:
-        path: a reference, or a folder that `datasets` saved.
+    """Each split of a reference, or of a folder that `datasets` saved, as a source of its own, and the part
+    of the data it is meant to be. A split that the user names is one source without a part, divided like
+    other data.
 
     Raises:
         DataError: there is no such data set, or its files cannot be told.
@@ -275,9 +254,7 @@ def rows_of_batches(
 def open_table(source: str) -> Table:
     """Open a Parquet file, a folder that `datasets` saved, or one split of a data set.
 
-    Raises:
-        DataError: it is not there, empty, or cannot be reached; the sentence says which.
-        pyarrow.ArrowException: a Parquet file that is none.
+    A DataError says where it is not there, empty, or out of reach; an ArrowException where it is no Parquet.
     """
     if is_reference(source):
         return _open_reference(Reference.parse(source), source)

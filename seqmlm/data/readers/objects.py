@@ -20,18 +20,12 @@ _FILL = 1 << 16
 
 
 def json_value(text: str | bytes, source: str, line: int, remedy: str) -> Any:
-    """The value of a JSON text; every reader of JSON parses with this.
-
-    Numbers may be infinite or not a number: who calculates with one looks.
-
-    Args:
-        text: the whole text, or bytes in UTF-8.
-        source, remedy: for messages.
-        line: where the text begins.
+    """The value of a JSON text, or of bytes in UTF-8 that begin at a line of a source; every reader of JSON
+    parses with this. Numbers may be infinite or not a number: who calculates with one looks.
 
     Raises:
         DataError: not JSON, not UTF-8, nested deeper than about 1,000, or with a whole number of more than
-            4,300 digits.
+            4,300 digits; with this remedy.
     """
     try:
         # json.loads would take bytes in UTF-16 too, and let half characters pass.
@@ -64,13 +58,8 @@ def no_object(source: str, line: int) -> DataError:
 def json_rows(
     source: str, problems: Problems, *, max_bytes: int = MAX_BYTES, encoding: str | None = None
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """(line it begins on, text, object) of each line, or item of an array, that is a JSON object.
-
-    Args:
-        source: the file.
-        problems: receives others; blank lines are passed over.
-        max_bytes: longest line, or object.
-        encoding: of the file; None for UTF-8.
+    """(line it begins on, text, object) of each line, or item of an array, that is a JSON object of at most
+    so many bytes; `problems` receives others, and blank lines are passed over.
     """
     numbered = lines(source, problems, max_bytes=max_bytes, encoding=encoding)
     filled = ((number, text) for number, text in numbered if text and not text.isspace())

@@ -283,13 +283,12 @@ def table_rows(
     """The delimiter of a table, and (line it begins on, fields) of every row that is not blank.
 
     Args:
-        source: the file.
+        source, encoding: see `seqmlm.data.lines.lines`.
         problems: receives rows that cannot be cut into fields. A row over several lines of which one was
             refused goes with that line.
         delimiter: one character; None looks at the first line that is not blank.
         header: that line names columns; None for a delimiter is a comma otherwise, for data may hold others.
         max_bytes: longest line and longest field.
-        encoding: see `seqmlm.data.lines.lines`.
         quoting: as the csv module has it; None for none where a tab is between columns.
     """
     numbered = lines(source, problems, max_bytes=max_bytes, encoding=encoding)

@@ -67,11 +67,8 @@ def runs(
 ) -> Iterator[tuple[int, list[tuple[int, str]]]]:
     """Yield (number of the first line, the lines with their numbers) of every run of lines up to a blank one.
 
-    A run of which a line was refused, so that its number is missing, is left out: it goes with that line.
-
-    Args:
-        numbered: the lines.
-        max_bytes: of a longer run nothing is kept, and its lines are an empty list; None for no limit.
+    A run of which a line was refused, so that its number is missing, is left out: it goes with that line. Of
+    one of more than `max_bytes` nothing is kept: its lines are an empty list.
     """
     held: list[tuple[int, str]] = []
     start, size, due, whole = 0, 0, 1, True

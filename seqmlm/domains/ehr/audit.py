@@ -28,11 +28,7 @@ def audit(records: Iterable[Record], problems: Problems | None = None) -> dict[s
     """Count subjects, visits, events and codes while histories stream by; memory holds the codes met.
 
     Counts from 1 to 10 are "<11". Where a single one of the cells that add up to a total is withheld, so is
-    the next larger one ("withheld"): the total would give it away.
-
-    Args:
-        records: of patient histories.
-        problems: where their readers counted what was odd; asked after the last record.
+    the next larger one ("withheld"): the total would give it away. `problems` is asked after the last record.
 
     Returns:
         subjects, subjects_without_birth, subjects_who_died, visits, events, static_events, codes (distinct),

@@ -33,6 +33,7 @@ from scipy.sparse import csr_array
 from seqmlm.anomaly.levels import SURPRISAL, WHOLE, Background, Level, View, named_row, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.privacy import SMALLEST
+from seqmlm.engine.holes import taken
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import TopIds, TopLogProbs, top
 from seqmlm.engine.types import Encoding, Sequences
@@ -44,12 +45,8 @@ from seqmlm.tokenizers.events_layout import CLS, SEP, UNK, visit_starts
 
 
 class CodeCounts(Background):
-    """In how many patients of the training split codes occur, and meet.
-
-    Args:
-        met: those counts.
-        names: (V,) the codes as the data has them.
-        clinical: (V,) what is named as missing: False at what frames visits.
+    """In how many patients of the training split codes occur, and meet; (V,) the codes as the data has them,
+    and whether each is named as missing: what frames visits is not.
     """
 
     def __init__(self, met: Met, names: Sequence[str], clinical: Sequence[bool]) -> None:
@@ -103,12 +100,7 @@ class Met(NamedTuple):
 
     @classmethod
     def of(cls, own: Sequence[NDArray[Any]], counts: Longs) -> Met:
-        """Count the codes (each once) of patients.
-
-        Args:
-            own: the codes of each.
-            counts: (V,) by which the most frequent ones are known.
-        """
+        """Count the codes (each once) of patients; the most frequent by (V,) `counts` are known."""
         known = np.sort(np.argsort(-counts, kind="stable")[: min(_MOST_CODES, int((counts > 0).sum()))])
         has = np.zeros(len(counts), dtype=np.bool_)
         has[known] = True
@@ -184,7 +176,7 @@ class PastView(View):
         for kept, own in _windows(encoding, asked, max_length):
             owned = asked[kept] & np.isin(kept, own)
             if owned.any():
-                windows.append((_taken(encoding, kept), owned))
+                windows.append((replace(taken(encoding, kept), positions=_closed_up(encoding, kept)), owned))
         return windows
 
 
@@ -224,24 +216,6 @@ def _parts(encoding: Encoding, segment: Places, room: int) -> list[Places]:
     return [np.sort(np.concatenate([frame, part])) for part in parts]
 
 
-def _taken(encoding: Encoding, kept: Places) -> Encoding:
-    """The tokens at `kept`; positions go on without a gap where visits were left out."""
-
-    def of(values: NDArray[Any] | None) -> Any:
-        return None if values is None else values[kept]
-
-    return Encoding(
-        ids=encoding.ids[kept],
-        groups=encoding.groups[kept],
-        classes=of(encoding.classes),
-        spans=of(encoding.spans),
-        positions=_closed_up(encoding, kept),
-        weights=of(encoding.weights),
-        symbols=of(encoding.symbols),
-        channels={name: values[kept] for name, values in encoding.channels.items()},
-    )
-
-
 def _closed_up(encoding: Encoding, kept: Places) -> Any:
     """Positions of kept tokens: the first kept visit stands where the first visit of all stood."""
     if encoding.positions is None:
@@ -279,11 +253,7 @@ _UNKNOWN = {"unknown": "codes that the vocabulary does not have"}
 
 
 class PatientUnits:
-    """The events of a scored history, and the visits they are in.
-
-    Args:
-        scored: the history; its raw form is a `seqmlm.tokenizers.events_history.History`.
-    """
+    """The events of a scored `History`, and the visits they are in."""
 
     def __init__(self, scored: Scored) -> None:
         self.scored = scored

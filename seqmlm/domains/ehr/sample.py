@@ -64,7 +64,7 @@ class Drug:
     condition: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Lab:
     """A measurement: mean and spread, and the mean in those with `condition`, who are measured more often."""
 
@@ -137,18 +137,11 @@ DRUGS = (
 )
 
 LABS = (
-    Lab(code="39156-5", name="Body mass index", mean=24.0, spread=2.0, condition="E66.9", raised=34.0),
-    Lab(code="4548-4", name="Haemoglobin A1c", mean=5.3, spread=0.4, condition="E11.9", raised=8.0),
-    Lab(code="8480-6", name="Systolic blood pressure", mean=120.0, spread=8.0, condition="I10", raised=152.0),
-    Lab(
-        code="33914-3",
-        name="Glomerular filtration rate",
-        mean=95.0,
-        spread=9.0,
-        condition="N18.3",
-        raised=45.0,
-    ),
-    Lab(code="718-7", name="Haemoglobin", mean=14.0, spread=0.8, condition="D63.1", raised=9.5),
+    Lab("39156-5", "Body mass index", mean=24.0, spread=2.0, condition="E66.9", raised=34.0),
+    Lab("4548-4", "Haemoglobin A1c", mean=5.3, spread=0.4, condition="E11.9", raised=8.0),
+    Lab("8480-6", "Systolic blood pressure", mean=120.0, spread=8.0, condition="I10", raised=152.0),
+    Lab("33914-3", "Glomerular filtration rate", mean=95.0, spread=9.0, condition="N18.3", raised=45.0),
+    Lab("718-7", "Haemoglobin", mean=14.0, spread=0.8, condition="D63.1", raised=9.5),
 )
 
 RACES = ("white", "black", "asian")
@@ -212,50 +205,29 @@ def draw(n: int, seed: int) -> tuple[list[Patient], list[dict[str, Any]]]:
 
 def truth(n: int, seed: int, anomalies: list[dict[str, Any]], patients: Sequence[Patient]) -> dict[str, Any]:
     """What is planted, as `truth.json` holds it (docs/SAMPLES.md)."""
-    edges: list[dict[str, Any]] = [
-        {
-            "kind": "comorbidity",
-            "source": f"CONDITION//{cause.source}",
-            "target": f"CONDITION//{cause.target}",
-            "probability": cause.probability,
-            "lag_days": cause.lag,
-        }
-        for cause in CAUSES
-    ]
-    edges += [
-        {
-            "kind": "drug",
-            "source": f"CONDITION//{drug.condition}",
-            "target": f"DRUG//{drug.code}",
-            "probability": _BY_CODE[drug.condition].treated,
-            "lag_days": 0,
-        }
-        for drug in DRUGS
-    ]
-    return {
-        "schema": "seqmlm.sample.ehr.v1",
-        "domain": "ehr",
-        "seed": seed,
-        "n": n,
-        "file": MEDS,
+    head = {"schema": "seqmlm.sample.ehr.v1", "domain": "ehr", "seed": seed, "n": n, "file": MEDS}
+    return head | {
         "positions": "events are named by subject, visit and code",
         "synthea": SYNTHEA,
         "conditions": [_described(condition) for condition in CONDITIONS],
-        "edges": edges,
+        "edges": _edges(),
         "indirect": [[f"CONDITION//{a}", f"CONDITION//{b}"] for a, b in indirect()],
         "patients": [_placed(patient) for patient in patients],
         "labs": [
-            {
-                "code": f"LAB//{lab.code}",
-                "mean": lab.mean,
-                "spread": lab.spread,
-                "condition": f"CONDITION//{lab.condition}",
-                "mean_with_condition": lab.raised,
-            }
+            {"code": f"LAB//{lab.code}", "mean": lab.mean, "spread": lab.spread}
+            | {"condition": f"CONDITION//{lab.condition}", "mean_with_condition": lab.raised}
             for lab in LABS
         ],
         "anomalies": anomalies,
     }
+
+
+def _edges() -> list[dict[str, Any]]:
+    """The planted links of conditions with each other and with their drugs."""
+    rows = [("comorbidity", c.source, f"CONDITION//{c.target}", c.probability, c.lag) for c in CAUSES]
+    rows += [("drug", d.condition, f"DRUG//{d.code}", _BY_CODE[d.condition].treated, 0) for d in DRUGS]
+    names = ("kind", "source", "target", "probability", "lag_days")
+    return [dict(zip(names, (kind, f"CONDITION//{a}", *rest), strict=True)) for kind, a, *rest in rows]
 
 
 def write(out: Path, n: int | None, seed: int) -> Sample:
@@ -271,8 +243,7 @@ def _placed(patient: Patient) -> dict[str, Any]:
     for visit in patient.visits:
         for code in (*visit.codes, *(code for code, _ in visit.labs)):
             first.setdefault(code, visit.id)
-    direct = [(f"CONDITION//{cause.source}", f"CONDITION//{cause.target}") for cause in CAUSES]
-    direct += [(f"CONDITION//{drug.condition}", f"DRUG//{drug.code}") for drug in DRUGS]
+    direct = [(edge["source"], edge["target"]) for edge in _edges()]
     direct += [(f"CONDITION//{lab.condition}", f"LAB//{lab.code}") for lab in LABS]
     through = [(f"CONDITION//{a}", f"CONDITION//{b}") for a, b in indirect()]
 
@@ -282,22 +253,16 @@ def _placed(patient: Patient) -> dict[str, Any]:
     return {"subject": str(patient.subject), "direct": placed(direct), "indirect": placed(through)}
 
 
-def _described(condition: Condition) -> dict[str, Any]:
-    return {
-        "code": f"CONDITION//{condition.code}",
-        "name": condition.name,
-        "base": condition.base,
-        "women": condition.women,
-        "old": condition.old,
-        "recorded_again": _AGAIN if condition.chronic else 0.0,
-    }
+def _described(one: Condition) -> dict[str, Any]:
+    own = {name: getattr(one, name) for name in ("name", "base", "women", "old")}
+    return {"code": f"CONDITION//{one.code}", **own, "recorded_again": _AGAIN if one.chronic else 0.0}
 
 
 def _life(number: int, rng: _Random) -> Patient:
     birth = int(rng.integers(-14_600, 8_000))  # 1930 to 1991
     sex = "F" if rng.random() < 0.5 else "M"
     race = str(rng.choice(RACES, p=RACE_SHARES))
-    split = str(rng.choice(["train", "tuning", "held_out"], p=[0.8, 0.1, 0.1]))
+    split = str(rng.choice(_SPLITS, p=[0.8, 0.1, 0.1]))
     begin = int(rng.integers(BEGIN, BEGIN + 1_500))
     onsets = _onsets(sex == "F", birth < -3_653, begin, rng)
     days = _days(begin, onsets, rng)
@@ -380,13 +345,8 @@ def _spoil(patient: Patient, rng: _Random) -> dict[str, Any]:
         instead, visit.codes[place] = visit.codes[place], wrong
     else:
         visit.codes.append(wrong)
-    return {
-        "subject": str(patient.subject),
-        "visit": visit.id,
-        "time": iso(visit.time),
-        "code": wrong,
-        "instead_of": instead,
-    }
+    where = {"subject": str(patient.subject), "visit": visit.id, "time": iso(visit.time)}
+    return {**where, "code": wrong, "instead_of": instead}
 
 
 # Files
@@ -394,7 +354,7 @@ def _spoil(patient: Patient, rng: _Random) -> dict[str, Any]:
 MEDS, SYNTHEA = "meds", "synthea"
 
 _MICRO = 1_000_000
-_SHARDS = {"train": "train", "tuning": "tuning", "held_out": "held_out"}
+_SPLITS = ("train", "tuning", "held_out")
 _TABLES = {"conditions": "CONDITION//", "medications": "DRUG//"}
 _NAMES = {
     **{f"CONDITION//{c.code}": c.name for c in CONDITIONS},
@@ -429,18 +389,16 @@ def _write_meds(folder: Path, patients: Sequence[Patient]) -> None:
     names = ("subject_id", "time", "code", "numeric_value", "visit_id")
     types = (pa.int64(), pa.timestamp("us"), pa.string(), pa.float32(), pa.string())
     schema = pa.schema(list(zip(names, types, strict=True)))
-    for split, name in _SHARDS.items():
+    for split in _SPLITS:
         rows = [row for patient in patients if patient.split == split for row in _events(patient)]
         if rows:
-            _parquet(folder / "data" / name / "0.parquet", rows, schema)
+            _parquet(folder / "data" / split / "0.parquet", rows, schema)
     codes = pa.schema([("code", pa.string()), ("description", pa.string())])
     _parquet(folder / "metadata" / "codes.parquet", list(_NAMES.items()), codes)
     splits = pa.schema([("subject_id", pa.int64()), ("split", pa.string())])
     _parquet(folder / "metadata" / "subject_splits.parquet", [(p.subject, p.split) for p in patients], splits)
     about = {"dataset_name": "seqmlm sample", "meds_version": "0.4.0"}
-    (folder / "metadata" / "dataset.json").write_text(
-        json.dumps(about) + "\n", encoding="utf-8", newline="\n"
-    )
+    write_lines(folder / "metadata" / "dataset.json", [json.dumps(about)])
 
 
 def _events(patient: Patient) -> Iterator[tuple[int, int | None, str, float | None, str | None]]:

@@ -65,7 +65,7 @@ class CodesDecoder(NetworkDecoder):
         truth = read_truth(path, SCHEMA, ("conditions", "edges", "labs", "patients"))
         conditions = {one["code"] for one in truth["conditions"]}
         linked = _linked(truth)
-        indirect = _indirect(truth, linked)
+        indirect = _indirect(linked, truth)
         subjects = {one["subject"] for one in truth["patients"]}
 
         def knows(record: Record, units: Sequence[str]) -> Truth | None:
@@ -82,23 +82,15 @@ def _linked(truth: Mapping[str, Any]) -> dict[Codes, str]:
     return found | {frozenset((one["condition"], one["code"])): "measurement" for one in truth["labs"]}
 
 
-def _indirect(truth: Mapping[str, Any], linked: Mapping[Codes, str]) -> set[Codes]:
+def _indirect(linked: Mapping[Codes, str], truth: Mapping[str, Any]) -> set[Codes]:
     """Codes that are not linked but share a cause, themselves being causes of themselves."""
-    causes: dict[str, set[str]] = {}
-    for one in truth["edges"]:
-        causes.setdefault(one["target"], set()).add(one["source"])
-    for one in truth["labs"]:
-        causes.setdefault(one["code"], set()).add(one["condition"])
-    nodes = {code for pair in linked for code in pair}
-    above: dict[str, set[str]] = {}
-    for node in nodes:
-        waiting, above[node] = [node], {node}
-        while waiting:
-            fresh = causes.get(waiting.pop(), set()) - above[node]
-            above[node] |= fresh
-            waiting += fresh
-    pairs = {frozenset((a, b)) for a in nodes for b in nodes if a < b and above[a] & above[b]}
-    return pairs - set(linked)
+    import networkx as nx
+
+    graph = nx.DiGraph((one["source"], one["target"]) for one in truth["edges"])
+    graph.add_edges_from((one["condition"], one["code"]) for one in truth["labs"])
+    above = {node: {node, *nx.ancestors(graph, node)} for node in graph}
+    pairs = {frozenset((a, b)) for a in graph for b in graph if a < b and above[a] & above[b]}
+    return pairs - linked.keys()
 
 
 def _truth(

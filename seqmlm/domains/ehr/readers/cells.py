@@ -44,8 +44,7 @@ def seconds(cell: Any) -> float:
             a date, four a year; 12 or 14 that are a moment between 1880 and 2200 are one, as HL7 version 2
             writes them (202103280035, with seconds, parts of them and zone), and no count since 1970.
 
-    Raises:
-        ValueError: it is none of these; its message may hold the value and is not for showing.
+    Raises: ValueError: it is none of these; its message may hold the value and is not for showing.
     """
     if not isinstance(cell, str):
         return _since(float(cell))
@@ -119,10 +118,8 @@ def written(date_format: str) -> When:
 
     Args:
         date_format: a date as `datetime.strptime` reads it ("%m/%d/%Y"), or the unit of numbers that count
-            from an admission: "seconds", "minutes", "hours" or "days"; 0 is then placed at 1970.
-
-    Raises:
-        UsageError: it is neither.
+            from an admission: "seconds", "minutes", "hours" or "days"; 0 is then placed at 1970. Else:
+            UsageError.
     """
     unit = _SINCE.get(date_format)
     if unit is not None:
@@ -156,19 +153,16 @@ COMMA = "a value with a decimal comma, read as its number"
 def dated(
     rows: Rows, problems: Problems, source: str, columns: Mapping[int, str], date_format: str | None
 ) -> tuple[Rows, When]:
-    """The rows of a table, and how its times are read: as told, or as all dates of its first rows fit.
+    """The rows (line, cells) of a table, and the reader of its times, to be asked of each row before the next
+    is taken.
 
     Dates that are not ISO 8601 are read in the one order of day, month and year that all of the first 10,000
     rows fit, which `problems` is told. Where several fit, or none, and most dates are such, no row follows:
     `problems` receives one error for the table.
 
     Args:
-        rows: line and cells.
         columns: place of a cell with a time -> its column.
         date_format: see `written`; None for what the data say.
-
-    Returns:
-        The rows, and the reader of their times, which is to be asked of each row before the next is taken.
     """
     if date_format is not None:
         return rows, written(date_format)
@@ -208,11 +202,7 @@ def _orders(cell: Any) -> tuple[str, ...]:
 
 
 def until_seconds(until: str | None) -> float | None:
-    """The option `until` in seconds; a day counts to its end.
-
-    Raises:
-        UsageError: it is no time.
-    """
+    """The option `until` in seconds, a day to its end; a UsageError where it is no time."""
     if until is None:
         return None
     try:

@@ -86,11 +86,7 @@ ROWS_IN_MEMORY = 100_000
 def grouped(rows: Iterable[Cells], *, limit: int = ROWS_IN_MEMORY) -> Iterator[tuple[str, list[Cells]]]:
     """Yield (subject, its rows in their order) for rows in any order; of a subject at most `LARGEST` and one.
 
-    Subjects come in order of first appearance where all rows fit in memory, else in that of their names.
-
-    Args:
-        rows: in any order, any number.
-        limit: rows kept in memory.
+    Subjects come in order of first appearance where all rows fit in memory (`limit`), else in that of names.
     """
     stream = iter(rows)
     held = list(islice(stream, limit))
@@ -219,13 +215,10 @@ class Histories:
     Args:
         problems: receives the counts.
         sources: names of the files, by the number that rows carry.
-        until: the last day of events, as text; later ones are left out.
+        until: the last day of events, as text (else a UsageError); later ones are left out.
         in_order: the source promises events in order of time, so that breaches are worth counting.
         split: the split the source gives a subject ("train", "validation", "test"), or None.
         meanings: of codes; histories refer to it.
-
-    Raises:
-        UsageError: `until` is no date.
     """
 
     def __init__(

@@ -83,9 +83,8 @@ class People:
     """The table of patients.
 
     Args:
-        name: of the table, in lower case.
         patient: column of the id.
-        birth, death: columns of the dates; `birth` may be a year, a month and a day.
+        birth, death: columns of the dates; `birth_parts` are a year, a month and a day.
         static: vocabulary -> columns of what does not change (sex, race).
         spell: cell of a static column -> code, None for a cell that names nothing.
     """
@@ -125,11 +124,9 @@ def read_tables(
     """A record for each subject of a folder of tables; tables that are not there are counted.
 
     Args:
-        folder: of the export.
         problems: see `Histories`, and rows without patient, code or readable time.
         people, tables: what the tables are.
-        until: the last day of events.
-        date_format: how times are written, see `cells.dated`.
+        until, date_format: the last day of events; how times are written, see `cells.dated`.
         visits: time of each visit's codes, for tables without times.
     """
     found = table_files(Path(folder))
@@ -260,12 +257,8 @@ def _spelling(table: Table, meanings: Meanings) -> Callable[[Any, Any], str | No
 
 
 def measured(value: Any, text: Any, own: bool, problems: Problems) -> tuple[float | None, str | None]:
-    """(number, words) of a row; what is neither is counted and left out.
-
-    Args:
-        value, text: cells.
-        own: a value must be a number: words have a column of their own.
-        problems: receives the counts.
+    """(number, words) of the cells of a row; what is neither is counted and left out. `own`: a value must be
+    a number, for words have a column of their own.
     """
     said = cells.words(text)
     found: float | None = None

@@ -28,11 +28,8 @@ _ENDINGS = (".csv", ".tsv", ".parquet")
 
 
 def table_files(folder: Path) -> dict[str, list[Path]]:
-    """The tables of a folder by name in lower case; a table may be a file or a folder of parts.
-
-    Raises:
-        UsageError: it is no folder: a file, or standard input.
-        DataError: it cannot be looked into.
+    """The tables of a folder by name in lower case; a table may be a file or a folder of parts. A UsageError
+    for what is no folder, a DataError for what cannot be looked into.
     """
     found: dict[str, list[Path]] = {}
     if (folder.exists() and not folder.is_dir()) or str(folder) == "-":
@@ -77,14 +74,13 @@ def scan(
     """Yield (1-based line, or row of a parquet file, and the cells of `columns` in their order).
 
     A cell is text as it stands, or of a parquet file a number (times as seconds since 1970), or None: also
-    for a column that is not there. Marks of missing values are empty text. In columns of values
-    (`is_value`) decimal commas become points: between semicolons all commas are such.
+    for a column that is not there. Marks of missing values are empty text. In columns of values (`is_value`)
+    decimal commas become points: between semicolons all commas are such.
 
     Args:
         path: the table.
         problems: receives a table without a needed column, rows with too few fields, damage.
-        columns: at least two.
-        needed: fields of `columns` that must be there.
+        columns: at least two; of them `needed` must be there.
         delimiter: of a CSV file; None looks at its first line.
         option: prefix of what the remedy names, for formats whose column names the user can give.
     """
