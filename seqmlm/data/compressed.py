@@ -30,8 +30,7 @@ def decompress(read: Callable[[int], bytes], data: bytes, source: str, kind: str
     """Decompress member after member; zero bytes may follow the last one, as tape padding does.
 
     Args:
-        read: returns up to so many further bytes, b"" at the end.
-        data: the bytes read so far.
+        read: returns up to so many further bytes, b"" at the end; `data` are those read so far.
         source, kind: for messages; what `compression` says.
 
     Raises:

@@ -90,10 +90,11 @@ def prepare(
     `dedupe`: about 40 more).
 
     Args:
-        records: the stream. tokenizer: anything with `encode_batch`. plan: see `Plan`. cache, fingerprint:
-        folder of all entries, and name of this one: a hash of all that decides its content. problems:
-        receives records the tokenizer refuses; if `sensitive`, only the owner may read the entry. progress:
-        called from time to time with the records and tokens so far.
+        records, tokenizer, plan: the stream, anything with `encode_batch`, and how it becomes windows.
+        cache: folder of all entries.
+        fingerprint: name of the entry: a hash of everything that decides its content.
+        problems: receives records the tokenizer refuses; if `sensitive`, only the owner may read the entry.
+        progress: called from time to time with the records and tokens so far.
 
     Returns:
         Prepared, whose statistics hold: records, duplicates, characters, windows, tokens, units,

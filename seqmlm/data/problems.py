@@ -236,8 +236,7 @@ class Problems:
 
 
 def _appending(path: Path) -> TextIO:
-    """Open the quarantine file, which only its owner may read; StateError where it is not regular, or closed
-    to us.
+    """Open the quarantine file, which only its owner may read; StateError where it is not regular, or closed.
 
     Neither a link is followed, nor a pipe waited for: through them bad records could be written anywhere.
     """

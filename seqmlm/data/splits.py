@@ -72,11 +72,12 @@ class ByKey:
     """Groups are divided by hash; each part gets at least one group as soon as there are enough.
 
     Args:
-        key: the domain's group of a record. seed: of the hash. share, calibration: shares of the groups for
-        validation and for calibration; 0 for none. enough: records that calibrate at least, if any; a fifth
-        of few. given: the part that the data name for a record, or None. If any record is in validation, only
-        those named
-            so are held out; if none is named for calibration, half of the validation groups calibrate.
+        key: the domain's group of a record.
+        seed: of the hash.
+        share, calibration: shares of the groups for validation and for calibration; 0 for none.
+        enough: records that calibrate at least, if any; a fifth of few.
+        given: the part that the data name for a record, or None. If any record is in validation, only those
+            named so are held out; if none is named for calibration, half of the validation groups calibrate.
     """
 
     key: Callable[[Record], str]
@@ -199,10 +200,10 @@ class Chronological:
 
     Args:
         key: the domain's group of a record (session, patient); a group's time is that of its first record.
-        order: the record's place in time: a number, a date, or ISO 8601 text. share, calibration: shares of
-        the records for validation and for calibration, as groups allow; 0 for none. enough: records that
-        calibrate at least, if any; a fifth of few. calibrate_on: whether the latest groups calibrate, or some
-        spread over the time of training.
+        order: the record's place in time: a number, a date, or ISO 8601 text.
+        share, calibration: shares of the records for validation and calibration, as groups allow; 0 for none.
+        enough: records that calibrate at least, if any; a fifth of few.
+        calibrate_on: whether the latest groups calibrate, or some spread over the time of training.
     """
 
     key: Callable[[Record], str]

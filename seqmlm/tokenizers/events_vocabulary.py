@@ -120,20 +120,13 @@ class Vocabulary:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Learning:
-    """Fewest subjects (at least 1) that a token may stand for, most bins (at least 1) of a code's values, of
-    equal counts, and the most ids there may be (None for no limit).
-    """
+class Learning(NamedTuple):
+    """Fewest subjects that a token may stand for, most bins of a code's values, of equal counts, and the most
+    ids there may be (None for no limit)."""
 
     min_subjects: int
     bins: int
     size: int | None
-
-    def __post_init__(self) -> None:
-        for name in ("min_subjects", "bins"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"tokenizer option {name!r} must be at least 1, not {getattr(self, name)}")
 
 
 def learn(histories: Iterable[History], how: Learning) -> Vocabulary:

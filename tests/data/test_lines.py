@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from written import refused, written
+from written import in_blocks, refused, written
 
-from seqmlm.data import lines as module
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError, UsageError
@@ -49,10 +48,7 @@ def test_lines_of_a_pipe_come_as_they_are_written(monkeypatch: pytest.MonkeyPatc
 def test_lines_do_not_depend_on_where_blocks_end(parts: list[str], size: int, ended: bool) -> None:
     text = "\n".join(parts) + "\n" * ended
     data = text.encode()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            module, "blocks", lambda *_, **__: (data[i : i + size] for i in range(0, len(data), size))
-        )
+    with in_blocks(data, size):
         found = list(lines("x", Problems()))
     wanted = text.split("\n")
     if not wanted[-1]:
@@ -75,9 +71,7 @@ def test_an_encoding_that_is_named_gives_the_lines_that_utf_8_gives(
 ) -> None:
     text = "\r\n".join(parts) + "end"
     data = text.encode(encoding, "ignore")
-    with pytest.MonkeyPatch.context() as patch:
-        pieces = (data[i : i + size] for i in range(0, len(data), size))
-        patch.setattr(module, "blocks", lambda *_, **__: pieces)
+    with in_blocks(data, size):
         found = list(lines("x", Problems(), encoding=encoding))
     again = data.decode(encoding)
     assert found == [(n, one.removesuffix("\r")) for n, one in enumerate(again.split("\n"), 1)]

@@ -34,9 +34,16 @@ def key(record: Record) -> str:
     return str(record.document)
 
 
+def when(record: Record) -> Any:
+    return record.meta["time"]
+
+
+def divided(split: Split, records: list[Record]) -> np.ndarray[Any, np.dtype[np.int8]]:
+    return split.parts(np.array([split.mark(r) for r in records], dtype=np.int64).reshape(-1, 2))
+
+
 def parts(split: Split, records: list[Record]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    marks = np.array([split.mark(r) for r in records], dtype=np.int64).reshape(-1, 2)
-    return split.parts(marks) == VALIDATION
+    return divided(split, records) == VALIDATION
 
 
 def sides(records: list[Record], validates: Any) -> dict[str, set[bool]]:
@@ -76,7 +83,7 @@ def test_hashes_do_not_change_between_machines_and_versions() -> None:
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(-5, 5)), min_size=1), st.floats(0.01, 0.9))
 def test_nothing_in_training_begins_after_validation(rows: list[tuple[str, int]], share: float) -> None:
     records = [record(name, time=time) for name, time in rows]
-    split = Chronological(key=key, order=lambda r: r.meta["time"], share=share)
+    split = Chronological(key=key, order=when, share=share)
     validates = parts(split, records)
     found = sides(records, validates)
     assert all(len(side) == 1 for side in found.values())
@@ -101,9 +108,8 @@ def test_training_is_served_first_then_validation_then_calibration(
     records = [record(name, time=ord(name)) for name in names]
     split: Split = ByKey(key=key, seed=seed, share=share, calibration=calibration)
     if in_time:
-        order = lambda r: r.meta["time"]  # noqa: E731
-        split = Chronological(key=key, order=order, share=share, calibration=calibration)
-    found = split.parts(np.array([split.mark(r) for r in records], dtype=np.int64).reshape(-1, 2))
+        split = Chronological(key=key, order=when, share=share, calibration=calibration)
+    found = divided(split, records)
     groups = {one.document: set() for one in records}
     for one, part in zip(records, found.tolist(), strict=True):
         groups[one.document].add(part)
@@ -121,15 +127,13 @@ def test_shares_of_three_parts() -> None:
     split: Split
     for split in (
         ByKey(key=key, seed=1, share=0.05, calibration=0.1),
-        Chronological(key=key, order=lambda r: r.meta["time"], share=0.05, calibration=0.1),
+        Chronological(key=key, order=when, share=0.05, calibration=0.1),
     ):
-        found = split.parts(np.array([split.mark(r) for r in records], dtype=np.int64))
+        found = divided(split, records)
         assert np.bincount(found) / 20_000 == pytest.approx([0.85, 0.05, 0.1], abs=0.01)
     # What validates does not depend on whether anything calibrates.
-    marks = np.array([split.mark(r) for r in records], dtype=np.int64)
-    alone = ByKey(key=key, seed=1, share=0.05).parts(marks)
-    both = ByKey(key=key, seed=1, share=0.05, calibration=0.1).parts(marks)
-    assert ((alone == VALIDATION) == (both == VALIDATION)).all()
+    alone = parts(ByKey(key=key, seed=1, share=0.05), records)
+    assert (alone == parts(ByKey(key=key, seed=1, share=0.05, calibration=0.1), records)).all()
 
 
 @given(
@@ -141,31 +145,30 @@ def test_spread_calibration_is_drawn_from_all_times_before_validation(
     rows: list[tuple[int, int]], share: float, calibration: float
 ) -> None:
     records = [record(str(name), time=time) for name, time in rows]
-    order = lambda r: r.meta["time"]  # noqa: E731
-    split = Chronological(key=key, order=order, share=share, calibration=calibration, calibrate_on="spread")
-    found = split.parts(np.array([split.mark(r) for r in records]))
+    split = Chronological(key=key, order=when, share=share, calibration=calibration, calibrate_on="spread")
+    found = divided(split, records)
     groups = {one.document for one in records}
     of = {
         name: {int(p) for r, p in zip(records, found, strict=True) if r.document == name} for name in groups
     }
     assert all(len(own) == 1 for own in of.values())
     assert len(set(found.tolist())) == min(3, len(groups))
-    begins = {name: min(order(r) for r in records if r.document == name) for name in groups}
+    begins = {name: min(when(r) for r in records if r.document == name) for name in groups}
     others = [begins[name] for name in groups if of[name] != {VALIDATION}]
     held = [begins[name] for name in groups if of[name] == {VALIDATION}]
     assert not held or max(others) <= min(held)
     # What validates does not depend on what calibrates, as long as there is enough for all.
-    alone = Chronological(key=key, order=order, share=share)
+    alone = Chronological(key=key, order=when, share=share)
     if len(groups) > 2 and (found == TRAIN).sum() > 1:
-        validates = alone.parts(np.array([alone.mark(r) for r in records])) == VALIDATION
+        validates = parts(alone, records)
         assert (found == VALIDATION).sum() <= validates.sum()
 
 
 @pytest.mark.parametrize(("records", "calibrating"), [(1000, 100), (300, 40), (110, 22), (12, 3), (5, 1)])
 def test_of_little_data_more_calibrates(records: int, calibrating: int) -> None:
     rows = [record(str(number), time=number) for number in range(records)]
-    split = Chronological(key=key, order=lambda r: r.meta["time"], share=0.05, calibration=0.1, enough=40)
-    found = split.parts(np.array([split.mark(row) for row in rows], dtype=np.int64))
+    split = Chronological(key=key, order=when, share=0.05, calibration=0.1, enough=40)
+    found = divided(split, rows)
     assert np.flatnonzero(found == CALIBRATION).tolist() == list(range(records - calibrating, records))
 
 
@@ -173,31 +176,28 @@ def test_of_little_data_more_calibrates(records: int, calibrating: int) -> None:
 def test_every_stretch_of_time_calibrates_whatever_the_period(period: int) -> None:
     """One of each ten groups, and of what repeats every so many groups no phase is favoured."""
     records = [record(f"s{i}", time=i // 2) for i in range(4000)]
-    split = Chronological(
-        key=key, order=lambda r: r.meta["time"], share=0.05, calibration=0.1, calibrate_on="spread"
-    )
-    marks = np.array([split.mark(r) for r in records])
-    found = split.parts(marks)
+    split = Chronological(key=key, order=when, share=0.05, calibration=0.1, calibrate_on="spread")
+    found = divided(split, records)
     assert (found[3800:] == VALIDATION).all()
     places = np.flatnonzero(found == CALIBRATION)
     assert len(places) == 400
     assert np.diff(places).max() < 22
     phases = np.bincount(places % period, minlength=period)
     assert phases.min() > 0.5 * phases.mean()
-    assert found.tolist() == split.parts(marks).tolist()
+    assert found.tolist() == divided(split, records).tolist()
 
 
 def test_half_of_the_groups_of_a_given_validation_calibrate() -> None:
     records = [record(str(i // 2), split="train" if i < 200 else "validation") for i in range(600)]
     given_split = lambda r: r.meta["split"]  # noqa: E731
     split = ByKey(key=key, share=0.05, calibration=0.05, given=given_split)
-    found = split.parts(np.array([split.mark(r) for r in records]))
+    found = divided(split, records)
     assert (found[:200] == TRAIN).all()
     assert (found[200::2] == found[201::2]).all()
     assert 0.35 < (found[200:] == CALIBRATION).mean() < 0.65
     assert not (found[200:] == TRAIN).any()
     none = ByKey(key=key, share=0.05, given=given_split)
-    assert set(none.parts(np.array([none.mark(r) for r in records]))[200:]) == {VALIDATION}
+    assert set(divided(none, records)[200:]) == {VALIDATION}
 
 
 def test_orders_of_every_kind_agree() -> None:
@@ -231,10 +231,10 @@ def test_groups_of_different_sizes_give_each_part_its_share(seed: int) -> None:
     """A repository: one package has a quarter of the files, many have two."""
     names = ["big"] * 103 + [f"p{i}" for i in range(40) for _ in range(2 + i % 11)]
     split = ByKey(key=key, seed=seed, share=0.05, calibration=0.05)
-    marks = np.array([split.mark(record(name)) for name in names])
-    found = split.parts(marks)
+    records = [record(name) for name in names]
+    found = divided(split, records)
     for part in (VALIDATION, CALIBRATION):
         assert 0.025 <= (found == part).mean() <= 0.1
     for name in set(names):
         assert len({int(part) for part, one in zip(found, names, strict=True) if one == name}) == 1
-    assert found.tolist() == split.parts(marks).tolist()
+    assert found.tolist() == divided(split, records).tolist()

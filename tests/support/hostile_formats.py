@@ -694,16 +694,7 @@ def hostile_formats(count: int = COUNT) -> dict[str, Hostile]:
 FORMATS = {
     "text": ("txt", "jsonl", "csv", "tsv", "conllu", "conll", "parquet", "huggingface"),
     "protein": (
-        "fasta",
-        "a3m",
-        "stockholm",
-        "clustal",
-        "swissprot",
-        "pdb",
-        "mmcif",
-        "csv",
-        "tsv",
-        "huggingface",
+        *("fasta", "a3m", "stockholm", "clustal", "swissprot", "pdb", "mmcif", "csv", "tsv", "huggingface"),
     ),
     "dna": ("fasta", "a3m", "fastq", "genbank", "embl", "stockholm", "bed", "csv", "tsv"),
     "code": ("source", "worktree", "notebook", "json", "huggingface"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from seqmlm.data import lines
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
 
@@ -18,6 +20,16 @@ def written(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
+
+
+@contextmanager
+def in_blocks(data: bytes, size: int) -> Iterator[None]:
+    """While it lasts, every file has these bytes, and is read in blocks of that size."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            lines, "blocks", lambda *_, **__: (data[i : i + size] for i in range(0, len(data), size))
+        )
+        yield
 
 
 def jsonl(path: Path, rows: Iterable[Any]) -> Path:

@@ -132,12 +132,10 @@ def decides(path: str | Path) -> list[str]:
 
 
 def by_split(path: str | Path) -> list[tuple[str, str | None]]:
-    """Each split of a reference, or of a folder that `datasets` saved, as a source of its own, and the part
-    of the data it is meant to be. A split that the user names is one source without a part, divided like
-    other data.
+    """Each split of a reference, or of a folder that `datasets` saved, as a source, and the part that it means.
 
-    Raises:
-        DataError: there is no such data set, or its files cannot be told.
+    A split that the user names is one source without a part, divided like other data. DataError: there is no
+    such data set, or its files cannot be told.
     """
     text = str(path)
     reference = Reference.parse(text) if is_reference(text) else Reference(name=text)

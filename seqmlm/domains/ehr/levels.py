@@ -87,10 +87,7 @@ class Met(NamedTuple):
     What fewer than 11 patients have is counted as 5, so that no number tells of single people; codes are then
     known to avoid each other only where more patients would be expected to have both.
 
-    known: (K,) tokens, ascending.
-    alone: (K,) patients.
-    together: (K, K) patients.
-    patients: (1,) of all.
+    known, alone: (K,) tokens, ascending, and patients. together: (K, K) patients. patients: (1,) of all.
     """
 
     known: Longs

@@ -10,8 +10,8 @@ import pytest
 from Bio import SeqIO
 from hypothesis import given
 from hypothesis import strategies as st
+from written import in_blocks
 
-from seqmlm.data import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_a3m, read_fasta
 from seqmlm.data.record import Record
@@ -24,10 +24,7 @@ sequences = st.text(LETTERS, min_size=1, max_size=60)
 
 def read_blocks(data: bytes, size: int, reader: object = read_fasta, **options: object) -> list[Record]:
     """Read from memory, in blocks of a given size."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            lines, "blocks", lambda *_, **__: (data[i : i + size] for i in range(0, len(data), size))
-        )
+    with in_blocks(data, size):
         return list(reader("x.fasta", Problems(), **options))  # type: ignore[operator]
 
 
@@ -90,10 +87,7 @@ def test_bad_records_are_named(tmp_path: Path) -> None:
 def test_a_record_too_long_is_named_and_lines_still_count(size: int, limit: int) -> None:
     data = b">a\nMKV\n>long one\n" + b"MKVLA\n" * 20 + b">c\nMV\n"
     problems = Problems("skip")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            lines, "blocks", lambda *_, **__: (data[i : i + size] for i in range(0, len(data), size))
-        )
+    with in_blocks(data, size):
         found = [(r.id, r.line) for r in read_fasta("x", problems, max_bytes=limit)]
     assert found == [("a", 1), ("c", 24)]
     assert problems.bad_count == 1

@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from written import refused, written
+from written import in_blocks, refused, written
 
-from seqmlm.data import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import read_parquet
 from seqmlm.data.readers.objects import json_object, json_value
@@ -30,8 +29,7 @@ cells = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_siz
 def test_any_csv_comes_back(rows: list[tuple[str, str]]) -> None:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([("name", "text"), *rows])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "blocks", lambda *_, **__: iter([out.getvalue().encode()]))
+    with in_blocks(out.getvalue().encode(), 1 << 20):
         found = list(read_csv("x.csv", Problems(), id_column="name"))
     assert [(r.id, r.raw) for r in found] == rows
 

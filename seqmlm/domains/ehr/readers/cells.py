@@ -118,8 +118,7 @@ def written(date_format: str) -> When:
 
     Args:
         date_format: a date as `datetime.strptime` reads it ("%m/%d/%Y"), or the unit of numbers that count
-            from an admission: "seconds", "minutes", "hours" or "days"; 0 is then placed at 1970. Else:
-            UsageError.
+            from an admission, placed at 1970: "seconds", "minutes", "hours" or "days"; else a UsageError.
     """
     unit = _SINCE.get(date_format)
     if unit is not None:
@@ -153,8 +152,7 @@ COMMA = "a value with a decimal comma, read as its number"
 def dated(
     rows: Rows, problems: Problems, source: str, columns: Mapping[int, str], date_format: str | None
 ) -> tuple[Rows, When]:
-    """The rows (line, cells) of a table, and the reader of its times, to be asked of each row before the next
-    is taken.
+    """The rows (line, cells) of a table, and the reader of its times, asked of each row before the next is taken.
 
     Dates that are not ISO 8601 are read in the one order of day, month and year that all of the first 10,000
     rows fit, which `problems` is told. Where several fit, or none, and most dates are such, no row follows:
