@@ -434,7 +434,7 @@ def _read(handle: BufferedReader, size: int, source: str) -> bytes:
 
 
 def save_stdin(folder: Path, suffix: str = "") -> Path:
-    """Write standard input, as it is, into a file of a folder, named by its content and a suffix (".fasta.gz").
+    """Write standard input, as it is, into a file named by its content, with a suffix (".fasta.gz").
 
     The same input gives the same file; only the owner may read it. DataError where nothing came.
     """

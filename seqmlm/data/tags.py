@@ -61,7 +61,7 @@ def _parted(tag: str, source: str | None, line: int | None) -> tuple[str, str]:
 
 
 def tagged(found: Iterable[Entity], n: int, scheme: Scheme) -> list[str]:
-    """The tags of a sentence of n words; IO joins two entities of a type side by side. DataError: they overlap.
+    """The tags of a sentence of n words; IO joins two of a type side by side. DataError: they overlap.
 
     >>> tagged([(0, 2, "PER"), (3, 4, "LOC")], 4, "bioes")
     ['B-PER', 'E-PER', 'O', 'S-LOC']

@@ -98,7 +98,7 @@ class EventsTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[History], *, vocabulary_size: int | None = None, **options: Any) -> Self:
-        """Learn codes, families and value bins from histories, read once; memory grows with distinct codes only.
+        """Learn codes, families and value bins from histories read once; memory grows with distinct codes.
 
         Args:
             vocabulary_size: the most ids; None keeps every code of enough subjects.

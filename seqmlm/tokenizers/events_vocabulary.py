@@ -22,7 +22,7 @@ import numpy as np
 
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.events_history import History, is_birth
-from seqmlm.tokenizers.events_units import Conversion, conversion, unit
+from seqmlm.tokenizers.events_units import SAME, Conversion, conversion, unit
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[VS]", "[VE]")
 # CEHR-BERT's artificial time tokens (Pang et al. 2021): weeks, months, "long term" since the last visit.
@@ -277,16 +277,12 @@ class _Sample:
         """The bins of each unit that enough subjects have (`known`); values in others have none."""
         values, subjects = np.array(self._values), np.array(self._subjects)
         units = np.array(self._units, dtype=np.str_)
-        named = Counter(one for one in self._units if one in known)
-        groups: list[str] = []
-        for one, _ in sorted(named.items(), key=lambda pair: (-pair[1], pair[0])):
-            factor = into(code, one, groups)
-            if factor is None:
-                groups.append(one)
-                continue
-            group, (scale, offset) = factor
-            values[units == one] = values[units == one] * scale + offset
-            units[units == one] = group
+        grouped = unit_groups(code, Counter(one for one in self._units if one in known))
+        for one, (group, (scale, offset)) in grouped.items():
+            if group != one:
+                values[units == one] = values[units == one] * scale + offset
+                units[units == one] = group
+        groups = [one for one, (group, _) in grouped.items() if group == one]
         if len(groups) == 1:
             units[units == ""] = groups[0]
         found = {
@@ -311,6 +307,17 @@ def into(code: str, own: str, groups: Iterable[str]) -> tuple[str, Conversion] |
     """The first of `groups`, units of a code, that its values in another unit can be converted into."""
     found = ((group, conversion(code, own, group)) for group in groups)
     return next(((group, factor) for group, factor in found if factor is not None), None)
+
+
+def unit_groups(code: str, counts: Mapping[str, int]) -> dict[str, tuple[str, Conversion]]:
+    """Units of a code, the most frequent first: each, or one before it that it is converted into."""
+    found: dict[str, tuple[str, Conversion]] = {}
+    for own in sorted(counts, key=lambda one: (-counts[one], one)):
+        found[own] = into(code, own, [group for one, (group, _) in found.items() if one == group]) or (
+            own,
+            SAME,
+        )
+    return found
 
 
 def _edges(values: Any, subjects: Any, how: Learning) -> tuple[float, ...]:

@@ -31,21 +31,8 @@ def test_compression_is_transparent_whatever_the_name(pack: Callable[[bytes], by
     assert list(lines(path, Problems())) == list(enumerate(TEXT.splitlines(), 1))
 
 
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.TextIOWrapper(io.BytesIO(gzip.compress(b"one\ntwo")))
-    monkeypatch.setattr(sys, "stdin", stream)
-    assert list(lines("-", Problems())) == [(1, "one"), (2, "two")]
-
-
 def write(tmp_path: Path, data: bytes) -> Path:
     return written(tmp_path / "bad", data)
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such file"):
-        list(lines(tmp_path / "none.txt", Problems()))
-    with pytest.raises(DataError, match="no such file or folder"):
-        expand([tmp_path / "none.txt"])
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
@@ -102,6 +89,8 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     for path in ("a\0b", "x" * 5000, tmp_path / "nowhere", tmp_path / "loop"):
         with pytest.raises(DataError):
             expand([path])
+    with pytest.raises(DataError, match="no such file or folder"):
+        expand([tmp_path / "none.txt"])
 
 
 def test_no_permission_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -115,10 +104,10 @@ def test_no_permission_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         list(blocks(path))
 
 
-@pytest.mark.parametrize("name", ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"])
-def test_other_names_of_standard_input(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n")))
-    assert list(lines(name, Problems())) == [(1, "one")]
+@pytest.mark.parametrize("name", ["-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"])
+def test_standard_input_by_any_of_its_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(b"one\ntwo"))))
+    assert list(lines(name, Problems())) == [(1, "one"), (2, "two")]
 
 
 def test_a_folder_is_read_without_outputs_under_way(tmp_path: Path) -> None:

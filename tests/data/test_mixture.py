@@ -51,15 +51,10 @@ class Numbers:
 
 
 def test_shares_by_hand() -> None:
-    found = shares([900, 100], 0.5)
-    assert found == pytest.approx([0.75, 0.25])
-    assert shares([900, 100], 1.0) == pytest.approx([0.9, 0.1])
-    assert shares([900, 100], 0.0) == pytest.approx([0.5, 0.5])
-
-
-def test_the_default_is_what_the_papers_use() -> None:
+    for alpha, wanted in ((0.5, [0.75, 0.25]), (1.0, [0.9, 0.1]), (0.0, [0.5, 0.5])):
+        assert shares([900, 100], alpha) == pytest.approx(wanted)
     p = np.array([0.99, 0.01])
-    assert shares([990, 10]) == pytest.approx(p**0.3 / (p**0.3).sum())
+    assert shares([990, 10]) == pytest.approx(p**0.3 / (p**0.3).sum()), "as in the papers"
 
 
 def test_rates_keep_the_total_and_give_the_shares() -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from written import jsonl
 
 from seqmlm.data.nbest import Hypothesis, NBest, read_nbest
 from seqmlm.data.problems import Problems
@@ -13,57 +14,33 @@ from seqmlm.errors import DataError, UsageError
 
 TEXTS = {"u1": [("the cat", -1.0), ("a cat", -2.5)], "u2": [("dogs", -3.0)]}
 REFERENCES = {"u1": "a cat", "u2": "dogs"}
-LISTS = [
-    NBest(
-        id=name,
-        hypotheses=tuple(Hypothesis(text=text, score=score) for text, score in own),
-        reference=REFERENCES[name],
-    )
-    for name, own in TEXTS.items()
-]
+HYPOTHESES = {name: tuple(Hypothesis(text=t, score=s) for t, s in own) for name, own in TEXTS.items()}
+LISTS = [NBest(id=name, hypotheses=own, reference=REFERENCES[name]) for name, own in HYPOTHESES.items()]
 
 
 def _write(folder: Path) -> None:
-    espnet = {
-        name: {
-            "output": [
-                {"rec_text": f"▁{text.replace(' ', '▁')}<eos>", "score": score, "text": REFERENCES[name]}
-                for text, score in own
-            ]
-        }
-        for name, own in TEXTS.items()
-    }
+    espnet, numbered, rows = {}, {}, []
+    for name, own in TEXTS.items():
+        texts = [(f"▁{text.replace(' ', '▁')}<eos>", score) for text, score in own]
+        espnet[name] = {"output": [{"rec_text": t, "score": s, "text": REFERENCES[name]} for t, s in texts]}
+        hyps = [{"text": text, "score": score} for text, score in own]
+        hyps_by_number = {f"hyp_{n}": one for n, one in reversed([*enumerate(hyps, start=1)])}
+        numbered[name] = {"ref": REFERENCES[name], **hyps_by_number}
+        rows.append({"id": name, "ref": REFERENCES[name], "hyps": hyps})
     (folder / "espnet.json").write_text(json.dumps({"utts": espnet}))
-    numbered = {
-        name: {
-            "ref": REFERENCES[name],
-            **{f"hyp_{n}": {"text": t, "score": s} for n, (t, s) in reversed(list(enumerate(own, start=1)))},
-        }
-        for name, own in TEXTS.items()
-    }
     (folder / "numbered.json").write_text(json.dumps(numbered))
-    rows = [
-        {"id": name, "ref": REFERENCES[name], "hyps": [{"text": t, "score": s} for t, s in own]}
-        for name, own in TEXTS.items()
-    ]
-    (folder / "lines.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "table.tsv").write_text(
-        "".join(f"{name}\t{score}\t{text}\n" for name, own in TEXTS.items() for text, score in own)
-    )
+    jsonl(folder / "lines.jsonl", rows)
+    table = (f"{name}\t{score}\t{text}\n" for name, own in TEXTS.items() for text, score in own)
+    (folder / "table.tsv").write_text("".join(table))
     (folder / "ref.tsv").write_text("".join(f"{name}\t{text}\n" for name, text in REFERENCES.items()))
-    (folder / "ref.jsonl").write_text(
-        "".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in REFERENCES.items())
-    )
+    jsonl(folder / "ref.jsonl", [{"id": name, "text": text} for name, text in REFERENCES.items()])
 
 
 @pytest.mark.parametrize(
     ("name", "references"),
     [
-        ("espnet.json", None),
-        ("numbered.json", None),
-        ("lines.jsonl", None),
-        ("table.tsv", "ref.tsv"),
-        ("table.tsv", "ref.jsonl"),
+        *((name, None) for name in ("espnet.json", "numbered.json", "lines.jsonl")),
+        *(("table.tsv", references) for references in ("ref.tsv", "ref.jsonl")),
     ],
 )
 def test_forms_agree(tmp_path: Path, name: str, references: str | None) -> None:

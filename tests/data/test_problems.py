@@ -34,17 +34,10 @@ def test_quarantine_is_on_disk_at_once(tmp_path: Path) -> None:
     problems.bad(DataError("it is blue"), None)
     # Read before closing: what was refused is there even if the process is killed now.
     lines = [json.loads(line) for line in aside.read_text(encoding="utf-8").splitlines()]
-    assert lines == [
-        {
-            "source": "a.txt",
-            "line": 3,
-            "field": "text",
-            "reason": "it is odd",
-            "remedy": "make it even",
-            "raw": "räw\nline",
-        },
-        {"source": None, "line": None, "field": None, "reason": "it is blue", "remedy": None},
-    ]
+    names = ("source", "line", "field", "reason", "remedy")
+    odd = ("a.txt", 3, "text", "it is odd", "make it even")
+    blue = dict(zip(names, (None, None, None, "it is blue", None), strict=True))
+    assert lines == [{**dict(zip(names, odd, strict=True)), "raw": "räw\nline"}, blue]
     problems.close()
 
 

@@ -132,7 +132,7 @@ def decides(path: str | Path) -> list[str]:
 
 
 def by_split(path: str | Path) -> list[tuple[str, str | None]]:
-    """Each split of a reference, or of a folder that `datasets` saved, as a source, and the part that it means.
+    """Each split of a reference, or a folder that `datasets` saved, as a source, and the part it means.
 
     A split that the user names is one source without a part, divided like other data. DataError: there is no
     such data set, or its files cannot be told.

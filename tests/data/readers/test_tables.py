@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,16 +47,22 @@ def test_lines_ids_documents_and_meta(tmp_path: Path) -> None:
     assert [r.id for r in read_csv(path, Problems())] == ["b.csv:2"]
 
 
-def test_without_a_header_columns_are_numbered(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.csv", "one,two\nthree,four\n")
-    assert [r.raw for r in read_csv(path, Problems(), column="2", header=False)] == ["two", "four"]
-    path.write_text("one\ntwo\n")
-    assert [r.raw for r in read_csv(path, Problems())] == ["two"]  # a single column needs no name
-
-
-def test_tsv_takes_quotation_marks_as_they_are(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.tsv", 'text\tlabel\n"open\t1\nclose"\t0\n')
-    assert [r.raw for r in read_tsv(path, Problems())] == ['"open', 'close"']
+@pytest.mark.parametrize(
+    ("reader", "text", "options", "raws"),
+    [
+        (read_csv, "one,two\nthree,four\n", {"column": "2", "header": False}, ["two", "four"]),
+        (read_csv, "one\ntwo\n", {}, ["two"]),  # a single column needs no name
+        (read_tsv, 'text\tlabel\n"open\t1\nclose"\t0\n', {}, ['"open', 'close"']),  # no quotation marks
+        (read_csv, "id/text\n1/a,b\n", {"delimiter": "/"}, ["a,b"]),
+        (read_csv, '"x; y; z",text\n1,"a, b"\n', {}, ["a, b"]),  # what is quoted separates nothing
+        (read_csv, "a; b; c,1\nd,0\n", {"header": False, "column": "1"}, ["a; b; c", "d"]),  # nor do data
+        (read_csv, '"a; b; c",1\nd,0\n', {"header": False, "column": "1"}, ["a; b; c", "d"]),
+    ],
+)
+def test_columns_and_what_is_between_them(
+    reader: Any, text: str, options: dict[str, Any], raws: list[str], tmp_path: Path
+) -> None:
+    assert [r.raw for r in reader(written(tmp_path / "a.csv", text), Problems(), **options)] == raws
 
 
 @pytest.mark.parametrize("apart", [";", "|", "\t", ","])
@@ -75,14 +82,6 @@ def test_the_first_line_says_what_is_between_columns(tmp_path: Path, apart: str)
     assert rows == ["1.5" if apart == ";" else "1,5", "x, y"]
 
 
-def test_what_is_quoted_separates_nothing_and_data_without_a_header_say_nothing(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.csv", '"x; y; z",text\n1,"a, b"\n')
-    assert [r.raw for r in read_csv(path, Problems())] == ["a, b"]
-    for first in ("a; b; c,1", '"a; b; c",1'):
-        path = written(tmp_path / "b.csv", f"{first}\nd,0\n")
-        assert [r.raw for r in read_csv(path, Problems(), header=False, column="1")] == ["a; b; c", "d"]
-
-
 def test_names_of_records_and_documents_have_no_decimal_commas(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "id;text;doc;y\n1,5;a;2,5;3,5\n")
     for named in ({}, {"id_column": "id"}):
@@ -95,11 +94,6 @@ def test_names_of_records_and_documents_have_no_decimal_commas(tmp_path: Path) -
     assert row == {"name": "1,5", "icd_code": "2,5", "text": "a", "y": "3.5"}, "the first column names rows"
     [one] = read_csv(path, Problems(), keep="icd_code,y")
     assert one.meta == {"icd_code": "2,5", "y": "3.5"}
-
-
-def test_another_delimiter(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.csv", "id/text\n1/a,b\n")
-    assert [r.raw for r in read_csv(path, Problems(), delimiter="/")] == ["a,b"]
 
 
 def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ COMMA = "a value with a decimal comma, read as its number"
 def dated(
     rows: Rows, problems: Problems, source: str, columns: Mapping[int, str], date_format: str | None
 ) -> tuple[Rows, When]:
-    """The rows (line, cells) of a table, and the reader of its times, asked of each row before the next is taken.
+    """The rows of a table, and the reader of its times, which is asked of each before the next is taken.
 
     Dates that are not ISO 8601 are read in the one order of day, month and year that all of the first 10,000
     rows fit, which `problems` is told. Where several fit, or none, and most dates are such, no row follows:

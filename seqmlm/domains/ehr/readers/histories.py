@@ -23,7 +23,7 @@ from seqmlm.domains.ehr.readers.cells import until_seconds
 from seqmlm.errors import DataError
 from seqmlm.tokenizers.events_history import Event, History, is_birth, is_death
 from seqmlm.tokenizers.events_units import unit as unit_of
-from seqmlm.tokenizers.events_vocabulary import into
+from seqmlm.tokenizers.events_vocabulary import unit_groups
 
 _LONGEST_MEANING = 200  # characters
 _MOST_CODES = 500_000  # looked at for descriptions, and for units; more are no codes
@@ -175,12 +175,12 @@ class _Units:
         apart: list[tuple[int, str]] = []
         convertible = unitless = 0
         for code, units in self._found.items():
-            groups: dict[str, int] = {}
-            for own in sorted((own for own in units if own), key=lambda own: (-units[own][0], own)):
-                factor = into(code, own, groups)
-                convertible += 0 if factor is None else units[own][0]
-                group = own if factor is None else factor[0]
-                groups[group] = groups.get(group, 0) + units[own][0]
+            groups = Counter[str]()
+            for own, (group, _) in unit_groups(
+                code, {own: n for own, (n, _) in units.items() if own}
+            ).items():
+                convertible += units[own][0] * (own != group)
+                groups[group] += units[own][0]
             if groups:
                 unitless += units.get("", (0,))[0]
             if len(groups) > 1:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from seqmlm.data.duplicates import SeenHashes, hash128
-from seqmlm.data.files import require_file, source_of
+from seqmlm.data.files import source_of
 from seqmlm.data.problems import Problems
+from seqmlm.data.readers.huggingface import open_table
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
 from seqmlm.domains.ehr.readers.histories import Histories, Meanings, grouped, neighbours
@@ -118,14 +118,12 @@ def _in_order(shard: str) -> bool:
     """Whether subjects only go up; a file that cannot be read is found out later."""
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     last: Any = None
     try:
-        require_file(shard)
-        file = pq.ParquetFile(pa.memory_map(os.fsencode(shard)))  # names need not be UTF-8
-        column = present({"id": _TABLE.patient}, file.schema_arrow.names)["id"]
-        for batch in file.iter_batches(columns=[column]):
+        table = open_table(shard)
+        column = present({"id": _TABLE.patient}, table.names)["id"]
+        for batch in table.batches([column], 1 << 16):
             ids = batch.column(0).drop_null()
             if pa.types.is_dictionary(ids.type):
                 ids = ids.dictionary_decode()
