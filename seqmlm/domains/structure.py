@@ -59,12 +59,8 @@ class Truth:
 class Decoded:
     """One sequence with its map, and what a decoder made of it.
 
-    Args:
-        record: the sequence.
-        units: (N,) how each unit is spelled.
-        dependence: its map, (N, N).
-        predicted: pairs that the decoder takes for edges.
-        truth: what is known of it, or None.
+    units: (N,) how each is spelled. dependence: its map, (N, N). predicted: pairs that the decoder takes for
+    edges. truth: what is known of it, or None.
     """
 
     record: Record

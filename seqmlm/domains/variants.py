@@ -130,14 +130,9 @@ class VariantTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Assay:
-    """One of the tables of a benchmark.
+    """One of the tables of a benchmark, of variants of one subject; assays of a subject count together.
 
-    Args:
-        name: of the assay.
-        table: its variants.
-        measured: column of the measurements, higher = fitter.
-        subject: what was changed; assays of one subject count together.
-        kind: what was selected for; all kinds count alike.
+    measured: column of the measurements, higher = fitter. kind: what was selected for; all kinds count alike.
     """
 
     name: str

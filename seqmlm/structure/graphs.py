@@ -35,11 +35,9 @@ def listed(sequences: Iterable[Component]) -> Iterator[str]:
 
 
 def graphml(sequences: Iterable[Component]) -> Iterator[str]:
-    """The graph as a file; control characters, which XML cannot hold, are shown as escapes.
-
-    Every unit of a sequence is a node, with the attributes `sequence`, `place` (from 0) and `unit`; every
-    edge has a `value`.
-    """
+    """The graph as a file. Every unit of a sequence is a node, with the attributes `sequence`, `place` (from
+    0) and `unit`; every edge has a `value`. Control characters, which XML cannot hold, are shown as
+    escapes."""
     import networkx as nx
 
     graph = nx.Graph()

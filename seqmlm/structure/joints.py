@@ -101,12 +101,9 @@ def read_pair(answer: Answer, at_first: int, at_second: int) -> Conditional:
 def most_probable(
     model: Conditionals, pairs: Sequence[Pair], alphabet: Ids, k: int | None, *, observed: bool = False
 ) -> list[Candidates]:
-    """For each pair the K most probable symbols of each place alone, while both are hidden, and `OTHERS`.
-
-    Args:
-        alphabet: (A,) token ids that may stand there. k: None, or A and more, for all of these.
-        observed: what stands at a place is always among them.
-    """
+    """For each pair the K most probable symbols of each place alone, while both are hidden, and `OTHERS`; all
+    of the alphabet (A,), where K is None or no less. With `observed`, what stands there is always among
+    them."""
     if k is None or k >= len(alphabet):
         return [Candidates(alphabet, alphabet)] * len(pairs)
     hidden = model.ask([_query(one, alphabet[:0], alphabet[:0], alphabet) for one in pairs], (Rows(),))
@@ -234,12 +231,8 @@ def mrf(own: Conditional) -> Doubles:
 
 def mrf_logits(own: Conditional) -> Doubles:
     """The same with logits as potentials."""
-
-    def cells(rows: slice) -> Doubles:
-        scales = own.scale_first[rows, None] + own.scale_second
-        return own.given_first[rows] + own.given_second.T[rows] + scales
-
-    return _joint(own, cells)
+    one, two, of_first = own.scale_first[:, None], own.scale_second, own.given_second.T
+    return _joint(own, lambda rows: own.given_first[rows] + of_first[rows] + (one[rows] + two))
 
 
 def hcb(own: Conditional) -> Doubles:
@@ -251,12 +244,10 @@ def hcb(own: Conditional) -> Doubles:
 
 def chain(own: Conditional) -> Doubles:
     """The mean of p(x_i) p(x_j | x_i) and p(x_j) p(x_i | x_j)."""
-
-    def cells(rows: slice) -> Doubles:
-        forward = own.first[rows, None] + own.given_first[rows]
-        return _sum_of_two(forward, own.given_second.T[rows] + own.second)
-
-    return _joint(own, cells)
+    one, of_first = own.first[:, None], own.given_second.T
+    return _joint(
+        own, lambda rows: _sum_of_two(one[rows] + own.given_first[rows], of_first[rows] + own.second)
+    )
 
 
 class Settled(NamedTuple):
@@ -371,11 +362,9 @@ def _slices(matrix: Doubles) -> Iterator[slice]:
 
 
 def deviation(own: Conditional) -> float:
-    """How far two conditionals are from those of one joint, by Arnold and Press (1989); 0: they are its own.
-
-    The mean square of C + C.. - Ci. - C.j with C = log p(a | b) - log p(b | a), where a dot is the log of a
-    sum of exponentials.
-    """
+    """How far two conditionals are from those of one joint, by Arnold and Press (1989), 0 if they are its
+    own: the mean square of C + C.. - Ci. - C.j with C = log p(a | b) - log p(b | a), where a dot is the log
+    of a sum of exponentials."""
     ratio = own.given_second.T - own.given_first
     of_first = np.concatenate([_sum(ratio[rows], axis=1) for rows in _slices(ratio)])
     of_second = reduce(_sum_of_two, (_sum(ratio[rows], axis=0) for rows in _slices(ratio)))

@@ -101,17 +101,14 @@ def apc(values: Doubles) -> Doubles:
 def aggregated(
     values: Doubles, unit: Longs, count: int, *, columns: Over = "max", rows: Over = "mean"
 ) -> Doubles:
-    """A map of tokens as a map of units: over the columns of a unit first, then over its rows.
+    """A map of tokens as a map of N units: over the columns of a unit first, then over its rows.
 
     Exponentials are averaged, as Zhang and Hashimoto (2021) do, so that values are those of pairs of nats.
 
     Args:
-        values: (M, M) of tokens, one direction in each triangle, NaN where unknown.
-        unit: (M,) the unit of each token, ascending.
-        count: N.
+        values: (M, M) of tokens, and unit: (M,) the unit of each, ascending.
 
-    Returns:
-        (N, N), one direction in each triangle; NaN where no pair of tokens is known.
+    Both maps have one direction in each triangle, and NaN where no pair of tokens is known.
     """
     own = np.full((count, count), np.nan)
     if not len(unit):

@@ -55,15 +55,8 @@ def indirect(values: Doubles) -> Bools:
 
 
 def outstanding(values: Doubles, judged: Bools, deviations: float = 3.0) -> float:
-    """The value from which a pair stands out of a map: the median and so many standard deviations.
-
-    The deviation is estimated by 1.4826 x the median absolute deviation, which a few strong pairs hardly
-    change.
-
-    Args:
-        values: (N, N).
-        judged: (N, N) the pairs that count.
-        deviations: above the median.
+    """The value from which a pair of those judged (N, N) stands out of a map: the median and some standard
+    deviations, estimated by 1.4826 x the median absolute deviation, which a few strong pairs hardly change.
     """
     found = values[judged & np.isfinite(values)]
     if not len(found):
@@ -216,9 +209,8 @@ def measured(links: Sequence[Link]) -> dict[str, float]:
     found |= {f"auroc{name}": own.auroc for name, own in curves.items()}
     either = np.array([one.truth in (LINKED, INDIRECT) for one in told], dtype=np.bool_)
     if (either & ~labels).any():
-        for name, own in scores.items():
-            curve = Detection(labels[either], own[either]).curve()
-            found[f"auroc_against_indirect{name}"] = curve.auroc
+        apart = {name: Detection(labels[either], own[either]).curve() for name, own in scores.items()}
+        found |= {f"auroc_against_indirect{name}": own.auroc for name, own in apart.items()}
     direct = np.array([one.direct for one in told], dtype=np.bool_)
     found["precision_of_direct"] = float((direct & labels).sum() / max(direct.sum(), 1))
     found["recall_of_direct"] = float((direct & labels).sum() / labels.sum())

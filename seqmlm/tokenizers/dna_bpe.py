@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -75,25 +76,19 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
             raise UsageError(f"{cls.name} has no option {min(options)!r}; known: soft_mask_weight")
         pieces, bases = _sampled(texts)
         if not pieces:
-            raise DataError(
-                "there are no bases to learn a vocabulary from", remedy="give files that contain DNA"
-            )
+            reason = "there are no bases to learn a vocabulary from"
+            raise DataError(reason, remedy="give files that contain DNA")
         size = vocabulary_size or min(max(math.ceil(2 * math.sqrt(bases) / 8) * 8, SMALLEST), LARGEST)
-        if size < FIRST + len(BASES):
-            raise UsageError(
-                f"{cls.name} needs a vocabulary_size of at least {FIRST + len(BASES)}; got {size}"
-            )
+        if size < (least := FIRST + len(BASES)):
+            raise UsageError(f"{cls.name} needs a vocabulary_size of at least {least}; got {size}")
         return cls(_learn(pieces, size - len(SPECIALS)), soft_mask_weight=soft_mask_weight)
 
     def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
-        found = [one.ids for one in self._backend.encode_batch_fast([raw.upper() for raw in raws])]
-        bounds = np.concatenate([[0], np.cumsum([len(ids) + 2 for ids in found], dtype=np.int64)])
-        ids: Ids = np.empty(int(bounds[-1]), dtype=np.int32)
-        inner = np.ones(len(ids), dtype=np.bool_)
-        inner[bounds[:-1]] = inner[bounds[1:] - 1] = False
-        ids[inner] = [token for one in found for token in one]
-        ids[bounds[:-1]], ids[bounds[1:] - 1] = CLS, SEP
-        return self._encoded(ids, bounds.tolist(), flat)
+        found = self._backend.encode_batch_fast([raw.upper() for raw in raws])
+        tokens = [[CLS, *one.ids, SEP] for one in found]
+        bounds = [0, *accumulate(map(len, tokens))]
+        ids = np.fromiter(chain.from_iterable(tokens), dtype=np.int32, count=bounds[-1])
+        return self._encoded(ids, bounds, flat)
 
     def _other_strand(self, ids: Ids) -> Ids | None:
         """The other strand, encoded again, if it has the same number of tokens."""

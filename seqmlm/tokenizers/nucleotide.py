@@ -93,15 +93,8 @@ class NucleotideTokenizer(Tokenizer):
 
     @cached_property
     def space(self) -> TokenSpace:  # type: ignore[override]
-        return TokenSpace(
-            size=len(self.tokens),
-            pad=PAD,
-            mask=MASK,
-            unk=UNK,
-            start=CLS,
-            end=SEP,
-            special=tuple(range(FIRST)),
-        )
+        size, special = len(self.tokens), tuple(range(FIRST))
+        return TokenSpace(size=size, pad=PAD, mask=MASK, unk=UNK, start=CLS, end=SEP, special=special)
 
     @cached_property
     def spelling(self) -> Spelling:

@@ -12,7 +12,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import Entry, entries, flat, read_stockholm
 from seqmlm.data.readers.fasta import Gaps
 from seqmlm.data.record import Record
-from seqmlm.domains.dna.genes import LARGEST, MOST_GENES, Gene, Genes, is_gene, name_of
+from seqmlm.domains.dna.genes import LARGEST, MOST_GENES, Gene, Genes, is_gene, name_of, placed
 from seqmlm.domains.dna.nucleotides import BLOCK, LONGEST_GAP, Contig, sequences
 from seqmlm.errors import DataError
 
@@ -100,9 +100,7 @@ def _genes(found: Any, entry: Entry, source: str, problems: Problems) -> Genes |
         name = name_of(feature.type, first) if is_gene(feature.type) else None
         if name is None:
             continue
-        parts = feature.location.parts if feature.location is not None else ()
-        whole = [one for one in parts if one.ref is None and isinstance(one.start + one.end, int)]
-        own = {Gene(int(one.start), int(one.end), name) for one in whole if one.start < one.end}
+        own = {Gene(int(x.start), int(x.end), name) for x in placed(feature) if x.start < x.end}
         if not own:
             begins = [match.start() for match in _FEATURE.finditer(entry.text)]
             line = entry.line + entry.text.count("\n", 0, begins[number] if number < len(begins) else 0)

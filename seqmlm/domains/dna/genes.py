@@ -95,6 +95,12 @@ def name_of(kind: str, qualifiers: Mapping[str, str]) -> str | None:
     return name.removeprefix(prefix) or None
 
 
+def placed(feature: Any) -> list[Any]:
+    """The parts of a feature of Biopython that have a place in its own entry."""
+    parts = feature.location.parts if feature.location is not None else ()
+    return [one for one in parts if one.ref is None and isinstance(one.start + one.end, int)]
+
+
 def genes_of(path: str, contig: str, problems: Problems) -> Genes | None:
     """The genes of a contig in a GFF3 file, which is read once; None, noted, for one that it does not name.
 
@@ -370,11 +376,10 @@ def _of_flat(path: str, form: str) -> Iterator[tuple[str, _Coding]]:
     problems = Problems("raise")
     for entry in entries(path, problems, LARGEST, "entry"):
         for record in parsed(partial(SeqIO.parse, format=form), entry, "an entry", path, problems)[0]:
-            for feature in (one for one in record.features if one.type == "CDS" and one.location is not None):
+            for feature in (one for one in record.features if one.type == "CDS"):
                 facts = {key: values[0] for key, values in feature.qualifiers.items()}
                 facts[_EXCEPT] = "".join(feature.qualifiers.get(_EXCEPT, ()))
-                own = feature.location.parts
-                if all(isinstance(one.start + one.end, int) and one.ref is None for one in own):
+                if (own := placed(feature)) and len(own) == len(feature.location.parts):
                     skipped = {"2": 1, "3": 2}.get(facts.get("codon_start", ""), 0)
                     parts = [_Part(int(one.start), int(one.end), one.strand == -1) for one in own]
                     if any(type(x).__name__ != "ExactPosition" for x in (own[0].start, own[0].end)):

@@ -55,10 +55,7 @@ class Composition:
 
     Every sequence is counted on both strands, and a base is scored from both sides, so that a sequence and
     its reverse complement cost the same. A context that holds something unknown, or the edge, is cut short
-    there.
-
-    Args:
-        tables: order + 1 arrays, (4^k, 4) each: natural log-probabilities after each context.
+    there. Of `tables`, of natural log-probabilities after each context, there is one (4^k, 4) for each k.
     """
 
     def __init__(self, tables: list[Doubles]) -> None:
@@ -159,10 +156,8 @@ class BothStrands(SecondReading):
         """
         begin, stop = own(first.record)
         kept = (first.spans[:, 0] >= begin) & (first.spans[:, 0] < stop)
-        if not kept.all():
-            left = {name: values[kept] for name, values in first.values.items()}
-            number, surprisal = first.number[kept], first.surprisal[kept]
-            first = replace(first, number=number, surprisal=surprisal, values=left)
+        left = {name: values[kept] for name, values in first.values.items()}
+        first = replace(first, number=first.number[kept], surprisal=first.surprisal[kept], values=left)
         length = len(str(first.record.raw))
 
         def averaged(own: Doubles, other: Doubles) -> Doubles:
@@ -279,11 +274,8 @@ class DnaLevel(Level):
 
 
 class StretchLevel(DnaLevel):
-    """Of several bases some may be unknown.
-
-    Statistics:
-        unknown: share of bases that are not known, of which no other statistic says anything.
-    """
+    """Of several bases some may be unknown: their share is a statistic, of which no other one says
+    anything."""
 
     statistics: ClassVar[Mapping[str, str]] = {**DnaLevel.statistics, UNKNOWN: "bases that are not known (N)"}
     shares: ClassVar[Mapping[str, str]] = {UNKNOWN: "{} of its bases are not known (N)"}

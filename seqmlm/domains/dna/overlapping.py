@@ -129,13 +129,8 @@ class _Overlapping(Letters):
 
 
 class OverlappingUnits(Bases):
-    """A k-mer at every base: a base is hidden with all tokens that cover it, and read in all of them.
-
-    Args:
-        space: the vocabulary.
-        k: bases of a token.
-        first: id of the first k-mer; the others follow in alphabetical order.
-    """
+    """A k-mer at every base: a base is hidden with all tokens that cover it, and read in all of them. The
+    k-mers begin at id `first`, in alphabetical order."""
 
     one_pass = False
 
@@ -187,11 +182,8 @@ class OverlappingUnits(Bases):
         hidden_in: Longs | None = None,
         asked_in: Longs | None = None,
     ) -> Query:
-        """As `Units.ask`; a base is hidden with all tokens that cover it, and read only where it is hidden.
-
-        Raises:
-            UsageError: a base that is not there, nothing to ask, or a base that is asked and not hidden.
-        """
+        """As `Units.ask`; a base is hidden with all tokens that cover it, and a UsageError if it is read
+        where it is not hidden."""
         if (hidden_in is None) is not (asked_in is None):
             raise UsageError("hidden_in, asked_in: both or neither")
         layout = self.layout(encoding)
@@ -244,11 +236,8 @@ class OverlappingUnits(Bases):
     def questions(
         self, encoding: Encoding, owned: Bools | None = None, mode: Mode = EXACT
     ) -> Iterator[Query]:
-        """As `Units.questions`; a base that is hidden with others is hidden with all tokens that cover it.
-
-        Raises:
-            UsageError: a mode that leaves the hidden bases, or nothing else, to be seen.
-        """
+        """As `Units.questions`; a base that is hidden with others is hidden with all tokens that cover it,
+        and a UsageError are modes that leave the hidden bases, or nothing else, to be seen."""
         if mode.kind == "one-pass":
             raise UsageError(
                 f"one-pass scores need tokens that show what no other shows; here each base stands in "

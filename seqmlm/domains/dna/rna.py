@@ -25,9 +25,8 @@ MOST_BESIDE = 3
 class Fold(NamedTuple):
     """A family.
 
-    Args:
-        structure: brackets are stems; `A` and `a` are bases of two motifs, in two loops, that pair.
-        consensus: the preferred base of each column, N for none. Of a pair, that of its first base counts.
+    structure: brackets are stems; `A` and `a` are bases of two motifs, in two loops, that pair.
+    consensus: the preferred base of each column, N for none. Of a pair, that of its first base counts.
     """
 
     structure: str

@@ -108,14 +108,11 @@ def supported(values: Doubles, can: Bools) -> Doubles:
 
 
 def ranking(values: Doubles, can: Bools, pairs: Iterable[Pair]) -> Doubles:
-    """(N, N) by which all pairs that can be are ranked: those of stems first, each kind by its evidence.
+    """(N, N) by which all pairs that can be are ranked: those of the stems that were taken come first, each
+    kind by its evidence, of values and `can` as of `supported`.
 
     A base pairs once, so that evidence e counts e / (e + o) times as much for each of the two bases, o being
     that for the base's best other partner.
-
-    Args:
-        values, can: as of `supported`.
-        pairs: of the stems that were taken.
     """
     found = np.maximum(supported(values, can), 0.0)
     both = found + found.T
@@ -166,10 +163,8 @@ def _cross(one: Pair, other: Pair) -> bool:
 
 
 def bracketed(text: str) -> frozenset[Pair]:
-    """The pairs of a structure in dot-bracket or WUSS notation; letters (Aa) are pairs that cross others.
-
-    Raises ValueError for a bracket without its partner.
-    """
+    """The pairs of a structure in dot-bracket or WUSS notation; letters (Aa) are pairs that cross others. A
+    bracket without its partner is a ValueError."""
     waiting: dict[str, list[int]] = {}
     found: set[Pair] = set()
     for place, letter in enumerate(text):

@@ -75,15 +75,8 @@ class GenomeTrack:
         self.repeated = 0
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add a row; one without a score is left out.
-
-        Args:
-            row: with `contig`, `contig_start` and `contig_end`, a `score`, and perhaps `genes`; the rows of
-                one record come together.
-
-        Raises:
-            UsageError: the row has no place in a contig.
-        """
+        """Add a row with its place in a contig and perhaps `genes`; one without a score is left out, one
+        without a place is a UsageError. The rows of one record come together."""
         if "contig" not in row:
             raise UsageError("a track shows scores along a genome, and these rows have no place in one")
         if row["score"] is None:

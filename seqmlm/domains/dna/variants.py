@@ -202,11 +202,7 @@ class _Placed:
             raise DataError(reason, source=self._table.path, remedy=remedy)
 
     def __call__(self, one: _Allele) -> Variant | None:
-        """The variant of an allele; None for one that is no sequence.
-
-        Raises:
-            ValueError: what is wrong with it.
-        """
+        """The variant of an allele; None for one that is no sequence, a ValueError for one that is wrong."""
         if one.bad:
             raise ValueError(one.bad)
         contig = known_as(one.chrom, self._genome)

@@ -94,13 +94,11 @@ def read_mmcif(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYT
 
 
 def contacts(residues: list[Any]) -> NDArray[np.int32]:
-    """(P, 2) pairs i < j of a chain's residues whose C-beta atoms are nearer than 8 angstrom, in order.
+    """(P, 2) pairs i < j of a chain's residues, of Bio.PDB, whose C-beta atoms are nearer than 8 angstrom, in
+    order.
 
-    Pairs of all separations are there: contact predictions are judged from |i - j| >= 6 on.
-
-    Args:
-        residues: of Bio.PDB, in the order of the sequence; numbered from 0. One without a place (`places`)
-            is in no pair.
+    Pairs of all separations are there: contact predictions are judged from |i - j| >= 6 on. A residue without
+    a place (`places`) is in no pair.
     """
     from scipy.spatial import KDTree
 

@@ -33,13 +33,10 @@ _DIGITS = 9
 
 @dataclass(frozen=True, eq=False)
 class PathPotts:
-    """A Potts model on disjoint paths.
+    """A Potts model on disjoint paths of positions in the order in which they are coupled; every position is
+    in one (alone, where it is coupled to nothing).
 
-    Args:
-        fields: (L, A) h, natural logarithms.
-        coupling: (A, A) symmetric J, the same for every coupled pair.
-        paths: positions in the order in which they are coupled; every position is in exactly one path
-            (alone, where it is coupled to nothing).
+    fields: (L, A) h, natural logarithms. coupling: (A, A) symmetric J, the same for every coupled pair.
     """
 
     fields: Doubles

@@ -77,10 +77,8 @@ _SEQUENCE = re.compile(r"[A-Za-z]{6,}\*?")
 class Change(NamedTuple):
     """One change as it is written.
 
-    Args:
-        places: (residue, number) of one place, or of the first and the last.
-        what: "sub", "del", "dup", "ins", "delins", or "=" for none.
-        new: residues that are put there.
+    places: (residue, number) of one place, or of the first and the last. what: "sub", "del", "dup", "ins",
+    "delins", or "=" for none. new: residues that are put there.
     """
 
     places: tuple[tuple[str, int], ...]
@@ -452,9 +450,6 @@ def _sites(rows: Sequence[str], wildtype: str, path: str) -> NDArray[np.float64]
     The row most like the wild type says which column a place is. A row weighs one over the number of rows
     that are equal in four of five of its residues, so that near copies of one sequence count once; of more
     than `MOST_ROWS` rows every second, third ... is taken. Half an observation is added to each residue.
-
-    Raises:
-        DataError: rows of several lengths, or none like the wild type.
     """
     if len({len(row) for row in rows}) != 1:
         reason, remedy = "no alignment: its rows differ in length", "give an aligned family"
@@ -478,10 +473,8 @@ def _sites(rows: Sequence[str], wildtype: str, path: str) -> NDArray[np.float64]
 
 
 def _columns_of(rows: Sequence[str], wildtype: str, path: str) -> dict[int, int]:
-    """Place of the wild type -> its column, by a local alignment with the row most like it.
-
-    A wild type with gaps is a row itself.
-    """
+    """Place of the wild type -> its column, by a local alignment with the row most like it (a DataError if
+    none is); a wild type with gaps is a row itself."""
     if GAP in wildtype:
         return {column: column for column, letter in enumerate(wildtype) if letter != GAP}
 
