@@ -268,11 +268,18 @@ class Level(ABC):
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         """What of the record is judged; statistics that are not known of it are left out."""
 
+    def known_values(self, record: Record, tokenizer: Tokenizer) -> frozenset[str]:
+        """What of a training record judges others by that they have it or not, and is not in its encoding."""
+        return frozenset()
+
     def counting(
-        self, encoded: Sequence[tuple[Record, Encoding]], background: Background
+        self,
+        encoded: Sequence[tuple[Record, Encoding]],
+        background: Background,
+        never: frozenset[str] = frozenset(),
     ) -> tuple[dict[str, Doubles], Longs]:
         """The statistics of `counted`, by name (R,), and the lengths (R,) of the rows of R records, each of
-        which is one row: as in `rows`, but the model is not asked."""
+        which is one row: as in `rows`, but the model is not asked, and some `known_values` never seen."""
         return {}, np.ones(len(encoded), dtype=np.int64)
 
     def judged(self, scored: Scored, background: Background | None) -> Sequence[Row]:

@@ -7,7 +7,9 @@ thousands, where a model has dozens. A part is a stretch of the data, for neighb
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -69,12 +71,18 @@ def counted_rows(level: Level, session: Session, corpus: Corpus, seed: int) -> C
     parts = int(np.clip(_TOKENS_COUNTED // max(1, int(corpus.train.lengths.sum())), 2, PARTS))
     edges = np.quantile(owners, np.arange(1, parts) / parts, method="higher")
     part = np.searchsorted(edges, owners, side="right")
+    of_part = [int(np.searchsorted(edges, number, side="right")) for number, _ in pairs]
+    values = [level.known_values(record, session.tokenizer) for _, record in pairs]
+    records = Counter(chain.from_iterable(values))
     found = list[CountedRows]()
     for number in range(parts):
-        mine = [pair for pair in pairs if np.searchsorted(edges, pair[0], side="right") == number]
+        mine = [at for at, own in enumerate(of_part) if own == number]
         others = np.flatnonzero(part != number)
         if mine and len(others):
-            found += _judged(level, session, mine, _Chosen(corpus.train, others), seed)
+            own = Counter(chain.from_iterable(values[at] for at in mine))
+            never = frozenset(value for value, times in own.items() if records[value] == times)
+            chosen = _Chosen(corpus.train, others)
+            found += _judged(level, session, [pairs[at] for at in mine], chosen, seed, never)
     if not found:
         return None
     statistics = {name: np.concatenate([one.statistics[name] for one in found]) for name in level.counted}
@@ -82,9 +90,14 @@ def counted_rows(level: Level, session: Session, corpus: Corpus, seed: int) -> C
 
 
 def _judged(
-    level: Level, session: Session, pairs: Iterable[tuple[int, Record]], others: Sequences, seed: int
+    level: Level,
+    session: Session,
+    pairs: Iterable[tuple[int, Record]],
+    others: Sequences,
+    seed: int,
+    never: frozenset[str],
 ) -> Iterator[CountedRows]:
-    """Rows of numbered records by what is counted in other sequences."""
+    """Rows of numbered records by what is counted in other sequences, which never have some values."""
     assert level.background is not None
     background = level.background.fit(others, session.tokenizer, seed=seed)
     random, numbers = np.random.default_rng(seed), list[int]()
@@ -99,4 +112,4 @@ def _judged(
     for batch in batches(parts()):
         some = encoded(session.domain, session.tokenizer, batch, Problems())
         own, done = numbers[done : done + len(batch)], done + len(batch)
-        yield CountedRows(*level.counting(some, background), np.array(own, dtype=np.int64))
+        yield CountedRows(*level.counting(some, background, never), np.array(own, dtype=np.int64))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import floor, log10
 from typing import Any, Self
@@ -349,20 +349,21 @@ class Fields:
 
     def unseen(self, pairs: Pairs) -> list[str]:
         """The values that kept fields never had: status=502."""
-        found = []
+        return [value for value, known in self.judged(pairs) if not known]
+
+    def judged(self, pairs: Pairs) -> Iterator[tuple[str, bool]]:
+        """The values that make a line unknown where training did not have them, as status=502, and whether
+        it had them; of sizes only the largest."""
         for name, value in pairs:
-            known = self.kept.get(name)
-            if known is not None and value not in known:
-                found.append(f"{name}={value}")
+            if name in self.kept:
+                yield f"{name}={value}", value in self.kept[name]
             elif name in self.paths and self.firsts[name] and value != ANY:
                 first = shape_of(value)[:1]
-                if first[0] not in self.firsts[name]:
-                    found.append(f"{name}={_spelled(first, False)}")
+                yield f"{name}={_spelled(first, False)}", first[0] in self.firsts[name]
             elif name in self.sizes:
-                size = _decade(name, value)
-                if size is None or float(size) > float(self.sizes[name][-1]):
-                    found.append(f"{name}={size or value}")
-        return found
+                size, largest = _decade(name, value), self.sizes[name][-1]
+                if size is None or float(size) >= float(largest):
+                    yield f"{name}={size or value}", size == largest
 
     def find(self, pairs: Pairs, message: str) -> int:
         """Number of the template of a line, -1 for none.

@@ -272,6 +272,21 @@ class TemplateTokenizer(Growing):
         longer = self._longer(self._templates.match(words), message) if words else None
         return found if longer is None else [*found, f"duration={longer}s"]
 
+    def judged(self, line: str) -> list[str]:
+        """What of a line with a template `never_seen` would name if training had not had it, each in words
+        that say where it stands; but for words of templates, which others do not have."""
+        if (other := self._knowing(line)) is not self:
+            return other.judged(line)
+        told = fields_of(line) if self._fields is not None else None
+        message = line if told is None else told[1]
+        found = list[str]()
+        if told is not None and self._fields is not None:
+            found = [value for value, known in self._fields.judged(_hidden(told[0], self._values)) if known]
+        number = self._templates.match(self._values.words(message)) if message and self._longest else -1
+        if number in self._longest and lasted(message) == self._longest[number]:
+            found.append(f"{number} duration={self._longest[number]}s")
+        return found
+
     @property
     def facts(self) -> Mapping[str, str]:
         """What was decided of each field of the training lines, in words."""

@@ -11,7 +11,7 @@ from log_models import NORMAL, log_model
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
-from seqmlm.domains.logs.levels import LogBackground, SessionLevel
+from seqmlm.domains.logs.levels import NAMED, LogBackground, SessionLevel
 from seqmlm.engine.types import InMemory
 from seqmlm.inference.calibrations import stored_calibration
 from seqmlm.inference.session import Session
@@ -68,6 +68,28 @@ def test_each_part_is_judged_by_the_others(logs: list[Path], monkeypatch: pytest
             np.testing.assert_array_equal(own, found.statistics[name][[at]], err_msg=name)
     assert np.isinf(found.statistics["unseen"]).any(), "what one part alone has was never seen"
     assert not np.isinf(found.statistics["unseen"]).all()
+
+
+def test_a_value_that_only_one_part_has_was_never_seen(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rare first segments of paths stand in no template; most of them have one record, some two far apart."""
+    monkeypatch.setattr(SessionLevel, "as_judged", lambda self, record, random: (record,))
+    rare = {4_001: "one", 1_003: "both", 3_003: "both", 2_100: "near", 2_101: "near"}
+    lines = [f'"GET /{rare.get(n, "items")}/{n} HTTP/1.1" 200 {10 + n % 80}' for n in range(5_000)]
+    times = [f"04/Mar/2024:{n // 3600:02}:{n // 60 % 60:02}:{n % 60:02} +0000" for n in range(5_000)]
+    path = workspace / "access.log"
+    path.write_text("".join(f"::1 - - [{time}] {line}\n" for time, line in zip(times, lines, strict=True)))
+    corpus = corpus_of([str(path)])
+    found = counted_rows(SessionLevel("session"), Session(log_model(corpus.tokenizer)), corpus, 0)
+    assert found is not None
+    firsts = {number: raw.raw.lines for number, raw in corpus.training(10_000)}
+    never = [
+        n for n, one in zip(found.records.tolist(), found.statistics["unseen"], strict=True) if one >= NAMED
+    ]
+    assert [
+        [text for text in ("one", "both", "near") if f"/{text}/" in "".join(firsts[n])] for n in never
+    ] == [["near"], ["one"]]
 
 
 def test_a_few_records_are_spread_and_of_several_corpora_there_are_none(

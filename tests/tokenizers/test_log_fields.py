@@ -88,6 +88,30 @@ def test_a_value_never_seen_makes_a_line_unknown_and_is_told(tokenizer, line, to
     assert not tokenizer.never_seen(request(3))
 
 
+@pytest.mark.parametrize(
+    "rare",
+    [
+        request(1, status=502),
+        request(1, method="PUT"),
+        request(1, path="/env"),
+        '"GET /items HTTP/1.1" 200 99999',
+        '{"message": "Sent 7 in 31 s", "level": "info"}',
+    ],
+)
+def test_what_a_line_is_judged_by_is_what_is_never_seen_without_it(rare):
+    slow = tuple(f'{{"message": "Sent {i} in {1 + i % 8} s", "level": "info"}}' for i in range(200))
+    others = [*served(), LogLines(lines=slow)]
+    alone, more = (
+        TemplateTokenizer.train(raws, fields="auto", values=64)
+        for raws in (others, [*others, LogLines(lines=(rare,))])
+    )
+    usual = {value for raw in others for line in raw.lines for value in more.judged(line)}
+    told = [one.split()[-1] for one in more.judged(rare) if one not in usual]
+    assert told == alone.never_seen(rare)
+    assert len(told) == 1
+    assert not more.never_seen(rare)
+
+
 def test_every_line_has_a_template_or_what_would_be_one(tokenizer):
     for line in (request(2), request(40, 404)):
         assert [tokenizer.template(line)] == named(tokenizer, line)

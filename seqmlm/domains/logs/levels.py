@@ -65,7 +65,8 @@ class Counting(NamedTuple):
     absence: (R, W) bits of surprise that usual events are not there.
     neighbour: (R,) the most similar training vector.
     statistics: those of `COUNTED`, each (R,):
-        unseen: infinite with a line that no training record had, else the number of lines without a template.
+        unseen: infinite with a line that no training record had, else the number of lines without a template;
+            levels count `NAMED` more for each that has a value training never had.
         missing: bits of surprise that events which nearly all training records have are not there.
         neighbour: distance of the log1p counts of its events to the nearest training record's.
         bigram_max: largest surprisal of a line after the one before it, in bits; 0 where there is none.
@@ -283,6 +284,9 @@ class LogBackground(Background):
 ODD = 5
 """Lines that a row names."""
 
+NAMED = 1e6
+"""Lines without a template that one with a value never seen counts as."""
+
 _EXAMINED = 64  # lines of a row that are looked at for values never seen
 
 _NEVER = "a line never seen"
@@ -312,7 +316,9 @@ class _LinesLevel(Level):
             told["times"] = raw.times[own[0]], raw.times[own[-1]]
         if "lines" in scored.record.meta:
             told["last_line"] = scored.record.meta["lines"][own[-1]]
-        never, named = _never_seen(raw, new, known)
+        names = _never_seen(raw, new, known)
+        never = list(dict.fromkeys(chain.from_iterable(names)))
+        named = new[np.array(list(map(bool, names)), dtype=np.bool_)]
         likely = next(some for some in (named, new, own) if len(some))
         bits = _line_bits(scored, counted, known)
         at = int(likely[bits[likely].argmax()])
@@ -412,21 +418,36 @@ class SessionLevel(_LinesLevel):
         counted = known.counted(scored.encoding)
         count = len(counted.events)
         bits = _line_bits(scored, counted, known)
+        named = _never_seen(scored.record.raw, np.flatnonzero(_new(counted, known)), known)
         ends = np.array([0, count])
         statistics = {
             name: float(value[0]) for name, value in asked(bits, ends, np.array([len(scored)])).items()
         }
         statistics |= {**counted.statistics, **_timed(scored.record, counted.most)}
-        extra = {**_from(scored, range(count)), **_told(scored, counted, known, bits)}
+        statistics["unseen"] += NAMED * sum(map(bool, named))
+        extra = {**_from(scored, range(count)), **_told(scored, counted, known, bits, named)}
         row, length = record_row(scored, statistics), _compared_by(scored.record, count)
         return [replace(row, length=length, time=_time(scored, 0), extra=extra)]
 
+    def known_values(self, record: Record, tokenizer: Tokenizer) -> frozenset[str]:
+        """Those that `TemplateTokenizer.judged` names."""
+        return frozenset(chain.from_iterable(_judged(record.raw, tokenizer)))
+
     def counting(
-        self, encoded: Sequence[tuple[Record, Encoding]], background: Background
+        self,
+        encoded: Sequence[tuple[Record, Encoding]],
+        background: Background,
+        never: frozenset[str] = frozenset(),
     ) -> tuple[dict[str, Doubles], Longs]:
         known = _known(background, self.name)
         lines = lines_of([encoding for _, encoding in encoded], known.tokenizer)
         found = Counting.of(lines, known.counts)
+        new = (found.events == known.counts.size) | (lines.keys == known.counts.new)
+        for row, (first, end) in enumerate(pairwise(lines.offsets.tolist())):
+            record = encoded[row][0]
+            named = _never_seen(record.raw, np.flatnonzero(new[first:end]), known)
+            own = [never & set(one) for one in _judged(record.raw, known.tokenizer)] if never else []
+            found.statistics["unseen"][row] += NAMED * sum(map(bool, (*named, *own)))
         most = known.counts.surplus(lines, found.sets)[1].tolist()
         times = [_timed(record, own) for (record, _), own in zip(encoded, most, strict=True)]
         of_times = {name: np.array([one.get(name, np.nan) for one in times]) for name in TIMED}
@@ -505,6 +526,9 @@ class LineLevel(_LinesLevel):
         bits = _line_bits(scored, counted, known)
         size = np.bincount(line, minlength=len(bits))
         new = _new(counted, known)
+        places = np.flatnonzero(new)
+        named = _never_seen(scored.record.raw, places, known)
+        never = {at for at, one in zip(places.tolist(), named, strict=True) if one}
         numbers = scored.record.meta.get("lines")
         # What is known of a line depends on how many stand around it; of words, more on its own.
         windowed = scored.record.raw.windowed and known.tokenizer.traits.unit == "line"
@@ -516,7 +540,9 @@ class LineLevel(_LinesLevel):
             units = np.flatnonzero(line == at)
             statistics = {
                 "surprisal": float(bits[at] / size[at]),
-                "unseen": float(np.inf if counted.events[at] == known.counts.size else new[at]),
+                "unseen": math.inf
+                if counted.events[at] == known.counts.size
+                else new[at] + NAMED * (at in never),
                 "bigram": float(follows[at : at + 2].max()),
             }
             row = part_row(scored, units, str(at), statistics, length=len(bits) if windowed else None)
@@ -562,17 +588,18 @@ def _new(counted: Counted, known: LogBackground) -> Bools:
     return new
 
 
-def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles) -> dict[str, Any]:
-    """What the row's JSON line says beside its scores."""
+def _told(
+    scored: Scored, counted: Counted, known: LogBackground, bits: Doubles, named: Sequence[list[str]]
+) -> dict[str, Any]:
+    """What the row's JSON line says beside its scores; `named` is what is new in each new line."""
     numbers = scored.record.meta.get("lines") or range(len(bits))
     odd = np.argsort(-bits, kind="stable")[:ODD].tolist()
     told: dict[str, Any] = {"odd_lines": [numbers[at] for at in odd]}
     if counted.statistics["unseen"]:
         new = np.flatnonzero(_new(counted, known))
         told["unseen_lines"] = [numbers[at] for at in new[:ODD].tolist()]
-        never, _ = _never_seen(scored.record.raw, new[:_EXAMINED], known)
-        if never:
-            told["never_seen"] = never
+        if any(named[:_EXAMINED]):
+            told["never_seen"] = list(dict.fromkeys(chain.from_iterable(named[:_EXAMINED])))
     if counted.surplus >= _SURPRISING:
         unit, number, share = counted.often
         told["surplus"] = {"unit": unit, "lines": number, "of": len(bits), "share": share}
@@ -585,14 +612,17 @@ def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles)
     return told
 
 
-def _never_seen(raw: LogLines, new: Longs, known: LogBackground) -> tuple[list[str], Longs]:
-    """What of some lines without a template no training line had, where it has a name; and those of them that
-    have one."""
+def _never_seen(raw: LogLines, new: Longs, known: LogBackground) -> list[list[str]]:
+    """What of each of some lines without a template no training line had, where it has a name."""
     if not isinstance(known.tokenizer, TemplateTokenizer) or raw.keys:
-        return [], new[:0]
-    found = [known.tokenizer.never_seen(raw.lines[at]) for at in new.tolist()]
-    names = list(dict.fromkeys(chain.from_iterable(found)))
-    return names, new[np.array([bool(one) for one in found], dtype=np.bool_)]
+        return [[] for _ in new]
+    return [known.tokenizer.never_seen(raw.lines[at]) for at in new.tolist()]
+
+
+def _judged(raw: LogLines, tokenizer: Tokenizer) -> Iterator[Sequence[str]]:
+    """What of each line `TemplateTokenizer.judged` names."""
+    if isinstance(tokenizer, TemplateTokenizer) and not raw.keys:
+        yield from map(tokenizer.judged, raw.lines)
 
 
 def _template(raw: LogLines, at: int, tokenizer: Tokenizer) -> str:

@@ -12,7 +12,7 @@ from log_models import NORMAL, log_model, session
 
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.record import Record
-from seqmlm.domains.logs.levels import TIMED, LineLevel, LogBackground, SessionLevel, timed
+from seqmlm.domains.logs.levels import NAMED, TIMED, LineLevel, LogBackground, SessionLevel, timed
 from seqmlm.engine.types import InMemory
 from seqmlm.engine.units import EXACT
 from seqmlm.errors import StateError
@@ -184,6 +184,29 @@ def test_what_is_counted_is_the_same_where_no_model_is_asked(
     assert lengths.tolist() == [row.length for row in rows]
     for name, own in statistics.items():
         np.testing.assert_array_equal(own, [row.statistics.get(name, math.nan) for row in rows])
+
+
+@pytest.mark.parametrize("level", [SessionLevel("session"), LineLevel("line")])
+def test_a_value_never_seen_is_rarer_than_a_line_without_a_template(level: SessionLevel | LineLevel) -> None:
+    normal = [f'"GET /items HTTP/1.1" {200 + n % 2} {(9, 99, 999)[n % 3]}' for n in range(60)]
+    tokenizer = TemplateTokenizer.train(["\n".join(normal)], fields="auto", values=64, max_templates=5)
+    model, plain = log_model(tokenizer), session(normal[:6])
+    known = LogBackground.fit(InMemory([tokenizer.encode(session(normal).raw)]), tokenizer, seed=0)
+    new = session([*normal[:6], '"GET /items HTTP/1.1" 502 9', '"PUT /items HTTP/1.1" 502 9'])
+    [before], [after] = (
+        [sum(row.statistics["unseen"] for row in level.rows(scored(model, one), known))]
+        for one in (plain, new)
+    )
+    assert before == 1, "a combination beyond those kept"
+    assert after == before + 2 * (1 + NAMED)
+    if level.counted:
+        encoded = [(one, tokenizer.encode(one.raw)) for one in (plain, new)]
+        assert level.counting(encoded, known)[0]["unseen"].tolist() == [before, after]
+        never = frozenset(["status=201"])
+        assert level.counting(encoded, known, never)[0]["unseen"].tolist() == [
+            before + 3 * NAMED,
+            after + 3 * NAMED,
+        ]
 
 
 def test_times_of_lines() -> None:
