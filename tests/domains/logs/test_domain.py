@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -88,13 +89,10 @@ def test_files_are_told_by_their_lines(tmp_path: Path):
 
 
 def test_a_window_as_people_see_it():
-    class Names:
-        def surface(self, token: int) -> str:
-            return "<guess>"
-
+    guessed = SimpleNamespace(spelling=SimpleNamespace(surface=lambda token: "<guess>"))
     raw = LogLines(lines=("up in 5", "down"), times=(1.0, 2.0))
     encoding = LineEncoder().encode_batch([raw])[0]
-    shown = LOGS.show(Names(), raw, encoding, np.array([1], np.int32), np.array([2]))  # type: ignore[arg-type]
+    shown = LOGS.show(guessed, raw, encoding, np.array([1], np.int32), np.array([2]))  # type: ignore[arg-type]
     assert shown.splitlines() == [
         "masked    up in 5⏎[MASK]",
         "predicted up in 5⏎<guess>",
