@@ -406,7 +406,7 @@ def in_time(name: str, stream: Stream, out: Path, seed: int, minutes: float) -> 
         config = ScoreConfig(
             model=model.path,
             paths=(str(stream.later),),
-            mode=str(model.domain.mode),
+            mode=str(model.domain.defaults.mode),
             options=stream.options,
             on_error="skip",
             out=rows,
@@ -416,7 +416,7 @@ def in_time(name: str, stream: Stream, out: Path, seed: int, minutes: float) -> 
         # A row without a score holds nothing the model knows: an alarm.
         alarms = np.array([p is None or p <= IN_TIME for p in p_values])
         tenths = np.array_split(alarms, 10)
-        stored = stored_calibrations(Path(model.path))["session", str(model.domain.mode)]
+        stored = stored_calibrations(Path(model.path))["session", str(model.domain.defaults.mode)]
         found[on] = {
             "calibration_rows": stored.rows,
             "smallest_rate": stored.fitted.smallest_rate,

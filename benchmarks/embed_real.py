@@ -413,7 +413,7 @@ def compared(own: Labelled, model: str) -> Rows:
 
     session = Session.open(model, labels="any")
     fields: dict[str, Any] = {"language": "python"}
-    raws = [session.domain.of_text(raw, fields) if isinstance(raw, str) else raw for raw in own.raws]
+    raws = [session.domain.text.of_text(raw, fields) if isinstance(raw, str) else raw for raw in own.raws]
     vectors = np.concatenate([found for _, found in session.embed(records_of(raws), layers="-2")])
     style = {"analyzer": "char", "ngram_range": (1, 3)} if own.letters else {"token_pattern": r"\S+"}
     texts = np.array([str(raw) for raw in own.raws], dtype=object)

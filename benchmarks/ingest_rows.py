@@ -65,8 +65,7 @@ def fastest(work: Callable[[], Any]) -> dict[str, float]:
 
 def records(asked: dict[str, Any]) -> Iterator[Record]:
     """The records of a row's files, as a training reads them."""
-    domain = plugins.domain(asked["domain"])
-    problems = Problems("skip")
+    problems, domain = Problems("skip"), plugins.domain(asked["domain"])
     return domain.read(asked["files"], problems, format=asked["format"], **asked["options"])
 
 
@@ -118,8 +117,7 @@ def trained(asked: dict[str, Any], held: list[Record]) -> Tokenizer:
     kind = plugins.tokenizer_class(asked["tokenizer"])
     if not kind.traits.trainable:
         return kind(**asked["tokenizer_options"])
-    domain = plugins.domain(asked["domain"])
-    return kind.train(map(domain.training_text, held), **asked["tokenizer_options"])
+    return kind.train((one.raw for one in held), **asked["tokenizer_options"])
 
 
 def tokenizer(asked: dict[str, Any]) -> dict[str, Any]:
@@ -173,8 +171,7 @@ def trained_on_stream(asked: dict[str, Any]) -> Tokenizer:
     kind = plugins.tokenizer_class(asked["tokenizer"])
     if not kind.traits.trainable:
         return kind(**asked["tokenizer_options"])
-    domain = plugins.domain(asked["domain"])
-    return kind.train(map(domain.training_text, records(asked)), **asked["tokenizer_options"])
+    return kind.train((one.raw for one in records(asked)), **asked["tokenizer_options"])
 
 
 _KEPT: dict[str, Any] = {}

@@ -147,7 +147,7 @@ def statistics(arm: Arm, level: Level) -> Iterator[tuple[str, dict[str, Doubles]
         teaching = list(rest.records)
     normal = {"teaching": teaching, "normal": arm.normal}
     detector = Detector(
-        RecordScorer(calibrator.session), level, mode=arm.model.domain.mode, background=background
+        RecordScorer(calibrator.session), level, mode=arm.model.domain.defaults.mode, background=background
     )
 
     def rows(records: Sequence[tuple[Record, Spans]]) -> list[Row]:

@@ -136,8 +136,8 @@ def trna(data: Path, work: Path) -> tuple[list[Path], Pairs]:
 def protein_sample(data: Path, work: Path) -> tuple[list[Path], Pairs]:
     """The sample of proteins; contacts of another draw of it."""
     domain = plugins.domain("protein")
-    drawn = domain.sample(work / "protein")
-    other = domain.sample(work / "protein-other", n=60, seed=1)
+    drawn = domain.sample.draw(work / "protein")
+    other = domain.sample.draw(work / "protein-other", n=60, seed=1)
     truth = json.loads(other.truth.read_text())
     contacts = {family["name"]: {tuple(pair) for pair in family["contacts"]} for family in truth["families"]}
     length = {family["name"]: family["length"] for family in truth["families"]}

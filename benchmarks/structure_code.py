@@ -52,7 +52,7 @@ def write_functions(session: Session, texts: Any, folder: Path, number: int) -> 
     order = np.random.default_rng(0).permutation(len(texts)).tolist()
     rule, kept = session.tokenizer.units, list[str]()
     for place in order:
-        raw = session.domain.of_text(texts[place], {"language": "python"})
+        raw = session.domain.text.of_text(texts[place], {"language": "python"})
         if SHORTEST <= len(rule.numbers(session.tokenizer.encode(raw))) <= LONGEST:
             kept.append(texts[place])
         if len(kept) == number:

@@ -71,14 +71,14 @@ SEQUENCES = 6
 
 
 def model_of(field: str, out: Path, seed: int) -> LoadedModel:
-    sample = plugins.domain(field).sample(out / f"{field}-train", seed=0)
+    sample = plugins.domain(field).sample.draw(out / f"{field}-train", seed=0)
     flags = {**FIELDS[field], "model": {"size": "tiny", "max_length": 128}}
     return trained(out, f"structure-{field}", field, list(sample.files), flags, seed, 1.0)
 
 
 def asked(field: str, model: LoadedModel, out: Path, pairs: int) -> list[tuple[Encoding, NDArray[np.int64]]]:
     """Sequences of another draw, each with some of its pairs."""
-    sample = plugins.domain(field).sample(out / f"{field}-asked", n=200, seed=9)
+    sample = plugins.domain(field).sample.draw(out / f"{field}-asked", n=200, seed=9)
     rng, found = np.random.default_rng(4), []
     for record in plugins.domain(field).read(list(sample.files), Problems()):
         encoding = model.tokenizer.encode(record.raw)
@@ -110,7 +110,7 @@ def ours(model: LoadedModel, given: list[tuple[Encoding, Any]], **settings: Any)
 
 def candidates(model: LoadedModel) -> tuple[int, ...]:
     """The residues, or all pieces."""
-    names = plugins.domain(model.card.domain).candidates(model.tokenizer)
+    names = plugins.domain(model.card.domain).gaps.candidates(model.tokenizer)
     space = model.rows.space
     if names is None:
         return tuple(space.ordinary.tolist())

@@ -25,7 +25,7 @@ FAMILY = "greek"
 
 def contacts() -> tuple[Any, set[tuple[int, int]]]:
     """The map of a family's consensus, and its known contacts."""
-    plugins.domain("protein").sample(Path("proteins"), n=N, seed=3)
+    plugins.domain("protein").sample.draw(Path("proteins"), n=N, seed=3)
     records = Path("proteins/protein.fasta").read_text().split(">")[1:]
     Path("family.fasta").write_text("".join(f">{one}" for one in records if one.startswith(FAMILY)))
     families = json.loads(Path("proteins/truth.json").read_text())["families"]
@@ -40,7 +40,7 @@ def contacts() -> tuple[Any, set[tuple[int, int]]]:
 def alarm() -> tuple[list[tuple[str, float]], str]:
     """The lines of the most unusual session of a log with their bits, and why it is one."""
     for name, n, seed in (("known", N, 1), ("new", 60, 4)):
-        plugins.domain("logs").sample(Path(name), n=n, seed=seed)
+        plugins.domain("logs").sample.draw(Path(name), n=n, seed=seed)
     model = seqmlm.train("known/service.log", domain="logs", size="tiny", max_time=TIME)
     rows = model.score("new/service.log", fpr=0.1, per_unit=True)
     odd = rows.sort_values("p_value").iloc[0]

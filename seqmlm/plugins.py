@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from seqmlm.errors import StateError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from seqmlm.domains.base import Domain
+    from seqmlm.domains.field import Field
     from seqmlm.tokenizers.base import Tokenizer
 
 Kind = Literal["domains", "tokenizers", "maskers", "tasks"]
@@ -50,9 +50,9 @@ def load(kind: Kind, name: str) -> Any:
         raise StateError(f"{what} cannot be imported: {error!r}; reinstall or remove it") from error
 
 
-def domain(name: str) -> Domain:
+def domain(name: str) -> Field:
     """The domain object called `name`."""
-    found: Domain = load("domains", name)
+    found: Field = load("domains", name)
     return found
 
 

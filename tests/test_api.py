@@ -120,7 +120,7 @@ def test_a_field_trained_and_scored_as_the_command_does(
     field: str, seqmlm: Run, tracked_workspace: Path
 ) -> None:
     for seed, (name, number) in enumerate({"known": 300 if field == "ehr" else 60, "new": 20}.items()):
-        plugins.domain(field).sample(tracked_workspace / name, n=number, seed=seed)
+        plugins.domain(field).sample.draw(tracked_workspace / name, n=number, seed=seed)
     known, data = (tracked_workspace / name / FILES[field] for name in ("known", "new"))
     settings = {"train.evaluation_records": 8, "train.learning_rate": 5e-3, "model.overrides": SHAPE}
     model = package.train(known, domain=field, name="own", size="tiny", max_steps=2, settings=settings)

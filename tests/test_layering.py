@@ -200,7 +200,7 @@ def test_nothing_unpickles() -> None:
         *(f"import seqmlm.{name}" for name in ("tasks.evaluate_predictions", "tasks.runs", "cli.train")),
         "from seqmlm import plugins; [plugins.load('tasks', name) for name in plugins.names('tasks')]",
         *(f"import seqmlm.{name}  # sqlalchemy" for name in ("watch.scoring", "cli.calibrate")),
-        "from seqmlm import plugins; [plugins.domain(name).all_formats for name in plugins.names('domains')]",
+        "from seqmlm import plugins; [plugins.domain(one).files.formats for one in plugins.names('domains')]",
         *("import seqmlm.watch.incidents  # sqlalchemy", "import seqmlm.tasks.models  # sqlalchemy"),
     ],
 )
@@ -276,10 +276,10 @@ def _outside_of_fields() -> list[Path]:
 
 
 def test_no_module_outside_of_a_field_imports_one_of_its_modules() -> None:
-    for path in [*_outside_of_fields(), PACKAGE / "domains" / "base.py"]:
+    for path in [*_outside_of_fields(), *(PACKAGE / "domains" / name for name in ("field.py", "files.py"))]:
         for name in _imports(path):
             _, part, module, *_ = [*name.split("."), "", ""]
-            own = module in ("base", "holes", "samples", "structure", "variants")
+            own = module in ("field", "files", "holes", "samples", "structure", "variants")
             assert part != "domains" or own, f"{path}: {name}: ask the domain's declaration"
             assert part != "tokenizers" or module in GENERIC_TOKENIZERS, f"{path}: {name}"
 
@@ -319,13 +319,12 @@ def test_names_of_fields_are_recognised(code: str, found: bool) -> None:
 STAND_APART = {
     "cli.*": "one module a command",
     "domains.*.picture": "drawing, loaded with a report alone",
-    "domains.code.changes": "git and diffs, loaded by a review of what changed alone",
     "domains.dna.track": "files for genome browsers",
     "domains.protein.clusters": "a clustering of its own, loaded with a split by identity alone",
     "structure.cmi": "the estimators of one quantity; others, and the choice among all, are a chapter",
     "tasks.substitutions": "every substitution of a wild type: a picture, and a choice among them",
-    "domains.*.variants": "how variants are written, loaded by the command that reads them alone",
     "domains.*.structure": "what maps of dependence mean, loaded by the command that makes them alone",
+    "domains.*.gaps": "a field whose sequences are no plain text says here how they are written and filled",
     "domains.*.levels": "what a field's records are judged by, a chapter a reader looks for",
     "domains.*.readers*": "a field's own formats, one a module, and what puts them together",
     "domains.dna.overlapping": "a vocabulary, with the units and the masker that it alone needs",

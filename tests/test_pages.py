@@ -131,7 +131,7 @@ def test_readmes_recipes_run(seqmlm: Run, tracked_workspace: Path, monkeypatch: 
     for name, (field, file, seed) in FILES.items():
         if any(name in line.split() for line in lines):
             number = KNOWN.get(field, 150) if seed == 0 else NEW.get(field, 20)
-            plugins.domain(field).sample(Path("samples", name), n=number, seed=seed)
+            plugins.domain(field).sample.draw(Path("samples", name), n=number, seed=seed)
             shutil.move(Path("samples", name, file), name)
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
@@ -147,7 +147,7 @@ def test_readmes_python_runs(seqmlm: Run, tracked_workspace: Path, monkeypatch: 
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tracked_workspace)
-    plugins.domain("protein").sample(Path("sample"), n=150, seed=0)
+    plugins.domain("protein").sample.draw(Path("sample"), n=150, seed=0)
     train = ("train", "sample/protein.fasta", "--domain", "protein", "--name", "enzymes")
     seqmlm(*train, "--max-steps", "2", *TINY).ok()
     names: dict[str, Any] = {}

@@ -41,7 +41,7 @@ def test_a_registered_model_is_one_of_mlflow(fasta: Path, seqmlm: Run, tracked_w
 
 
 def test_of_sensitive_data_p_values_alone_are_given(seqmlm: Run, tracked_workspace: Path) -> None:
-    plugins.domain("text").sample(Path(tracked_workspace / "known"), n=300)
+    plugins.domain("text").sample.draw(Path(tracked_workspace / "known"), n=300)
     train = ("train", tracked_workspace / "known" / "text.txt", "--domain", "text", "--name", "mine")
     steps = ("--size", "tiny", "--max-steps", "2", "--set", "train.evaluation_records=20")
     seqmlm(*train, *steps, "--set", "data.sensitive=true").ok()

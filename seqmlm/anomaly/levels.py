@@ -205,6 +205,7 @@ class Level(ABC):
 
     Attributes:
         name: what `--level` takes.
+        aliases: what it takes, too.
         statistics: what rows have, name to meaning in a few words; the first is their `score`.
         descriptive: those of them that do not judge.
         counted: those that judge and need no model, but the background alone.
@@ -222,6 +223,7 @@ class Level(ABC):
     """
 
     name: str
+    aliases: tuple[str, ...] = ()
     statistics: ClassVar[Mapping[str, str]]
     descriptive: tuple[str, ...] = ()
     counted: tuple[str, ...] = ()

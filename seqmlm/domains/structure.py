@@ -2,7 +2,7 @@
 
 A sequence with its map (`Decoded`) is written as rows, one a pair of units, and made of them again.
 
-A field declares a `Decoder` (`Domain.decoder`). Whoever computes maps knows units and pairs of them alone.
+A field declares a `Decoder` (`Field.structure`). Whoever computes maps knows units and pairs of them alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Variants of a known sequence: what changes where, and what a field must say so that they can be scored.
 
-A field declares `Variants` (`Domain.variants`): how its tables name variants, what is checked, and which
+A field declares `Variants` (`Field.variants`): how its tables name variants, what is checked, and which
 cheap predictions stand beside the model's. Whoever scores them sees edits of a wild type alone.
 """
 

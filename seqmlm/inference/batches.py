@@ -18,6 +18,7 @@ import numpy as np
 from seqmlm.data.files import expand, is_reference
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.field import Field, unknown_error
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, Doubles, Mode
 from seqmlm.errors import DataError, SeqmlmError
@@ -25,7 +26,6 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.tokenizers.base import Tokenizer, UnknownUnit
 
 if TYPE_CHECKING:
-    from seqmlm.domains.base import Domain
     from seqmlm.engine.cones import Layers
 
 BATCH_RECORDS = 256
@@ -158,7 +158,7 @@ class Encoded(NamedTuple):
 
 
 def tokenized(
-    domain: Domain, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
+    domain: Field, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
 ) -> Iterator[Encoded]:
     """Tokenize a batch; records that the tokenizer cannot spell go to `problems`.
 
@@ -173,7 +173,7 @@ def tokenized(
 
 
 def encoded(
-    domain: Domain, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
+    domain: Field, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
 ) -> list[Encoded]:
     """`tokenized`, at once."""
     return [*tokenized(domain, tokenizer, records, problems)]
@@ -199,7 +199,7 @@ def unknown_tokens(tokenizer: Tokenizer, encodings: Iterable[Encoding]) -> int:
 
 
 def _tokenized(
-    domain: Domain, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
+    domain: Field, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
 ) -> Iterator[Encoded]:
     try:
         encodings = tokenizer.encode_batch([record.raw for record in records])
@@ -210,13 +210,13 @@ def _tokenized(
 
 
 def _singly(
-    domain: Domain, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
+    domain: Field, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
 ) -> Iterator[Encoded]:
     for record in records:
         try:
             encoding = tokenizer.encode(record.raw)
         except UnknownUnit as error:
-            shown = domain.unknown_error(record, [error.found], sensitive=problems.sensitive)
+            shown = unknown_error(domain, record, [error.found], sensitive=problems.sensitive)
             problems.bad(shown, str(record.raw))
         except DataError as error:
             placed = DataError(error.reason, source=record.source, line=record.line, remedy=error.remedy)

@@ -106,7 +106,7 @@ class Classifier:
 
     def _checked(self, template: str) -> Prompt:
         """The template without data, once every word was seen to fit into it."""
-        prompt = self._prompt(template, self.cloze.domain.empty, dict.fromkeys(fields_in(template), ""))
+        prompt = self._prompt(template, self.cloze.domain.text.empty, dict.fromkeys(fields_in(template), ""))
         if len(prompt.holes) != 1:
             forms = " or ".join(self.cloze.forms)
             raise UsageError(f"the template {template!r} has {len(prompt.holes)} gaps; write one {forms}")
@@ -118,8 +118,8 @@ class Classifier:
         return prompt
 
     def _prompt(self, template: str, raw: Any, fields: Mapping[str, Any]) -> Prompt:
-        written = self.cloze.domain.framed(raw, template, fields, self.cloze.forms)
-        return self.cloze.domain.prompt(written, self.cloze.forms)
+        written = self.cloze.domain.gaps.framed(raw, template, fields, self.cloze.forms)
+        return self.cloze.domain.gaps.prompt(written, self.cloze.forms)
 
     def query(self, record: Record, word: str, longest: int) -> Query:
         """The question how probable a word in the first template of a record is, in a window around it."""

@@ -87,14 +87,14 @@ class Cloze:
         self.session = session
         self.tokenizer, self.domain = session.tokenizer, session.domain
         self.rule = session.tokenizer.units
-        allowed = self.domain.candidates(self.tokenizer)
+        allowed = self.domain.gaps.candidates(self.tokenizer)
         self._allowed = None if allowed is None else frozenset(allowed)
 
     @property
     def forms(self) -> tuple[str, ...]:
         """How gaps may be written."""
         own = self.tokenizer.tokens[self.tokenizer.space.mask]
-        return tuple(dict.fromkeys((*self.domain.gaps, own)))
+        return tuple(dict.fromkeys((*self.domain.gaps.forms, own)))
 
     def opened(self, prompts: Sequence[Prompt]) -> list[Gapped]:
         """Encode sequences with gaps in which nothing is known.
@@ -103,7 +103,7 @@ class Cloze:
             UsageError: a gap that cannot be one.
         """
         spelling = self.tokenizer.spelling
-        filled = [self.domain.filled(one, [spelling.stand_in] * len(one.holes)) for one in prompts]
+        filled = [self.domain.gaps.filled(one, [spelling.stand_in] * len(one.holes)) for one in prompts]
         encode = spelling.encode_gaps or self.tokenizer.encode_batch
         encodings = encode([one.raw for one in filled])
         return [
@@ -120,7 +120,7 @@ class Cloze:
             UsageError: a text that is not there once it is encoded, or that the vocabulary does not have.
             DataError: one that the alphabet does not have.
         """
-        filled = [self.domain.filled(one, own) for one, own in zip(prompts, texts, strict=True)]
+        filled = [self.domain.gaps.filled(one, own) for one, own in zip(prompts, texts, strict=True)]
         encodings = self.tokenizer.encode_batch([one.raw for one in filled])
         return [self.rule.open(own, one.spans) for own, one in zip(encodings, filled, strict=True)]
 
@@ -290,7 +290,7 @@ class Cloze:
         Raises:
             UsageError: one has no gap.
         """
-        found = [self.domain.prompt(raw, self.forms) for raw in raws]
+        found = [self.domain.gaps.prompt(raw, self.forms) for raw in raws]
         for number, one in enumerate(found):
             if not one.holes:
                 name = written[number] if written else "this sequence"

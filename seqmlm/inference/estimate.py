@@ -53,7 +53,7 @@ def work_of(
 
     Args:
         session, level, modes: of the scoring.
-        sources, format, options: its input, as `Domain.read` takes it.
+        sources, format, options: its input, as `Field.read` takes it.
 
     Returns:
         None where the input can be read only once. Records that cannot be read count nothing.

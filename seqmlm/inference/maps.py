@@ -154,7 +154,7 @@ class Maps:
             next(nulls(asked.encodings[0], self.session.tokenizer.space, 1, kind=self._kind))
         if asked.family is not None:
             asked.family.check([len(self.units.numbers(one)) for one in asked.encodings])
-        text = self.session.tokenizer.spelling.conceal(self.session.domain.spelled(record.raw))
+        text = self.session.tokenizer.spelling.conceal(self.session.domain.text.spelled(record.raw))
         units = [text[start:end] for start, end in self.units.spans(asked.encodings[0]).tolist()]
         if self.settings.together:
             assert names is not None
@@ -326,7 +326,7 @@ def _both_strands(own: DependenceMap, other: DependenceMap) -> DependenceMap:
 
 def candidates(session: Session) -> tuple[int, ...] | None:
     """The ids that can stand at a place, where the field says that these are not all ordinary ones."""
-    texts = session.domain.candidates(session.tokenizer)
+    texts = session.domain.gaps.candidates(session.tokenizer)
     if texts is None:
         return None
     known, surface = set(texts), session.tokenizer.spelling.surface
@@ -408,7 +408,7 @@ def _member(session: Session, row: Record) -> Member:
     text = str(row.raw)
     columns = [place for place, letter in enumerate(text) if letter not in GAPS]
     bare = "".join(text[place] for place in columns)
-    return Member(session.domain.respelled(row.raw, bare), np.array(columns, dtype=np.int64))
+    return Member(session.domain.text.respelled(row.raw, bare), np.array(columns, dtype=np.int64))
 
 
 def row_options(session: Session, format: str | None) -> dict[str, Any]:
@@ -417,7 +417,7 @@ def row_options(session: Session, format: str | None) -> dict[str, Any]:
     Raises:
         UsageError: no reader of the field has it.
     """
-    if "gaps" not in session.domain.reader_options(format):
+    if "gaps" not in session.domain.files.options(format):
         raise UsageError(f"domain {session.domain.name} reads no alignments: leave out family")
     return {"gaps": "keep"}
 

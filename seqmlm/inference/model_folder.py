@@ -48,7 +48,7 @@ from seqmlm.tokenizers.base import read_card as tokenizer_card
 if TYPE_CHECKING:  # who reads a card, or makes a masker, loads no torch for that
     from transformers import PreTrainedModel
 
-    from seqmlm.domains.base import Domain
+    from seqmlm.domains.field import Field
     from seqmlm.engine.channels import InputChannels
     from seqmlm.engine.linear import LinearRows
     from seqmlm.engine.model import MaskedRows
@@ -92,7 +92,7 @@ class Card:
     """Further inputs it reads, by name, as `seqmlm.engine.channels.channels_of` takes them."""
     masking: Mapping[str, Any] = field(default_factory=dict)
     reading: Mapping[str, Any] = field(default_factory=dict)
-    """Options that its data were read with and all others are too: what is a record (`Domain.cuts`), which
+    """Options that its data were read with and all others are too: what is a record (`Reading.cuts`), which
     columns a linear model reads, and in which one a fine-tuned model found its sequences."""
     head: Mapping[str, Any] = field(default_factory=dict)
     """Of a fine-tuned model what it predicts (`seqmlm.inference.labeller.HeadCard`); of others nothing."""
@@ -115,13 +115,13 @@ class LoadedModel:
 
     rows: MaskedRows | LinearRows
     tokenizer: Tokenizer
-    domain: Domain
+    domain: Field
     card: Card
     path: str
 
     def reading(self, format: str | None = None) -> dict[str, Any]:
         """Options of readers that its data are read with, those that a format (None: any) takes."""
-        known = self.domain.reader_options(format)
+        known = self.domain.files.options(format)
         return {name: value for name, value in self.card.reading.items() if name in known}
 
     @property

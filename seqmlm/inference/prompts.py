@@ -43,7 +43,7 @@ class Prompts:
         self.session, self.card = session, card
         words = {name: [word] for name, word in zip(card.names, card.words, strict=True)}
         self.classifier = Classifier(Cloze(session), [card.template], Verbalizer.of(words))
-        empty = Record(id="", raw=session.domain.empty, source="", line=0)
+        empty = Record(id="", raw=session.domain.text.empty, source="", line=0)
         self.ids = [
             int(self._query(empty, word).encoding.ids[self._place(empty, word)]) for word in card.words
         ]

@@ -33,7 +33,7 @@ from seqmlm.registry.references import resolve
 from seqmlm.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
-    from seqmlm.domains.base import Domain
+    from seqmlm.domains.field import Field
     from seqmlm.engine.conditionals import Conditionals
     from seqmlm.engine.expert import CountExpert
     from seqmlm.inference.embedder import Embedder, Of, Pool
@@ -138,14 +138,14 @@ class Session:
         return self.model.tokenizer
 
     @property
-    def domain(self) -> Domain:
+    def domain(self) -> Field:
         """The model's domain."""
         return self.model.domain
 
     @property
     def mode(self) -> Mode:
         """How records are scored where nobody says: the field's way, where units have tokens of their own."""
-        return self.domain.mode if self.tokenizer.units.one_pass else EXACT
+        return self.domain.defaults.mode if self.tokenizer.units.one_pass else EXACT
 
     @property
     def card(self) -> Card:

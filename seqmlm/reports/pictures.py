@@ -1,6 +1,6 @@
 """What a report draws beside its table: pictures of all rows together, and of single records.
 
-A domain says which pictures suit a level (`Domain.pictures`) and may bring its own. A `Picture` is given
+A domain says which pictures suit a level (`Field.pictures`) and may bring its own. A `Picture` is given
 every row once and keeps no more than a summary, since a scoring may have any number of them; when the page is
 made it draws that summary, then each of the few records that the report shows whole. Those here suit several
 fields.

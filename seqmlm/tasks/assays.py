@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from seqmlm.data.problems import Problems
+from seqmlm.domains.field import lacking
 from seqmlm.domains.variants import Assay, Variant
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import UsageError, number_of
@@ -72,6 +73,8 @@ class Assays(Task[AssaysConfig, Variant]):
 
     def __init__(self, config: AssaysConfig, session: Session) -> None:
         super().__init__(config, session)
+        if session.domain.variants is None:
+            raise lacking(session.domain, "variants")
         self.field = session.domain.variants()
         self.scorer = scorer_of(session, self.field, config.convention)
         self.assays = {one.table.path: one for one in self.field.assays(Path(config.paths[0]))}

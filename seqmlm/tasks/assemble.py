@@ -192,7 +192,7 @@ class Training:
     def card(self, name: str, run_id: str | None, steps: int) -> model_folder.Card:
         """What the model's folder says of it, without its metrics."""
         config, corpus, rows = self.config, self.corpus, self.rows
-        linear, cuts = self._linear is not None, plugins.domain(config.domain).cuts
+        linear, cuts = self._linear is not None, plugins.domain(config.domain).reading.cuts
         return model_folder.Card(
             domain=config.domain,
             unit=corpus.unit,

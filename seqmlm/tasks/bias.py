@@ -136,14 +136,14 @@ class Bias(Task[BiasConfig, Pair | Association]):
 
     def _associated(self, template: str, cells: Sequence[Association]) -> Iterator[list[Row]]:
         """How much an attribute increases a group's log-probability, by token."""
-        cloze, form = self.cloze, self.cloze.domain.gaps[0]
+        cloze, form = self.cloze, self.cloze.domain.gaps.forms[0]
         written = template.replace("{group}", form).replace("{attribute}", form)
-        both = cloze.domain.prompt(written, cloze.forms)
+        both = cloze.domain.gaps.prompt(written, cloze.forms)
         step = 1 if template.index("{group}") < template.index("{attribute}") else -1
         at = int(step < 0)
         try:
             hidden = cloze.put([both] * len(cells), [(one.group, one.attribute)[::step] for one in cells])
-            seen = [cloze.domain.filled(both, (form, one.attribute)[::step]) for one in cells]
+            seen = [cloze.domain.gaps.filled(both, (form, one.attribute)[::step]) for one in cells]
             alone = [Prompt(raw=one.raw, holes=(one.holes[at],)) for one in seen]
             shown = cloze.put(alone, [(one.group,) for one in cells])
         except (UsageError, DataError) as error:

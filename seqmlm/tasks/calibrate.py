@@ -299,7 +299,7 @@ def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> 
     left_out = fresh = 0
     options = {**model.reading(config.format), **config.options}
     for record in model.domain.read(sources, problems, format=config.format, **options):
-        if known is not None and model.domain.identity(record) in known:
+        if known is not None and model.domain.keys.identity(record) in known:
             first = first or record
             left_out += 1
             continue
@@ -325,7 +325,9 @@ def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> 
         raise DataError("no normal record is left to calibrate with", source=sources[0], remedy="give others")
     drawn.sort(key=lambda one: one[0])
     streamed = "-" in sources
-    files = [] if streamed else model.domain.files(sources, format=config.format, options=config.options)
+    files = (
+        [] if streamed else model.domain.files.deciding(sources, format=config.format, options=config.options)
+    )
     source = combined(files=file_fingerprint(files) if files else f"stdin:{fresh}", left_out=left_out)
     return Records(records=[record for _, record in drawn], of=fresh, source=source), left_out
 
@@ -577,7 +579,7 @@ class Calibrator:
 
     def _owners(self, judged: Sequence[JudgedRow]) -> Longs:
         """(N,) hashes of what rows are of, as training divides data; of records, where all are of one."""
-        keys = [self.session.domain.split_key(one.scored.record) for one in judged]
+        keys = [self.session.domain.keys.split(one.scored.record) for one in judged]
         if len(set(keys)) == 1:
             keys = [f"{one.row.source}\0{one.scored.record.id}" for one in judged]
         return np.array([hash64(key) for key in keys], dtype=np.int64)

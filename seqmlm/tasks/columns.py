@@ -20,7 +20,8 @@ from seqmlm.data.readers.huggingface import by_split, is_table, numbered_rows
 from seqmlm.data.readers.objects import json_object
 from seqmlm.data.readers.tables import names_of, table_rows
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, Format
+from seqmlm.domains.field import Field
+from seqmlm.domains.files import Format
 from seqmlm.engine.labels import Kind
 from seqmlm.errors import DataError
 from seqmlm.inference.pieces import Pairing
@@ -76,7 +77,7 @@ def labelled_records(
         yield from session.reader([path], format=asked.format, options=options)(problems)
 
 
-def reading(domain: Domain, asked: Labelling, path: str, *, sensitive: bool) -> dict[str, Any]:
+def reading(domain: Field, asked: Labelling, path: str, *, sensitive: bool) -> dict[str, Any]:
     """Options for the readers of a path of labelled data; those that a person gave go before.
 
     Args:
@@ -113,17 +114,17 @@ def _remedy(row: Mapping[str, Any], sensitive: bool) -> str:
     return "correct its name" + ("" if sensitive else f"; there are: {', '.join(map(str, row))}")
 
 
-def _table(domain: Domain, path: str, format: str | None) -> tuple[str, Format] | None:
+def _table(domain: Field, path: str, format: str | None) -> tuple[str, Format] | None:
     """The first file of a path whose reader can keep columns, and its format."""
-    formats = domain.all_formats
+    formats = domain.files.formats
     named = formats.get(format or "")
     folder = path != "-" and not is_reference(path) and Path(path).is_dir()
-    whole = named or domain.format_of(path)
+    whole = named or domain.files.format_of(path)
     files = expand([path]) if folder and (whole is None or whole.folder is None) else [path]
     for file in files:
-        known, inside = named or domain.format_of(file), file != path and named is None
-        chosen = known or domain.usual_format(file)
-        if "keep" in chosen.options() and (not inside or domain.in_folders(known)):
+        known, inside = named or domain.files.format_of(file), file != path and named is None
+        chosen = known or domain.files.usual_format(file)
+        if "keep" in chosen.options() and (not inside or domain.files.in_folders(known)):
             return file, chosen
     return None
 

@@ -15,7 +15,7 @@ from seqmlm.config import arguments_of, from_dict, merge, to_dict
 from seqmlm.data.files import expand
 from seqmlm.data.sources import split_source
 from seqmlm.data.splits import CalibrateOn
-from seqmlm.domains.base import Domain
+from seqmlm.domains.field import Field
 from seqmlm.engine.masking.base import MaskingConfig, check_options, options_of
 from seqmlm.engine.shapes import INITIALIZATIONS, LAYERS, LINEAR, ModelConfig
 from seqmlm.errors import UsageError, nearest
@@ -259,7 +259,7 @@ class PretrainConfig:
         return LoopConfig(**{**same, **settled})
 
 
-def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig:
+def resolve_config(domain: Field, *layers: Mapping[str, Any]) -> PretrainConfig:
     """Merge user settings (nested, later ones winning) over the domain's defaults, and complete them.
 
     Raises:
@@ -281,7 +281,7 @@ def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig
         )
     masking = replace(masking, options=_masker_options(masking))
     tokenizer = replace(tokenizer, options=_tokenizer_options(tokenizer, data, domain))
-    domain.check_request(data.format, data.options)
+    domain.files.check(data.format, data.options)
     if all(getattr(train, limit) is None for limit in LIMITS):
         train = replace(train, max_steps=DEFAULT_STEPS)
     return replace(config, masking=masking, tokenizer=tokenizer, train=train)
@@ -296,14 +296,14 @@ def _masker_options(config: MaskingConfig) -> dict[str, Any]:
     return {**config.options, **arguments_of(kind.__init__, given, "masking.options")}
 
 
-def _tokenizer_options(config: TokenizerConfig, data: DataConfig, domain: Domain) -> dict[str, Any]:
+def _tokenizer_options(config: TokenizerConfig, data: DataConfig, domain: Field) -> dict[str, Any]:
     """The options of a tokenizer that is made for the data, of the kinds that it takes."""
     kind = plugins.tokenizer_class(config.name)
     discreet = kind.traits.sensitive_options if data.sensitive else {}
     given = {**config.options, **discreet, **config.options}
     if config.path is not None:
         return given
-    given = merge(given, domain.tokenizer_options(data.options))
+    given = merge(given, domain.reading.tokenizer(data.options))
     given = arguments_of(kind.train if kind.traits.trainable else kind.__init__, given, "tokenizer.options")
     if kind.traits.trainable:
         try:
@@ -322,7 +322,7 @@ def _tokenizer_options(config: TokenizerConfig, data: DataConfig, domain: Domain
     return given
 
 
-def _domain_defaults(domain: Domain, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _domain_defaults(domain: Field, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The domain's settings; options of its tokenizer and masker only where `asked` names no other one."""
     defaults = domain.defaults
     base: dict[str, Any] = {

@@ -29,7 +29,7 @@ from seqmlm.data.record import Record
 from seqmlm.data.sources import UNNAMED, combined, file_fingerprint, shown_name, split_source
 from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours, no_label
 from seqmlm.data.store import Place, Prepared
-from seqmlm.domains.base import Domain
+from seqmlm.domains.field import Field, lacking
 from seqmlm.domains.samples import Sample
 from seqmlm.engine.durable import FileLock, irregular
 from seqmlm.engine.types import MovingWindows, Windows
@@ -64,7 +64,7 @@ def draw_sample(domain: str, out: Path, *, n: int | None = None, seed: int = 0) 
                 f"{path} is {irregular(path)}, and only regular files are written; choose another --out"
             )
     try:
-        return found.sample(out, n=n, seed=seed)
+        return found.sample.draw(out, n=n, seed=seed)
     except OSError as error:
         raise StateError(
             f"cannot write the sample to {out}: {error.strerror}; choose another --out"
@@ -131,7 +131,7 @@ class CorpusReader:
     sample.
     """
 
-    def __init__(self, config: PretrainConfig, domain: Domain, workspace: Workspace) -> None:
+    def __init__(self, config: PretrainConfig, domain: Field, workspace: Workspace) -> None:
         self.config, self.domain, self.workspace = config, domain, workspace
         self.quarantined: list[Path] = []
         self._parts: dict[str, Parts] = {}
@@ -245,14 +245,14 @@ class CorpusReader:
         data = to_dict(self.config.data)
         reading = {key: data[key] for key in ("format", "options", "on_error")}
         config = self.config.data
-        files = self.domain.files(self.sources[name], format=config.format, options=config.options)
+        files = self.domain.files.deciding(self.sources[name], format=config.format, options=config.options)
         return combined(domain=self.domain.name, files=file_fingerprint(files), reading=reading)
 
     def records(self, name: str, problems: Problems) -> Iterator[Record]:
         """Stream the records of one corpus."""
         data = self.config.data
         for record in self.domain.read(self.sources[name], problems, format=data.format, **data.options):
-            if self.domain.given_split(record) == "test":
+            if self.domain.keys.given(record) == "test":
                 problems.note("a record of the test split, left out")
             else:
                 yield record
@@ -266,7 +266,7 @@ class CorpusReader:
         kind = plugins.tokenizer_class(self.config.tokenizer.name)
 
         def texts_of(name: str) -> Iterator[Any]:
-            return map(self.domain.training_text, self._readable(self._trained_on(name), kind))
+            return (one.raw for one in self._readable(self._trained_on(name), kind))
 
         if len(self.sources) == 1:
             return texts_of(next(iter(self.sources)))
@@ -390,7 +390,7 @@ class CorpusReader:
                     cut=tokenizer.units.windows,
                     moving=moving,
                     seed=config.seed,
-                    identity=self.domain.identity,
+                    identity=self.domain.keys.identity,
                 )
                 made = prepare(
                     self._readable(self.records(name, problems), type(tokenizer)),
@@ -410,14 +410,16 @@ class CorpusReader:
         data, seed = self.config.data, self.config.seed
         enough = CALIBRATING if self.domain.level(None).whole else CALIBRATING_PARTS
         # Sequences that share a window must be in the same part: where they are joined, neighbours share one.
-        key = neighbours if data.join_documents else self.domain.split_key
+        key = neighbours if data.join_documents else self.domain.keys.split
         shares: dict[str, Any] = {"share": data.validation, "calibration": data.calibration, "enough": enough}
         if data.split == "chronological":
-            order, among = self.domain.order_key, data.calibrate_on
+            order, among = self.domain.keys.order, data.calibrate_on
             return Chronological(key=key, order=order, calibrate_on=among, **shares)
         if data.split == "identity":
-            return ByKey(key=self.domain.clusters(), seed=seed, given=no_label, **shares)
-        return ByKey(key=key, seed=seed, given=self.domain.given_split, **shares)
+            if self.domain.keys.clusters is None:
+                raise lacking(self.domain, "clusters")
+            return ByKey(key=self.domain.keys.clusters(), seed=seed, given=no_label, **shares)
+        return ByKey(key=key, seed=seed, given=self.domain.keys.given, **shares)
 
 
 def _unnamed(id: str, source: str) -> str:

@@ -222,7 +222,7 @@ class Embed(Task[EmbedConfig, Item]):
             further += ["start", "end"]
         if not further:
             return super().records(problems)
-        known = self.session.domain.reader_options(config.format) if config.pair else ()
+        known = self.session.domain.files.options(config.format) if config.pair else ()
         options = {**{one: config.columns[0] for one in HOLDERS if one in known}, **config.options}
         asked = Labelling(labels=tuple(further), format=config.format, options=options)
         return labelled_records(self.session, asked, config.paths, problems)
@@ -265,7 +265,7 @@ class Embed(Task[EmbedConfig, Item]):
                 reason = f"no column {missing!r}" if missing else f"no number in the column {truth!r}"
                 problems.bad(_bad(record, reason), str(record.raw))
                 continue
-            raw = self.session.domain.of_text(str(record.meta[other]), record.meta)
+            raw = self.session.domain.text.of_text(str(record.meta[other]), record.meta)
             both = [record, replace(record, raw=raw)]
             found = tokenized(self.session.domain, self.session.tokenizer, both, problems)
             own = [item for one in found for item in self.embedder.items(one)]
@@ -354,7 +354,7 @@ class Embed(Task[EmbedConfig, Item]):
         if item.spans is None:
             return [{**place(item.record), **self._kept(item.record.meta)}]
         domain, conceal = self.session.domain, self.session.tokenizer.spelling.conceal
-        text, found = conceal(domain.spelled(item.record.raw)), list[Row]()
+        text, found = conceal(domain.text.spelled(item.record.raw)), list[Row]()
         fields = item.fields or [{}] * len(item.spans)
         for (start, end), more in zip(item.spans.tolist(), fields, strict=True):
             own = {"start": start, "end": end, "unit": text[start:end]}

@@ -18,7 +18,7 @@ from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import PARTS
-from seqmlm.domains.base import Domain
+from seqmlm.domains.field import Field, check
 from seqmlm.errors import DataError, UsageError
 from seqmlm.streams.outputs import new_folder
 from seqmlm.streams.sinks import encodable
@@ -92,7 +92,7 @@ def export(config: ExportConfig) -> Exported:
         return _exported(config, domain, building)
 
 
-def _exported(config: ExportConfig, domain: Domain, building: Path) -> Exported:
+def _exported(config: ExportConfig, domain: Field, building: Path) -> Exported:
     workspace = Workspace.locate()
     data = {name: getattr(config, name) for name in ("paths", "format", "options", "on_error")}
     tokenizer = {"tokenizer": {"path": config.tokenizer}} if config.tokenizer else {}
@@ -146,7 +146,7 @@ def _write(
         }
         divided = _divided(reader, problems, config)
         while batch := list(islice(divided, _BATCH)):
-            kept = [pair for pair in batch if reader.domain.check(pair[0], tokenizer, problems)]
+            kept = [pair for pair in batch if check(reader.domain, pair[0], tokenizer, problems)]
             for number, part in enumerate(PARTS):
                 records = [record for record, place in kept if place == number]
                 if records:
@@ -161,12 +161,12 @@ def _write(
     return counts
 
 
-def _rows(domain: Domain, tokenizer: Tokenizer, records: list[Record]) -> Iterator[dict[str, Any]]:
+def _rows(domain: Field, tokenizer: Tokenizer, records: list[Record]) -> Iterator[dict[str, Any]]:
     encodings = tokenizer.encode_batch([record.raw for record in records])
     for record, encoding in zip(records, encodings, strict=True):
         yield {
             "id": encodable(record.id),  # names of files may hold bytes that are no text
-            **domain.row(record),
+            **domain.text.row(record),
             "document": encodable(record.document),
             "source": encodable(Path(record.source).name),  # the folder is nobody else's business
             "line": record.line,
@@ -175,12 +175,12 @@ def _rows(domain: Domain, tokenizer: Tokenizer, records: list[Record]) -> Iterat
         }
 
 
-def _schema(domain: Domain) -> Any:
+def _schema(domain: Field) -> Any:
     import pyarrow as pa
 
     text, numbers = pa.string(), pa.list_(pa.int32())
     types = {"string": text, "list<string>": pa.list_(text), "list<double>": pa.list_(pa.float64())}
-    own = {name: types[kind] for name, kind in domain.columns.items()}
+    own = {name: types[kind] for name, kind in domain.text.columns.items()}
     place = {"document": text, "source": text, "line": pa.int64()}
     return pa.schema({"id": text, **own, **place, "input_ids": numbers, "groups": numbers})
 

@@ -66,10 +66,14 @@ class Gaps(Task[ConfigT, Record]):
             UsageError: it has no gap, and is the name of no file.
         """
         text, domain = self.config.sequence, self.session.domain
-        if text is None or not self.session.tokenizer.traits.reads("") or domain.format_of(text) is not None:
+        if (
+            text is None
+            or not self.session.tokenizer.traits.reads("")
+            or domain.files.format_of(text) is not None
+        ):
             return None
-        raw = domain.of_text(text, self.config.options)
-        prompt = domain.prompt(raw, self.cloze.forms)
+        raw = domain.text.of_text(text, self.config.options)
+        prompt = domain.gaps.prompt(raw, self.cloze.forms)
         if not prompt.holes:
             gap = " or ".join(self.cloze.forms)
             raise UsageError(
@@ -137,7 +141,7 @@ class Fill(Gaps[FillConfig]):
         joint = dict(zip(several, together, strict=True))
         for number, (record, own) in enumerate(zip(items, guesses, strict=True)):
             texts = joint[number] if number in joint else [own[0][0].text]
-            whole = self.session.domain.spelled(self.session.domain.filled(record.raw, texts).raw)
+            whole = self.session.domain.text.spelled(self.session.domain.gaps.filled(record.raw, texts).raw)
             yield [{**place(record), "filled": whole, "masks": self._masks(record.raw, texts, own)}]
 
     def _masks(self, prompt: Prompt, texts: Sequence[str], guesses: Sequence[Sequence[Guess]]) -> list[Row]:
@@ -182,7 +186,7 @@ class Fill(Gaps[FillConfig]):
 
 def keeping_gaps(session: Session, format: str | None) -> dict[str, Any]:
     """The option that makes readers keep gaps in sequences, where some reader of the field has it."""
-    return {"holes": True} if "holes" in session.domain.reader_options(format) else {}
+    return {"holes": True} if "holes" in session.domain.files.options(format) else {}
 
 
 def with_gaps(cloze: Cloze, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
@@ -194,7 +198,7 @@ def with_gaps(cloze: Cloze, records: Iterable[Record], problems: Problems) -> It
     met = found = 0
     source = ""
     for record in records:
-        prompt = cloze.domain.prompt(record.raw, cloze.forms)
+        prompt = cloze.domain.gaps.prompt(record.raw, cloze.forms)
         met, source = met + 1, record.source
         if prompt.holes:
             found += 1

@@ -114,7 +114,7 @@ class Finetuning:
         config = self.config
         of_class = (one.partition("=")[2] for one in config.classes)
         paths = (*config.train, *config.valid, *config.test, *of_class)
-        read = self.session.domain.files(paths, format=config.format, options=config.options)
+        read = self.session.domain.files.deciding(paths, format=config.format, options=config.options)
         return [*read, *(one for one in (config.label_file, config.mask) if one)]
 
     def summary(self) -> Summary:
@@ -333,7 +333,7 @@ class Finetuning:
         rows: Any = labeller.rows.rows
         folder = run.version_folder(card.steps)
         model = replace(session.model, rows=rows, card=card, path=str(folder))
-        taught = TrainedOn.of(session.domain.identity(one.record) for one in self.parts["train"])
+        taught = TrainedOn.of(session.domain.keys.identity(one.record) for one in self.parts["train"])
         further = {**labeller.saved(), TRAINED_ON: saved(taught.to_arrays())}
         with run.building(folder) as building:
             model_folder.write(building, rows, session.tokenizer, card, further)

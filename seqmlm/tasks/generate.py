@@ -135,11 +135,11 @@ class Generate(Task[GenerateConfig, Draw]):
         config, domain, lengths = self.config, self.session.domain, self.config.lengths()
         if lengths is not None:
             sizes = np.random.default_rng([config.seed]).integers(*lengths, size=config.n, endpoint=True)
-            prompts = self.cloze.prompts([domain.blank(size) for size in sizes.tolist()])
+            prompts = self.cloze.prompts([domain.gaps.blank(size) for size in sizes.tolist()])
             yield from ((prompt, None, None) for prompt in prompts)
         elif config.template is not None:
             self.session.check_text()
-            raw = domain.of_text(config.template, config.options)
+            raw = domain.text.of_text(config.template, config.options)
             yield self.cloze.prompts([raw], [repr(config.template)])[0], None, None
         else:
             found = with_gaps(self.cloze, records, problems)
@@ -157,17 +157,17 @@ class Generate(Task[GenerateConfig, Draw]):
         texts = self.cloze.refined([one.prompt for one in items], rounds, draws.choose, again)
         domain = self.session.domain
         for one, own in zip(items, texts, strict=True):
-            text = domain.spelled(domain.filled(one.prompt, own).raw)
+            text = domain.text.spelled(domain.gaps.filled(one.prompt, own).raw)
             yield [{"id": f"generated-{one.number + 1}", "text": text, "filled": list(own)}]
 
     def written(self, rows: Iterator[Row]) -> Iterable[str]:
         """The sequences as a file of the field has them."""
         domain, copies = self.session.domain, 1 if self.config.length is not None else self.config.n
         filled = (
-            (str(row["id"]), domain.filled(self._prompts[number // copies], row["filled"]).raw)
+            (str(row["id"]), domain.gaps.filled(self._prompts[number // copies], row["filled"]).raw)
             for number, row in enumerate(rows)
         )
-        return domain.written(filled)
+        return domain.text.written(filled)
 
     def sentence(self, figures: Figures, items: int) -> str:
         return f"{number_of(items, self.unit)} generated"

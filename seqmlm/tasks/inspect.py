@@ -25,7 +25,8 @@ from seqmlm.data.privacy import Cell, redact_small_counts, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import CALIBRATION, TRAIN, VALIDATION, Split
-from seqmlm.domains.base import Domain, Format
+from seqmlm.domains.field import Field
+from seqmlm.domains.files import Format
 from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import DataError
@@ -195,7 +196,7 @@ class Inspection:
         problems: bad records and notes, by reason.
         places: file and line of the first occurrence of each reason.
         remedies: what to do about each reason, if the reader knows.
-        audit: further counts of the domain (see `Domain.audit`).
+        audit: further counts of the domain (see `Reading.audit`).
         example: one record before and after masking; empty for sensitive data unless requested.
     """
 
@@ -261,7 +262,7 @@ def inspect_data(
                 census.add(record)
                 yield record
 
-    audit = found.audit(counted(), problems)
+    audit = found.reading.audit(counted(), problems)
     if not census.records:
         raise problems.nothing()
     hide = config.data.sensitive
@@ -312,10 +313,10 @@ class _Examined:
         return cls(None, [], [], Counter())
 
     @classmethod
-    def of(cls, domain: Domain, config: TokenizerConfig, kept: list[Record]) -> _Examined:
+    def of(cls, domain: Field, config: TokenizerConfig, kept: list[Record]) -> _Examined:
         """Encode records with the domain's tokenizer, trained on them if it has no fixed vocabulary."""
         try:
-            tokenizer = load_or_train(config, lambda: map(domain.training_text, kept))
+            tokenizer = load_or_train(config, lambda: (one.raw for one in kept))
         except DataError:  # too little text for a vocabulary: all other figures can still be given
             return cls.nothing()
         outside: Counter[str] = Counter()
@@ -366,7 +367,7 @@ class _Examined:
         return found if advice is None else {**found, "warning": advice}
 
 
-def _example(domain: Domain, masking: MaskingConfig, seed: int, examined: _Examined) -> dict[str, str]:
+def _example(domain: Field, masking: MaskingConfig, seed: int, examined: _Examined) -> dict[str, str]:
     """The first encoded record, before and after masking."""
     tokenizer = examined.tokenizer
     if tokenizer is None or not examined.records:
@@ -375,7 +376,7 @@ def _example(domain: Domain, masking: MaskingConfig, seed: int, examined: _Exami
     record, encoding = examined.records[0], examined.encodings[0]
     masked = corruptor(encoding, 0, 0)
     places, put_there = masked.positions.astype(np.int32), masked.ids[masked.positions]
-    shown = domain.show(tokenizer, record.raw, encoding, places, put_there)
+    shown = domain.text.show(tokenizer, record.raw, encoding, places, put_there)
     lines = dict(line.split(maxsplit=1) for line in shown.splitlines() if " " in line)
     names = {"true": "before", "masked": "chosen", "predicted": "after"}
     return {to: lines[name][:_EXAMPLE_CHARACTERS] for name, to in names.items() if name in lines}
@@ -403,7 +404,7 @@ class OptionFacts:
 
 def formats(domain: str) -> list[FormatFacts]:
     """The formats of a domain; the first is assumed if a file's name matches none."""
-    return [_facts(name, format) for name, format in plugins.domain(domain).all_formats.items()]
+    return [_facts(name, format) for name, format in plugins.domain(domain).files.formats.items()]
 
 
 def _facts(name: str, format: Format) -> FormatFacts:

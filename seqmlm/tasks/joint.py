@@ -196,7 +196,7 @@ class JointTask(Gaps[JointConfig]):
                 f"{number_of(len(prompt.holes), 'gap')} of {number_of(tokens, 'token')} together"
             )
         tokenizer, longest = self.session.tokenizer, self.session.card.max_length
-        filled = self.session.domain.filled(prompt, [tokenizer.spelling.stand_in] * 2)
+        filled = self.session.domain.gaps.filled(prompt, [tokenizer.spelling.stand_in] * 2)
         encoding = tokenizer.encode(filled.raw)
         units = [{*unit_numbers(encoding)[tokens_at(encoding, *span)].tolist()} for span in filled.spans]
         if units[0] & units[1] - {-1}:  # an unknown token is in no unit
@@ -278,7 +278,7 @@ class JointTask(Gaps[JointConfig]):
             ]
             best = told[name][0]["first"], told[name][0]["second"]
             del joint  # a matrix of the vocabulary's square, before the next one is made
-        filled = domain.spelled(domain.filled(record.raw.prompt, list(best)).raw)
+        filled = domain.text.spelled(domain.gaps.filled(record.raw.prompt, list(best)).raw)
         return {"filled": filled, "deviation": joints.deviation(own), "joints": told}
 
     def _measured(

@@ -17,6 +17,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.rows import number
 from seqmlm.data.splits import hash64
 from seqmlm.data.tags import scheme_of
+from seqmlm.domains.field import known_until
 from seqmlm.engine.labels import Kind
 from seqmlm.engine.types import Floats
 from seqmlm.errors import DataError, UsageError
@@ -130,8 +131,8 @@ def read_examples(
         mask=asked.mask,
         classes=of_class,
         pair=asked.pair,
-        raw=lambda text, fields: session.domain.of_text(text, {**asked.options, **fields}),
-        until=session.domain.until,
+        raw=lambda text, fields: session.domain.text.of_text(text, {**asked.options, **fields}),
+        until=known_until(session.domain),
     )
     if files := [*paths, *of_class]:
         yield from examples(labelled_records(session, asked, files, problems), problems, source)
@@ -185,7 +186,7 @@ def _held(session: Session, keys: Mapping[Example, str], share: float, seed: int
 def _order(session: Session, keys: Mapping[Example, str], seed: int) -> tuple[list[str], bool]:
     """Groups, those that are held out first: the latest, else by their hash; and whether it is by time."""
     if session.domain.defaults.split == "chronological":
-        times: dict[str, Any] = {key: session.domain.order_key(one.record) for one, key in keys.items()}
+        times: dict[str, Any] = {key: session.domain.keys.order(one.record) for one, key in keys.items()}
         if None not in times.values():
             return sorted(times, key=times.__getitem__, reverse=True), True
     return sorted(dict.fromkeys(keys.values()), key=lambda key: hash64(key, seed)), False
@@ -193,7 +194,9 @@ def _order(session: Session, keys: Mapping[Example, str], seed: int) -> tuple[li
 
 def _together(session: Session, found: Sequence[Example]) -> dict[Example, str]:
     """Examples by what keeps them on one side: their group, and that of any equal record."""
-    names = {one: (f"g{group_of(session, one)}", f"i{session.domain.identity(one.record)}") for one in found}
+    names = {
+        one: (f"g{group_of(session, one)}", f"i{session.domain.keys.identity(one.record)}") for one in found
+    }
     parent: dict[str, str] = {}
 
     def root(name: str) -> str:
@@ -209,8 +212,8 @@ def _together(session: Session, found: Sequence[Example]) -> dict[Example, str]:
 
 def group_of(session: Session, example: Example) -> str:
     """What must stay together: patient, document, package; else equal sequences; pairs in any order."""
-    own = session.domain.split_key(example.record)
-    return own if example.second is None else min(own, session.domain.split_key(example.second))
+    own = session.domain.keys.split(example.record)
+    return own if example.second is None else min(own, session.domain.keys.split(example.second))
 
 
 def overlap(parts: Mapping[Part, Sequence[Example]], session: Session, part: Part = "test") -> list[Example]:
@@ -219,8 +222,8 @@ def overlap(parts: Mapping[Part, Sequence[Example]], session: Session, part: Par
 
     def names(one: Example) -> set[tuple[str, ...]]:
         if one.second is not None:
-            return {tuple(sorted((domain.identity(one.record), domain.identity(one.second))))}
-        return {("record", domain.identity(one.record)), ("group", group_of(session, one))}
+            return {tuple(sorted((domain.keys.identity(one.record), domain.keys.identity(one.second))))}
+        return {("record", domain.keys.identity(one.record)), ("group", group_of(session, one))}
 
     before = PARTS[: PARTS.index(part)]
     seen = {name for earlier in before for one in parts[earlier] for name in names(one)}
@@ -229,10 +232,9 @@ def overlap(parts: Mapping[Part, Sequence[Example]], session: Session, part: Par
 
 def resembling(parts: Mapping[Part, Sequence[Example]], session: Session) -> int:
     """Test records that are in a cluster with a training record; 0 where a field has no clusters."""
-    try:
-        cluster = session.domain.clusters()
-    except UsageError:
+    if session.domain.keys.clusters is None:
         return 0
+    cluster = session.domain.keys.clusters()
     seen = {cluster(one.record) for one in parts["train"]}
     return sum(cluster(one.record) in seen for one in parts["test"])
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 from seqmlm import plugins
 from seqmlm.data.files import stem_suffix
 from seqmlm.data.rows import read_rows, required
-from seqmlm.domains.base import Domain
+from seqmlm.domains.field import Field
 from seqmlm.errors import DataError
 from seqmlm.parsing import parse_json, read_json
 from seqmlm.streams.sinks import unescaped
@@ -279,9 +279,9 @@ class Planted:
             ids begin with its name.
     """
 
-    def __init__(self, domain: Domain, anomalies: list[dict[str, Any]], file: str = "") -> None:
+    def __init__(self, domain: Field, anomalies: list[dict[str, Any]], file: str = "") -> None:
         self._domain, self._prefix = domain, f"{file}/"
-        self._hidden = {number: str(one[domain.planted_in]) for number, one in enumerate(anomalies)}
+        self._hidden = {number: str(one[domain.sample.planted_in]) for number, one in enumerate(anomalies)}
         self._of: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         for number, one in enumerate(anomalies):
             self._of.setdefault(self._hidden[number], []).append((number, one))
@@ -322,7 +322,7 @@ class Planted:
             extra, top = _parsed(row, "extra", {}), _parsed(row, "top", [])
             row = {"start": None, "end": None, **row, **extra, "top": top}
         try:
-            hits = [number for number, one in found if whole or self._domain.shows(row, one)]
+            hits = [number for number, one in found if whole or self._domain.sample.shows(row, one)]
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
             raise DataError(f"the row {row['id']!r} is not one of a scoring", remedy="score again") from None
         for number in hits:

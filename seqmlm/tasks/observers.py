@@ -116,6 +116,6 @@ def sample_predictions(
             continue
         answer = next(conditionals.ask([query], [TopIds(1)]))
         best = answer.values[TopIds.name][:, 0].astype(np.int32)
-        shown = model.domain.show(tokenizer, raw, replace(encoding, spans=spans), query.asked, best)
+        shown = model.domain.text.show(tokenizer, raw, replace(encoding, spans=spans), query.asked, best)
         blocks.append(printable(shown, lines=True))
     return "\n\n".join(blocks) + "\n"

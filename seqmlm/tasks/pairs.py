@@ -119,7 +119,7 @@ def pairs_of(
 
     def raw(text: str, fields: Mapping[str, Any]) -> Any:
         own = {name: value for name, value in fields.items() if value}
-        return session.domain.of_text(text, {**options, **own})
+        return session.domain.text.of_text(text, {**options, **own})
 
     return read_pairs(config.paths, good=config.good, bad=config.bad, group=group, raw=raw, problems=problems)
 

@@ -20,6 +20,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
 from seqmlm.data.tags import entities
+from seqmlm.domains.field import known_until
 from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.inference.calibrations import stored_trained_on
 from seqmlm.inference.pieces import HeadCard, Piece, pieces, pieces_of_pair, unit_bounds
@@ -127,7 +128,7 @@ class Predict(Task[PredictConfig, Record]):
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
         """The records that are asked about; those that taught the model are counted."""
-        self.problems, identity = problems, self.session.domain.identity
+        self.problems, identity = problems, self.session.domain.keys.identity
         taught = stored_trained_on(Path(self.session.model.path))
         for record in self._asked(records, problems):
             if taught is not None and identity(record) in taught:
@@ -139,7 +140,7 @@ class Predict(Task[PredictConfig, Record]):
         config, pair = self.config, self.card.pair
         if self.further_format == "bedgraph":
             records = self._distinct(records, problems)
-        file, until = None if config.labels is None else str(config.labels), self.session.domain.until
+        file, until = None if config.labels is None else str(config.labels), known_until(self.session.domain)
         if not config.truth and file is None:
             return records
         if not config.truth and pair is None:
@@ -230,7 +231,7 @@ class Predict(Task[PredictConfig, Record]):
         if not second:
             remedy = "fill it in; pairs of ids stand in a table: --set labels=FILE"
             raise DataError("a pair with an empty side", field=pair, remedy=remedy)
-        return self.session.domain.of_text(str(second), {**self.config.options, **record.meta})
+        return self.session.domain.text.of_text(str(second), {**self.config.options, **record.meta})
 
     def _row(self, record: Record, told: Any) -> Row:
         names, values = self.card.names, [round(float(one), 6) for one in told]

@@ -14,7 +14,7 @@ from seqmlm.anomaly.findings import Finding, finding, uri_of
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.files import expand
 from seqmlm.data.problems import Problems
-from seqmlm.domains.base import Changed
+from seqmlm.domains.field import Changed
 from seqmlm.errors import UsageError
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.detector import JudgedRow
@@ -117,13 +117,13 @@ class Review(Score):
     def __init__(self, config: ReviewConfig, session: Session) -> None:
         super().__init__(config, session)
         domain, level = session.domain, self.plan.level
-        if domain.changes_level is None:
+        if domain.changes is None:
             raise UsageError(
                 f"source code is reviewed, and {config.model} is a model of the domain {domain.name}: score "
                 "its sequences with 'seqmlm score'"
             )
-        if config.changes and level.name != domain.changes_level:
-            raise UsageError(f"changes of a folder are judged only at the level {domain.changes_level!r}")
+        if config.changes and level.name != domain.changes.level:
+            raise UsageError(f"changes of a folder are judged only at the level {domain.changes.level!r}")
         self._rule = CHANGE if config.changes else level.name
         self._findings = Findings(
             self._rule, level, config.baseline, config.sarif, private=self.plan.sensitive
@@ -141,7 +141,9 @@ class Review(Score):
         if not self.config.changes:
             return super().records(problems)
         since, diff, root = self.config.since, self.config.diff, Path(self.config.sources[0])
-        return self.session.domain.changes(root, problems, since=since, diff=diff)
+        changes = self.session.domain.changes
+        assert changes is not None  # else nothing was begun
+        return changes.read(root, problems, since=since, diff=diff)
 
     def items(self, records: Iterable[Any], problems: Problems) -> Iterator[Any]:
         if not self.config.changes:

@@ -23,6 +23,7 @@ import numpy as np
 from seqmlm.data.labels import read_labels
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.field import lacking
 from seqmlm.domains.holes import Prompt
 from seqmlm.engine.units import Doubles
 from seqmlm.errors import UsageError, number_of
@@ -96,22 +97,25 @@ class Risk(Task[RiskConfig, Record]):
     def __init__(self, config: RiskConfig, session: Session) -> None:
         super().__init__(config, session)
         self.cloze, self.codes, self.seen = Cloze(session), known_codes(config.codes, session), 0
+        if session.domain.times is None:
+            raise lacking(session.domain, "times")
+        self.times = session.domain.times
         self.questions = None if config.labels is None else read_labels(config.labels)
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:
         """A question for each subject and time, but for those who had one of the codes before."""
-        domain, codes = self.session.domain, set(self.codes)
+        times, codes = self.times, set(self.codes)
         gaps = [one for text in self.config.gaps if (one := duration(text))]
         for record in records:
             for time, label in self._times(record):
-                had, groups = domain.at(record.raw, time)
+                had, groups = times.at(record.raw, time)
                 before = sum(code in codes for code in had)
                 if before and not self.config.prevalent:
                     self.seen += 1
                     problems.note("who had one of the codes before, left out")
                     continue
                 asked = [(known, gap) for known in (True, False) for gap in gaps]
-                prompts = [domain.later(record.raw, time, gap, known=known) for known, gap in asked]
+                prompts = [times.later(record.raw, time, gap, known=known) for known, gap in asked]
                 facts = {"events": len(had), "before": before, "groups": groups}
                 yield replace(record, raw=Asked(time, label, tuple(prompts), facts))
 
@@ -119,7 +123,7 @@ class Risk(Task[RiskConfig, Record]):
         """When a subject is asked about: as the labels say, or else at its last event."""
         if self.questions is not None:
             return self.questions.get(record.id, ())
-        last = self.session.domain.ends(record.raw)
+        last = self.times.ends(record.raw)
         return () if last is None else [(last, None)]
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
@@ -198,7 +202,7 @@ def known_codes(wanted: Sequence[str], session: Session) -> list[str]:
     Raises:
         UsageError: there is none for one of the patterns.
     """
-    known, found = session.domain.candidates(session.tokenizer) or (), set[str]()
+    known, found = session.domain.gaps.candidates(session.tokenizer) or (), set[str]()
     for pattern in wanted:
         own = {code for code in known if fnmatchcase(code, pattern)}
         if not own:

@@ -237,7 +237,7 @@ class Familiar:
     def __init__(self, plan: ScoringPlan) -> None:
         tokenizer = plan.session.tokenizer
         self._trained_on = stored_trained_on(Path(plan.session.model.path))
-        self._identity = plan.session.domain.identity
+        self._identity = plan.session.domain.keys.identity
         # Others are scored: an unknown line of a log is a unit like any other.
         ids = [one for one in tokenizer.units.unfamiliar if tokenizer.space.is_special[one]]
         self._unknown = np.array(ids, dtype=np.int64)

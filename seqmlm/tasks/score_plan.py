@@ -267,7 +267,9 @@ def check_rate(config: ScoringRequest) -> None:
     own = {mode: one for (name, mode), one in stored.items() if name == level.name}
     found = {mode: one for mode, one in own.items() if config.mode in (None, mode)}
     if not found:
-        raise _uncalibrated(config, level, config.mode or str(plugins.domain(card.domain).mode), option)
+        raise _uncalibrated(
+            config, level, config.mode or str(plugins.domain(card.domain).defaults.mode), option
+        )
     most = min(found, key=lambda mode: found[mode].fitted.smallest_rate)
     if refusal := _too_rare(config, level, most, found[most]):
         raise UsageError(refusal)

@@ -7,7 +7,6 @@ standard input there are rows alone.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -22,6 +21,7 @@ from seqmlm.data.privacy import SMALLEST, redacted_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
+from seqmlm.domains.field import lacking
 from seqmlm.domains.structure import LAYERS, Decoded, Decoder, Pair, Truth, draw, map_of
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import DataError, StateError, UsageError, number_of
@@ -228,17 +228,17 @@ class Structure(Task[StructureConfig, Subject]):
         Raises:
             UsageError: that is needed.
         """
-        config, decoder = self.config, None
-        try:
-            decoder = copy.copy(self.session.domain.decoder())
-        except UsageError:
-            if config.truth is not None or config.graphs is not None:
-                raise
+        config, domain, decoder = self.config, self.session.domain, None
+        if domain.structure is not None:
+            decoder = domain.structure()
+        elif config.truth is not None or config.graphs is not None:
+            raise lacking(domain, "structure")
         if decoder is not None and config.min_separation is not None:
             decoder.separation = config.min_separation
         if config.together and (decoder is None or decoder.together is None):
-            name = self.session.domain.name
-            raise UsageError(f"domain {name} does not say which units have one name: leave out together")
+            raise UsageError(
+                f"domain {domain.name} does not say which units have one name: leave out together"
+            )
         return decoder
 
     def _settings(self) -> StructureSettings:

@@ -273,7 +273,7 @@ class Task(ABC, Generic[ConfigT, Item]):
         config, sources = self.config, [str(one) for one in self.sources]
         if not sources or "-" in sources:
             return []
-        found = self.session.domain.files(sources, format=config.format, options=config.options)
+        found = self.session.domain.files.deciding(sources, format=config.format, options=config.options)
         return [*map(str, found), *(one for one in config.read if one not in config.paths)]
 
     def decided(self) -> Mapping[str, Any]:

@@ -148,7 +148,7 @@ def _name_data(session: Session, config: Any, run: TrackedRun) -> None:
     if not paths or "-" in paths:
         return
     with suppress(DataError):  # the task itself says what cannot be read, or leaves it out
-        named = session.domain.files(paths, format=config.format, options=config.options)
+        named = session.domain.files.deciding(paths, format=config.format, options=config.options)
         private = session.card.sensitive
         digest = combined(files=file_fingerprint(named))
         facts = redact_small_counts({"files": len(named)}, private)

@@ -131,11 +131,11 @@ class TrainingRun:
     def _describe(self, made: Path) -> None:
         """Write what MLflow reads of a model: how it is loaded, and where records are texts, an example."""
         domain, told = plugins.domain(self.domain), dict[str, Any](PYFUNC)
-        if domain.columns == TEXTS:
+        if domain.text.columns == TEXTS:
             told["signature"] = SIGNATURE
-            if domain.example:
+            if domain.text.example:
                 told["saved_input_example_info"] = EXAMPLE
-                table = {"columns": [*TEXTS], "data": [[domain.example]]}
+                table = {"columns": [*TEXTS], "data": [[domain.text.example]]}
                 for name, value in {"": table, "serving_": {"dataframe_split": table}}.items():
                     replace_file(made / f"{name}input_example.json", json.dumps(value).encode())
         replace_file(made / "MLmodel", yaml.safe_dump(told, sort_keys=False).encode())

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from seqmlm.data.problems import Problems
+from seqmlm.domains.field import lacking
 from seqmlm.domains.variants import Variant, Variants, VariantTable
 from seqmlm.errors import UsageError, number_of
 from seqmlm.inference.session import Session
@@ -122,6 +123,8 @@ class VariantsTask(Task[VariantsConfig, Variant]):
 
     def __init__(self, config: VariantsConfig, session: Session) -> None:
         super().__init__(config, session)
+        if session.domain.variants is None:
+            raise lacking(session.domain, "variants")
         self.field = session.domain.variants()
         self.formats, self.streams = self.field.formats, config.measured is None and not config.next
         if config.next and self.field.windows:

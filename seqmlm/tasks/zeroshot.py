@@ -84,7 +84,7 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
 
     def records(self, problems: Problems) -> Iterable[Record]:
         """What is read, with the columns that are needed."""
-        tables = self.columns_read and "keep" in self.session.domain.reader_options()
+        tables = self.columns_read and "keep" in self.session.domain.files.options()
         return read(self.session, self.config, problems, {"keep": tuple(self.columns_read)} if tables else {})
 
     def items(self, records: Iterable[Record], problems: Problems) -> Iterator[Record]:

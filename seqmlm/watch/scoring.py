@@ -174,7 +174,7 @@ class Watching:
             "tick": TICK_SHARE * config.latency,
             "tell": self.progress.message,
             "patience": PATIENCE,
-            "rotation": session.domain.rotation,
+            "rotation": session.domain.reading.rotation,
             "again": lambda: problems.replaying(problems.snapshot()),
             "exclude": [os.path.abspath(path) for path in beside if path is not None],
         }
@@ -254,7 +254,7 @@ class Watching:
 def _chosen(config: WatchConfig, progress: Progress) -> ScoringPlan:
     """The plan for a model whose files can be followed."""
     plan = plan_of(config)
-    if not plan.session.domain.followed:
+    if not plan.session.domain.reading.followed:
         raise UsageError(
             f"files of the domain {plan.session.domain.name} cannot be watched; pipe them in: 'seqmlm score "
             "MODEL -'"

@@ -34,10 +34,10 @@ def test_what_is_put_into_gaps_stands_where_it_is_said_to(pieces: list[str], new
 def test_a_line_of_a_log_is_a_gap():
     logs = plugins.domain("logs")
     raw = LogLines(lines=("a", " [MASK] ", "\\[MASK]", "x [MASK] y"), times=(1.0, 2.0, 3.0, 4.0))
-    prompt = logs.prompt(raw, FORMS)
+    prompt = logs.gaps.prompt(raw, FORMS)
     assert prompt.raw.lines == ("a", " [MASK] ", "[MASK]", "x [MASK] y")
     assert [hole[:2] for hole in prompt.holes] == [(2, 10)]
-    filled = logs.filled(prompt, ["ready"])
+    filled = logs.gaps.filled(prompt, ["ready"])
     assert filled.raw == LogLines(lines=("a", "ready", "[MASK]", "x [MASK] y"), times=raw.times)
     [hole] = filled.holes
     assert filled.raw.text[hole.start : hole.end] == "ready"
@@ -46,21 +46,21 @@ def test_a_line_of_a_log_is_a_gap():
 def test_lines_around_a_log():
     logs = plugins.domain("logs")
     raw = LogLines(lines=("[MASK]", "b"), times=(1.0, 2.0))
-    framed = logs.framed(raw, "first\n{text}\n[MASK]\nlast {n}", {"n": 7}, FORMS)
+    framed = logs.gaps.framed(raw, "first\n{text}\n[MASK]\nlast {n}", {"n": 7}, FORMS)
     assert framed.lines == ("first", "\\[MASK]", "b", "[MASK]", "last 7")
     assert framed.times == (1.0, 1.0, 2.0, 2.0, 2.0)
-    prompt = logs.prompt(framed, FORMS)
+    prompt = logs.gaps.prompt(framed, FORMS)
     assert prompt.raw.lines == ("first", "[MASK]", "b", "[MASK]", "last 7")
     assert len(prompt.holes) == 1
-    assert logs.framed(logs.empty, "{text}\n[MASK]", {}, FORMS).lines == ("[MASK]",)
+    assert logs.gaps.framed(logs.text.empty, "{text}\n[MASK]", {}, FORMS).lines == ("[MASK]",)
 
 
 def test_an_event_of_a_history_is_a_gap():
     ehr = plugins.domain("ehr")
     events = (Event(time=0.0, code="ICD//[MASK]", value=3.0), Event(time=DAY, code="DRUG//a"))
     raw = History(subject="p", birth=None, events=events)
-    prompt = ehr.prompt(raw, FORMS)
-    filled = ehr.filled(prompt, ["ICD//I50"])
+    prompt = ehr.gaps.prompt(raw, FORMS)
+    filled = ehr.gaps.filled(prompt, ["ICD//I50"])
     assert [(event.code, event.value) for event in filled.raw.events] == [
         ("ICD//I50", None),
         ("DRUG//a", None),
@@ -72,7 +72,7 @@ def test_an_event_of_a_history_is_a_gap():
 def test_visits_behind_a_history():
     ehr = plugins.domain("ehr")
     raw = History(subject="p", birth=None, events=(Event(time=5 * DAY, code="DRUG//a"),))
-    framed = ehr.framed(raw, "{text}\n+30d VISIT [MASK]\nDRUG//b", {}, FORMS)
+    framed = ehr.gaps.framed(raw, "{text}\n+30d VISIT [MASK]\nDRUG//b", {}, FORMS)
     assert [(event.time, event.code) for event in framed.events] == [
         (5 * DAY, "DRUG//a"),
         (35 * DAY, "VISIT"),
@@ -81,17 +81,17 @@ def test_visits_behind_a_history():
     ]
     for template in ("[MASK]\n{text}", "{text}\n+soon [MASK]"):
         with pytest.raises(UsageError):
-            ehr.framed(raw, template, {}, FORMS)
+            ehr.gaps.framed(raw, template, {}, FORMS)
 
 
 def test_code_stays_in_its_language():
     code = plugins.domain("code")
     raw = SourceText("x = [MASK]", "java")
-    prompt = code.prompt(code.framed(raw, "{text}; y = [MASK]", {}, FORMS), FORMS)
+    prompt = code.gaps.prompt(code.gaps.framed(raw, "{text}; y = [MASK]", {}, FORMS), FORMS)
     assert str(prompt.raw) == "x = [MASK]; y = [MASK]"
     assert prompt.raw.language == "java"
     assert len(prompt.holes) == 1
-    assert code.filled(prompt, ["1"]).raw == "x = [MASK]; y = 1"
+    assert code.gaps.filled(prompt, ["1"]).raw == "x = [MASK]; y = 1"
 
 
 def test_a_template_names_fields_that_are_there():

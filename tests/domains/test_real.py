@@ -72,7 +72,7 @@ def test_contigs_of_a_worm_keep_their_places(real_data: Path):
         start = record.meta.get("start", 0)
         assert whole[record.document][start : start + len(record.raw)] == record.raw
     assert problems.counts == {}
-    assert len({DNA.split_key(r) for r in DNA.read([path], Problems())}) > 20
+    assert len({DNA.keys.split(r) for r in DNA.read([path], Problems())}) > 20
 
 
 def test_introns_of_yeast_begin_and_end_as_introns_do(real_data: Path):

@@ -66,7 +66,7 @@ def check(value: dict[str, Any], table: dict[str, type]) -> None:
 
 @pytest.mark.parametrize("name", ITEMS)
 def test_truth_is_as_documented(name, tmp_path: Path):
-    sample = plugins.domain(name).sample(tmp_path, n=60, seed=3)
+    sample = plugins.domain(name).sample.draw(tmp_path, n=60, seed=3)
     truth = json.loads(sample.truth.read_text(encoding="utf-8"))
     own, *tables = documented(f"samples/{name}.md")
     check(truth, documented("SAMPLES.md")[0] | own)
@@ -83,7 +83,8 @@ def test_truth_is_as_documented(name, tmp_path: Path):
 def test_the_same_seed_writes_the_same_bytes_and_another_only_other_draws(name, tmp_path: Path):
     domain = plugins.domain(name)
     first, again, other = (
-        domain.sample(tmp_path / folder, n=50, seed=seed) for folder, seed in (("a", 1), ("b", 1), ("c", 2))
+        domain.sample.draw(tmp_path / folder, n=50, seed=seed)
+        for folder, seed in (("a", 1), ("b", 1), ("c", 2))
     )
     assert _bytes(first) == _bytes(again) != _bytes(other)
     assert first.truth.read_bytes() == again.truth.read_bytes()
@@ -95,14 +96,14 @@ def test_the_same_seed_writes_the_same_bytes_and_another_only_other_draws(name, 
 @pytest.mark.parametrize("name", DOMAINS)
 def test_the_folder_reads_back_as_the_records_drawn(name, tmp_path: Path):
     domain = plugins.domain(name)
-    domain.sample(tmp_path, n=37, seed=0)
+    domain.sample.draw(tmp_path, n=37, seed=0)
     assert len(list(domain.read([tmp_path], Problems()))) == 37
 
 
 @pytest.mark.parametrize("name", DOMAINS)
 def test_an_empty_sample_is_refused(name, tmp_path: Path):
     with pytest.raises(UsageError, match="at least one"):
-        plugins.domain(name).sample(tmp_path, n=0)
+        plugins.domain(name).sample.draw(tmp_path, n=0)
 
 
 def _numbers(folder: Path, truth: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def _labels(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("name", "of"), [("text", _numbers), ("logs", _faults), ("ehr", _outcomes)])
 def test_labels_are_what_is_planted(name, of, tmp_path: Path):
-    sample = plugins.domain(name).sample(tmp_path, n=60, seed=3)
+    sample = plugins.domain(name).sample.draw(tmp_path, n=60, seed=3)
     told = {str(next(iter(row.values()))): [*row.values()][-1] for row in _labels(tmp_path)}
     assert told == of(tmp_path, json.loads(sample.truth.read_text()))
     assert len(set(told.values())) == 2

@@ -28,7 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from operator import eq
+from operator import attrgetter, eq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -90,7 +90,7 @@ def models(formats: Sequence[Hostile], root: Path) -> None:
                 options = parse_options([w.replace("{}", str(path.parent)) for w in one.options if "=" in w])
                 named = f"{one.prefix}{path}"
                 records += list(own.read([named], Problems("raise"), format=one.format, **options))
-        texts = partial(map, own.training_text, records)
+        texts = partial(map, attrgetter("raw"), records)
         tokenizer = load_or_train(resolve_config(own, {}).tokenizer, texts)
         loaded = random_model(domain, tokenizer, max_length=128, spread=4.0)
         model_folder.write(root / domain, loaded.rows, loaded.tokenizer, loaded.card)

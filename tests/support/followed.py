@@ -96,7 +96,7 @@ class World:
                 deepcopy([self.states[number] for number in sorted(self.states)]),
                 tick=0.4,
                 tell=self.said.append,
-                rotation=plugins.domain("logs").rotation,
+                rotation=plugins.domain("logs").reading.rotation,
                 patience=self._patience,
                 clock=lambda: self.now,
             )

@@ -264,7 +264,7 @@ def test_folders_without_calibration_and_broken_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize("field", plugins.names("domains"))
 def test_every_alarm_of_every_field_and_level_has_a_reason(field: str, tmp_path: Path) -> None:
     domain = plugins.domain(field)
-    sample = domain.sample(tmp_path, n=60)
+    sample = domain.sample.draw(tmp_path, n=60)
     records = list(islice(domain.read([str(one) for one in sample.files], Problems("skip")), 18))
     cut = len(records) * 2 // 3
     kind = plugins.tokenizer_class(domain.defaults.tokenizer)

@@ -11,7 +11,8 @@ import pytest
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
-from seqmlm.domains.text import TextDomain
+from seqmlm.domains.field import Keys
+from seqmlm.domains.text import TEXT
 from seqmlm.errors import UsageError
 from seqmlm.tasks.config import PretrainConfig, resolve_config
 from seqmlm.tasks.corpus import CorpusReader, draw_sample
@@ -34,23 +35,20 @@ def test_a_sample_is_not_written_through_what_is_no_file(tmp_path: Path, kind: s
     assert (tmp_path / "precious").read_text() == "x"
 
 
-class Dated(TextDomain):
-    """Texts whose first word names their split."""
-
-    def given_split(self, record: Any) -> str | None:
-        return str(record.raw).split()[0]
+# Texts whose first word names their split.
+DATED = replace(TEXT, keys=Keys(given=lambda record: str(record.raw).split()[0]))
 
 
 def _config(path: Path, **data: Any) -> PretrainConfig:
     asked = {"data": {"paths": [str(path)], **data}, "tokenizer": {"vocabulary_size": 300}}
-    return resolve_config(TextDomain(), asked)
+    return resolve_config(TEXT, asked)
 
 
 def test_the_split_the_data_names_is_kept_and_its_test_records_are_left_out(workspace: Path) -> None:
     file = workspace / "texts.txt"
     labels = ["train", "validation", "test", "train"]
     file.write_text("".join(f"{labels[i % 4]} sentence number {i}\n" for i in range(40)))
-    corpus = CorpusReader(_config(file), Dated(), Workspace.locate()).corpus(lambda text: None)
+    corpus = CorpusReader(_config(file), DATED, Workspace.locate()).corpus(lambda text: None)
     facts = corpus.statistics["data"]
     assert facts["train"]["records"] == 20
     held_out = facts["validation"]["records"], facts["calibration"]["records"]
@@ -70,7 +68,7 @@ def test_data_that_were_prepared_under_other_names_have_the_same_calibration_rec
         (folder / f"{number}.txt").write_text("".join(lines))
 
     def calibrating() -> list[str]:
-        corpus = CorpusReader(_config(folder), TextDomain(), Workspace.locate()).corpus(str)
+        corpus = CorpusReader(_config(folder), TEXT, Workspace.locate()).corpus(str)
         return [record.raw for record in corpus.calibrating(20)]
 
     before = calibrating()
@@ -85,18 +83,13 @@ def test_data_that_were_prepared_under_other_names_have_the_same_calibration_rec
 
 
 def test_what_is_sensitive_by_nature_stays_so() -> None:
-    class People(TextDomain):
-        sensitive = True
-
-    assert resolve_config(People()).data.sensitive
+    people = replace(TEXT, sensitive=True)
+    assert resolve_config(people).data.sensitive
     with pytest.raises(UsageError, match="concern people"):
-        resolve_config(People(), {"data": {"sensitive": False}})
-    plain = resolve_config(TextDomain())
+        resolve_config(people, {"data": {"sensitive": False}})
+    plain = resolve_config(TEXT)
     assert not plain.data.sensitive
-    assert (
-        replace(plain.data, sensitive=True)
-        == resolve_config(TextDomain(), {"data": {"sensitive": True}}).data
-    )
+    assert replace(plain.data, sensitive=True) == resolve_config(TEXT, {"data": {"sensitive": True}}).data
 
 
 def test_the_console_tells_no_small_count_of_sensitive_data(workspace: Path) -> None:
@@ -108,7 +101,7 @@ def test_the_console_tells_no_small_count_of_sensitive_data(workspace: Path) -> 
         options = {"min_records": 1}
         config = _config(file, sensitive=sensitive)
         config = replace(config, tokenizer=replace(config.tokenizer, options=options))
-        CorpusReader(config, Dated(), Workspace.locate()).corpus(said.append)
+        CorpusReader(config, DATED, Workspace.locate()).corpus(said.append)
     found = [line for line in said if line.startswith("data: ")]
     assert found == [
         "data: 92 words in 20 training and <11 validation records",
@@ -125,10 +118,10 @@ def test_the_vocabulary_of_sensitive_data_holds_nothing_of_few_records(workspace
     few = [f"zanzibar zanzibar zanzibar {word}\n" for word in ("one", "two", "three")]
     file.write_text("".join(few + [f"the usual notes of many people, {n}\n" for n in range(30)]))
     config = _config(file, sensitive=True, deduplicate=False)
-    corpus = CorpusReader(config, TextDomain(), Workspace.locate()).corpus(lambda text: None)
+    corpus = CorpusReader(config, TEXT, Workspace.locate()).corpus(lambda text: None)
     assert any("usual" in token for token in corpus.tokenizer.tokens)
     assert not any("zan" in token for token in corpus.tokenizer.tokens)
-    open_one = CorpusReader(_config(file), TextDomain(), Workspace.locate()).corpus(lambda text: None)
+    open_one = CorpusReader(_config(file), TEXT, Workspace.locate()).corpus(lambda text: None)
     assert any("zan" in token for token in open_one.tokenizer.tokens)
 
 
@@ -147,6 +140,6 @@ def test_a_tokenizer_of_another_field_is_refused(workspace: Path, domain: str, t
 @pytest.mark.parametrize("name", plugins.names("domains"))
 def test_the_tokenizer_of_a_domain_reads_its_records(workspace: Path, name: str) -> None:
     found = plugins.domain(name)
-    files = found.sample(workspace / "sample", n=60).files
+    files = found.sample.draw(workspace / "sample", n=60).files
     kind = plugins.tokenizer_class(found.defaults.tokenizer)
     assert kind.traits.reads(next(found.read(files, Problems())).raw)

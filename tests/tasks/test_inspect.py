@@ -72,7 +72,7 @@ def test_nothing_at_all():
 @pytest.mark.parametrize("domain", plugins.names("domains"))
 def test_every_option_has_a_meaning(domain: str) -> None:
     found = formats(domain)
-    assert [one.name for one in found] == list(plugins.domain(domain).all_formats)
+    assert [one.name for one in found] == list(plugins.domain(domain).files.formats)
     for one in found:
         assert one.reads, one.name
         for option in one.options:

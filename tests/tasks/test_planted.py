@@ -65,7 +65,7 @@ def test_a_row_with_no_place_where_it_should_have_one_is_said(start: Any) -> Non
 
 
 def test_a_truth_stands_where_labels_do(tmp_path: Path) -> None:
-    sample = plugins.domain("logs").sample(tmp_path, n=120, seed=3)
+    sample = plugins.domain("logs").sample.draw(tmp_path, n=120, seed=3)
     truth = json.loads(sample.truth.read_text())
     kinds = {one["session"]: one["kind"] for one in truth["sessions"]}
     scores = tmp_path / "scores.csv"
@@ -88,7 +88,7 @@ def test_a_truth_stands_where_labels_do(tmp_path: Path) -> None:
 
 
 def test_a_sample_without_anomalies_says_so_and_other_files_are_labels(tmp_path: Path) -> None:
-    sample = plugins.domain("protein").sample(tmp_path, n=3)
+    sample = plugins.domain("protein").sample.draw(tmp_path, n=3)
     with pytest.raises(DataError, match="this protein sample has no anomalies"):
         Planted.read(str(sample.truth))
     (tmp_path / "labels.json").write_text('{"id": "a", "label": 1}\n')

@@ -266,7 +266,7 @@ def test_records_that_were_trained_on_and_unknown_units_are_noted(
     folder, file = text_model(tmp_path, wordpiece=True), tmp_path / "a.txt"
     file.write_text("the cat\nthe \N{SNOWMAN} cat \N{SNOWMAN}\nthe cat\n")
     domain = model_folder.load(folder).domain
-    known = {domain.identity(one) for one in domain.read([str(file)], Problems()) if one.line != 2}
+    known = {domain.keys.identity(one) for one in domain.read([str(file)], Problems()) if one.line != 2}
     monkeypatch.setattr("seqmlm.tasks.score_output.stored_trained_on", lambda folder: known)
     summary = _score(str(folder), file)
     assert summary.notes == {TRAINED_ON: 2, "word unknown to the model, and not scored": 2}

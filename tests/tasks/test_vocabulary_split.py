@@ -11,29 +11,24 @@ import pytest
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.text import TextDomain
+from seqmlm.domains.field import Field, Keys
+from seqmlm.domains.text import TEXT
 from seqmlm.tasks.config import resolve_config
 from seqmlm.tasks.corpus import CorpusReader
 from seqmlm.tokenizers.subword import BpeTokenizer
 from seqmlm.workspace import Workspace
 
 
-class Dated(TextDomain):
-    """Texts with a time in front."""
-
-    def order_key(self, record: Record) -> float:
-        return float(record.raw.split()[0])
+def _number(record: Record) -> int:
+    return int(record.raw.split()[0])
 
 
-class Marked(TextDomain):
-    """Texts whose data say which of them validate."""
-
-    def given_split(self, record: Record) -> str | None:
-        number = int(record.raw.split()[0])
-        return {0: "validation", 1: "test"}.get(number % 10)
+# Texts with a time in front; and whose data say which of them validate.
+DATED = replace(TEXT, keys=Keys(order=_number))
+MARKED = replace(TEXT, keys=Keys(given=lambda record: {0: "validation", 1: "test"}.get(_number(record) % 10)))
 
 
-def reader(tmp_path: Path, domain: TextDomain, **data: Any) -> CorpusReader:
+def reader(tmp_path: Path, domain: Field, **data: Any) -> CorpusReader:
     lines = [f"{number} word{number % 7} of text" for number in range(200)]
     path = tmp_path / "lines.txt"
     path.write_text("\n".join(lines + lines[:50]) + "\n")
@@ -45,19 +40,19 @@ def reader(tmp_path: Path, domain: TextDomain, **data: Any) -> CorpusReader:
 @pytest.mark.parametrize(
     ("domain", "data"),
     [
-        (TextDomain(), {}),
-        (TextDomain(), {"deduplicate": True, "validation": 0.3}),
-        (TextDomain(), {"validation": 0.0001}),
-        (Dated(), {"split": "chronological", "validation": 0.2}),
-        (Dated(), {"split": "chronological", "validation": 0.2, "deduplicate": True}),
+        (TEXT, {}),
+        (TEXT, {"deduplicate": True, "validation": 0.3}),
+        (TEXT, {"validation": 0.0001}),
+        (DATED, {"split": "chronological", "validation": 0.2}),
+        (DATED, {"split": "chronological", "validation": 0.2, "deduplicate": True}),
         (
-            Dated(),
+            DATED,
             {"split": "chronological", "validation": 0.2, "calibration": 0.1, "calibrate_on": "spread"},
         ),
-        (Marked(), {}),
+        (MARKED, {}),
     ],
 )
-def test_texts_are_those_of_the_training_split(tmp_path: Path, domain: TextDomain, data: dict) -> None:
+def test_texts_are_those_of_the_training_split(tmp_path: Path, domain: Field, data: dict) -> None:
     corpus = reader(tmp_path, domain, **data)
     texts = list(corpus.texts())
     tokenizer = BpeTokenizer.train(texts)
@@ -73,17 +68,15 @@ def test_texts_are_those_of_the_training_split(tmp_path: Path, domain: TextDomai
 
 @pytest.mark.parametrize("on", ["latest", "spread"])
 def test_what_calibrates_is_the_latest_or_spread(tmp_path: Path, on: str) -> None:
-    corpus = reader(
-        tmp_path, Dated(), split="chronological", validation=0.2, calibration=0.1, calibrate_on=on
-    )
+    corpus = reader(tmp_path, DATED, split="chronological", validation=0.2, calibration=0.1, calibrate_on=on)
     tokenizer = BpeTokenizer.train(list(corpus.texts()))
     prepared = corpus.prepared("data", tokenizer, lambda records, tokens: None)
     places = prepared.places("calibration", 1000)
-    times = [corpus.domain.order_key(one) for _, one in corpus.reread("data", places)]
+    times = [corpus.domain.keys.order(one) for _, one in corpus.reread("data", places)]
     held = [prepared.validation.origin(n).line for n in range(len(prepared.validation))]
     assert len(times) >= 20
     assert held
-    everything = sorted(corpus.domain.order_key(one) for one in corpus.records("data", Problems()))
+    everything = sorted(corpus.domain.keys.order(one) for one in corpus.records("data", Problems()))
     latest = everything[-len(times) :]
     assert (sorted(times) == latest) == (on == "latest")
     if on == "spread":
@@ -91,8 +84,8 @@ def test_what_calibrates_is_the_latest_or_spread(tmp_path: Path, on: str) -> Non
 
 
 def test_another_split_gets_another_tokenizer(tmp_path: Path) -> None:
-    first = reader(tmp_path, TextDomain())
-    other = reader(tmp_path, TextDomain())
+    first = reader(tmp_path, TEXT)
+    other = reader(tmp_path, TEXT)
     other.config = replace(other.config, seed=5)
     for one in (first, first, other):
         one.corpus(lambda text: None)

@@ -26,9 +26,9 @@ from unidiff.patch import Hunk, PatchSet
 from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Changed
 from seqmlm.domains.code.git import WorkTree, own_file
 from seqmlm.domains.code.source import LARGEST, SYNTAX, broken_line, is_vendored, text_of_bytes
+from seqmlm.domains.field import Changed
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.lexers.source import SourceText, language_of
 
@@ -55,7 +55,7 @@ class Change:
 def read_changes(
     root: Path, problems: Problems, *, since: str | None = None, diff: Path | None = None
 ) -> Iterator[Changed]:
-    """The changed files of a folder with the source before and after; see `Domain.changes`."""
+    """The changed files of a folder with the source before and after; see `Changes`."""
     if since is not None:
         found = changes_since(root, since, problems)
     else:

@@ -481,7 +481,7 @@ def _start_rate(at_least: NDArray[np.float64], rate: float) -> float:
 
 
 def shown(hidden: str, tokens: Sequence[str], text: str, encoding: Encoding, asked: Ids) -> str:
-    """As `Domain.show`; a base is hidden if all of its tokens are, and the predicted k-mers vote what it
+    """As `Text.show`; a base is hidden if all of its tokens are, and the predicted k-mers vote what it
     is."""
     assert encoding.spans is not None
     visible = np.zeros(len(text), dtype=np.bool_)

@@ -408,6 +408,7 @@ class SessionLevel(_LinesLevel):
     statistics: ClassVar[Mapping[str, str]] = {**ASKED, **COUNTED, **TIMED}
     counted, of_whole = (*COUNTED, *TIMED), ("missing", "neighbour", *TIMED)
     fusion = HARMONIC
+    aliases = ("window",)
     whole: ClassVar[bool] = True
 
     def __init__(self, name: str) -> None:

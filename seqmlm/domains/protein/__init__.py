@@ -1,12 +1,15 @@
-"""The protein domain: sequences, alignments and structures in, residues as units."""
+"""The protein domain: sequences, alignments and structures in, residues as units.
+
+One residue a token (ESM's vocabulary, so that ESM checkpoints load). Residues are masked one by one
+(80/10/10, as ESM does; 30 %, which teaches more in a short training than its 15 %).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
@@ -14,7 +17,8 @@ from seqmlm.data.readers.biopython import read_stockholm
 from seqmlm.data.readers.fasta import read_a3m, read_fasta
 from seqmlm.data.readers.huggingface import read_dataset
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format, table_formats
+from seqmlm.domains.field import LETTER_GAPS, Defaults, Field, Gaps, Keys, Letters, Sampling, chapter
+from seqmlm.domains.files import Format, Reading, dataset_format, table_formats
 from seqmlm.domains.protein.levels import ProteinLevel, ResidueLevel
 from seqmlm.domains.protein.readers import read_clustal, read_mmcif, read_pdb, read_swissprot
 from seqmlm.engine.masking.base import MaskingConfig
@@ -54,20 +58,51 @@ def _count_dna(records: Iterator[Record], problems: Problems) -> Iterator[Record
         yield record
 
 
-class ProteinDomain(Domain):
-    """Proteins, one residue a token (ESM's vocabulary, so that ESM checkpoints load).
+class Residues(Letters):
+    """One letter a residue."""
 
-    Residues are masked one by one (80/10/10, as ESM does; 30 %, which teaches more in a short training than
-    its 15 %).
-    """
+    example = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
 
-    name: ClassVar[str] = "protein"
-    title: ClassVar[str] = "Proteins: amino acid sequences"
-    unit: ClassVar[str] = "residue"
-    example: ClassVar[str] = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
-    hidden: ClassVar[str] = "_"
-    gaps: ClassVar[tuple[str, ...]] = ("_", "<mask>", "<MASK>")
-    formats: ClassVar[Mapping[str, Format]] = {
+    def of_text(self, text: str, fields: Mapping[str, Any]) -> str:
+        return _residues(text)
+
+
+class ResidueGaps(Gaps):
+    """Residues that are not known: one of the 20 standard ones each."""
+
+    def candidates(self, tokenizer: Tokenizer) -> Sequence[str]:
+        return STANDARD
+
+
+def _pictures(level: Level) -> Sequence[Picture]:
+    from seqmlm.domains.protein.picture import Residues as Numbered
+
+    return (Numbered(),)
+
+
+def _variants() -> Variants:
+    from seqmlm.domains.protein.variants import ProteinVariants
+
+    return ProteinVariants(PROTEIN)
+
+
+def _clusters() -> Callable[[Record], str]:
+    from seqmlm.domains.protein.clusters import IdentityClusters
+
+    return IdentityClusters().key
+
+
+def _contacts() -> Decoder:
+    from seqmlm.domains.protein.structure import ContactsDecoder
+
+    return ContactsDecoder(PROTEIN)
+
+
+PROTEIN = Field(
+    name="protein",
+    title="Proteins: amino acid sequences",
+    unit="residue",
+    formats={
         "fasta": Format(
             read=read_fasta,
             suffixes=(".fasta", ".fa", ".faa", ".fas", ".fsa", ".mpfa", ".mfa", ".afa", ".pep"),
@@ -79,71 +114,24 @@ class ProteinDomain(Domain):
         "pdb": Format(read=read_pdb, suffixes=(".pdb", ".ent")),
         "mmcif": Format(read=read_mmcif, suffixes=(".cif", ".mmcif")),
         **table_formats(_protein),
-    }
-    dataset: ClassVar[Format] = dataset_format(partial(read_dataset, _protein))
-    mode: ClassVar[Mode] = Mode("partition", 4)
-    defaults: ClassVar[DomainDefaults] = DomainDefaults(
+    },
+    reading=Reading(dataset=dataset_format(partial(read_dataset, _protein)), each=_count_dna),
+    defaults=Defaults(
         tokenizer="residue.v1",
         masking=MaskingConfig(masker="uniform.v1", rate=0.3, mask=0.8, random=0.1, keep=0.1),
         size="small",
         max_length=512,
         model={"initialization": "unigram.v1"},
-    )
-
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        return ProteinLevel(), ResidueLevel(self.unit)
-
-    def of_text(self, text: str, fields: Mapping[str, Any]) -> str:
-        return _residues(text)
-
-    def pictures(self, level: Level) -> Sequence[Picture]:
-        """Numbered residues on colours."""
-        from seqmlm.domains.protein.picture import Residues
-
-        return (Residues(),)
-
-    def blank(self, units: int) -> str:
-        """Gaps."""
-        return self.gaps[0] * units
-
-    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
-        """FASTA."""
-        for name, raw in sequences:
-            yield f">{name}\n{raw}\n"
-
-    def candidates(self, tokenizer: Tokenizer) -> Sequence[str]:
-        """The 20 standard residues."""
-        return STANDARD
-
-    def read(self, paths: Sequence[Path | str], problems: Problems, **asked: Any) -> Iterator[Record]:
-        """As `Domain.read`; sequences that may be DNA are counted."""
-        return _count_dna(super().read(paths, problems, **asked), problems)
-
-    def variants(self) -> Variants:
-        """Substitutions, deletions and insertions of residues, as people write them."""
-        from seqmlm.domains.protein.variants import ProteinVariants
-
-        return ProteinVariants(self)
-
-    def clusters(self) -> Callable[[Record], str]:
-        """Clusters of proteins with half of their residues equal."""
-        from seqmlm.domains.protein.clusters import IdentityClusters
-
-        return IdentityClusters().key
-
-    def split_key(self, record: Record) -> str:
-        """The sequence: an alignment's rows share a document, yet a family may be on both sides of a split.
-
-        Similar sequences stay together only where identity clusters are asked for.
-        """
-        return str(record.raw)
-
-    def decoder(self) -> Decoder:
-        """Contacts of residues."""
-        from seqmlm.domains.protein.structure import ContactsDecoder
-
-        return ContactsDecoder(self)
-
-
-PROTEIN = ProteinDomain()
+        mode=Mode("partition", 4),
+    ),
+    text=Residues(),
+    # The sequence is the key: an alignment's rows share a document, yet a family may be on both sides of a
+    # split. Similar sequences stay together only where identity clusters are asked for.
+    keys=Keys(split=lambda record: str(record.raw), clusters=_clusters),
+    levels=(ProteinLevel(), ResidueLevel("residue")),
+    pictures=_pictures,
+    gaps=ResidueGaps(forms=LETTER_GAPS, text=Residues()),
+    variants=_variants,
+    structure=_contacts,
+    sample=Sampling(write=chapter(__name__, "sample.write")),
+)

@@ -19,7 +19,7 @@ from seqmlm.data.files import MAX_BYTES, source_of, stem_suffix
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain
+from seqmlm.domains.field import Field
 from seqmlm.domains.protein.readers import CONTACT, read_mmcif, read_pdb
 from seqmlm.domains.protein.variants import aligned_places
 from seqmlm.domains.samples import TRUTH, read_truth
@@ -56,7 +56,7 @@ class ContactsDecoder(Decoder):
     apc: bool = True
     measure: str = "p_at_l"
 
-    def __init__(self, domain: Domain) -> None:
+    def __init__(self, domain: Field) -> None:
         self._alignments = cache(partial(_alignments, domain))  # of a file that records come from
 
     def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:
@@ -290,7 +290,7 @@ def _named(record: Record, family: str) -> bool:
     return record.document == family or Path(record.source).name.split(".")[0] == family
 
 
-def _alignments(domain: Domain, source: str) -> dict[str, dict[str, str]]:
+def _alignments(domain: Field, source: str) -> dict[str, dict[str, str]]:
     """The rows of each alignment of a file, by name."""
     rows: dict[str, dict[str, str]] = {}
     try:

@@ -24,7 +24,7 @@ from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows, required
-from seqmlm.domains.base import Domain
+from seqmlm.domains.field import Field
 from seqmlm.domains.variants import (
     Assay,
     Edit,
@@ -140,7 +140,7 @@ class ProteinVariants(Variants):
 
     letters = STANDARD
 
-    def __init__(self, domain: Domain) -> None:
+    def __init__(self, domain: Field) -> None:
         self._domain = domain
 
     def read(self, table: VariantTable, problems: Problems) -> Iterator[Variant]:
@@ -206,7 +206,7 @@ class ProteinVariants(Variants):
 
     def _sequences(self, path: str) -> bool:
         """Whether a file is one of sequences, by its name."""
-        return self._domain.in_folders(self._domain.format_of(path))
+        return self._domain.files.in_folders(self._domain.files.format_of(path))
 
     def _wildtype(self, path: str) -> str:
         found = list(self._records(path))

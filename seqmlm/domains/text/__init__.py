@@ -1,38 +1,36 @@
-"""The text domain: sentences or longer pieces of natural language in, words as units."""
+"""The text domain: sentences or longer pieces of natural language in, words as units.
+
+The vocabulary is learnt from the data. Byte-level BPE, because with it nothing is ever unknown: a text with a
+character the training data lacked still has a likelihood, where `[UNK]` would leave exactly the odd word out
+of its score. Whole words are masked, because evaluation and scoring hide whole words too: a model that has
+always seen the rest of a word has not learnt to do without it. Only the first layer looks beyond the nearest
+words: in the first minutes of a training that teaches most, and exact scores then cost little.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import ClassVar
-
-from seqmlm.anomaly.levels import Level
 from seqmlm.data.files import stem_suffix
 from seqmlm.data.readers.huggingface import read_parquet
 from seqmlm.data.readers.tables import read_csv, read_jsonl, read_tsv
 from seqmlm.data.readers.text import read_txt
-from seqmlm.domains.base import Domain, DomainDefaults, Format
+from seqmlm.domains.field import Defaults, Field, Sampling, Text, chapter
+from seqmlm.domains.files import Format, Reading
 from seqmlm.domains.text.conllu import read_conll, read_conllu
 from seqmlm.domains.text.levels import SentenceLevel, WordLevel
 from seqmlm.engine.masking.base import MaskingConfig
 
 
-class TextDomain(Domain):
-    """Natural language; the vocabulary is learnt from the data.
+class Sentences(Text):
+    """Plain text."""
 
-    Byte-level BPE, because with it nothing is ever unknown: a text with a character the training data lacked
-    still has a likelihood, where `[UNK]` would leave exactly the odd word out of its score. Whole words are
-    masked, because evaluation and scoring hide whole words too: a model that has always seen the rest of a
-    word has not learnt to do without it. Only the first layer looks beyond the nearest words: in the first
-    minutes of a training that teaches most, and exact scores then cost little.
-    """
+    example = "The dog sees the cat."
 
-    name: ClassVar[str] = "text"
-    title: ClassVar[str] = "Natural language: sentences, articles, any UTF-8 text"
-    unit: ClassVar[str] = "word"
-    example: ClassVar[str] = "The dog sees the cat."
-    structure: ClassVar[str] = "TreeDecoder"
-    formats: ClassVar[Mapping[str, Format]] = {
+
+TEXT = Field(
+    name="text",
+    title="Natural language: sentences, articles, any UTF-8 text",
+    unit="word",
+    formats={
         "txt": Format(read=read_txt, suffixes=(".txt", ".text")),
         "jsonl": Format(read=read_jsonl, suffixes=(".jsonl", ".ndjson")),
         "csv": Format(read=read_csv, suffixes=(".csv",)),
@@ -40,22 +38,18 @@ class TextDomain(Domain):
         "parquet": Format(read=read_parquet, suffixes=(".parquet",)),
         "conllu": Format(read=read_conllu, suffixes=(".conllu",)),
         "conll": Format(read=read_conll, suffixes=(".conll", ".bio", ".iob", ".iob2")),
-    }
-    defaults: ClassVar[DomainDefaults] = DomainDefaults(
+    },
+    # In a folder a file called .json mostly describes others; one that is named is JSON.
+    reading=Reading(usual=lambda path: "jsonl" if stem_suffix(path) == ".json" else None),
+    defaults=Defaults(
         tokenizer="bpe.v1",
         masking=MaskingConfig(masker="whole_unit.v1", rate=0.3, mask=0.8, random=0.1, keep=0.1),
         size="small",
         max_length=256,
         model={"layers": "nearby.v1", "initialization": "unigram.v1"},
-    )
-
-    def usual_format(self, path: Path | str) -> Format:
-        """Plain text; of a file called .json, JSON: in a folder such a file mostly describes others."""
-        return self.formats["jsonl"] if stem_suffix(path) == ".json" else super().usual_format(path)
-
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        return SentenceLevel(), WordLevel(self.unit)
-
-
-TEXT = TextDomain()
+    ),
+    text=Sentences(),
+    levels=(SentenceLevel(), WordLevel("word")),
+    structure=chapter(__name__, "structure.TreeDecoder"),
+    sample=Sampling(write=chapter(__name__, "sample.write")),
+)

@@ -17,7 +17,7 @@ def test_prediction_lines_show_the_source(lexer):
     tokenizer = CodeTokenizer.train([text] * 5, lexer=lexer)
     encoding = tokenizer.encode(text)
     asked = (encoding.symbols == encoding.symbols[encoding.ids == encoding.ids[4]][0]).nonzero()[0]
-    shown = CODE.show(tokenizer, text, encoding, asked, encoding.ids[asked])
+    shown = CODE.text.show(tokenizer, text, encoding, asked, encoding.ids[asked])
     assert shown.splitlines()[0] == "masked    def f([MASK]): return [MASK] + 1"
     assert shown.splitlines()[1] == "predicted def f(a): return a + 1"
 
@@ -27,5 +27,5 @@ def test_a_package_and_its_tests_are_on_one_side(tmp_path: Path):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    keys = {record.id: CODE.split_key(record) for record in CODE.read([tmp_path], Problems())}
+    keys = {record.id: CODE.keys.split(record) for record in CODE.read([tmp_path], Problems())}
     assert keys == {"json/a.py": "json", "test/test_json.py": "json", "os.py": "os", "re/b.py": "re"}

@@ -24,7 +24,9 @@ def clean(text: str, bugs: list[dict]) -> str:
 
 
 def test_a_bug_is_found_in_its_line(tmp_path: Path):
-    for bug in json.loads(CODE.sample(tmp_path, n=60, seed=3).truth.read_text(encoding="utf-8"))["anomalies"]:
+    for bug in json.loads(CODE.sample.draw(tmp_path, n=60, seed=3).truth.read_text(encoding="utf-8"))[
+        "anomalies"
+    ]:
         lines = (tmp_path / "code" / bug["file"]).read_text().splitlines()
         assert bug["found"].splitlines()[0] in lines[bug["line"] - 1]
 
@@ -83,7 +85,7 @@ def test_clean_functions_run():
 
 
 def test_a_formula_is_taken_back_and_every_token_that_varies_has_its_partner(tmp_path: Path):
-    sample = CODE.sample(tmp_path, n=1500, seed=3)
+    sample = CODE.sample.draw(tmp_path, n=1500, seed=3)
     truth = json.loads(sample.truth.read_text())
     known = {one["id"]: one for one in truth["formulas"]}
     records = list(CODE.read([tmp_path / formulas.FILE], Problems()))
@@ -119,11 +121,11 @@ def test_a_formula_is_taken_back_and_every_token_that_varies_has_its_partner(tmp
 
 
 def test_the_folder_reads_back_as_the_modules_drawn(tmp_path: Path):
-    CODE.sample(tmp_path, seed=0)
+    CODE.sample.draw(tmp_path, seed=0)
     problems = Problems()
     records = list(CODE.read([tmp_path], problems))
     assert len(records) == 400
     assert problems.counts == {}
-    sides = Counter(assign(CODE.split_key(record), 0, 0.2) for record in records)
+    sides = Counter(assign(CODE.keys.split(record), 0, 0.2) for record in records)
     assert len(sides) == 2
-    assert len({CODE.split_key(record) for record in records}) == 40
+    assert len({CODE.keys.split(record) for record in records}) == 40

@@ -108,10 +108,10 @@ def test_a_map_that_knows_distances_alone_is_its_own_rival(tmp_path: Path):
 
 
 def test_a_perfect_map_beats_its_rivals(tmp_path: Path):
-    sample = CODE.sample(tmp_path, n=3, seed=1)
+    sample = CODE.sample.draw(tmp_path, n=3, seed=1)
     records = list(CODE.read(list(sample.files), Problems()))
     tokenizer = CodeTokenizer.train([record.raw for record in records])
-    decoder = CODE.decoder()
+    decoder = CODE.structure()
     planted = decoder.truths(sample.truth, Problems())
     computed = decoder.truths(sample.files[0], Problems())
     found = []
@@ -131,9 +131,9 @@ def test_a_perfect_map_beats_its_rivals(tmp_path: Path):
 
 
 def test_partners_in_a_formula_are_its_truth(tmp_path: Path):
-    sample = CODE.sample(tmp_path, n=20, seed=2)
+    sample = CODE.sample.draw(tmp_path, n=20, seed=2)
     problems = Problems()
-    knows = CODE.decoder().truths(sample.truth, problems)
+    knows = CODE.structure().truths(sample.truth, problems)
     records = list(CODE.read([tmp_path / FILE], Problems()))
     for record, formula in zip(records, draw(20, 2), strict=True):
         units = units_of(str(record.raw))
@@ -155,7 +155,7 @@ def _units(record: Record, encoding) -> list[str]:
 def test_the_sample_says_where_tokens_stand(tmp_path: Path):
     import json
 
-    sample = CODE.sample(tmp_path, n=2, seed=5)
+    sample = CODE.sample.draw(tmp_path, n=2, seed=5)
     truth = json.loads(sample.truth.read_text())
     assert len(truth["modules"]) == 2
     for module in truth["modules"]:
@@ -182,8 +182,8 @@ def test_what_has_no_truth_is_said(tmp_path: Path):
 
 
 def test_a_truth_without_its_files_is_said(tmp_path: Path):
-    sample = CODE.sample(tmp_path, n=1)
+    sample = CODE.sample.draw(tmp_path, n=1)
     for path in sample.files[0].rglob("*.py"):
         path.unlink()
     with pytest.raises(DataError, match=r"keep truth\.json beside"):
-        CODE.decoder().truths(sample.truth, Problems())
+        CODE.structure().truths(sample.truth, Problems())

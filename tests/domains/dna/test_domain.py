@@ -39,22 +39,22 @@ def genome(path: Path, contigs: int = 2, bases: int = 70_000) -> Path:
 def test_neighbours_stay_together_and_contigs_are_in_order(tmp_path: Path):
     records = list(DNA.read([genome(tmp_path / "g.fa")], Problems()))
     assert sum(len(r.raw) for r in records) == 140_000
-    keys = [DNA.split_key(r) for r in records]
+    keys = [DNA.keys.split(r) for r in records]
     assert keys == [f"{r.document}:{r.meta['start'] // REGION}" for r in records]
     assert len(set(keys)) == 2 * 3
-    order = [DNA.order_key(r) for r in records]
+    order = [DNA.keys.order(r) for r in records]
     assert order == sorted(order)
     assert len(set(order)) == len(order)
     [short] = DNA.read([genome(tmp_path / "s.fa", 1, 100)], Problems())
     letters = short.raw.upper()
-    assert DNA.split_key(short) in (letters, reverse_complement(letters))
-    assert DNA.order_key(short) is None
+    assert DNA.keys.split(short) in (letters, reverse_complement(letters))
+    assert DNA.keys.order(short) is None
 
 
 @given(st.text("ACGTNacgtn", min_size=1, max_size=30))
 def test_both_strands_of_a_read_go_to_one_side(letters: str):
     keys = {
-        DNA.split_key(Record(id="r", raw=raw, source="r.fq", line=1))
+        DNA.keys.split(Record(id="r", raw=raw, source="r.fq", line=1))
         for raw in (letters, letters.lower(), reverse_complement(letters))
     }
     assert len(keys) == 1
@@ -78,7 +78,7 @@ def test_what_overlapping_tokens_show():
     # 3-mers at 2..5 show the bases 2..7; only 4 and 5 no other does
     asked = np.array([3, 4, 5, 6], dtype=np.int32)
     ids = tokenizer.encode("ACGTTTGTAC").ids[asked]
-    assert DNA.show(tokenizer, raw, encoding, asked, ids).splitlines() == [
+    assert DNA.text.show(tokenizer, raw, encoding, asked, ids).splitlines() == [
         "masked    ACGT__GTAC",
         "predicted ACGTTTGTAC",
         "true      ACGTACGTAC",

@@ -95,7 +95,7 @@ def test_blocks_that_are_scored_come_with_their_neighbours(contigs, data):
     for one, other in zip(beside, alone, strict=True):
         first, stop = own(one)
         assert one.raw[first:stop] == other.raw
-        assert DNA.identity(one) == DNA.identity(other)
+        assert DNA.keys.identity(one) == DNA.keys.identity(other)
         text = texts[int(one.document[1:])]
         start, from_start = one.meta.get("start", 0), other.meta.get("start", 0)
         assert start + first == from_start

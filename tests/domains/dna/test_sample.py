@@ -19,7 +19,7 @@ PARTNER = {"A": "T", "C": "G", "G": "C", "T": "A"}
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory):
-    made = DNA.sample(tmp_path_factory.mktemp("dna"), seed=1)
+    made = DNA.sample.draw(tmp_path_factory.mktemp("dna"), seed=1)
     truth = json.loads(made.truth.read_text())
     raws = {r.id: r.raw for r in DNA.read(made.files, Problems())}
     assert len(raws) == len(truth["contigs"]) == 1500
@@ -27,7 +27,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_genes_pair_as_their_family_does_and_prefer_its_bases(tmp_path) -> None:
-    made = DNA.sample(tmp_path, n=1200, seed=3)
+    made = DNA.sample.draw(tmp_path, n=1200, seed=3)
     truth = json.loads(made.truth.read_text())
     raws = {r.id: r.raw for r in DNA.read([tmp_path / rna.FILE], Problems())}
     folds = {one["name"]: one for one in truth["families"]}

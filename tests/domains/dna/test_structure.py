@@ -190,7 +190,7 @@ def test_figures_by_hand() -> None:
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory):
-    made = DNA.sample(tmp_path_factory.mktemp("dna"), n=40, seed=6)
+    made = DNA.sample.draw(tmp_path_factory.mktemp("dna"), n=40, seed=6)
     return made, json.loads(made.truth.read_text()), list(DNA.read(made.files, Problems()))
 
 
@@ -236,7 +236,7 @@ def test_bases_of_one_motif_are_unknown(sample) -> None:
 
 
 def test_a_block_of_a_contig_has_its_own_places(tmp_path: Path) -> None:
-    made = DNA.sample(tmp_path, n=5, seed=6)
+    made = DNA.sample.draw(tmp_path, n=5, seed=6)
     knows = StemsDecoder().truths(made.truth, Problems())
     whole = next(iter(DNA.read(made.files, Problems())))
     planted = knows(whole, list(whole.raw))

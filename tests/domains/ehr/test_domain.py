@@ -48,16 +48,16 @@ def test_subjects_are_divided_and_ordered_by_their_first_event() -> None:
         Event(time=90.0, code="A//b"),
     )
     known = record(History(subject="p1", birth=5.0, events=events))
-    assert EHR.split_key(known) == "p1"
-    assert EHR.order_key(known) == 90.0
-    assert EHR.order_key(record(History(subject="p", birth=None, events=events[:2]))) is None
+    assert EHR.keys.split(known) == "p1"
+    assert EHR.keys.order(known) == 90.0
+    assert EHR.keys.order(record(History(subject="p", birth=None, events=events[:2]))) is None
 
 
 def test_a_record_is_shown_as_its_tokens(tokenizer: EventsTokenizer) -> None:
     history = patients.history(1)
     encoding = tokenizer.encode(history)
     asked = np.flatnonzero(encoding.groups >= 0)[[0, 3]].astype(np.int32)
-    lines = EHR.show(tokenizer, history, encoding, asked, encoding.ids[asked[::-1]]).splitlines()
+    lines = EHR.text.show(tokenizer, history, encoding, asked, encoding.ids[asked[::-1]]).splitlines()
     shown = {line.split()[0]: line.split()[1:] for line in lines}
     assert shown["true"] == [tokenizer.spelling.surface(int(i)) for i in encoding.ids[1:-1]]
     assert [place for place, word in enumerate(shown["masked"], 1) if word == "[MASK]"] == asked.tolist()

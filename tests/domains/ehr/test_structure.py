@@ -24,7 +24,7 @@ DAY = 86_400.0
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory):
-    made = EHR.sample(tmp_path_factory.mktemp("ehr"), n=600, seed=5)
+    made = EHR.sample.draw(tmp_path_factory.mktemp("ehr"), n=600, seed=5)
     return made, json.loads(made.truth.read_text()), list(EHR.read(made.files, Problems()))
 
 
@@ -134,7 +134,7 @@ def test_equal_codes_are_no_edge_and_no_patient_is_drawn() -> None:
     one = decoded(CodesDecoder(), one, ["A", "A", "B"], np.array([[0, 9, 5], [9, 0, 1], [5, 1, 0.0]]))
     assert (0, 1) not in one.predicted
     assert CodesDecoder().picture(one) is None
-    assert EHR.decoder().measure == "auprc"
+    assert EHR.structure().measure == "auprc"
 
 
 def test_a_truth_without_its_lists_is_told_what_to_do(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ class LineEncoder:
 
 def split(records: list[Record], cache: Path) -> tuple[list[Record], list[Record]]:
     """The records of a chronological split, as `train` makes it: training, validation."""
-    rule = Chronological(key=LOGS.split_key, order=LOGS.order_key, share=0.1)
+    rule = Chronological(key=LOGS.keys.split, order=LOGS.keys.order, share=0.1)
     marks = np.array([rule.mark(record) for record in records])
     held_out = rule.parts(marks) == VALIDATION
     plan = Plan(space=SPACE, max_length=512, split=rule)
@@ -69,7 +69,7 @@ def test_the_latest_tenth_is_held_out(options: dict[str, Any], header: str, tmp_
     assert not lines_of(train) & lines_of(held_out)
     assert max(lines_of(train)) < min(lines_of(held_out))
     assert 0.1 <= len(held_out) / len(records) < 0.25
-    places = [LOGS.order_key(record) for record in records]
+    places = [LOGS.keys.order(record) for record in records]
     assert places == sorted(places)
 
 
@@ -92,7 +92,7 @@ def test_a_window_as_people_see_it():
     guessed = SimpleNamespace(spelling=SimpleNamespace(surface=lambda token: "<guess>"))
     raw = LogLines(lines=("up in 5", "down"), times=(1.0, 2.0))
     encoding = LineEncoder().encode_batch([raw])[0]
-    shown = LOGS.show(guessed, raw, encoding, np.array([1], np.int32), np.array([2]))  # type: ignore[arg-type]
+    shown = LOGS.text.show(guessed, raw, encoding, np.array([1], np.int32), np.array([2]))  # type: ignore[arg-type]
     assert shown.splitlines() == [
         "masked    up in 5⏎[MASK]",
         "predicted up in 5⏎<guess>",

@@ -21,7 +21,7 @@ from seqmlm.domains.logs.sample import END, FAULTY, KINDS, START
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], list[str]]:
-    sample = LOGS.sample(tmp_path_factory.mktemp("logs"), seed=5)
+    sample = LOGS.sample.draw(tmp_path_factory.mktemp("logs"), seed=5)
     return sample.files[0], json.loads(sample.truth.read_text()), sample.files[0].read_text().splitlines()
 
 

@@ -28,7 +28,7 @@ def sample(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Path, dict[str, Any], list[Record], list[Record]]:
     out = tmp_path_factory.mktemp("logs")
-    made = LOGS.sample(out, n=COUNT, seed=3)
+    made = LOGS.sample.draw(out, n=COUNT, seed=3)
     truth = json.loads(made.truth.read_text())
     jobs = list(LOGS.read([out / truth["jobs_file"]], Problems()))
     return out, truth, jobs, list(LOGS.read(made.files, Problems()))
@@ -177,7 +177,7 @@ def test_event_ids_are_their_own_names() -> None:
 
 def test_planted_maps_are_perfect_and_noise_is_null(sample) -> None:
     out, _, jobs, _ = sample
-    decoder = LOGS.decoder()
+    decoder = LOGS.structure()
     right, noise = planted_and_noise(decoder, out, jobs[:300], lambda one: list(one.raw.lines))
     assert all(one.truth is not None and one.predicted >= one.truth.edges for one in right)
     found, floor = decoder.measures(right), decoder.measures(noise)

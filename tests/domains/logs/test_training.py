@@ -23,7 +23,7 @@ def test_a_secret_is_found_nowhere(
     seqmlm: Callable[..., Any], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ):
     folder = tmp_path_factory.mktemp("elsewhere")
-    path = LOGS.sample(folder, n=60).files[0]
+    path = LOGS.sample.draw(folder, n=60).files[0]
     stamp = "2024-03-04T07:00:00.000000+00:00 shop1 auth[534]:"
     with path.open("ab") as out:
         out.write(f"{stamp} hunter1secret was typed request_id=hunter2secret\n".encode())

@@ -15,7 +15,7 @@ from seqmlm.domains.protein.sample import LETTERS
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory):
     out = tmp_path_factory.mktemp("protein")
-    truth = json.loads(PROTEIN.sample(out, seed=11).truth.read_text())
+    truth = json.loads(PROTEIN.sample.draw(out, seed=11).truth.read_text())
     return truth, list(PROTEIN.read([out], Problems()))
 
 

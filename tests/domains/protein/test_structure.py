@@ -49,7 +49,7 @@ def test_figures_of_a_small_matrix() -> None:
     # Eight residues: of the pairs 0-6, 0-7 and 1-7 two are contacts; residue 5 has no place.
     edges = {(0, 6), (1, 7), (2, 4)}
     truth = Truth(edges=frozenset(edges), known=lambda pair: 5 not in pair)
-    made, decoder = map_of(8, {(0, 7): 6.0, (0, 6): 4.0, (1, 7): 2.0}), PROTEIN.decoder()
+    made, decoder = map_of(8, {(0, 7): 6.0, (0, 6): 4.0, (1, 7): 2.0}), PROTEIN.structure()
     found = decoder.measures([decoded(decoder, record("ACDEFGHI"), "ACDEFGHI", made, truth)])
     assert next(iter(found)) == "p_at_l"
     assert [found[name] for name in ("p_at_l", "p_at_l2", "density")] == pytest.approx([2 / 3] * 3)
@@ -60,8 +60,8 @@ def test_figures_of_a_small_matrix() -> None:
 
 
 def test_the_true_map_has_a_precision_of_one(tmp_path: Path) -> None:
-    sample = PROTEIN.sample(tmp_path, n=60, seed=2)
-    decoder, records = PROTEIN.decoder(), PROTEIN.read(sample.files, Problems())
+    sample = PROTEIN.sample.draw(tmp_path, n=60, seed=2)
+    decoder, records = PROTEIN.structure(), PROTEIN.read(sample.files, Problems())
     right, noise = planted_and_noise(decoder, sample.truth, records, lambda one: list(one.raw))
     found, floor = decoder.measures(right), decoder.measures(noise)
     assert found["p_at_l5"] == found["auprc"] == found["auroc"] == 1
@@ -72,9 +72,9 @@ def test_the_true_map_has_a_precision_of_one(tmp_path: Path) -> None:
 
 
 def test_the_truth_of_the_sample_is_by_family(tmp_path: Path) -> None:
-    sample = PROTEIN.sample(tmp_path, n=30, seed=2)
+    sample = PROTEIN.sample.draw(tmp_path, n=30, seed=2)
     planted = {one["name"]: one for one in json.loads(sample.truth.read_text())["families"]}
-    knows = PROTEIN.decoder().truths(sample.truth, Problems())
+    knows = PROTEIN.structure().truths(sample.truth, Problems())
     one = next(iter(PROTEIN.read(sample.files, Problems())))
     truth = knows(one, list(one.raw))
     family = planted[one.id.rpartition("-")[0]]
@@ -90,7 +90,7 @@ def test_a_chain_is_found_where_it_begins_in_the_sequence(tmp_path: Path) -> Non
     path = tmp_path / "1abc.pdb"
     path.write_text(pdb("WWWW", chain="B") + pdb("MKVLAWDE") + "END\n")
     problems = Problems()
-    knows = PROTEIN.decoder().truths(path, problems)
+    knows = PROTEIN.structure().truths(path, problems)
     whole = "GGG" + "MKVLAWDE" + "SS"
     truth = knows(record(whole), list(whole))
     # 3.8 angstrom a residue: two steps are a contact, three are none.
@@ -125,7 +125,7 @@ def test_a_missing_atom_is_put_where_the_others_have_it(real_data: Path) -> None
 
 def test_contacts_of_a_real_structure_and_of_the_table_are_the_same(real_data: Path) -> None:
     folder = real_data / "protein/contacts_pfam40"
-    decoder = PROTEIN.decoder()
+    decoder = PROTEIN.structure()
     structure = decoder.truths(folder / "pdb/PF00018_2O9S_A.pdb.gz", Problems())
     (chain,) = read_pdb(folder / "pdb/PF00018_2O9S_A.pdb.gz", Problems())
     with gzip.open(folder / "contacts_cb.tsv.gz", "rt") as file:
@@ -161,20 +161,20 @@ def test_contacts_of_a_real_structure_and_of_the_table_are_the_same(real_data: P
 )
 def test_a_file_of_two_columns_counts_from_one(tmp_path: Path, text: str) -> None:
     (tmp_path / "c.txt").write_text(text)
-    truth = PROTEIN.decoder().truths(tmp_path / "c.txt", Problems())(record("ACDEFGHI"), "ACDEFGHI")
+    truth = PROTEIN.structure().truths(tmp_path / "c.txt", Problems())(record("ACDEFGHI"), "ACDEFGHI")
     assert (truth.edges, truth.known) == ({(0, 6), (1, 7)}, None)
     assert truth.kinds == {(0, 6): "short", (1, 7): "short"}
 
 
 def test_distances_tell_what_is_known(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_text("1 7 6.5\n1 8 9.5\n3 30 4.0\n")
-    truth = PROTEIN.decoder().truths(tmp_path / "c.txt", Problems())(record("ACDEFGHI"), "ACDEFGHI")
+    truth = PROTEIN.structure().truths(tmp_path / "c.txt", Problems())(record("ACDEFGHI"), "ACDEFGHI")
     assert truth.edges == {(0, 6)}
     assert [truth.known(pair) for pair in [(0, 6), (0, 7), (1, 7)]] == [True, True, False]
 
 
 def test_what_is_no_truth_is_said(tmp_path: Path) -> None:
-    decoder = PROTEIN.decoder()
+    decoder = PROTEIN.structure()
     (tmp_path / "c.txt").write_text("nothing here\n")
     (tmp_path / "t.json").write_text('{"schema": "seqmlm.sample.dna.v1"}')
     (tmp_path / "x.pdb").write_text("END\n")

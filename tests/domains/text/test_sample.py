@@ -17,7 +17,7 @@ from seqmlm.tokenizers.subword import BpeTokenizer
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory):
     out = tmp_path_factory.mktemp("text")
-    truth = json.loads(TEXT.sample(out, n=3000, seed=11).truth.read_text())
+    truth = json.loads(TEXT.sample.draw(out, n=3000, seed=11).truth.read_text())
     return truth, list(TEXT.read([out], Problems()))
 
 

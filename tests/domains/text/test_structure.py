@@ -140,8 +140,8 @@ def test_the_interval_is_over_sentences():
 
 
 def test_the_truth_of_a_sample_is_aligned_with_its_lines(tmp_path: Path):
-    sample = TEXT.sample(tmp_path, n=60, seed=4)
-    decoder = TEXT.decoder()
+    sample = TEXT.sample.draw(tmp_path, n=60, seed=4)
+    decoder = TEXT.structure()
     for path in (sample.truth, tmp_path):
         truth = decoder.truths(path, Problems())
         for record in TEXT.read([sample.files[0]], Problems()):
@@ -167,7 +167,7 @@ def test_what_is_no_truth_is_said(name: str, text: str, message: str, tmp_path: 
 
 
 def test_a_truth_without_its_sentences_is_said(tmp_path: Path):
-    sample = TEXT.sample(tmp_path, n=3)
+    sample = TEXT.sample.draw(tmp_path, n=3)
     sample.files[0].write_text("One line.\n")
     with pytest.raises(DataError, match="3 trees for 1 sentences"):
         TreeDecoder().truths(sample.truth, Problems())
@@ -177,7 +177,7 @@ def test_a_truth_without_its_sentences_is_said(tmp_path: Path):
 
 
 def test_a_sentence_that_cannot_be_aligned_is_counted(tmp_path: Path):
-    sample = TEXT.sample(tmp_path, n=1)
+    sample = TEXT.sample.draw(tmp_path, n=1)
     [record] = TEXT.read([sample.files[0]], Problems())
     problems = Problems()
     assert TreeDecoder().truths(sample.truth, problems)(record, ["something", "else"]) is None

@@ -51,7 +51,7 @@ def folder(path: Path, names: list[str], times: bool = True) -> list[Record]:
 def test_files_of_a_folder_are_read_from_the_oldest_to_the_newest(name: str, tmp_path: Path):
     records = folder(tmp_path / "a", ORDERS[name])
     assert list(dict.fromkeys(Path(record.source).name for record in records)) == ORDERS[name]
-    files = LOGS.files([tmp_path / "a"], options={})
+    files = LOGS.files.deciding([tmp_path / "a"], options={})
     assert [Path(file).name for file in files] == ORDERS[name]
 
 
@@ -59,7 +59,7 @@ def test_files_of_a_folder_are_read_from_the_oldest_to_the_newest(name: str, tmp
 def test_the_newest_file_is_held_out(times: bool, tmp_path: Path):
     names = ORDERS["dates, then numbers"]
     records = folder(tmp_path / "a", names, times)
-    split = Chronological(key=lambda one: one.id, order=LOGS.order_key, share=0.2, calibration=0.2)
+    split = Chronological(key=lambda one: one.id, order=LOGS.keys.order, share=0.2, calibration=0.2)
     parts = split.parts(np.array([split.mark(one) for one in records]))
     found = [(Path(record.source).name, part) for record, part in zip(records, parts, strict=True)]
     assert {part for name, part in found if name == "app.log"} == {CALIBRATION}

@@ -1,0 +1,157 @@
+"""Histories as text, with gaps, and as they were known at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from seqmlm.domains.field import Gaps, Text
+from seqmlm.domains.holes import MASK, Hole, Prompt
+from seqmlm.engine.types import Encoding, Ids
+from seqmlm.errors import UsageError
+from seqmlm.parsing import duration
+from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.events_history import Event, History, is_birth, iso
+
+_SEX, _AGES = ("SEX//", "GENDER//"), (18, 40, 65)
+
+
+class Histories(Text):
+    """Events of a subject."""
+
+    empty = History(subject="", birth=None, events=())
+
+    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
+        """A table of events as the format `events` reads it."""
+        yield "subject_id,time,code\n"
+        for name, raw in sequences:
+            for event in raw.events:
+                cells = (name, "" if event.time is None else iso(event.time), event.code)
+                yield ",".join('"' + cell.replace('"', '""') + '"' for cell in cells) + "\n"
+
+    def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
+        """Three lines of tokens in order, since a history's own lines would be pages; see `Text.show`.
+
+        For the eyes of those who may see the records: callers do not ask where data are sensitive, unless the
+        user does.
+        """
+        true = [tokenizer.spelling.surface(int(token)) for token in encoding.ids]
+        guessed = [tokenizer.spelling.surface(int(token)) for token in predicted]
+        lines = [
+            ("masked", self._replaced(true, asked, [self.hidden] * len(asked))),
+            ("predicted", self._replaced(true, asked, guessed)),
+            ("true", true),
+        ]
+        return "\n".join(f"{label:<10}{' '.join(words[1:-1])}" for label, words in lines)
+
+    @staticmethod
+    def _replaced(words: Sequence[str], asked: Ids, texts: Sequence[str]) -> list[str]:
+        changed = list(words)
+        for place, text in zip(asked.tolist(), texts, strict=True):
+            changed[place] = text
+        return changed
+
+
+class HistoryGaps(Gaps):
+    """Events whose code is not known."""
+
+    def blank(self, units: int) -> Any:
+        """None: events have times.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError("a history begins with a patient: give a file of histories with gaps, not a length")
+
+    def framed(self, raw: Any, template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> Any:
+        """Events behind the history, a visit a line: `+30d [MASK]` is one of an unknown code 30 days later.
+
+        Without a time a visit is a day later than what is before it. `{text}` stands for the history.
+
+        Raises:
+            UsageError: a time that is none, or lines before the history.
+        """
+        events, last = list(raw.events), [event.time for event in raw.events if event.time is not None]
+        now = last[-1] if last else 0.0
+        lines = [line.split() for line in template.splitlines() if line.strip()]
+        for number, (first, *rest) in enumerate(lines):
+            if first == "{text}" and not rest:
+                if number:
+                    raise UsageError("a template of patient histories begins with the line {text}")
+                continue
+            later = duration(first[1:]) if first.startswith("+") else 86_400.0
+            if not later:
+                raise UsageError(f"{first!r} is no time from one visit to the next: write +30d or +6h")
+            now += later
+            codes = rest if first.startswith("+") else [first, *rest]
+            events += [Event(time=now, code=code) for code in codes]
+        return replace(raw, events=tuple(events))
+
+    def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
+        """An event whose code is a gap, in whatever vocabulary."""
+        codes = [event.code.rpartition("//")[2] for event in raw.events]
+        gaps = [place for place, code in enumerate(codes) if code in forms]
+        return _with_gaps(raw, gaps)
+
+    def filled(self, prompt: Prompt, texts: Sequence[str]) -> Prompt:
+        """A code, without value, in place of each gap."""
+        starts = [start for start, _ in prompt.raw.code_spans()]
+        events, gaps = list(prompt.raw.events), [starts.index(hole.start) for hole in prompt.holes]
+        for place, code in zip(gaps, texts, strict=True):
+            old = events[place]
+            events[place] = Event(time=old.time, code=code, visit=old.visit, kind=old.kind)
+        return _with_gaps(replace(prompt.raw, events=tuple(events)), gaps)
+
+    def candidates(self, tokenizer: Tokenizer) -> Sequence[str]:
+        """Clinical events: no interval, and nothing of the frame of visits."""
+        found = (tokenizer.spelling.alone(token) for token in range(tokenizer.space.size))
+        return [text for text in found if text is not None]
+
+
+class HistoryTimes:
+    """Histories until a time; see `seqmlm.domains.field.Times`."""
+
+    def later(self, raw: Any, time: float, gap: float, *, known: bool = True) -> Prompt:
+        """The history until a time, and a visit later of which nothing is known."""
+        before = _known(raw, time if known else -math.inf)
+        events = (*before, Event(time=time + gap, code=MASK))
+        return HistoryGaps().prompt(replace(raw, events=events), (MASK,))
+
+    def until(self, raw: Any, time: float) -> Any | None:
+        """Background, birth, and the events until a time."""
+        events = _known(raw, time)
+        dated = any(event.time is not None and not is_birth(event.code) for event in events)
+        return replace(raw, events=events) if dated else None
+
+    def ends(self, raw: Any) -> float | None:
+        """The last event with a time."""
+        return max((event.time for event in raw.events if event.time is not None), default=None)
+
+    def at(self, raw: Any, time: float) -> tuple[Sequence[str], Mapping[str, str]]:
+        """Codes until a time; sex where it is known, and age in bands."""
+        codes = [event.code for event in raw.events if event.time is not None and event.time <= time]
+        groups = {}
+        sex = next((e.code.partition("//")[2] for e in raw.events if e.code.startswith(_SEX)), None)
+        if sex is not None:
+            groups["sex"] = sex
+        if raw.birth is not None:
+            age = (time - raw.birth) / (365.25 * 86_400)
+            groups["age"] = next(
+                (f"below {limit}" for limit in _AGES if age < limit), f"{_AGES[-1]} and above"
+            )
+        return codes, groups
+
+
+def _known(raw: History, time: float) -> tuple[Event, ...]:
+    """Background, birth, and the events until a time."""
+    return tuple(
+        event for event in raw.events if event.time is None or is_birth(event.code) or event.time <= time
+    )
+
+
+def _with_gaps(raw: History, gaps: Sequence[int]) -> Prompt:
+    """A history of whose events some are gaps."""
+    spans = raw.code_spans()
+    return Prompt(raw=raw, holes=tuple(Hole(*spans[place]) for place in gaps))

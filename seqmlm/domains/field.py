@@ -1,0 +1,486 @@
+"""The door through which a field comes in: how its files become records, and which defaults make sense.
+
+A field is a value. It names its file formats, its defaults, what siblings must stay together in a split, and
+how to draw a sample with planted truth. Tokenizers, maskers and readers do the work; nothing in the engine or
+in tasks asks which field it is serving. A capability is a value that a field may have; one that it lacks is
+None here, and the command says so. What else differs between fields is carried by values, too:
+
+    what a unit is          Encoding.groups: word, residue, base, lexer token, visit, event
+    order without meaning   Encoding.positions, shared by a set; `layers` "everywhere" in `defaults.model`
+    further inputs          Encoding.channels (age, time), .classes, .weights (soft-masked bases)
+    what must not leak      `keys.split`: patient, session, package, article; `keys.order`: time, position
+    what must not be shown  `sensitive`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from seqmlm.anomaly.levels import Level, RecordLevel, UnitLevel
+from seqmlm.anomaly.values import Row
+from seqmlm.data.record import Record
+from seqmlm.domains.files import Files, Format, Reading
+from seqmlm.domains.holes import MASK, Prompt, frame, put, read_holes
+from seqmlm.domains.samples import Sample, overlap
+from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.types import Encoding, Ids
+from seqmlm.engine.units import EXACT, Mode
+from seqmlm.errors import DataError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from seqmlm.data.problems import Problems
+    from seqmlm.domains.structure import Decoder
+    from seqmlm.domains.variants import Variants
+    from seqmlm.reports.pictures import Picture
+    from seqmlm.tokenizers.base import Tokenizer, Unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What `train` and `score` use where the user says nothing.
+
+    Args:
+        tokenizer: versioned name of a tokenizer.
+        tokenizer_options: its options.
+        vocabulary_size: ids to train for; None fits the size to the data, or the vocabulary is fixed.
+        masking: masker, rate and what is put in a masked place.
+        size: "tiny", "small" or "base".
+        max_length: tokens of the longest window, special tokens included.
+        model: further fields of `ModelConfig` (a set-like field sets `layers="everywhere.v1"`).
+        join_documents: consecutive records of one document share a window.
+        split, validation, calibration: how records are held out, and which shares (see `DataConfig`).
+        mode: how records are scored, and what a training calibrates: by docs/benchmarks/speed.md the cheapest
+            that ranks as `exact` does, or `exact` where that is cheap.
+    """
+
+    tokenizer: str
+    tokenizer_options: Mapping[str, Any] = field(default_factory=dict)
+    vocabulary_size: int | None = None
+    masking: MaskingConfig = field(default_factory=MaskingConfig)
+    size: str = "small"
+    max_length: int = 512
+    model: Mapping[str, Any] = field(default_factory=dict)
+    join_documents: bool = False
+    split: Literal["key", "chronological"] = "key"
+    validation: float = 0.05
+    calibration: float = 0.05
+    mode: Mode = EXACT
+
+
+class Text:
+    """Raw sequences and their text; a field whose sequences are plain text in lines needs no other.
+
+    Class attributes:
+        example: a made-up sequence, to show what a served model is sent; "" where records are no texts.
+        empty: a raw sequence of nothing.
+        hidden: how a masked place is shown to a person.
+        columns: of a table that `datasets` loads, name to Arrow type, in which `row` spells a record.
+    """
+
+    example: ClassVar[str] = ""
+    empty: ClassVar[Any] = ""
+    hidden: ClassVar[str] = MASK
+    columns: ClassVar[Mapping[str, str]] = {"text": "string"}
+
+    def of_text(self, text: str, fields: Mapping[str, Any]) -> Any:
+        """The raw form of a sequence in a table; `fields` are the row's other columns and the options."""
+        return text
+
+    def spelled(self, raw: Any) -> str:
+        """The text of a raw sequence, into which spans of its encoding point."""
+        return str(raw)
+
+    def respelled(self, raw: Any, text: str) -> Any:
+        """A raw sequence that says another text, and is as it was in all else."""
+        return text
+
+    def row(self, record: Record) -> dict[str, Any]:
+        """The sequence of a record as `columns`, from which the format of data sets reads the same record."""
+        return {"text": str(record.raw)}
+
+    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
+        """Sequences (name, raw) as a file of the field has them, here one a line."""
+        for _, raw in sequences:
+            yield " ".join(self.spelled(raw).splitlines()) + "\n"
+
+    def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
+        """Three lines for a person: the sequence as the model saw it, as it guessed, and as it is.
+
+        Args:
+            tokenizer: the one that made `encoding` from `raw`.
+            raw: the sequence.
+            encoding: with spans.
+            asked: (A,) positions that were hidden.
+            predicted: (A,) the ids the model found most likely there.
+        """
+        text, texts = str(raw), [tokenizer.spelling.surface(int(token)) for token in predicted]
+        lines = [
+            ("masked", self._fill(text, encoding, asked, [self.hidden] * len(asked))),
+            ("predicted", self._fill(text, encoding, asked, texts)),
+            ("true", text),
+        ]
+        return "\n".join(f"{label:<10}{' '.join(line.split())}" for label, line in lines)
+
+    def _fill(self, raw: str, encoding: Encoding, asked: Ids, texts: Sequence[str]) -> str:
+        """`raw` with the spans of the asked positions replaced by `texts`."""
+        assert encoding.spans is not None
+        pieces: list[str] = []
+        done = 0
+        for position, text in sorted(zip(asked.tolist(), texts, strict=True)):
+            start, end = encoding.spans[position].tolist()
+            # Byte pieces of one character share its span: the first one stands for them all.
+            if start >= done:
+                pieces += [raw[done:start], text]
+                done = end
+        return "".join(pieces) + raw[done:]
+
+
+class Letters(Text):
+    """Sequences of letters with nothing between them."""
+
+    hidden = "_"
+
+    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
+        """FASTA."""
+        return (f">{name}\n{raw}\n" for name, raw in sequences)
+
+
+LETTER_GAPS = ("_", "<mask>", "<MASK>")
+"""How people write a gap among letters."""
+
+
+def _document(record: Record) -> str:
+    """The document, else the sequence."""
+    return record.document if record.document is not None else str(record.raw)
+
+
+def _given_split(record: Record) -> str | None:
+    label = record.meta.get("split")
+    return None if label is None else str(label)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """What makes records the same, siblings, and one later than another.
+
+    Args:
+        identity: what makes two records the same one: a model is not calibrated on what it was trained on.
+        split: records with equal keys are siblings: they go to the same side of a split. By default those of
+            one document, else equal sequences.
+        order: where a record stands in time or along a genome (sortable), for chronological splits; or None.
+        given: the split the data itself puts a record in: "train", "validation", "calibration" or "test";
+            None if it does not. Test records are left out of a training.
+        clusters: makes a split key by which similar records are siblings: a function that is given every
+            record once, in order, since clusters grow as records stream by.
+    """
+
+    identity: Callable[[Record], str] = lambda record: str(record.raw)
+    split: Callable[[Record], str] = _document
+    order: Callable[[Record], Any | None] = lambda record: None
+    given: Callable[[Record], str | None] = _given_split
+    clusters: Callable[[], Callable[[Record], str]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaps:
+    """Gaps in raw sequences, as people write them (`seqmlm.domains.holes`).
+
+    Args:
+        forms: how a gap may be written, beside the model's mask token.
+        text: of the field's sequences.
+    """
+
+    forms: tuple[str, ...] = (MASK,)
+    text: Text = field(default_factory=Text)
+
+    def framed(self, raw: Any, template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> Any:
+        """A sequence within a template, gaps still written; what data say is no gap and no field.
+
+        Args:
+            raw: the sequence, or one of nothing.
+            template: with `{text}`, and `{NAME}` for other `fields` of the record; `{{` is one brace.
+            forms: how gaps may be written.
+
+        Raises:
+            UsageError: a field that is not there.
+        """
+        text = frame(template, {**fields, "text": str(raw)}, forms)
+        return self.text.respelled(raw, text)
+
+    def blank(self, units: int) -> Any:
+        """A raw sequence of so many gaps, and nothing else.
+
+        Raises:
+            UsageError: the field has no sequences without a beginning.
+        """
+        return f"[MASK:{units}]" if self.forms[0] == MASK else self.forms[0] * units
+
+    def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
+        """A sequence in which a person has written gaps, in any of some forms."""
+        text, holes = read_holes(str(raw), forms)
+        return Prompt(raw=self.text.respelled(raw, text), holes=tuple(holes))
+
+    def filled(self, prompt: Prompt, texts: Sequence[str]) -> Prompt:
+        """The sequence with something in each of its gaps, spelled as in the field's data."""
+        text, holes = put(str(prompt.raw), prompt.holes, texts)
+        return Prompt(raw=self.text.respelled(prompt.raw, text), holes=tuple(holes))
+
+    def candidates(self, tokenizer: Tokenizer) -> Sequence[str] | None:
+        """What can stand in a gap of one unit, where that is less than the vocabulary; else None."""
+        return None
+
+
+class Times(Protocol):
+    """What was known of a sequence at a time, in seconds since 1970-01-01 UTC."""
+
+    def until(self, raw: Any, time: float) -> Any | None:
+        """The sequence as it was known then, that time included; None where nothing had happened yet."""
+
+    def later(self, raw: Any, time: float, gap: float, *, known: bool = True) -> Prompt:
+        """The sequence as it was known then, with one gap in what comes so many seconds after it.
+
+        `known=False` leaves out all that has a time: what is asked then is what anybody of the kind has.
+        """
+
+    def ends(self, raw: Any) -> float | None:
+        """When the last thing of a sequence was; None where nobody knows."""
+
+    def at(self, raw: Any, time: float) -> tuple[Sequence[str], Mapping[str, str]]:
+        """What the sequence had until then, and the groups that results are told for (sex, age)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """A record before and after a change of its file.
+
+    Args:
+        source: the file.
+        before, after: None where there was nothing, or where nothing is left to score.
+        gone, came: half-open offsets, in the text before and after, of what the change touches: rows
+            are needed of these alone.
+        rows: given the rows of both versions, those that changed, scored by their change, each with its index
+            among the rows after.
+    """
+
+    source: str
+    before: Record | None
+    after: Record | None
+    gone: Sequence[tuple[int, int]]
+    came: Sequence[tuple[int, int]]
+    rows: Callable[[Sequence[Row], Sequence[Row]], list[tuple[int, Row]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """Folders that change.
+
+    Args:
+        level: at which changes are scored.
+        read: (root, problems, since=, diff=) -> `Changed`, file by file; `since` is a revision to compare
+            with, `diff` a unified diff, and one of them is given. Raises UsageError where there is no such
+            revision, DataError for a diff that cannot be read.
+    """
+
+    level: str
+    read: Callable[..., Iterator[Changed]]
+
+
+def shows(row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
+    """Whether a part of a record and an anomaly share at least half of the shorter one."""
+    return overlap(row["start"], row["end"], anomaly)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """The built-in sample.
+
+    Args:
+        write: (folder, records or None for the field's own number, seed) -> the sample and `truth.json`. What
+            is planted is fixed for the field; the seed only changes what is drawn, and the same seed writes
+            the same bytes.
+        planted_in: what the anomalies of its truth call the record they are in.
+        shows: whether a scored part of a record, a JSON line with what is under "extra" beside the other
+            fields, shows an anomaly of the truth; its `start` and `end` are half open.
+    """
+
+    write: Callable[[Path, int | None, int], Sample] | None = None
+    planted_in: str = "id"
+    shows: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] = shows
+
+    def draw(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
+        """Write the sample into a folder, made if missing.
+
+        Raises:
+            UsageError: the field has none.
+        """
+        if self.write is None:
+            raise UsageError("this domain has no built-in sample: name files")
+        return self.write(out, n, seed)
+
+
+def chapter(package: str, name: str) -> Callable[..., Any]:
+    """A function or class of a chapter of the field's folder, loaded when it is called.
+
+    Args:
+        package: the folder, as `__name__` has it. name: as in "sample.write".
+    """
+    module, _, attribute = name.partition(".")
+
+    def called(*args: Any, **options: Any) -> Any:
+        return getattr(import_module(f"{package}.{module}"), attribute)(*args, **options)
+
+    return called
+
+
+def _coloured(level: Level) -> Sequence[Picture]:
+    from seqmlm.reports.pictures import Coloured
+
+    return (Coloured(),)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Field:
+    """One field. A new one is a value of this class, and an entry point in `seqmlm.domains`.
+
+    Args:
+        name: what `--domain` takes.
+        title: a line for people.
+        unit: what the field counts (singular).
+        formats: format name to `Format`; the first is assumed where a file's name says nothing.
+        defaults: see `Defaults`.
+        reading: what is particular in how its files are read.
+        text: raw sequences and their text.
+        keys: what makes records equal, siblings, or later than others.
+        levels: what of a record can be judged; the first is the default. None: the record, and each unit.
+        pictures: how a report shows rows of a level, in this order; new ones at every call.
+        gaps: how people write gaps, and what is put there.
+        times: what was known of a sequence at a time.
+        variants: makes what the field knows of variants: how they are written, checked and predicted without
+            a model.
+        structure: makes what maps of dependence mean in the field.
+        changes: folders whose changes are scored.
+        sample: the built-in sample.
+        sensitive: records concern people: no values in errors, samples or artifacts.
+    """
+
+    name: str
+    title: str
+    unit: str
+    formats: Mapping[str, Format]
+    defaults: Defaults
+    reading: Reading = field(default_factory=Reading)
+    text: Text = field(default_factory=Text)
+    keys: Keys = field(default_factory=Keys)
+    levels: tuple[Level, ...] = ()
+    pictures: Callable[[Level], Sequence[Picture]] = _coloured
+    gaps: Gaps = field(default_factory=Gaps)
+    times: Times | None = None
+    variants: Callable[[], Variants] | None = None
+    structure: Callable[[], Decoder] | None = None
+    changes: Changes | None = None
+    sample: Sampling = field(default_factory=Sampling)
+    sensitive: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            object.__setattr__(self, "levels", (RecordLevel("record"), UnitLevel(self.unit)))
+
+    @cached_property
+    def files(self) -> Files:
+        """Its files: which format one has, which of a folder are read, and what reading takes."""
+        return Files(self.name, self.formats, self.reading)
+
+    def read(
+        self,
+        paths: Sequence[Path | str],
+        problems: Problems,
+        *,
+        format: str | None = None,
+        scoring: bool = False,
+        **options: Any,
+    ) -> Iterator[Record]:
+        """Stream the records of files and folders, in the order given; memory stays bounded.
+
+        Args:
+            paths: files, folders (walked; only files with a known ending are taken), data sets (hf:NAME) or
+                "-" for stdin.
+            problems: what to do with a record that cannot be read.
+            format: read every file as this format, whatever its name.
+            scoring: the records are to be scored (`Format.scoring`, `Reading.scoring`).
+            options: options of the readers (`field` of a JSON line, `column` of a table); each reader
+                takes those it knows.
+
+        Raises:
+            UsageError: an unknown format, or an option that none of the formats takes.
+            DataError: a missing or empty file, or a bad record where `problems` raise.
+        """
+        return self.files.read(paths, problems, format=format, scoring=scoring, **options)
+
+    def level(self, name: str | None) -> Level:
+        """The level called so, or the default.
+
+        Raises:
+            UsageError: the field has no such level.
+        """
+        if name is None:
+            return self.levels[0]
+        found = {known: level for level in self.levels for known in (level.name, *level.aliases)}
+        if name not in found:
+            raise UsageError(f"domain {self.name} has no level {name!r}{nearest(name, found)}")
+        return found[name]
+
+
+_LACKING = {
+    "changes": "domain {} has no folders whose changes could be scored",
+    "clusters": "domain {} has no identity clusters; set data.split to 'key'",
+    "structure": "domain {} does not say what its maps of dependence mean",
+    "times": "sequences of domain {} have no times before and after which can be asked",
+    "until": "sequences of domain {} have no times at which they could be cut",
+    "variants": "domain {} has no variants; seqmlm score compares whole sequences",
+}
+
+
+def lacking(domain: Field, capability: str) -> UsageError:
+    """The error for a capability that a field has not."""
+    return UsageError(_LACKING[capability].format(domain.name))
+
+
+def known_until(domain: Field) -> Callable[[Any, float], Any | None]:
+    """`Times.until` of the field; where it has no times, to call this is an error."""
+
+    def refused(raw: Any, time: float) -> Any | None:
+        raise lacking(domain, "until")
+
+    return refused if domain.times is None else domain.times.until
+
+
+def check(domain: Field, record: Record, tokenizer: Tokenizer, problems: Problems) -> bool:
+    """Whether the tokenizer can spell the record; what it cannot is handed to `problems`.
+
+    Only closed alphabets refuse a record; an open vocabulary counts its unknown tokens elsewhere.
+    """
+    found = tokenizer.unknown(record.raw) if tokenizer.traits.closed else []
+    if found:
+        error = unknown_error(domain, record, found, sensitive=problems.sensitive)
+        problems.bad(error, str(record.raw))
+    return not found
+
+
+def unknown_error(
+    domain: Field, record: Record, found: Sequence[Unknown], *, sensitive: bool = False
+) -> DataError:
+    """The error for a record with pieces outside the alphabet; sensitive data shows no value."""
+    what = "a unit" if sensitive or domain.sensitive else repr(found[0].text)
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return DataError(
+        f"{what} is not in the {domain.name} alphabet",
+        source=record.source,
+        line=record.line,
+        remedy=f"position {found[0].offset + 1} of the sequence{more}; correct it, check that this is "
+        f"{domain.name} data, or continue without such records",
+    )

@@ -1,0 +1,99 @@
+"""Logs as text, and with gaps, which are lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from seqmlm.data.record import Record
+from seqmlm.domains.field import Gaps, Text
+from seqmlm.domains.holes import Hole, Prompt, escaped, frame
+from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.engine.types import Encoding, Ids
+
+if TYPE_CHECKING:
+    from seqmlm.tokenizers.base import Tokenizer
+
+
+class Lines(Text):
+    """Lines of a session or window."""
+
+    empty = LogLines(lines=())
+    columns: ClassVar[Mapping[str, str]] = {"lines": "list<string>", "timestamp": "list<double>"}
+
+    def spelled(self, raw: Any) -> str:
+        """The messages alone."""
+        return raw.text if isinstance(raw, LogLines) else str(raw)
+
+    def row(self, record: Record) -> dict[str, Any]:
+        """The lines of the session or window, and the time of each where times are known."""
+        return {"lines": list(record.raw.lines), "timestamp": list(record.raw.times or ())}
+
+    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
+        """JSON lines, a session each: their lines stay together."""
+        for name, raw in sequences:
+            yield json.dumps({"session": name, "lines": self.spelled(raw).split("\n")}) + "\n"
+
+    def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
+        """As `Text.show`, with a mark where a line ends."""
+        text = self.spelled(raw)
+        return super().show(tokenizer, text.replace("\n", "⏎"), encoding, asked, predicted)
+
+
+class LineGaps(Gaps):
+    """Lines that are missing; text that is no log has gaps as any text."""
+
+    def blank(self, units: int) -> LogLines:
+        """Lines that are gaps."""
+        return LogLines(lines=(self.forms[0],) * units)
+
+    def framed(self, raw: Any, template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> Any:
+        """Lines before and behind the log's own, which stand where the template has the line `{text}`."""
+        if not isinstance(raw, LogLines):
+            return super().framed(raw, template, fields, forms)
+        lines, own = list[str](), [escaped(line, forms) if line in forms else line for line in raw.lines]
+        before, after = 0, 0
+        for line in template.splitlines():
+            if line.strip() == "{text}":
+                lines += own
+                before, after = len(lines) - len(own), 0
+            else:
+                lines.append(frame(line, fields, forms))
+                after += 1
+        times = raw.times and (*[raw.times[0]] * before, *raw.times, *[raw.times[-1]] * after)
+        return replace(raw, lines=tuple(lines), times=times if times and len(times) == len(lines) else None)
+
+    def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
+        """A line that is nothing but a gap is a line that is missing."""
+        if not isinstance(raw, LogLines):
+            return super().prompt(raw, forms)
+        stripped = [line.strip() for line in raw.lines]
+        gaps = [place for place, line in enumerate(stripped) if line in forms]
+        escaped = {f"\\{form}" for form in forms}
+        lines = [line[1:] if line in escaped else own for line, own in zip(stripped, raw.lines, strict=True)]
+        return _with_gaps(raw, lines, gaps)
+
+    def filled(self, prompt: Prompt, texts: Sequence[str]) -> Prompt:
+        """A message in place of each missing line."""
+        if not isinstance(prompt.raw, LogLines):
+            return super().filled(prompt, texts)
+        lines, starts = list(prompt.raw.lines), _starts(prompt.raw.lines)
+        places = [starts.index(hole.start) for hole in prompt.holes]
+        for place, text in zip(places, texts, strict=True):
+            lines[place] = text
+        return _with_gaps(prompt.raw, lines, places)
+
+
+def _starts(lines: Sequence[str]) -> list[int]:
+    """Where each line begins in the text of all."""
+    return [0, *accumulate(len(line) + 1 for line in lines)][:-1]
+
+
+def _with_gaps(raw: LogLines, lines: Sequence[str], gaps: Sequence[int]) -> Prompt:
+    """Lines of which some are gaps."""
+    starts = _starts(lines)
+    holes = tuple(Hole(starts[place], starts[place] + len(lines[place])) for place in gaps)
+    return Prompt(raw=replace(raw, lines=tuple(lines)), holes=holes)
