@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ import tokenizers
 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
 from seqmlm.errors import StateError
-from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown
+from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, cut
 from seqmlm.tokenizers.spelling import Spelling
 
 
@@ -133,9 +133,7 @@ class BackendTokenizer(Tokenizer):
         _trim(spans, raws, starts)
         groups = self._groups(found, ids, starts)
         self._empty_blanks(ids, groups, spans)
-        edges = starts.tolist()
-        made = [Encoding(ids=ids[a:b], groups=groups[a:b], spans=spans[a:b]) for a, b in pairwise(edges)]
-        return made, found
+        return cut(pairwise(starts.tolist()), ids, groups, spans), found
 
     def _empty_blanks(self, ids: Ids, groups: Ids, spans: Ids) -> None:
         """Give a token that is only a space an empty span where the rest of its word begins; in place."""
@@ -147,9 +145,7 @@ class BackendTokenizer(Tokenizer):
 
     def _groups(self, found: Sequence[Any], ids: Ids, starts: Ids) -> Ids:
         if self._has_words:
-            # None (a special token) becomes NaN on the way to float, which is how numpy takes it quickly.
-            words = np.array(list(chain.from_iterable(one.word_ids for one in found)), dtype=np.float64)
-            groups = np.nan_to_num(words, nan=SPECIAL_GROUP).astype(np.int32)
+            groups = word_numbers(chain.from_iterable(one.word_ids for one in found))
         else:
             offsets = np.repeat(starts[:-1], np.diff(starts))
             groups = np.arange(len(ids), dtype=np.int32) - offsets.astype(np.int32)
@@ -162,6 +158,12 @@ class BackendTokenizer(Tokenizer):
         assert encoding.spans is not None
         places = encoding.spans[encoding.ids == self.space.unk] if self.space.unk is not None else []
         return [Unknown(int(start), raw[start:end]) for start, end in places]
+
+
+def word_numbers(words: Iterable[int | None]) -> Ids:
+    """The number of each token's word, -1 for special ones."""
+    # None (a special token) becomes NaN on the way to float, which is how numpy takes it quickly.
+    return np.nan_to_num(np.array([*words], dtype=np.float64), nan=SPECIAL_GROUP).astype(np.int32)
 
 
 def read_backend(directory: Path) -> tokenizers.Tokenizer:

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.types import Encoding, Floats, Ids, TokenSpace
 from seqmlm.engine.units import Units
 from seqmlm.errors import DataError, StateError, UsageError, nearest
 from seqmlm.parsing import read_json, word_list
@@ -241,6 +241,35 @@ def of_length(tokenizer: Tokenizer, tokens: int | None = None) -> Tokenizer:
 def encode_symbols(tokenizer: Tokenizer, text: str) -> Encoding:
     """Encode symbols that are no row of data, whatever the length of rows; see `encode_batch`."""
     return type(tokenizer).encode_batch(tokenizer, [text])[0]
+
+
+def space_of(special: Sequence[str], size: int) -> TokenSpace:
+    """The space of a vocabulary that begins with special tokens, those of BERT (or but [UNK]) among them."""
+    place = {token: number for number, token in enumerate(special)}
+    return TokenSpace(
+        size=size,
+        pad=place["[PAD]"],
+        mask=place["[MASK]"],
+        unk=place.get("[UNK]"),
+        start=place["[CLS]"],
+        end=place["[SEP]"],
+        special=tuple(place.values()),
+    )
+
+
+def cut(
+    bounds: Iterable[tuple[int, int]], ids: Ids, groups: Ids, spans: Ids, weights: Floats | None = None
+) -> list[Encoding]:
+    """Encodings as views of common arrays, one between each two bounds."""
+    return [
+        Encoding(
+            ids=ids[a:b],
+            groups=groups[a:b],
+            spans=spans[a:b],
+            weights=None if weights is None else weights[a:b],
+        )
+        for a, b in bounds
+    ]
 
 
 def _of_one_length(tokenizer: Tokenizer, length: list[int | None], raws: Sequence[Any]) -> list[Encoding]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids
 from seqmlm.engine.units import Units
-from seqmlm.tokenizers.base import Traits
+from seqmlm.tokenizers.base import Traits, cut
 from seqmlm.tokenizers.nucleotide import (
     CLS,
     FIRST,
@@ -20,7 +20,6 @@ from seqmlm.tokenizers.nucleotide import (
     Flat,
     N,
     NucleotideTokenizer,
-    cut,
     kmer_complements,
     kmers,
     numbers,

@@ -36,7 +36,7 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids, Longs
 from seqmlm.engine.units import Units
 from seqmlm.errors import DataError, UsageError
-from seqmlm.tokenizers.backend import Pieces
+from seqmlm.tokenizers.backend import Pieces, word_numbers
 from seqmlm.tokenizers.base import Traits
 from seqmlm.tokenizers.lexers import Lexer, lex
 from seqmlm.tokenizers.lexers.classes import CLASSES, PROSE, RATES, WHITESPACE, Lexed
@@ -112,18 +112,13 @@ class CodeTokenizer(BpeTokenizer):
         if options:
             raise UsageError(f"{cls.name} has no option {min(options)!r}; known: lexer")
         lex("", lexer)
-        pre_tokenizer = cls._pre_tokenizer()
-        counts = count_words((evened(str(text))[0] for text in texts), None, pre_tokenizer)
+        counts = count_words((evened(str(text))[0] for text in texts), None, cls._pre_tokenizer())
         if not counts:
             raise DataError(
                 "there is no source text to learn a vocabulary from", remedy="give files that contain code"
             )
         size = min(fitted_size(counts), DEFAULT_VOCABULARY) if vocabulary_size is None else vocabulary_size
-        if size < cls._smallest():
-            raise UsageError(f"{cls.name} needs a vocabulary_size of at least {cls._smallest()}; got {size}")
-        backend = cls._assembled(cls._learn(counts, size), pre_tokenizer)
-        backend.normalizer = cls._normalizer(lowercase=False)
-        return cls(backend, lexer=lexer)
+        return cls._of_counts(counts, size, cls._normalizer(lowercase=False), lexer=lexer)
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
         """Encode source texts; groups are units, classes and symbols the lexer's, spans without spaces in
@@ -141,9 +136,7 @@ class CodeTokenizer(BpeTokenizer):
     def _encoding(self, raw: str, found: Any, places: Longs | None) -> Encoding:
         ids = np.array(found.ids, dtype=np.int32)
         spans = np.fromiter(chain.from_iterable(found.offsets), np.int32, 2 * len(ids)).reshape(-1, 2)
-        # None (a special token) becomes NaN on the way to float, which is how numpy takes it quickly.
-        atoms = np.nan_to_num(np.array(found.word_ids, dtype=np.float64), nan=SPECIAL_GROUP).astype(np.int32)
-        made = _encoding(str(raw), lex(raw, self._lexer), ids, spans, atoms)
+        made = _encoding(str(raw), lex(raw, self._lexer), ids, spans, word_numbers(found.word_ids))
         return made if places is None else replace(made, spans=places[spans].astype(np.int32))
 
     @classmethod

@@ -21,19 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.holes import taken
-from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import Units
 from seqmlm.engine.windows import windows_at
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.parsing import read_json
-from seqmlm.tokenizers.base import Tokenizer, Traits, kept_options, options_of, read_card
+from seqmlm.tokenizers.base import Tokenizer, Traits, kept_options, options_of, read_card, space_of
 from seqmlm.tokenizers.events_history import History, is_birth
 from seqmlm.tokenizers.events_layout import (
-    CLS,
     FIRST_INTERVAL,
-    MASK,
-    PAD,
-    SEP,
     UNK,
     Events,
     Longs,
@@ -91,8 +87,7 @@ class EventsTokenizer(Tokenizer):
         self.tokens = self._lexicon.tokens
         self.options = {**asdict(options), "channels": list(options.channels)}
         self.channels = {name: CHANNELS[name] for name in options.channels}
-        frame = {"pad": PAD, "unk": UNK, "start": CLS, "end": SEP, "mask": MASK}
-        self.space = TokenSpace(size=len(self.tokens), special=tuple(range(len(SPECIAL))), **frame)
+        self.space = space_of(SPECIAL, len(self.tokens))
         gap, symbol = options.gap_hours * 3600, self._lexicon.symbol
         self._tables = Tables(symbol=symbol, rule=options.visits, gap=gap, channels=options.channels)
 

@@ -12,6 +12,7 @@ import numpy as np
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids
 from seqmlm.engine.units import Units
 from seqmlm.errors import UsageError
+from seqmlm.tokenizers.base import cut
 from seqmlm.tokenizers.nucleotide import (
     BASES,
     CLS,
@@ -22,7 +23,6 @@ from seqmlm.tokenizers.nucleotide import (
     N,
     NucleotideTokenizer,
     SeveralBases,
-    cut,
     kmer_complements,
     kmers,
     numbers,

@@ -22,11 +22,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
 from seqmlm.engine.units import Units
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.parsing import read_json
-from seqmlm.tokenizers.base import Growing, Traits, Unknown, kept_options, options_of, read_card
+from seqmlm.tokenizers.base import (
+    Growing,
+    Traits,
+    Unknown,
+    cut,
+    kept_options,
+    options_of,
+    read_card,
+    space_of,
+)
 from seqmlm.tokenizers.drain import Drain, DrainOptions, Tallies, Templates
 from seqmlm.tokenizers.log_fields import FieldCounts, Fields, Pairs, fields_of, lasted, longest
 from seqmlm.tokenizers.log_values import (
@@ -150,15 +159,7 @@ class TemplateTokenizer(Growing):
         self._later, self._shift = later, len(self.tokens) - _FIRST
         if later is not None:
             self.tokens = (*self.tokens, *later.tokens[_FIRST:])
-        self.space = TokenSpace(
-            size=len(self.tokens),
-            pad=_PAD,
-            mask=_MASK,
-            unk=None,
-            start=_CLS,
-            end=_SEP,
-            special=tuple(range(len(SPECIAL))),
-        )
+        self.space = space_of(SPECIAL, len(self.tokens))
 
     @cached_property
     def units(self) -> Units:
@@ -510,6 +511,4 @@ def _laid_out(ids: Ids, lines: Sequence[Sequence[str]], counts: Counts) -> list[
     before = np.concatenate([[0], ends])[firsts[:-1]]
     spans[at, 1] = ends - 1 - before[record]
     spans[at, 0] = spans[at, 1] - lengths
-    return [
-        Encoding(ids=placed[a:b], groups=groups[a:b], spans=spans[a:b]) for a, b in pairwise(edges.tolist())
-    ]
+    return cut(pairwise(edges.tolist()), placed, groups, spans)

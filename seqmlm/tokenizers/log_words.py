@@ -22,7 +22,7 @@ from tokenizers import Regex, models, pre_tokenizers
 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
 from seqmlm.errors import UsageError, nearest
-from seqmlm.tokenizers.base import Traits, Unknown
+from seqmlm.tokenizers.base import Traits, Unknown, cut
 from seqmlm.tokenizers.drain import Tallies
 from seqmlm.tokenizers.log_values import (
     LogValues,
@@ -118,9 +118,7 @@ class LogWordTokenizer(WordPieceTokenizer):
         groups[self.space.is_special[ids]] = SPECIAL_GROUP
         spans = self._raw_spans(records, marked, taken, sizes)
         spans[words < 0] = 0
-        return [
-            Encoding(ids=ids[a:b], groups=groups[a:b], spans=spans[a:b]) for a, b in pairwise(edges.tolist())
-        ]
+        return cut(pairwise(edges.tolist()), ids, groups, spans)
 
     def _parts(self, lines: Sequence[str]) -> list[_Part]:
         """Normalised lines encoded; equal ones once."""

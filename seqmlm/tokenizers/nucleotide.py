@@ -14,7 +14,7 @@ All tokenizers hide a share of the *bases* and measure -log2 p of the true ones,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
@@ -30,7 +30,7 @@ from seqmlm.engine.reductions import Reduction, Rows, TargetLogProb, of_shares, 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids, Longs, TokenSpace, ranges
 from seqmlm.engine.units import Doubles, UnitLogProbs, Units, variants
 from seqmlm.errors import UsageError
-from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, UnknownUnit, read_card
+from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, UnknownUnit, read_card, space_of
 from seqmlm.tokenizers.spelling import Letters, Spelling
 
 BASES = "ACGT"
@@ -93,8 +93,7 @@ class NucleotideTokenizer(Tokenizer):
 
     @cached_property
     def space(self) -> TokenSpace:  # type: ignore[override]
-        size, special = len(self.tokens), tuple(range(FIRST))
-        return TokenSpace(size=size, pad=PAD, mask=MASK, unk=UNK, start=CLS, end=SEP, special=special)
+        return space_of(SPECIALS, len(self.tokens))
 
     @cached_property
     def spelling(self) -> Spelling:
@@ -231,17 +230,6 @@ def _flatten(raws: Sequence[str]) -> Flat:
     lengths = np.fromiter(map(len, raws), dtype=np.int64, count=len(raws))
     starts = 2 + np.cumsum(lengths + 2) - (lengths + 2)
     return Flat(letters, _CODE.take(letters), starts, lengths)
-
-
-def cut(
-    bounds: Iterable[tuple[int, int]], ids: Ids, groups: Ids, spans: Ids, weights: Floats | None
-) -> list[Encoding]:
-    """Encodings as views of common arrays, one between each two bounds."""
-    parts = ((slice(a, b), weights) for a, b in bounds)
-    return [
-        Encoding(ids=ids[own], groups=groups[own], spans=spans[own], weights=w if w is None else w[own])
-        for own, w in parts
-    ]
 
 
 def _between_edges(ids: Ids) -> Iterator[slice]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from seqmlm.engine.query import Query
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids, TokenSpace
 from seqmlm.engine.units import EXACT, Mode, Units
-from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, UnknownUnit, read_card
+from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, UnknownUnit, cut, read_card
 from seqmlm.tokenizers.spelling import Letters
 
 if TYPE_CHECKING:
@@ -112,9 +112,7 @@ class ResidueTokenizer(Tokenizer):
         spans[edges] = 0
         groups[edges] = SPECIAL_GROUP
         groups[ids > _LAST_RESIDUE] = SPECIAL_GROUP
-        return [
-            Encoding(ids=ids[a:b], groups=groups[a:b], spans=spans[a:b]) for a, b in pairwise(starts.tolist())
-        ]
+        return cut(pairwise(starts.tolist()), ids, groups, spans)
 
     def unknown(self, raw: str) -> list[Unknown]:
         return [Unknown(i, raw[i]) for i in np.flatnonzero(_TABLE[_letters(raw)] < 0).tolist()]

@@ -27,10 +27,10 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.types import Encoding
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.backend import BackendTokenizer, backend_content, read_backend
-from seqmlm.tokenizers.base import Traits, read_card
+from seqmlm.tokenizers.base import Traits, read_card, space_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -156,10 +156,7 @@ class SubwordTokenizer(BackendTokenizer):
     traits: ClassVar[Traits] = Traits(unit="word", trainable=True, sensitive_options={"min_records": 10})
 
     def __init__(self, backend: tokenizers.Tokenizer, *, lowercase: bool = False) -> None:
-        size = backend.get_vocab_size()
-        super().__init__(
-            backend, TokenSpace(size=size, pad=0, unk=1, start=2, end=3, mask=4, special=(0, 1, 2, 3, 4))
-        )
+        super().__init__(backend, space_of(SPECIAL, backend.get_vocab_size()))
         self.options = {"lowercase": lowercase}
 
     @classmethod
@@ -187,18 +184,23 @@ class SubwordTokenizer(BackendTokenizer):
         """
         if options:
             raise UsageError(f"{cls.name} has no option {min(options)!r}; known: lowercase, min_records")
-        normalizer, pre_tokenizer = cls._normalizer(lowercase), cls._pre_tokenizer()
-        counts = count_words(texts, normalizer, pre_tokenizer, min_records=min_records)
+        normalizer = cls._normalizer(lowercase)
+        counts = count_words(texts, normalizer, cls._pre_tokenizer(), min_records=min_records)
         if not counts:
             raise DataError(
                 "there is no text to learn a vocabulary from", remedy="give files that contain text"
             )
         size = fitted_size(counts) if vocabulary_size is None else vocabulary_size
+        return cls._of_counts(counts, size, normalizer, lowercase=lowercase)
+
+    @classmethod
+    def _of_counts(cls, counts: Mapping[str, int], size: int, normalizer: Any, **options: Any) -> Self:
+        """A tokenizer learnt from counted words, with at most `size` ids."""
         if size < cls._smallest():
             raise UsageError(f"{cls.name} needs a vocabulary_size of at least {cls._smallest()}; got {size}")
-        backend = cls._assembled(cls._learn(counts, size), pre_tokenizer)
+        backend = cls._assembled(cls._learn(counts, size), cls._pre_tokenizer())
         backend.normalizer = normalizer
-        return cls(backend, lowercase=lowercase)
+        return cls(backend, **options)
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
         """As of the base class; texts above `PIECE` characters go through the library in pieces."""

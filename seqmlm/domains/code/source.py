@@ -6,10 +6,8 @@ what nobody wrote; packages are split keys, because files of one package repeat 
 
 from __future__ import annotations
 
-import ast
 import codecs
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
@@ -20,6 +18,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 from seqmlm.parsing import word_list
+from seqmlm.tokenizers.lexers.python import parsed
 from seqmlm.tokenizers.lexers.source import SourceText, language_of
 
 _VENDORED = frozenset(
@@ -251,17 +250,8 @@ def text_of_bytes(
 
 def broken_line(text: SourceText) -> int | None:
     """Line at which Python stops being Python 3; None where it parses, and for other languages."""
-    if text.language != "python":
-        return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the parsed text: invalid escapes, `is` with a literal
-        try:
-            ast.parse(text)
-        except SyntaxError as error:
-            return min(error.lineno or 1, text.count("\n") + 1)
-        except (ValueError, RecursionError, MemoryError):
-            return 1
-    return None
+    found = parsed(text) if text.language == "python" else None
+    return found if isinstance(found, int) else None
 
 
 def decoded(data: bytes, source: str, *, python: bool) -> str:

@@ -26,6 +26,7 @@ from seqmlm.tokenizers.lexers.classes import (
     WHITESPACE,
     Positions,
 )
+from seqmlm.tokenizers.lexers.python import parse
 from seqmlm.tokenizers.lexers.source import SourceText
 
 Link = tuple[int, int]
@@ -94,9 +95,8 @@ class _Node(NamedTuple):
 
 def syntax(text: str) -> Syntax | None:
     """What depends on what in a Python file; None if it does not parse."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parse(text)
+    if tree is None:
         return None
     tokens = _Tokens(text)
     nodes = list(_nodes(tree, tokens))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from seqmlm.parsing import word_list
 from seqmlm.tokenizers.lexers.classes import (
     ATTRIBUTE,
     CALL,
@@ -27,11 +28,6 @@ from seqmlm.tokenizers.lexers.classes import (
     Lexed,
     lexed,
 )
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
 
 _SLASHES = r"//[^\r\n]*|/\*.*?(?:\*/|\Z)"
 _HASH = r"\#[^\r\n]*"
@@ -58,8 +54,8 @@ _OPERATORS = (
 )
 _MARKS = r"[.,:;()\[\]{}\\]"
 
-_KEYWORDS = _words(
-    """
+_KEYWORDS = frozenset(
+    word_list("""
     abstract alignas alignof as asm assert async await break case catch chan class const constexpr
     continue debugger def default defer defined delete do done elif else elsif elseif end ensure enum
     esac except explicit export extends extern fallthrough false final finally fn for foreach friend
@@ -70,21 +66,21 @@ _KEYWORDS = _words(
     synchronized template then this throw throws trait transient true True False try type typedef
     typename typeof union unless unsafe until use using val var virtual volatile when where while with
     yield begin undefined SELECT FROM WHERE INSERT UPDATE DELETE CREATE TABLE INTO VALUES JOIN ON
-    """
+    """)
 )
 _WORD_OPERATORS = frozenset(("and", "or", "not", "xor", "AND", "OR", "NOT"))
-_TYPES = _words(
-    """
+_TYPES = frozenset(
+    word_list("""
     bool boolean byte char double float int long short signed unsigned void string str number any object
     int8 int16 int32 int64 uint uint8 uint16 uint32 uint64 uintptr float32 float64 complex64 complex128
     rune error i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 isize usize size_t auto
-    """
+    """)
 )
-_DEFINES = _words(
-    """
+_DEFINES = frozenset(
+    word_list("""
     class interface struct enum union trait def func fn function fun type typedef namespace module
     package let var val const mod
-    """
+    """)
 )
 _REACHES = frozenset((".", "->", "::", "?."))
 _IMPORTS = frozenset(("import", "package", "use", "using", "require", "include"))

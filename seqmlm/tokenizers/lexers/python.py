@@ -73,14 +73,22 @@ _IS_IDENTIFIER = np.zeros(64, dtype=np.bool_)
 _IS_IDENTIFIER[list(IDENTIFIERS)] = True
 
 
-def parse(text: str) -> ast.Module | None:
-    """The syntax tree, or None if the text is not valid for the running interpreter."""
+def parsed(text: str) -> ast.Module | int:
+    """The syntax tree, or the line (from 1) at which a text is not valid for the running interpreter."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the parsed text: invalid escapes, `is` with a literal
         try:
             return ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
+        except SyntaxError as error:
+            return min(error.lineno or 1, text.count("\n") + 1)
+        except (ValueError, RecursionError, MemoryError):
+            return 1
+
+
+def parse(text: str) -> ast.Module | None:
+    """The syntax tree, or None; see `parsed`."""
+    tree = parsed(text)
+    return None if isinstance(tree, int) else tree
 
 
 def lex_python(text: str, tree: ast.Module | None = None) -> Lexed:
