@@ -244,11 +244,8 @@ def changed_rows(change: Change, before: Sequence[Row], after: Sequence[Row]) ->
 
 def _numbers(change: Change, sign: str) -> list[int]:
     """1-based numbers of the lines that a change took away ("-") or brought ("+"), ascending."""
-    lines = (line for hunk in change.patch.hunks for line in hunk)
-    found = (
-        one.source_line_no if sign == "-" else one.target_line_no for one in lines if one.line_type == sign
-    )
-    return [number or 0 for number in found]
+    lines = (line for hunk in change.patch.hunks for line in hunk if line.line_type == sign)
+    return [(line.source_line_no if sign == "-" else line.target_line_no) or 0 for line in lines]
 
 
 def stretches(text: str | None, numbers: Sequence[int]) -> list[tuple[int, int]]:

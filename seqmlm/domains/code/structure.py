@@ -170,7 +170,7 @@ def _of_units(
     return Structure(
         edges=frozenset(kinds),
         kinds=kinds,
-        known=lambda pair: pair[0] in judged and pair[1] in judged,
+        known=judged.issuperset,
         nodes=nodes,
         parents=frozenset(parents),
         uses=uses,
@@ -187,13 +187,9 @@ def _begins(
     problems: Problems,
 ) -> dict[int, int] | None:
     """The first unit of the token at each offset; None, and `problems` is told, where one has no token."""
-    spans = placed(str(record.raw), units)
     first = {unit: node[0] for node in nodes for unit in node}
-    at = (
-        {}
-        if spans is None
-        else {start: first[unit] for unit, (start, _) in enumerate(spans) if unit in first}
-    )
+    spans = enumerate(placed(str(record.raw), units) or ())
+    at = {start: first[unit] for unit, (start, _) in spans if unit in first}
     if {offset for own in links for link in own for offset in link} <= at.keys():
         return at
     problems.note("source whose tokens could not be aligned with its truth: it is not judged")
@@ -223,10 +219,7 @@ def _of_sample(path: Path, problems: Problems) -> Callable[[Record, Sequence[str
         if at is None:
             return None
         judged = frozenset(node[0] for node in nodes)
-        return Truth(
-            edges=frozenset((at[a], at[b]) for a, b in pairs),
-            known=lambda pair: pair[0] in judged and pair[1] in judged,
-        )
+        return Truth(edges=frozenset((at[a], at[b]) for a, b in pairs), known=judged.issuperset)
 
     return knows
 

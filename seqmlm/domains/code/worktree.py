@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -14,6 +14,7 @@ from seqmlm.data.record import Record
 from seqmlm.domains.code.collections import read_code_json, read_notebook
 from seqmlm.domains.code.git import WorkTree, own_file
 from seqmlm.domains.code.source import LARGEST, Unparsed, is_vendored, kept_by, packages, read_source
+from seqmlm.domains.samples import TRUTH
 from seqmlm.errors import DataError, UsageError, nearest
 from seqmlm.tokenizers.lexers.source import LANGUAGES, language_of
 
@@ -27,9 +28,9 @@ def worktree_files(
 ) -> list[Path]:
     """The files that `read_worktree` would open with these options."""
     wanted = _wanted(languages)
-    names = [name for name in _files(path, tracked) if _is_wanted(name, wanted)]
-    names = [name for name in names if vendored or not is_vendored(name)]
-    found = (own_file(path, name) for name in names or _files(path, tracked))
+    every, _ = _files(path, tracked)
+    names = [name for name in every if _is_wanted(name, wanted) and (vendored or not is_vendored(name))]
+    found = (own_file(path, name) for name in names or every)
     return [file for file in found if file is not None]
 
 
@@ -67,9 +68,9 @@ def read_worktree(
     if not root.is_dir():
         raise UsageError(f"{path} is no folder, and a work tree is one: name it, or leave the format out")
     wanted = _wanted(languages)
-    names = [name for name in _files(root, tracked, problems) if _is_wanted(name, wanted)]
-    left = [name for name in (_untracked(root) if tracked else ()) if _is_wanted(name, wanted)]
-    left = [name for name in left if vendored or not is_vendored(name)]
+    every, others = _files(root, tracked, problems)
+    names = [name for name in every if _is_wanted(name, wanted)]
+    left = [name for name in others if _is_wanted(name, wanted) and (vendored or not is_vendored(name))]
     note = "a file that git does not track, skipped (--option tracked=false reads it)"
     problems.note(note, len(left), source=next((str(root / name) for name in left), None))
     if not vendored:
@@ -79,7 +80,7 @@ def read_worktree(
         problems.note(note, len(names) - len(kept), source=first)
         names = kept
     if not names:
-        yield from _json(root, problems, tracked, near_duplicates)
+        yield from _json(root, every, problems, near_duplicates)
         return
     known = NearDuplicates(near_duplicates) if near_duplicates else None
     for name, package in zip(names, packages(names), strict=True):
@@ -98,13 +99,12 @@ def read_worktree(
             yield replace(record, id=name.as_posix(), document=package)
 
 
-def _json(root: Path, problems: Problems, tracked: bool, near_duplicates: float) -> Iterator[Record]:
-    names = [
-        name for name in _files(root, tracked) if stem_suffix(str(name)) in JSON and name.name != "truth.json"
-    ]
-    links = [name for name in names if own_file(root, name) is None]
-    problems.note("a symbolic link, skipped", len(links))
-    names = [name for name in names if name not in links]
+def _json(
+    root: Path, every: Sequence[PurePath], problems: Problems, near_duplicates: float
+) -> Iterator[Record]:
+    found = [name for name in every if stem_suffix(str(name)) in JSON and name.name != TRUTH]
+    names = [name for name in found if own_file(root, name) is not None]
+    problems.note("a symbolic link, skipped", len(found) - len(names))
     if not names:
         remedy = f"known languages are {', '.join(LANGUAGES)}; also notebooks and JSON lines"
         raise DataError("no source file in this folder", source=str(root), remedy=remedy)
@@ -127,28 +127,21 @@ def _is_wanted(name: PurePath, wanted: frozenset[str] | None) -> bool:
     return bool(language) and (wanted is None or language in wanted)
 
 
-def _files(root: Path, tracked: bool, problems: Problems | None = None) -> list[PurePath]:
-    """Files below `root`, sorted, as paths from there; `problems` is told what else is there."""
-    found = _tracked(root) if tracked else []
+def _files(
+    root: Path, tracked: bool, problems: Problems | None = None
+) -> tuple[list[PurePath], list[PurePath]]:
+    """Files below `root`, sorted, as paths from there; and those that git does not track.
+
+    `problems` is told what else is there.
+    """
+    found: list[PurePath] = []
+    others: list[PurePath] = []
+    if tracked:
+        with suppress(DataError, UsageError), WorkTree(root) as tree:  # there may be no git, or no work tree
+            found = tree.tracked()
+            others = tree.untracked() if found else []
+    # A submodule is a folder, and a file may have been removed since it was added.
+    found = [name for name in found if (root / name).is_file()]
     if not found:
         found = [Path(name).relative_to(root) for name in expand([root], problems)]
-    return sorted(found)
-
-
-def _tracked(root: Path) -> list[PurePath]:
-    """What git tracks below a folder; nothing where there is no git, or no work tree."""
-    try:
-        with WorkTree(root) as tree:
-            names = tree.tracked()
-    except (DataError, UsageError):
-        return []
-    # A submodule is a folder, and a file may have been removed since it was added.
-    return [name for name in names if (root / name).is_file()]
-
-
-def _untracked(root: Path) -> list[PurePath]:
-    """What git does not track below a folder, where it tracks anything there; without hidden files."""
-    with suppress(DataError, UsageError), WorkTree(root) as tree:
-        if tree.tracked():
-            return tree.untracked()
-    return []
+    return sorted(found), others

@@ -216,9 +216,7 @@ def _of_chains(chains: Sequence[Record], sequence: str, problems: Problems) -> T
         )
     contacts = frozenset((best[i], best[j]) for i, j in chain.meta["contacts"] if i in best and j in best)
     placed = frozenset(place for residue, place in best.items() if residue not in chain.meta["unplaced"])
-    return Truth(
-        edges=contacts, kinds=_ranges(contacts), known=lambda pair: pair[0] in placed and pair[1] in placed
-    )
+    return Truth(edges=contacts, kinds=_ranges(contacts), known=placed.issuperset)
 
 
 def _matched(chain: str, sequence: str) -> tuple[dict[int, int], float]:

@@ -138,20 +138,17 @@ class TreeDecoder(Decoder):
         found = [_compared(one, one.truth) for one in decoded if isinstance(one.truth, Tree)]
         if not (edges := sum(len(one.truth) for one in found)):
             return {}
-
-        def share(name: str) -> float:
-            return sum(len(one.truth & one.trees[name]) for one in found) / edges
-
         sizes = [len(one.truth) for one in found]
-        hits = np.array([len(one.truth & one.trees["uuas"]) for one in found])
-        ours = ratio(hits, sizes)
-        gain = ratio(hits - [len(one.truth & one.trees["chain"]) for one in found], sizes)
+        hits = {
+            name: np.array([len(one.truth & one.trees[name]) for one in found])
+            for name in ("uuas", "chain", "random", "projective")
+        }
+        ours, gain = ratio(hits["uuas"], sizes), ratio(hits["uuas"] - hits["chain"], sizes)
         made = {"uuas": ours.value, "uuas_low": ours.low, "uuas_high": ours.high}
-        made |= {name: share(name) for name in ("chain", "random", "projective")}
+        made |= {name: int(hits[name].sum()) / edges for name in ("chain", "random", "projective")}
         made |= {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
-        return {
-            name: value for name, value in made.items() if np.isfinite(value)
-        }  # one sentence has no bounds
+        # One sentence has no bounds.
+        return {name: value for name, value in made.items() if np.isfinite(value)}
 
     def relations(self, decoded: Iterable[Decoded]) -> list[Relation]:
         """Each relation's edges, most frequent first: found by the spanning tree, and by the chain."""
@@ -217,11 +214,9 @@ def _words(record: Record, units: Sequence[str]) -> tuple[list[Node], list[Node]
     parse, spans = parse_of(record), placed(str(record.raw), units)
     if parse is not None and spans is not None and (groups := _aligned(parse, spans)) is not None:
         split = [(node, all(parse.punctuation[word] for word in words)) for node, words in groups]
-        return [node for node, mark in split if not mark], [node for node, mark in split if mark]
-    single = [(number,) for number, unit in enumerate(units) if unit.strip()]
-    return [one for one in single if not _is_mark(units[one[0]])], [
-        one for one in single if _is_mark(units[one[0]])
-    ]
+    else:
+        split = [((number,), _is_mark(unit)) for number, unit in enumerate(units) if unit.strip()]
+    return [node for node, mark in split if not mark], [node for node, mark in split if mark]
 
 
 def _is_mark(unit: str) -> bool:
@@ -278,7 +273,7 @@ def tree_of(text: str, units: Sequence[str], parse: Parse) -> Tree | None:
     return Tree(
         edges=frozenset(kinds),
         kinds=kinds,
-        known=lambda pair: pair[0] in judged and pair[1] in judged,
+        known=judged.issuperset,
         nodes=nodes,
     )
 
@@ -307,16 +302,15 @@ def _of_treebank(path: Path, problems: Problems) -> Iterator[tuple[str, dict[str
 
 def _of_sample(path: Path) -> Iterator[tuple[str, dict[str, Parse]]]:
     truth = read_truth(path, SCHEMA, ("sentences",))
-    folder = path if path.is_dir() else path.parent
+    file = (path if path.is_dir() else path.parent) / str(truth["file"])
+    remedy = "keep truth.json beside the text that was drawn with it"
     try:
-        lines = (folder / str(truth["file"])).read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         reason = f"the sentences of this truth could not be read: {error.strerror}"
-        remedy = "keep truth.json beside the text that was drawn with it"
-        raise DataError(reason, source=str(folder / str(truth["file"])), remedy=remedy) from None
+        raise DataError(reason, source=str(file), remedy=remedy) from None
     if len(lines) != len(truth["sentences"]):
         reason = f"{len(truth['sentences']):,} trees for {len(lines):,} sentences"
-        remedy = "keep truth.json beside the text that was drawn with it"
         raise DataError(reason, source=str(path), remedy=remedy)
     for line, one in zip(lines, truth["sentences"], strict=True):
         spans = placed(line, [*line.removesuffix(".").split(), "."]) or []
