@@ -28,7 +28,7 @@ def worktree_files(
 ) -> list[Path]:
     """The files that `read_worktree` would open with these options."""
     wanted = _wanted(languages)
-    every, _ = _files(path, tracked)
+    every = _files(path, tracked)[0]
     names = [name for name in every if _is_wanted(name, wanted) and (vendored or not is_vendored(name))]
     found = (own_file(path, name) for name in names or every)
     return [file for file in found if file is not None]
