@@ -8,8 +8,6 @@ files, the domain's built-in sample is drawn and cached.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -78,52 +76,6 @@ def cached_sample(domain: str, workspace: Workspace, seed: int) -> Sample:
         return draw_sample(domain, folder, seed=seed)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Corpus:
-    """Everything a training reads.
-
-    Args:
-        tokenizer: the one that made the ids.
-        train, validation: the two splits; the training one is a mixture where there are several corpora.
-        token_counts: (V,) occurrences in the training split, special tokens included.
-        statistics: counts by corpus name.
-        calibrating: given a limit, streams at most so many records held out for calibration, with raw and
-            meta, spread evenly over all of them.
-        training: given a limit, the same of the training split, each with the number that `train.records`
-            has for it; nothing of several corpora.
-        trained_on: whether a record is in the training split.
-        unit: what the domain calls one.
-        fingerprint: of files, options and tokenizer together.
-        sources: the files by corpus name.
-        shown: what MLflow calls a corpus: as the user does, else by its files, but for sensitive ones.
-        quarantined: files with quarantined records.
-    """
-
-    tokenizer: Tokenizer
-    train: MovingWindows
-    validation: Windows
-    token_counts: NDArray[np.int64]
-    statistics: dict[str, dict[str, Any]]
-    fingerprint: str
-    sources: dict[str, list[str]]
-    shown: dict[str, str]
-    quarantined: list[Path]
-    calibrating: Callable[[int], Iterator[Record]]
-    training: Callable[[int], Iterator[tuple[int, Record]]]
-    trained_on: TrainedOn
-    unit: str
-
-    @property
-    def unigram(self) -> NDArray[np.float64]:
-        """(K,) add-one unigram probabilities of the training split, see `Units.frequencies`."""
-        return self.tokenizer.units.frequencies(self.token_counts)
-
-    @property
-    def held_out(self) -> int:
-        """Records that calibrate."""
-        return sum(int(facts["calibration"]["records"]) for facts in self.statistics.values())
-
-
 class CorpusReader:
     """Reads the corpora of one training, as often as needed; what is prepared is kept in the cache.
 
@@ -154,53 +106,7 @@ class CorpusReader:
         for name in self.sources:
             prepared[name] = self.prepared(name, tokenizer, _progress(name, say))
             self._announce(name, prepared[name].statistics, say)
-        parts = list(prepared.values())
-        validated = [part.validation for part in parts if len(part.validation)]
-        if not validated:
-            raise DataError(
-                "no record is left for validation",
-                remedy="give more data, raise data.validation, or divide the input into smaller records (for "
-                f"the readers' options: seqmlm data formats --domain {self.domain.name})",
-            )
-        train: MovingWindows = parts[0].train
-        validation: Windows = validated[0]
-        alpha, seed = self.config.data.mixture_alpha, self.config.seed
-        if len(parts) > 1:
-            train = Mixture([part.train for part in parts], alpha=alpha, seed=seed)
-            validation = Mixture(validated, alpha=1.0, seed=seed)
-        return Corpus(
-            tokenizer=tokenizer,
-            train=train,
-            validation=validation,
-            token_counts=np.sum([part.token_counts for part in parts], axis=0),
-            statistics={name: part.statistics for name, part in prepared.items()},
-            fingerprint=combined(parts=[part.folder.name for part in parts], alpha=alpha),
-            sources=self.sources,
-            shown={
-                name: shown_name(paths) if name == UNNAMED and not self.config.data.sensitive else name
-                for name, paths in self.sources.items()
-            },
-            quarantined=self.quarantined,
-            calibrating=partial(self._calibrating, prepared),
-            training=partial(self._training, prepared),
-            trained_on=TrainedOn.of_prepared(part.folder for part in parts),
-            unit=self.domain.unit,
-        )
-
-    def _calibrating(self, prepared: Mapping[str, Prepared], limit: int) -> Iterator[Record]:
-        """At most `limit` calibration records, from each corpus in proportion to its number."""
-        counts = {name: int(part.statistics["calibration"]["records"]) for name, part in prepared.items()}
-        share = min(1.0, limit / max(1, sum(counts.values())))
-        for name, count in counts.items():
-            places = prepared[name].places("calibration", int(np.ceil(share * count)))
-            yield from (record for _, record in self.reread(name, places))
-
-    def _training(self, prepared: Mapping[str, Prepared], limit: int) -> Iterator[tuple[int, Record]]:
-        """At most `limit` training records with their numbers in the training split; of several corpora
-        none, for numbers of a mixture say nothing of one."""
-        if len(prepared) == 1:
-            ((name, one),) = prepared.items()
-            yield from self.reread(name, one.places("train", limit))
+        return Corpus(self, tokenizer, prepared)
 
     def _tokenizer(self, say: Callable[[str], None]) -> Tokenizer:
         """The saved tokenizer, or that of the initial model, or one trained on the data (and cached)."""
@@ -420,6 +326,75 @@ class CorpusReader:
                 raise lacking(self.domain, "clusters")
             return ByKey(key=self.domain.keys.clusters(), seed=seed, given=no_label, **shares)
         return ByKey(key=key, seed=seed, given=self.domain.keys.given, **shares)
+
+
+class Corpus:
+    """Everything a training reads: the prepared corpora of a reader, by name.
+
+    Attributes:
+        tokenizer: the one that made the ids.
+        train, validation: the two splits; the training one is a mixture where there are several corpora.
+        token_counts: (V,) occurrences in the training split, special tokens included.
+        statistics: counts by corpus name.
+        held_out: records that calibrate.
+        trained_on: whether a record is in the training split.
+        unit: what the domain calls one.
+        fingerprint: of files, options and tokenizer together.
+        sources: the files by corpus name.
+        shown: what MLflow calls a corpus: as the user does, else by its files, but for sensitive ones.
+        quarantined: files with quarantined records.
+
+    Raises:
+        DataError: no record is left for validation.
+    """
+
+    def __init__(self, reader: CorpusReader, tokenizer: Tokenizer, prepared: Mapping[str, Prepared]) -> None:
+        self.tokenizer, self._reader, self._prepared = tokenizer, reader, prepared
+        parts, data, seed = list(prepared.values()), reader.config.data, reader.config.seed
+        validated = [part.validation for part in parts if len(part.validation)]
+        if not validated:
+            raise DataError(
+                "no record is left for validation",
+                remedy="give more data, raise data.validation, or divide the input into smaller records (for "
+                f"the readers' options: seqmlm data formats --domain {reader.domain.name})",
+            )
+        self.train: MovingWindows = parts[0].train
+        self.validation: Windows = validated[0]
+        if len(parts) > 1:
+            self.train = Mixture([part.train for part in parts], alpha=data.mixture_alpha, seed=seed)
+            self.validation = Mixture(validated, alpha=1.0, seed=seed)
+        self.token_counts: NDArray[np.int64] = np.sum([part.token_counts for part in parts], axis=0)
+        self.statistics = {name: part.statistics for name, part in prepared.items()}
+        self._calibrate = {n: int(one["calibration"]["records"]) for n, one in self.statistics.items()}
+        self.held_out = sum(self._calibrate.values())
+        self.trained_on = TrainedOn.of_prepared(part.folder for part in parts)
+        folders = [part.folder.name for part in parts]
+        self.fingerprint = combined(parts=folders, alpha=data.mixture_alpha)
+        self.unit, self.sources, self.quarantined = reader.domain.unit, reader.sources, reader.quarantined
+        self.shown = {
+            name: shown_name(paths) if name == UNNAMED and not data.sensitive else name
+            for name, paths in reader.sources.items()
+        }
+
+    @property
+    def unigram(self) -> NDArray[np.float64]:
+        """(K,) add-one unigram probabilities of the training split, see `Units.frequencies`."""
+        return self.tokenizer.units.frequencies(self.token_counts)
+
+    def calibrating(self, limit: int) -> Iterator[Record]:
+        """At most so many records held out for calibration, with raw and meta, spread evenly over all: from
+        each corpus in proportion to its number."""
+        share = min(1.0, limit / max(1, self.held_out))
+        for name, count in self._calibrate.items():
+            places = self._prepared[name].places("calibration", int(np.ceil(share * count)))
+            yield from (record for _, record in self._reader.reread(name, places))
+
+    def training(self, limit: int) -> Iterator[tuple[int, Record]]:
+        """The same of the training split, each with the number that `train.records` has for it; of several
+        corpora none, for numbers of a mixture say nothing of one."""
+        if len(self._prepared) == 1:
+            ((name, one),) = self._prepared.items()
+            yield from self._reader.reread(name, one.places("train", limit))
 
 
 def _unnamed(id: str, source: str) -> str:
