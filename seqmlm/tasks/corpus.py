@@ -265,8 +265,7 @@ class CorpusReader:
     def prepared(self, name: str, tokenizer: Tokenizer, progress: Callable[[int, int], None]) -> Prepared:
         """One corpus as memory-mapped encodings."""
         config, data = self.config, self.config.data
-        moving = data.cuts == "moving.v1"
-        linear = config.model.is_linear
+        moving, linear = data.cuts == "moving.v1", config.model.is_linear
         fingerprint = combined(
             corpus=self.fingerprint(name),
             tokenizer=fingerprint_of(tokenizer),
@@ -274,7 +273,9 @@ class CorpusReader:
                 *(data.deduplicate, data.join_documents, data.split),
                 *(data.validation, data.calibration, data.sensitive),
                 *_calibrate_on(data),
-                *([data.cuts] if moving else []),  # those before cuts could move keep their names
+                *(
+                    [data.cuts] if data.cuts == "moving.v1" else []
+                ),  # those before cuts could move keep their names
                 *(["one length"] if linear else []),
             ],
             max_length=config.model.max_length,
@@ -287,21 +288,10 @@ class CorpusReader:
             if not (cache / fingerprint).exists():
                 aside.unlink(missing_ok=True)
             with Problems(data.on_error, quarantine=aside, sensitive=data.sensitive) as problems:
-                plan = Plan(
-                    space=tokenizer.space,
-                    max_length=config.model.max_length,
-                    split=self.split(),
-                    dedupe=data.deduplicate,
-                    join_documents=data.join_documents,
-                    cut=tokenizer.units.windows,
-                    moving=moving,
-                    seed=config.seed,
-                    identity=self.domain.keys.identity,
-                )
                 made = prepare(
                     self._readable(self.records(name, problems), type(tokenizer)),
                     of_length(tokenizer) if linear else tokenizer,
-                    plan,
+                    self._plan(tokenizer),
                     cache=cache,
                     fingerprint=fingerprint,
                     problems=problems,
@@ -310,6 +300,20 @@ class CorpusReader:
         if aside.exists():
             self.quarantined.append(aside)
         return made
+
+    def _plan(self, tokenizer: Tokenizer) -> Plan:
+        config, data = self.config, self.config.data
+        return Plan(
+            space=tokenizer.space,
+            max_length=config.model.max_length,
+            split=self.split(),
+            dedupe=data.deduplicate,
+            join_documents=data.join_documents,
+            cut=tokenizer.units.windows,
+            moving=data.cuts == "moving.v1",
+            seed=config.seed,
+            identity=self.domain.keys.identity,
+        )
 
     def split(self) -> Split:
         """The rule that divides training from validation and calibration records; a new object each time."""

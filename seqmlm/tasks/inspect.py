@@ -231,16 +231,8 @@ def inspect_data(
 ) -> Inspection:
     """Read files as a training would and count what they contain, in bounded memory.
 
-    A bad record raises nothing; bad records are counted by reason.
-
-    Args:
-        domain: its name.
-        paths: files or folders; none for the domain's sample.
-        format: of all files; guessed when absent.
-        options: of the reader.
-        seed: of split and samples.
-        sensitive: treat the data as sensitive even if the domain is not.
-        show_records: show the example of sensitive data too.
+    A bad record raises nothing; bad records are counted by reason. Without paths it is the domain's sample;
+    `show_records` shows the example of sensitive data, too.
 
     Raises:
         UsageError: an unknown domain, format or option.

@@ -80,13 +80,8 @@ def keep_run(
     """Log figures and files of a task in a run of MLflow; of sensitive data no files.
 
     A metric is a chart in MLflow, here with a single point. So what runs are compared by are metrics, and
-    other numbers are params, as far as MLflow takes them.
-
-    Args:
-        config: has the `model` as it was named, and the `paths`.
-        figures: without small counts of sensitive data; their numbers are logged, each under its path.
-        description: of the run.
-        spent: seconds that the task took.
+    other numbers are params, as far as MLflow takes them. Figures are without small counts of sensitive data;
+    the task took `spent` seconds.
     """
     private, entry = session.card.sensitive, session.entry
     name = session.card.run_name or Path(session.model.path).name
