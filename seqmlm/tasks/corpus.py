@@ -273,9 +273,7 @@ class CorpusReader:
                 *(data.deduplicate, data.join_documents, data.split),
                 *(data.validation, data.calibration, data.sensitive),
                 *_calibrate_on(data),
-                *(
-                    [data.cuts] if data.cuts == "moving.v1" else []
-                ),  # those before cuts could move keep their names
+                *([data.cuts] if moving else []),  # those before cuts could move keep their names
                 *(["one length"] if linear else []),
             ],
             max_length=config.model.max_length,

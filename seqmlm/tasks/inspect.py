@@ -225,7 +225,6 @@ def inspect_data(
     *,
     format: str | None = None,
     options: Mapping[str, Any] | None = None,
-    seed: int = 0,
     sensitive: bool = False,
     show_records: bool = False,
 ) -> Inspection:
@@ -240,13 +239,10 @@ def inspect_data(
     """
     found = plugins.domain(domain)
     data: dict[str, Any] = {"paths": list(paths), "format": format, "options": dict(options or {})}
-    data["on_error"] = "skip"
-    if sensitive:
-        data["sensitive"] = True
-    config = resolve_config(found, {"data": data, "seed": seed})
-    reader = CorpusReader(config, found, Workspace.locate())
-    problems = Problems("skip", sensitive=config.data.sensitive)
-    census = Census(reader.split(), seed)
+    data |= {"on_error": "skip"} | ({"sensitive": True} if sensitive else {})
+    config = resolve_config(found, {"data": data})
+    reader, hide = CorpusReader(config, found, Workspace.locate()), config.data.sensitive
+    problems, census = Problems("skip", sensitive=hide), Census(reader.split(), config.seed)
 
     def counted() -> Iterator[Record]:
         for name in reader.sources:
@@ -257,9 +253,8 @@ def inspect_data(
     audit = found.reading.audit(counted(), problems)
     if not census.records:
         raise problems.nothing()
-    hide = config.data.sensitive
     examined = _Examined.of(found, config.tokenizer, census.kept) if census.kept else _Examined.nothing()
-    example = {} if hide and not show_records else _example(found, config.masking, seed, examined)
+    example = {} if hide and not show_records else _example(found, config.masking, config.seed, examined)
     made = _report(found.unit, census, examined, problems, hide)
     return replace(made, audit=audit, example=example)
 
