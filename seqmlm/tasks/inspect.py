@@ -42,29 +42,6 @@ _MOST_COMMON = 30
 _EXAMPLE_CHARACTERS = 400
 
 
-@dataclass(frozen=True, kw_only=True)
-class Counts:
-    """Counts of a stream of records.
-
-    Args:
-        records: all of them.
-        distinct: different raw sequences.
-        duplicates: records whose raw sequence had occurred before.
-        train, validation, calibration: records of each split.
-        leaked: distinct sequences that are both in training and in a held-out part.
-        exact: False if some of these are estimates from a sample of a long stream.
-    """
-
-    records: int
-    distinct: int
-    duplicates: int
-    train: int
-    validation: int
-    calibration: int
-    leaked: int
-    exact: bool
-
-
 class Census:
     """Counts records as they stream by.
 
@@ -143,39 +120,36 @@ class Census:
         found = np.quantile(held if len(held) else [0], quantiles, method="inverted_cdf")
         return dict(zip(map(str, quantiles), map(int, found), strict=True))
 
-    def counts(self) -> Counts:
-        """All counts so far."""
-        owners, marks = self._all_marks()
+    @property
+    def distinct(self) -> int:
+        """Different raw sequences; the other records had occurred before."""
+        return min(len(self._seen) << self._level, self.records)
+
+    @property
+    def exact(self) -> bool:
+        """Whether all counts are; else some are estimates from a sample of a long stream."""
+        return self._level == 0 and self.records <= self._uniform
+
+    def divided(self) -> tuple[dict[str, int], int]:
+        """Records of each split, and distinct sequences that are both in training and in a held-out part."""
         held = min(self.records, self._uniform)
         parts = self._split.parts(self._marks[:held])
         validation, calibration = (
             round(float((parts == part).mean()) * self.records) if held else 0
             for part in (VALIDATION, CALIBRATION)
         )
+        train = self.records - validation - calibration
+        # Of all in the sample of hash values: the number of its sequence (M,), and its marks (M, 2).
+        owners = np.array([n for n, own in enumerate(self._seen.values()) for _ in own], dtype=np.int64)
+        marks = np.array([one for own in self._seen.values() for one in own], dtype=np.int64).reshape(-1, 2)
         # Sizes of groups matter: a sequence is where its records are; where none is held, the rule decides.
         known = dict(zip(map(tuple, self._marks[:held].tolist()), parts.tolist(), strict=True))
         others = self._split.parts(np.concatenate([self._marks[:held], marks]))[held:].tolist()
         found = [known.get(tuple(mark), part) for mark, part in zip(marks.tolist(), others, strict=True)]
         trains = np.array(found, dtype=np.int8) == TRAIN
-        held_out = np.bincount(owners[~trains], minlength=len(self._seen)) > 0
-        in_training = np.bincount(owners[trains], minlength=len(self._seen)) > 0
-        distinct = min(len(self._seen) << self._level, self.records)
-        return Counts(
-            records=self.records,
-            distinct=distinct,
-            duplicates=self.records - distinct,
-            train=self.records - validation - calibration,
-            validation=validation,
-            calibration=calibration,
-            leaked=int(np.count_nonzero(held_out & in_training)) << self._level,
-            exact=self._level == 0 and self.records <= self._uniform,
-        )
-
-    def _all_marks(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(M,) number of the sequence and (M, 2) marks of everything in the sample of hash values."""
-        owners = [number for number, marks in enumerate(self._seen.values()) for _ in marks]
-        flat = [mark for marks in self._seen.values() for mark in marks]
-        return np.array(owners, dtype=np.int64), np.array(flat, dtype=np.int64).reshape(-1, 2)
+        both = (np.bincount(owners[one], minlength=len(self._seen)) > 0 for one in (trains, ~trains))
+        leaked = int(np.count_nonzero(np.logical_and(*both))) << self._level
+        return {"train": train, "validation": validation, "calibration": calibration}, leaked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,24 +234,23 @@ def inspect_data(
 
 
 def _report(unit: str, census: Census, examined: _Examined, problems: Problems, hide: bool) -> Inspection:
-    counts = census.counts()
-    parts = {"train": counts.train, "validation": counts.validation, "calibration": counts.calibration}
+    parts, leaked = census.divided()
     own: dict[str, Any] = {
-        "records": counts.records,
-        "duplicates": counts.duplicates,
+        "records": census.records,
+        "duplicates": census.records - census.distinct,
         "looked_at": len(examined.encodings),
         "length_quantiles": census.lengths(_QUANTILES),
         "unit_quantiles": examined.units(),
         "vocabulary": examined.vocabulary(hide),
         "problems": problems.counts,
-        "split": {"in both": counts.leaked},
+        "split": {"in both": leaked},
     }
     own = redact_small_counts(own, hide)
     own["split"] = {**(redacted_counts(parts, parts=True) if hide else parts), **own["split"]}
     return Inspection(
         unit=unit,
         characters=census.characters,
-        estimated=not counts.exact,
+        estimated=not census.exact,
         tokens={} if hide else examined.tokens(),
         outside_alphabet={} if hide else dict(examined.outside.most_common(_MOST_COMMON)),
         places=problems.places,
