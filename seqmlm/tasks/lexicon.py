@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TextIO
+from typing import Any, ClassVar, TextIO
 
 import numpy as np
 
@@ -23,10 +23,6 @@ from seqmlm.tasks.task import Summary, Table
 WORD = r"\w+(?:['’-]\w+)*"
 SHOWN = 20
 """Words of a summary, the strongest ones."""
-
-
-class _Told(Protocol):
-    def message(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +73,7 @@ class Lexicon:
 
     @classmethod
     def launch(
-        cls, name: str, config: LexiconConfig, *, stdout: TextIO | None, progress: _Told, as_json: bool
+        cls, name: str, config: LexiconConfig, *, stdout: TextIO | None, progress: Any, as_json: bool
     ) -> Summary:
         """Read, rank, write; DataError for labels of one class, or no word that is often enough."""
         config.check()

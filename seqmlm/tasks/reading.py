@@ -21,7 +21,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from multiprocessing.connection import Connection
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from seqmlm.data.files import Source
 from seqmlm.data.problems import Met, Problems
@@ -34,24 +34,9 @@ READ_AHEAD_BYTES = 4 << 20
 _WAITING = 1024  # records of a live input that wait at most
 TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for asking
 
-Item = TypeVar("Item")
-
-
-class Asks(Protocol[Item]):
-    """What reading needs of a task (`seqmlm.tasks.task.Task`)."""
-
-    @property
-    def sources(self) -> Any: ...
-
-    def records(self, problems: Problems) -> Iterable[Any]: ...
-
-    def items(self, records: Iterable[Any], problems: Problems) -> Iterable[Item]: ...
-
-    def share(self, item: Item) -> float: ...
-
 
 @dataclass(frozen=True, kw_only=True)
-class Part(Generic[Item]):
+class Part:
     """Items that are asked about together.
 
     Args:
@@ -60,17 +45,16 @@ class Part(Generic[Item]):
         met: while they were read elsewhere.
     """
 
-    items: list[Item] = field(default_factory=list)
+    items: list[Any] = field(default_factory=list)
     failure: SeqmlmError | None = None
     met: Met | None = None
 
 
-def parts(task: Asks[Item], problems: Problems, done: int = 0) -> Iterator[Part[Item]]:
+def parts(task: Any, problems: Problems, done: int = 0) -> Iterator[Part]:
     """The parts behind so many items that are done, the same whether reading began there or not.
 
-    Args:
-        task: gives the records, and the items of these.
-        problems: receives bad records; those before the last item that is done are not met again.
+    The `task` (`seqmlm.tasks.task.Task`) gives the records, and the items of these; problems before the last
+    item that is done are not met again.
 
     Raises:
         StateError: the input has fewer items than were done before.
@@ -86,13 +70,12 @@ def parts(task: Asks[Item], problems: Problems, done: int = 0) -> Iterator[Part[
     yield from cut(items, task.share)
 
 
-def cut(items: Iterable[Item], share: Callable[[Item], float]) -> Iterator[Part[Item]]:
+def cut(items: Iterable[Any], share: Callable[[Any], float]) -> Iterator[Part]:
     """Items in parts; the last one has what ended the input, where something did.
 
-    Args:
-        share: what an item takes of a part, which is full at 1, or with `BATCH_RECORDS`.
+    Of a part, which is full at 1 or with `BATCH_RECORDS`, an item takes its `share`.
     """
-    some: list[Item] = []
+    some: list[Any] = []
     full = 0.0
     try:
         for item in items:
@@ -108,14 +91,14 @@ def cut(items: Iterable[Item], share: Callable[[Item], float]) -> Iterator[Part[
         yield Part(items=some)
 
 
-def until(parts: Iterator[Part[Item]], items: int) -> Iterator[Part[Item]]:
+def until(parts: Iterator[Part], items: int) -> Iterator[Part]:
     """The parts that hold so many items; what ended the input behind them is not met."""
     while items > 0 and (part := next(parts, None)) is not None:
         items -= len(part.items)
         yield part
 
 
-def can_read_ahead(task: Asks[Item]) -> bool:
+def can_read_ahead(task: Any) -> bool:
     """Whether it pays to read in a second process, and a fork is safe: on Linux, with one Python thread."""
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
         return False
@@ -123,7 +106,7 @@ def can_read_ahead(task: Asks[Item]) -> bool:
     return size is not None and size >= READ_AHEAD_BYTES
 
 
-def ahead(task: Asks[Item], problems: Problems, done: int = 0) -> Iterator[Part[Item]]:
+def ahead(task: Any, problems: Problems, done: int = 0) -> Iterator[Part]:
     """As `parts`, read in a second process: the same parts, problems and errors.
 
     Raises:
@@ -159,7 +142,7 @@ def ahead(task: Asks[Item], problems: Problems, done: int = 0) -> Iterator[Part[
         reader.join()
 
 
-def _reader(out: Connection, other: Connection, task: Asks[Any], problems: Problems, done: int) -> None:
+def _reader(out: Connection, other: Connection, task: Any, problems: Problems, done: int) -> None:
     """The second process: ends when everything is read, or when nobody listens any more."""
     other.close()  # else a parent that was killed would seem to listen
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads did not survive the fork
@@ -176,21 +159,16 @@ def _reader(out: Connection, other: Connection, task: Asks[Any], problems: Probl
         pass
 
 
-def live(
-    task: Asks[Item], problems: Problems, latency: float, stopping: Callable[[], bool]
-) -> Iterator[Part[Item]]:
+def live(task: Any, problems: Problems, latency: float, stopping: Callable[[], bool]) -> Iterator[Part]:
     """What has come on standard input, as soon as there is anything; more at a time under load.
 
-    Args:
-        task, problems: as of `parts`.
-        latency: seconds within which results are wanted.
-        stopping: asked again and again while input is awaited; once it is true nothing more is read, and what
-            was read is handed on.
+    Results are wanted within `latency` seconds. While input is awaited, it is asked again and again whether
+    it is `stopping`; once it is, nothing more is read, and what was read is handed on.
     """
     from seqmlm.streams.sources import LiveInput, ReadAhead
 
     with closing(LiveInput(TICK_SHARE * latency)) as source:
-        task.sources = [Source("-", source)]  # type: ignore[misc]
+        task.sources = [Source("-", source)]
         waiting: ReadAhead[Any] = ReadAhead(iter(task.records(problems)), capacity=_WAITING)
         stopped = False
 

@@ -654,7 +654,7 @@ def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals
 
 def _parts(
     task: Task[Any, Item], problems: Problems, done: int, stop: StopSignals
-) -> Generator[reading.Part[Item]]:
+) -> Generator[reading.Part]:
     """The input, or a share of it, in parts that are asked about together."""
     if task.config.latency is not None:
         yield from reading.live(task, problems, task.config.latency, lambda: stop.received is not None)

@@ -24,7 +24,7 @@ MANY = 3 * BATCH_RECORDS + 5
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a fork")
 
 WAYS = pytest.mark.parametrize("reading", [parts, ahead])
-Reading = Callable[..., Iterator[Part[Encoded]]]
+Reading = Callable[..., Iterator[Part]]
 
 
 class Spelling:
@@ -52,7 +52,7 @@ def of_file(tmp_path: Path, *bad: int, budget: Budget | None = None) -> Spelling
     return Spelling(lambda told: DOMAIN.read([path], told), budget)
 
 
-def named(part: Part[Encoded]) -> list[tuple[str, list[int], int]]:
+def named(part: Part) -> list[tuple[str, list[int], int]]:
     return [(one.record.id, one.encoding.ids.tolist(), one.record.line) for one in part.items]
 
 

@@ -51,7 +51,7 @@ class Slow:
         return 1 / 16
 
 
-def work(reading: Callable[..., Iterator[Part[Record]]], out: Path, pause: float) -> None:
+def work(reading: Callable[..., Iterator[Part]], out: Path, pause: float) -> None:
     """What a task does, with a slow model; an item has none, one or two rows."""
     with (
         Problems("quarantine", quarantine=Path(f"{out}.quarantine.jsonl")) as problems,
@@ -71,7 +71,7 @@ def work(reading: Callable[..., Iterator[Part[Record]]], out: Path, pause: float
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("reading", [parts, ahead])
 def test_no_row_is_lost_or_doubled(
-    tmp_path: Path, reading: Callable[..., Iterator[Part[Record]]], suffix: str
+    tmp_path: Path, reading: Callable[..., Iterator[Part]], suffix: str
 ) -> None:
     """Read here and in a second process; a commit is after every second part."""
     chance, whole = random.Random(suffix), tmp_path / f"whole.{suffix}"
