@@ -86,16 +86,6 @@ def test_the_largest_size_that_sees_enough(
 # -- in a training -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def fasta(tmp_path: Path) -> Path:
-    """Forty proteins."""
-    path = tmp_path / "mine.fasta"
-    residues = "LAGVSERTIDPKQNFYMHWC"
-    texts = ("".join(residues[(7 * n + 3 * i * i) % 20] for i in range(30 + n)) for n in range(40))
-    path.write_text("".join(f">p{n}\n{text}\n" for n, text in enumerate(texts)))
-    return path
-
-
 SHORT = ("--max-steps", 2, "--set", "train.evaluation_records=4", "--set", "model.dropout=0.1")
 
 
@@ -103,8 +93,11 @@ def arguments(fasta: Path, name: str) -> tuple[object, ...]:
     return ("train", "-d", "protein", fasta, *SHORT, "--max-time", "1h", "--json", "--name", name)
 
 
-def _measured(*_: Any, **__: Any) -> float:
-    raise AssertionError("a size was measured")
+def raising(error: type[BaseException]) -> Any:
+    def measured(*_: Any, **__: Any) -> float:
+        raise error("a size was measured")
+
+    return measured
 
 
 def test_measuring_leaves_no_trace(seqmlm: Run, fasta: Path, workspace: Path) -> None:
@@ -127,7 +120,7 @@ def test_a_resumed_run_keeps_its_size_and_measures_nothing(
     seqmlm: Run, fasta: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seqmlm(*arguments(fasta, "one")).ok()
-    monkeypatch.setattr(sizing, "measured_speed", _measured)
+    monkeypatch.setattr(sizing, "measured_speed", raising(AssertionError))
     (workspace / "runs/one/result.json").unlink()
     for resumed in (
         seqmlm("train", "--resume", "one", "--max-steps", 3, "--max-time", "9h", "--json"),
@@ -143,10 +136,7 @@ def test_a_kill_while_it_measures_leaves_no_run(
 ) -> None:
     class Killed(BaseException): ...
 
-    def kill(*_: Any, **__: Any) -> float:
-        raise Killed
-
-    monkeypatch.setattr(sizing, "measured_speed", kill)
+    monkeypatch.setattr(sizing, "measured_speed", raising(Killed))
     with pytest.raises(Killed):
         seqmlm(*arguments(fasta, "one"))
     assert not (workspace / "runs/one").exists()
@@ -158,17 +148,12 @@ def test_a_size_without_memory_is_not_taken(
 ) -> None:
     """Speeds are made up; whether another error is one."""
     speeds = iter([1e9])
-
-    def speed(*_: Any, **__: Any) -> float:
-        for one in speeds:
-            return one
-        raise torch.OutOfMemoryError("CUDA out of memory") if out_of_memory else RuntimeError("broken")
-
-    monkeypatch.setattr(sizing, "measured_speed", speed)
+    fails = raising(torch.OutOfMemoryError if out_of_memory else RuntimeError)
+    monkeypatch.setattr(sizing, "measured_speed", lambda *_, **__: next(speeds, None) or fails())
     monkeypatch.setattr(sizing, "PASSES", 10**9)
     dry = ("train", "-d", "protein", fasta, "--max-time", "1h", "--dry-run", "--json")
     if not out_of_memory:
-        with pytest.raises(RuntimeError, match="broken"):
+        with pytest.raises(RuntimeError, match="was measured"):
             seqmlm(*dry)
         return
     done = seqmlm(*dry).ok()
@@ -194,7 +179,7 @@ def test_the_size_taken_decides_what_depends_on_it(
         TrainRequest(domain="protein", name="x", flags={**flags, "model": {"size": size}}), place
     )
     assert len(said) == 1
-    monkeypatch.setattr(sizing, "measured_speed", _measured)
+    monkeypatch.setattr(sizing, "measured_speed", raising(AssertionError))
     second: Any = SimpleNamespace(is_main=False, world=1, text_from_main=lambda text: size)
     assert sized(agreed, corpus, second, said.append) == own
     assert len(said) == 1
