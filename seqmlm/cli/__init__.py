@@ -210,7 +210,6 @@ def main(arguments: Sequence[str] | None = None) -> Any:
 
 
 def _fail(error: BaseException, given: Sequence[str]) -> NoReturn:
-    """Say what went wrong, and end."""
     if isinstance(error, SeqmlmError):
         tell(f"error: {error}")
         command = next((word for word in given if not word.startswith("-")), "")

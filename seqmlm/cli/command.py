@@ -154,7 +154,6 @@ def _cell(value: Any) -> str:
 
 
 def _configured(kind: type[Any], given: Mapping[str, Any]) -> Any:
-    """The config of a task from the arguments of its command."""
     settings = parse_assignments(given["settings"] or [])
     known = {one.name for one in dataclasses.fields(kind)}
     if unknown := next((key for key in settings if key not in known), None):

@@ -73,7 +73,6 @@ class Training:
 
     @cached_property
     def _linear(self) -> tuple[LinearRows, Aligned] | None:
-        """A linear model with its data."""
         if not self.config.model.is_linear:
             return None
         return prepared(self.corpus.train, self.corpus.tokenizer.space, self._penalty)

@@ -109,7 +109,6 @@ def reading(domain: Field, asked: Labelling, path: str, *, sensitive: bool) -> d
 
 
 def _remedy(row: Mapping[str, Any], sensitive: bool) -> str:
-    """What to do where a column is absent."""
     # Without a header, names of columns are values.
     return "correct its name" + ("" if sensitive else f"; there are: {', '.join(map(str, row))}")
 

@@ -443,7 +443,6 @@ def _calibrate_on(data: DataConfig) -> list[str]:
 
 
 def _progress(name: str, say: Callable[[str], None]) -> Callable[[int, int], None]:
-    """Report every millionth record."""
     reported = 0
 
     def progress(records: int, tokens: int) -> None:

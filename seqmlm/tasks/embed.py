@@ -275,7 +275,6 @@ class Embed(Task[EmbedConfig, Item]):
                 problems.bad(_bad(record, _EMPTY), str(record.raw))
 
     def _trained(self, problems: Problems) -> Senses:
-        """The senses of labelled spans."""
         labelled, config = list[tuple[str, str, Floats]](), self.config
         asked = Labelling(labels=("start", "end", "sense"), format=config.format, options=config.options)
         records = labelled_records(self.session, asked, [str(config.train)], problems)
@@ -331,7 +330,6 @@ class Embed(Task[EmbedConfig, Item]):
             yield raw if known is None else known.applied(self.config.normal, raw)
 
     def _sense(self, item: Item, where: Row, vector: Floats) -> Row:
-        """What a row says of a span's sense."""
         assert self.senses is not None
         word, meta = word_of(where["unit"]), item.record.meta
         sense, cosine = self.senses.sense(word, vector)

@@ -125,7 +125,6 @@ def _reading(config: ExportConfig) -> Iterator[None]:
 
 
 def _divided(reader: CorpusReader, problems: Problems, config: ExportConfig) -> Iterator[tuple[Record, int]]:
-    """All records with the numbers of their parts."""
     with _reading(config):
         for name in reader.sources:
             yield from reader.divided(name, problems)

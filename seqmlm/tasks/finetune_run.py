@@ -342,11 +342,7 @@ class Finetuning:
         return run.register(model, sources=self.sources, counts=counts)
 
     def _compare(self, folder: Path, labeller: Labeller) -> None:
-        """Refuse a folder that does not predict what the trained model does.
-
-        Raises:
-            StateError: it does not.
-        """
+        """Refuse a folder that does not predict what the trained model does."""
         some = (self.teacher.held["test"] or self.teacher.held["train"])[:8]
         model = model_folder.load(folder, domain=self.session.card.domain)
         again = Labeller.load(model, Conditionals(model.rows, device=labeller.ask.device))
@@ -358,11 +354,7 @@ class Finetuning:
 
 
 def _open(config: FinetuneConfig) -> Session:
-    """The model to start from.
-
-    Raises:
-        UsageError: one that has no hidden states, or is fine-tuned already.
-    """
+    """The model to start from; UsageError for one that has no hidden states, or is fine-tuned already."""
     session = Session.open(config.model, domain=config.domain, labels="any", precision=config.precision)
     if not session.model.rows.has_hidden_states:
         raise UsageError(f"{config.model} is a linear model, which has no hidden states to learn from")

@@ -328,7 +328,6 @@ class _Examined:
 
 
 def _example(domain: Field, masking: MaskingConfig, seed: int, examined: _Examined) -> dict[str, str]:
-    """The first encoded record, before and after masking."""
     tokenizer = examined.tokenizer
     if tokenizer is None or not examined.records:
         return {}

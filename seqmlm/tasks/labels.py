@@ -336,7 +336,6 @@ class Planted:
 
 
 def _parsed(row: Mapping[str, Any], field: str, absent: Any) -> Any:
-    """A field that tables store as JSON text; DataError where it is none."""
     value = row.get(field)
     try:
         found = parse_json(value) if isinstance(value, str) and value else value or absent

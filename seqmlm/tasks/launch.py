@@ -226,16 +226,9 @@ def _check(asked: Mapping[str, Any]) -> None:
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop what was not given (None) from nested flags."""
-    kept = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            inner = _given(value)
-            if inner:
-                kept[key] = inner
-        elif value is not None:
-            kept[key] = value
-    return kept
+    """Nested flags without those that were not given (None)."""
+    kept = {key: _given(own) if isinstance(own, Mapping) else own for key, own in values.items()}
+    return {key: own for key, own in kept.items() if own is not None and own != {}}
 
 
 def _check_unchanged(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -97,7 +97,7 @@ class Lexicon:
 
 
 def _labelled(config: LexiconConfig, problems: Problems) -> Iterator[tuple[str, str]]:
-    """Text and label of each record that has one; UsageError for records that are no texts, or of people."""
+    """Text and label of each record that has one; UsageError for no texts, or records of people."""
     domain = plugins.domain(config.domain)
     if domain.sensitive:
         raise UsageError(f"records of domain {domain.name} are of people, and a lexicon shows their words")

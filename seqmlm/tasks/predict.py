@@ -224,7 +224,6 @@ class Predict(Task[PredictConfig, Record]):
                 yield [row for row in parts if first <= row["start"] < stop]
 
     def _second(self, record: Record, pair: str) -> Any:
-        """The other sequence of a pair."""
         second = record.meta.get(pair)
         if isinstance(second, Record):
             return second.raw

@@ -171,7 +171,6 @@ def _lines(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any] | 
 
 
 def _line(text: bytes) -> dict[str, Any] | None:
-    """A line of a metrics.jsonl file; None where it is damaged."""
     try:
         line = parse_json(text)
     except ValueError:

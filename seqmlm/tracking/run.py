@@ -516,7 +516,6 @@ class Tracker:
         return True
 
     def _folders(self) -> list[Path]:
-        """Run folders, in order of their names."""
         runs = self.workspace.runs
         return [path.parent for path in sorted(runs.glob(f"*/{LEDGER}"))] if runs.is_dir() else []
 
