@@ -11,6 +11,7 @@ import typer
 
 from seqmlm.cli import options as opt
 from seqmlm.cli.output import advise, print_json, say, tell
+from seqmlm.config import from_dict, parse_options
 from seqmlm.errors import UsageError, nearest
 
 _SHOWN = 12  # file name endings listed per format
@@ -82,11 +83,12 @@ def export(
 
     Example: seqmlm data export --domain protein my_proteins.fasta.gz --out proteins
     """
-    given = locals()
     from seqmlm.tasks.export import ExportConfig
     from seqmlm.tasks.export import export as write
 
-    found = write(opt.configured(ExportConfig, given))
+    given: dict[str, Any] = {"domain": domain, "out": out, "paths": opt.merged(paths, data), "format": format}
+    given |= {"options": parse_options(option or []), "tokenizer": tokenizer}
+    found = write(from_dict(ExportConfig, {**given, "on_error": on_error, "sensitive": sensitive}))
     if json_output:
         print_json(found)
         return
@@ -119,7 +121,6 @@ def inspect(
 
     Example: seqmlm data inspect --domain protein my_proteins.fasta.gz
     """
-    from seqmlm.config import parse_options
     from seqmlm.tasks.inspect import inspect_data
 
     same: dict[str, Any] = {"format": format, "sensitive": sensitive, "show_records": show_records}

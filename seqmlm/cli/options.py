@@ -5,13 +5,10 @@ An option means the same in every command that takes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
-
-Config = TypeVar("Config")
 
 Model = Annotated[
     str,
@@ -70,18 +67,3 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on 
 def merged(paths: list[str] | None, data: list[str] | None) -> list[str]:
     """Positional paths, then those of `--data`."""
     return [*(paths or []), *(data or [])]
-
-
-def configured(kind: type[Config], given: Mapping[str, Any], **further: Any) -> Config:
-    """A task's config from the arguments of its command, which have the names of the config's fields.
-
-    `given` are the `locals()` of the command, before anything else is in them.
-    """
-    from seqmlm.config import from_dict, parse_options
-
-    values = {name: value for name, value in given.items() if name not in ("json_output", "data", "option")}
-    if "data" in given:
-        values["paths"] = merged(given["paths"], given["data"])
-    if "option" in given:
-        values["options"] = parse_options(given["option"] or [])
-    return from_dict(kind, {**values, **further})
