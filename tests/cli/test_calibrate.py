@@ -12,6 +12,7 @@ import pytest
 from fork_server import Run
 from histories import histories, table
 from tiny_models import TINY, proteins
+from written import rows as rows_of
 
 from seqmlm.data.privacy import PERSONAL
 from seqmlm.inference import model_folder
@@ -194,7 +195,7 @@ def test_a_calibration_knows_its_precision_and_scores_in_another_say_so(seqmlm: 
         assert ("the calibration was made in bf16, this scoring is in fp32" in done.err) == (
             precision == "fp32"
         )
-        rows[precision] = [json.loads(line) for line in out.read_text().splitlines()]
+        rows[precision] = rows_of(out)
     plls = [[row["pll"] for row in part] for part in rows.values()]
     assert plls[0] != plls[1]
     assert plls[0] == pytest.approx(plls[1], abs=0.5)

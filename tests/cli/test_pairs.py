@@ -9,6 +9,7 @@ import pytest
 from fork_server import Run
 from text_models import text_model
 from tiny_models import protein_model, saved
+from written import rows as rows_of
 
 PAIRS = [
     ("the cat sees the dog", "the cat see the dog", "agreement"),
@@ -36,7 +37,7 @@ def blimp(tmp_path: Path) -> Path:
 def test_blimp_as_it_is(seqmlm: Run, model: Path, blimp: Path, tmp_path: Path) -> None:
     out = tmp_path / "pairs.jsonl"
     done = seqmlm("pairs", model, blimp, "--json", "--out", out).ok()
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    lines = rows_of(out)
     assert [line["id"] for line in lines] == ["0", "1", "2"]
     assert lines[2]["margin"] == 0
     assert lines[2]["correct"] is False

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fork_server import Run
 from text_models import text_model
+from written import rows as rows_of
 
 from seqmlm.evaluation.rescoring import parts
 from seqmlm.tasks.rescore import Rescore
@@ -36,7 +37,7 @@ def lists(tmp_path: Path) -> Path:
 def test_totals_are_what_they_are_said_to_be(seqmlm: Run, model: Path, lists: Path, tmp_path: Path) -> None:
     done = seqmlm("rescore", model, lists, "--weights", "0,0.5", "--norm", "length", "--set", "temperature=2")
     assert done.code == 0, done.err
-    rows = [json.loads(line) for line in done.out.splitlines()]
+    rows = done.rows
     assert [row["id"] for row in rows] == [f"u{number}" for number in range(40)]
     text = tmp_path / "a.txt"
     text.write_text("".join(f"{hyp['text']}\n" for hyp in rows[0]["hyps"]))
@@ -68,7 +69,7 @@ def test_a_weight_is_chosen_on_one_part_and_reported_on_the_other(
     result = done.json
     dev = {row["name"]: row["error_rate"] for row in result["dev"]}
     assert dev[f"weight {result['weight']:g}"] == min(dev[f"weight {w}"] for w in (0, 1, 3))
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    rows = rows_of(out)
     chosen = parts([row["id"] for row in rows], 0.5)
     tested = [row for row, chooses in zip(rows, chosen, strict=True) if not chooses]
     assert 10 < len(tested) < 30
@@ -87,7 +88,7 @@ def test_lists_without_references_and_empty_hypotheses(seqmlm: Run, model: Path,
     path = tmp_path / "lists.tsv"
     path.write_text("u\t-9\ta dog\nu\t-1\t\n")
     done = seqmlm("rescore", model, path, "--weights", "0.1").ok()
-    [row] = [json.loads(line) for line in done.out.splitlines()]
+    [row] = done.rows
     assert row["best"] == {"0.1": "a dog"}
     assert [hyp["text"] for hyp in row["hyps"]] == ["a dog", ""]
     assert row["hyps"][1]["total"] == {"0.1": None}

@@ -71,13 +71,13 @@ def test_rows_keep_what_a_fasta_header_says(run: Run, home: Path, tmp_path: Path
     source, report = tmp_path / "n.fasta", tmp_path / "n.html"
     source.write_text(">P1 thr operon leader peptide\nMKRISTTITTTITITTGNGAG\n>P2\nMKRISTTIT\n")
     given = ("score", home / "mine", source, "--mode", "exact")
-    one, other = (json.loads(row) for row in run(*given).ok().out.splitlines())
+    one, other = run(*given).ok().rows
     assert (one["id"], one["description"], other.get("description")) == (
         "P1",
         "thr operon leader peptide",
         None,
     )
-    part, *_ = (json.loads(row) for row in run(*given, "--level", "residue").ok().out.splitlines())
+    part, *_ = run(*given, "--level", "residue").ok().rows
     assert "description" not in part
     run(*given, "--report", report).ok()
     assert "thr operon leader peptide" in report.read_text()

@@ -63,7 +63,7 @@ def test_train_then_score_a_users_fasta(seqmlm: Run, fasta: Path, workspace: Pat
     assert list(_losses(workspace / "runs/mine")) == [1, 2, 3, 4]
 
     scored = seqmlm("score", "mine", fasta, "--set", "per_unit=true").ok()
-    lines = [json.loads(line) for line in scored.out.splitlines()]
+    lines = scored.rows
     assert [line["id"] for line in lines] == [f"p{number}" for number in range(40)]
     first = lines[0]
     assert (first["source"], first["line"], first["units"]) == (str(fasta), 1, 30)

@@ -45,6 +45,11 @@ class Finished:
         """The object a command printed with --json."""
         return json.loads(self.out)
 
+    @property
+    def rows(self) -> list[Any]:
+        """The objects it printed, one a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
     def ok(self) -> Finished:
         """Itself, where the command ended well."""
         assert self.code == 0, self.err

@@ -65,13 +65,8 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     # Scores are those of the formula, read with the gaps though nobody says so; one pass gives the same.
     given = ["ACDEFDEFG", "ACDE-DEFG", "ACDEFDEFA"]
     asked = fasta(tracked_workspace / "asked.fasta", given)
-    exact, single = (
-        [json.loads(line) for line in found.out.splitlines()]
-        for found in (
-            seqmlm("score", "fam", asked, "--set", "expert=none", "--mode", mode)
-            for mode in ("exact", "one-pass")
-        )
-    )
+    scored = ("score", "fam", asked, "--set", "expert=none", "--mode")
+    exact, single = (seqmlm(*scored, mode).rows for mode in ("exact", "one-pass"))
     assert [row["units"] for row in exact] == [9, 8, 9]
     assert [row["pll"] for row in exact] == pytest.approx([by_hand(loaded.rows, one) for one in given])
     assert [row["pll"] for row in single] == pytest.approx([row["pll"] for row in exact], rel=1e-5)
@@ -80,30 +75,24 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     wildtype = fasta(tracked_workspace / "wt.fasta", given[:1])
     variants = written(tracked_workspace / "variants.txt", "A1C\nA1C:G9F\nF5C\n")
     found = seqmlm("variants", "fam", variants, "--wildtype", wildtype, "--set", "convention=mutant").ok()
-    one, both, other = (json.loads(line)["effect"] for line in found.out.splitlines())
-    assert one < other
-    assert both > one
+    one, both, other = (row["effect"] for row in found.rows)
+    assert one < min(both, other)
 
     words = ("structure", "fam", asked, "--set")
-    mapped = seqmlm(*words, "apc=false", "--set", "min_separation=1").ok()
-    pairs = [json.loads(line) for line in mapped.out.splitlines()]
+    pairs = seqmlm(*words, "apc=false", "--set", "min_separation=1").ok().rows
     assert {row["method"] for row in pairs} == {"couplings"}
     first = {(row["i"], row["j"]): row["value"] for row in pairs if row["id"] == "r0"}
     assert sorted(first, key=lambda pair: -first[pair])[:4] == sorted(
         ((i, 8 - i) for i in range(4)), key=lambda pair: -first[pair]
     )
     seqmlm(*words, "family=true").refused(2, "leave it out")
-    own = seqmlm(*words, "apc=false", "--set", "min_separation=1", "--set", "query=r1").ok()
-    rows_of_one = [json.loads(line) for line in own.out.splitlines()]
+    rows_of_one = seqmlm(*words, "apc=false", "--set", "min_separation=1", "--set", "query=r1").ok().rows
     assert rows_of_one == [row for row in pairs if row["id"] == "r1"]
     assert all("ACDEDEFG"[row["j"]] == row["unit_j"] for row in rows_of_one)  # counted without its gap
     seqmlm(*words, "query=r9").refused(3, "no sequence is called r9")
     seqmlm(*words, "query=r1", "--set", "family=true").refused(2, "leave one out")
     counted = ("structure", "fam", asked, "--method", "pmi", "--set", "all=true")
-    every, alone = (
-        [json.loads(line) for line in seqmlm(*counted, *more).ok().out.splitlines()]
-        for more in ((), ("--set", "query=r1"))
-    )
+    every, alone = (seqmlm(*counted, *more).ok().rows for more in ((), ("--set", "query=r1")))
     assert alone == [row for row in every if row["id"] == "r1"] != []  # counts are of all that is read
 
 
@@ -168,11 +157,10 @@ def test_variants_of_a_protein_are_those_of_its_row_of_the_family(
     seqmlm(*LINEAR, family, "--option", "gaps=keep", "--name", "fam", "--max-steps", 10).ok()
     asked = written(tracked_workspace / "own.txt", "A3C\nA3C:G13F\nM1A\nW7A\nC4del\n")
     done = seqmlm("variants", "fam", asked, "--family", family, "--set", "query=p53").ok()
-    found = [json.loads(line) for line in done.out.splitlines()]
+    found = done.rows
     in_row = written(tracked_workspace / "row.txt", "A1C\nA1C:G9F\n")
     wildtype = fasta(tracked_workspace / "wt.fasta", [row])
-    alone = seqmlm("variants", "fam", in_row, "--wildtype", wildtype).ok()
-    effects = [json.loads(line)["effect"] for line in alone.out.splitlines()]
+    effects = [row["effect"] for row in seqmlm("variants", "fam", in_row, "--wildtype", wildtype).ok().rows]
     assert [one["id"] for one in found] == ["A3C", "A3C:G13F", "M1A", "W7A", "C4del"]
     assert [one["effect"] for one in found[:2]] == pytest.approx(effects, abs=1e-6)
     assert [one["effect"] for one in found[2:]] == [None] * 3
@@ -181,9 +169,8 @@ def test_variants_of_a_protein_are_those_of_its_row_of_the_family(
     own = written(tracked_workspace / "own.csv", f"mutant,wt_seq\nA1C,{row}\n")  # the table knows better
     assert seqmlm("variants", "fam", own, "--family", family).ok().json["effect"] == pytest.approx(effects[0])
     named = fasta(tracked_workspace / "whole.fasta", [whole.upper()])
-    assert (
-        first.out == done.out == seqmlm("variants", "fam", asked, "--family", family, "--wildtype", named).out
-    )
+    both = seqmlm("variants", "fam", asked, "--family", family, "--wildtype", named)
+    assert first.out == done.out == both.out
 
     options = ("--family", family, "--next", 3, "--set", "first=101")
     offered = seqmlm("variants", "fam", written(asked, "A103C\n"), *options, "--json").json["next"]
@@ -194,12 +181,9 @@ def test_variants_of_a_protein_are_those_of_its_row_of_the_family(
     seqmlm("variants", "fam", asked, "--wildtype", named).refused(2, "rows of 9 columns", "--family")
     seqmlm("variants", "fam", asked, "--wildtype", named, "--family", wildtype).ok()
     seqmlm("variants", "fam", asked, "--wildtype", named, "--family", named).refused(3, "not the alignment")
-    seqmlm("variants", "fam", asked, "--family", family, "--set", "query=p54").refused(
-        3, "no row is called p54"
-    )
-    seqmlm("variants", "fam", asked, "--set", "query=p53", "--wildtype", named).refused(
-        2, "in place of --wildtype"
-    )
+    asked = ("variants", "fam", asked)
+    seqmlm(*asked, "--family", family, "--set", "query=p54").refused(3, "no row is called p54")
+    seqmlm(*asked, "--set", "query=p53", "--wildtype", named).refused(2, "in place of --wildtype")
 
 
 def test_what_makes_no_sense_is_refused(seqmlm: Run, alignment: Path, tracked_workspace: Path) -> None:
@@ -232,26 +216,14 @@ def test_an_aligned_rna_family_gives_its_stems(seqmlm: Run, tracked_workspace: P
     few = rows[:5]
     a3m = "".join(f">r{number}\n{row[:9]}acg{row[9:]}\n" for number, row in enumerate(few))
     plain = "".join(f">r{number}\n{row.replace('-', '.')}\n" for number, row in enumerate(few))
-    found = [
-        seqmlm("structure", "rna", path, "--truth", family, "--json").ok().json
-        for path in (
-            written(tracked_workspace / "few.a3m", a3m),
-            written(tracked_workspace / "few.afa", plain),
-        )
-    ]
+    given = {"few.a3m": a3m, "few.afa": plain}
+    paths = [written(tracked_workspace / name, own) for name, own in given.items()]
+    found = [seqmlm("structure", "rna", path, "--truth", family, "--json").ok().json for path in paths]
     assert found[0]["with_truth"] == 5
     assert found[0]["pair_f1"] > 0.85
     assert found[1]["measures"] == found[0]["measures"]
-    asked = (
-        "structure",
-        "rna",
-        tracked_workspace / "few.a3m",
-        "--set",
-        "query=r1",
-        "--set",
-        "min_separation=1",
-    )
-    edges = [json.loads(line) for line in seqmlm(*asked).ok().out.splitlines()]
+    one_of = ("--set", "query=r1", "--set", "min_separation=1")
+    edges = seqmlm("structure", "rna", tracked_workspace / "few.a3m", *one_of).ok().rows
     letters = f"{few[1][:9]}acg{few[1][9:]}".replace("-", "").replace("U", "T")
     assert edges
     for edge in edges:  # numbers are those of the whole sequence, insertions counted
@@ -261,7 +233,7 @@ def test_an_aligned_rna_family_gives_its_stems(seqmlm: Run, tracked_workspace: P
     assert {edge[f"number_{x}"] - 1 - edge[x] for edge in edges for x in "ij"} == {0, 3}
     # A column is no place of the other strand: scores are those of the row as it is.
     one = written(tracked_workspace / "one.afa", f">r0\n{few[0]}\n")
-    row = json.loads(seqmlm("score", "rna", one, "--set", "expert=none", "--mode", "exact").ok().out)
+    row = seqmlm("score", "rna", one, "--set", "expert=none", "--mode", "exact").ok().json
     assert row["units"] == len(few[0].replace("-", ""))
     loaded = model_folder.load(tracked_workspace / "runs/rna/model")
     assert isinstance(loaded.rows, LinearRows)
