@@ -92,12 +92,9 @@ class Recorder(Observer):
 
 def expected_steps(loop: LoopConfig, *, step: float, epoch: float) -> float:
     """Estimate of the optimizer steps until the first limit, of seconds a `step`, and steps an `epoch`."""
-    limits = [
-        *([] if loop.max_steps is None else [float(loop.max_steps)]),
-        *([] if loop.training_seconds is None else [loop.training_seconds / max(step, 1e-9)]),
-        *([] if loop.epochs is None else [loop.epochs * epoch]),
-    ]
-    return max(1.0, min(limits))
+    epochs, seconds = loop.epochs, loop.training_seconds
+    limits = (loop.max_steps, epochs and epochs * epoch, seconds and seconds / max(step, 1e-9))
+    return max(1.0, min(float(limit) for limit in limits if limit is not None))
 
 
 def sample_predictions(

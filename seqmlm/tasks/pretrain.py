@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -130,20 +129,17 @@ class Pretraining:
 
     def result(self) -> PretrainResult:
         """Train, finish the model, register it."""
-        training, world = self.training, self.processes.world
+        training, world, run = self.training, self.processes.world, self.run
         if not self.processes.is_main:
-            return self._told(training.train(self.run, NullObserver(), world, self.say), is_main=False)
+            return self._told(training.train(run, NullObserver(), world, self.say), is_main=False)
         epoch = None if training.config.model.is_linear else training.planner.tokens_per_epoch
         with self._tracked() as tracked:
             observer = Recorder(tracked, self.console, training.loop, epoch)
-            outcome = training.train(self.run, observer, world, self.say)
-            told = partial(self._told, outcome, run_id=tracked.run_id)
+            outcome = training.train(run, observer, world, self.say)
             if outcome.status == "killed":
                 tracked.end("KILLED")
-                self.say(
-                    f"stopped at step {outcome.steps} and saved; to go on: seqmlm train {self.run.remedy}"
-                )
-                return told()
+                self.say(f"stopped at step {outcome.steps} and saved; to go on: seqmlm train {run.remedy}")
+                return self._told(outcome, tracked.run_id)
             if training.loop.sharding != "none" and world > 1:
                 assert outcome.checkpoint is not None
                 training.gather(outcome.checkpoint)
@@ -151,21 +147,16 @@ class Pretraining:
                 rows=training.rows,
                 tokenizer=self.corpus.tokenizer,
                 domain=self.domain,
-                card=training.card(self.run.name, tracked.run_id, outcome.steps),
-                path=str(self.run.version_folder(outcome.steps)),
+                card=training.card(run.name, tracked.run_id, outcome.steps),
+                path=str(run.version_folder(outcome.steps)),
             )
             after = Afterwards(training.config.train.max_time, outcome)
-            version, values = finalize(
-                self.run, model, self.corpus, training.evaluator, after, tracked, self.console
-            )
-            self._conclude(model, version, values)
-            return told(version=version, values=values)
-
-    def _conclude(self, model: LoadedModel, version: int, values: Mapping[str, float]) -> None:
-        lead, *warnings = verdict(model.card, values)
-        for one in (f"model {self.run.name}:{version}, {lead}", *warnings):
-            self.say(one)
-        self.say(f"page: {self.run.directory / PAGE}")
+            made = (run, model, self.corpus, training.evaluator, after)
+            version, values = finalize(*made, tracked, self.console)
+            lead, *warnings = verdict(model.card, values)
+            for one in (f"model {run.name}:{version}, {lead}", *warnings, f"page: {run.directory / PAGE}"):
+                self.say(one)
+            return self._told(outcome, tracked.run_id, version, values)
 
     def _tracked(self) -> TrackedRun:
         """Make the run's folder, and open its MLflow run."""
