@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tiny_models
 from fork_server import Run
 from histories import histories, table
-from tiny_models import TINY, proteins
+from tiny_models import proteins
 from written import rows as rows_of
 
 from seqmlm.data.privacy import PERSONAL
@@ -20,10 +21,7 @@ from seqmlm.inference.calibrations import CALIBRATION, stored_calibrations, stor
 from seqmlm.registry.store import Registry
 from seqmlm.workspace import Workspace
 
-FAST = (
-    *(*TINY, "--set", "train.evaluation_records=20", "--max-steps", 3),
-    *("--set", "train.tokens_per_row=512", "--set", "train.tokens_per_batch=1024"),
-)
+FAST = (*tiny_models.FAST, "--max-steps", 3)
 
 
 def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:

@@ -16,13 +16,11 @@ import pytest
 import yaml
 from fork_server import ForkServer, Run
 from mlflow.entities import Run as MlflowRun
-from tiny_models import TINY
+from tiny_models import FAST
 
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 
-FAST = (*TINY, "--set", "train.tokens_per_batch=1024",
-        "--set", "train.evaluation_records=20", "--set", "train.tokens_per_row=512")  # fmt: skip
 RESULT_KEYS = {
     *("run_id", "run_name", "model", "version", "domain", "steps", "resumed_from", "tokens"),
     *("train_loss", "eval_loss", "eval_bits_per_unit", "unigram_bits_per_unit"),

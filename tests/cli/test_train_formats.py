@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_models
 from fork_server import Run
 from formats import DNA, MESSAGES, saved
 from hostile_formats import KEYS, hostile_formats, place
-from tiny_models import SMALL
 
 from seqmlm import plugins
 
@@ -24,11 +24,7 @@ SAVED = {"dna": ({"chain": DNA, "n": DNA}, "text=chain"), "logs": ({"line": MESS
 NAMED = ("wide", "source")  # what neither a file nor its folder says
 
 
-FAST = (
-    *("--size", "tiny", "--max-steps", 1, "--set", "train.tokens_per_batch=1024", "--json"),
-    *("--set", SMALL),
-    *("--set", "train.evaluation_records=10"),
-)
+FAST = (*tiny_models.FAST, "--max-steps", 1, "--json")
 
 
 def test_every_format_of_every_domain_is_here() -> None:

@@ -24,6 +24,11 @@ SHAPE = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 32}
 SMALL = f"model.overrides={SHAPE}"
 TINY = ("--size", "tiny", "--set", SMALL)
 """Options of a training, where a test is of what surrounds a model."""
+FAST = (
+    *(*TINY, "--set", "train.tokens_per_batch=1024", "--set", "train.tokens_per_row=512"),
+    *("--set", "train.evaluation_records=20"),
+)
+"""The same, and steps that are as small."""
 
 
 def random_model(
