@@ -23,18 +23,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from seqmlm import __version__, plugins
-from seqmlm.cli import (
-    data,
-    demo,
-    incidents,
-    models,
-    ray,
-    report,
-    rows,
-    runs,
-    train,
-    workspace,
-)
+from seqmlm.cli import data, demo, incidents, models, ray, report, rows, runs, train, workspace
 from seqmlm.cli.command import command, first_line, setting
 from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError, UsageError

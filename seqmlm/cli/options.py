@@ -46,8 +46,7 @@ _DOMAIN = typer.Option(
 Domain = Annotated[str, _DOMAIN]
 OptionalDomain = Annotated[str | None, _DOMAIN]  # a resumed run or a file of settings may name it
 Format = Annotated[
-    str | None,
-    typer.Option(help="Format of the input files (see `seqmlm data formats`). Default: detected."),
+    str | None, typer.Option(help="Format of the input files (see `seqmlm data formats`). Default: detected.")
 ]
 Option = Annotated[
     list[str] | None,

@@ -45,11 +45,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    *,
-    title: str | None = None,
-    aside: bool = False,
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None, aside: bool = False
 ) -> None:
     """Print a table: formatted on a terminal; elsewhere tab-separated lines with a header.
 

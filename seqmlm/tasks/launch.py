@@ -38,10 +38,7 @@ FROZEN = ("domain", "seed", "data", "tokenizer", "masking", "model")
 FROZEN_TRAINING = ("tokens_per_batch", "tokens_per_row", "betas", "sharding")
 
 _OF_INITIAL = {"model": ("size", "dropout", "layers", "initialization", "overrides")}
-_OF_ENCODERS = {
-    "model": ("dropout", "layers", "initialization"),
-    "train": ("learning_rate", "sharding"),
-}
+_OF_ENCODERS = {"model": ("dropout", "layers", "initialization"), "train": ("learning_rate", "sharding")}
 
 
 @dataclass(frozen=True, kw_only=True)

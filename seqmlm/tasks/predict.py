@@ -273,12 +273,7 @@ class Predict(Task[PredictConfig, Record]):
             ]
         sure = [round(float(own[names.index(tag)]), 6) for own, tag in zip(told, tags, strict=True)]
         rows: list[Row] = [
-            {
-                **at,
-                "prediction": tag,
-                "probability": p,
-                "p": dict(zip(names, map(float, own), strict=True)),
-            }
+            {**at, "prediction": tag, "probability": p, "p": dict(zip(names, map(float, own), strict=True))}
             for at, tag, p, own in zip(where, tags, sure, told, strict=True)
         ]
         if self.further_format == "conll":  # its lines are those of the input
