@@ -10,14 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import nn
@@ -121,8 +118,7 @@ class Training:
     @cached_property
     def evaluator(self) -> Evaluator:
         """What measures the model."""
-        train, tokens = self.config.train, self.config.row_tokens
-        return Evaluator(self.corpus, self.corruptor, train.evaluation_records, tokens, self.config.seed)
+        return Evaluator(self)
 
     def check(self, world: int) -> None:
         """Make what trains, and refuse a number of processes of which some would be idle.
@@ -248,23 +244,17 @@ def _initial(init: str, tokenizer: Tokenizer) -> MaskedRows:
 # Evaluation: bits per unit, during a training and after it
 
 
-@dataclass(frozen=True, eq=False)
 class Evaluator:
     """Bits per unit on validation sequences; callable, as the loop wants it.
 
-    Args:
-        corpus: with the sequences held out, and those trained on.
-        corruptor: the training's; if its masks are static, the memorization gap is reported too.
-        records: validation sequences read each time (the final evaluation reads four times as many).
-        tokens_per_batch: budget of a forward pass.
-        seed: of the masked positions, so that every evaluation of a run masks the same units.
+    Every evaluation of a training masks the same units. Where its masks are static, the memorization gap is
+    reported, too.
     """
 
-    corpus: Corpus
-    corruptor: Corruptor
-    records: int
-    tokens_per_batch: int
-    seed: int
+    def __init__(self, training: Training) -> None:
+        config, self.corpus, self.corruptor = training.config, training.corpus, training.corruptor
+        self.seed, self.records, self.tokens = config.seed, config.train.evaluation_records, config.row_tokens
+        self._unigram = self.corpus.unigram
 
     def __call__(self, rows: MaskedRows | LinearRows) -> dict[str, float]:
         """The evaluation during training."""
@@ -293,12 +283,8 @@ class Evaluator:
         return values
 
     def ask(self, rows: MaskedRows | LinearRows) -> Conditionals:
-        """What answers for the model."""
-        return Conditionals(rows, tokens_per_batch=self.tokens_per_batch)
-
-    @cached_property
-    def _unigram(self) -> NDArray[np.float64]:
-        return self.corpus.unigram
+        """What answers for the model, with the training's budget of a forward pass."""
+        return Conditionals(rows, tokens_per_batch=self.tokens)
 
 
 _BITS = "eval/bits_per_unit"
