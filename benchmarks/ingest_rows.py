@@ -144,7 +144,7 @@ def tokenizer(asked: dict[str, Any]) -> dict[str, Any]:
         **found,
         "records": len(raws),
         "mib": characters / 2**20,
-        "training_seconds": training if made.trainable else 0.0,
+        "training_seconds": training if made.traits.trainable else 0.0,
         "ids": made.space.size,
     }
 

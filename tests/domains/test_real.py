@@ -12,6 +12,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
 from seqmlm.domains.dna import DNA
 from seqmlm.domains.dna.overlapping import KmerTokenizer
+from seqmlm.domains.field import check
 from seqmlm.domains.protein import PROTEIN
 from seqmlm.domains.text import TEXT
 from seqmlm.tokenizers.bases import BaseTokenizer
@@ -26,7 +27,7 @@ def test_the_proteome_of_e_coli(real_data: Path):
     tokenizer = ResidueTokenizer()
     encodings = tokenizer.encode_batch([record.raw for record in records])
     assert len(records) == 4298
-    assert all(PROTEIN.check(record, tokenizer, Problems()) for record in records)
+    assert all(check(PROTEIN, record, tokenizer, Problems()) for record in records)
     assert [len(encoding) for encoding in encodings] == [len(record.raw) + 2 for record in records]
     letters = np.concatenate([encoding.ids[1:-1] for encoding in encodings])
     assert "".join(tokenizer.tokens[i] for i in letters[:2000]) == "".join(r.raw for r in records)[:2000]
@@ -39,7 +40,7 @@ def test_an_alignment_and_a_folder_of_treebanks(real_data: Path):
     [alignment] = sorted((real_data / "protein" / "contacts_extra").rglob("1a3a*.a3m*"))[:1]
     rows = list(PROTEIN.read([alignment], Problems()))
     assert rows[0].meta["query"] is True
-    assert all(PROTEIN.check(row, ResidueTokenizer(), Problems()) for row in rows)
+    assert all(check(PROTEIN, row, ResidueTokenizer(), Problems()) for row in rows)
     sentences = list(TEXT.read([real_data / "text" / "ud_pud_parallel"], Problems()))
     assert len(sentences) == 3000
     with gzip.open(sentences[0].source, "rt", encoding="utf-8") as handle:

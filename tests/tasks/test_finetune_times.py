@@ -192,11 +192,11 @@ def test_a_field_without_times(tmp_path: Path, seqmlm: Run) -> None:
 def test_a_history_at_a_time(folder: Path) -> None:
     from seqmlm.plugins import domain
 
-    ehr, [one] = domain("ehr"), histories(1)
+    times_of, [one] = domain("ehr").times, histories(1)
     time = times(one)[0]
-    cut = ehr.until(one, time)
+    cut = times_of.until(one, time)
     assert cut == replace(one, events=tuple(e for e in one.events if e.time is None or e.time <= time))
-    assert ehr.until(one, 0.0) is None
+    assert times_of.until(one, 0.0) is None
 
 
 def test_meds_folders_with_labels_in_parquet(folder: Path, tmp_path: Path, seqmlm: Run) -> None:
