@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from seqmlm.data.problems import Problems
-from seqmlm.errors import UsageError
+from seqmlm.errors import DataError, UsageError
 
 
 class Edit(NamedTuple):
@@ -140,6 +140,16 @@ class Assay:
     measured: str
     subject: str
     kind: str
+
+
+def bad_variant(reason: str, path: str, line: int) -> DataError:
+    """The error for a variant that cannot be read, or does not fit the wild type."""
+    return DataError(reason, source=path, line=line, remedy="correct it, or leave it out (--on-error skip)")
+
+
+def lower_names(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The columns of a table by their names in lower case."""
+    return {str(name).lower().removeprefix("\ufeff"): str(name) for name in fields}
 
 
 Predict = Callable[[Variant], float | None]

@@ -50,7 +50,7 @@ def base_codes(text: str) -> Longs:
     return np.minimum(letter_codes(text), _UNKNOWN).astype(np.int64)
 
 
-class Composition:
+class Composition(Background):
     """p(base | the k bases before it), k = 0..order, each level smoothed by the one below.
 
     Every sequence is counted on both strands, and a base is scored from both sides, so that a sequence and
@@ -67,7 +67,19 @@ class Composition:
         return cls([np.log(np.full((1, 4), 0.25))])
 
     @classmethod
-    def fit(cls, sequences: Iterable[Longs], order: int = ORDER) -> Composition:
+    def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
+        """Count k-mers in sequences in a drawn order, until there are four million bases."""
+        return cls.counted(_drawn(train, tokenizer, seed))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {f"order-{k}": table for k, table in enumerate(self.tables)}
+
+    @classmethod
+    def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
+        return cls([arrays[f"order-{k}"] for k in range(len(arrays))])
+
+    @classmethod
+    def counted(cls, sequences: Iterable[Longs], order: int = ORDER) -> Self:
         """Count codes of sequences, as `base_codes` gives them, and smooth; a chain of an order of 0 to 8."""
         counts = [np.zeros(4 ** (k + 1)) for k in range(order + 1)]
         for codes in sequences:
@@ -201,25 +213,6 @@ STRETCH = 10 * WINDOW
 _BASES_COUNTED = 4_000_000
 
 
-class GenomeBackground(Background):
-    """The composition of the training split."""
-
-    def __init__(self, composition: Composition) -> None:
-        self.composition = composition
-
-    @classmethod
-    def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
-        """Count k-mers in sequences in a drawn order, until there are four million bases."""
-        return cls(Composition.fit(_drawn(train, tokenizer, seed)))
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        return {f"order-{k}": table for k, table in enumerate(self.composition.tables)}
-
-    @classmethod
-    def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
-        return cls(Composition([arrays[f"order-{k}"] for k in range(len(arrays))]))
-
-
 def place(record: Record, start: int, end: int) -> Place:
     """Where bases start to end of a record lie in their contig, as its reader says in `meta`."""
     first = int(record.meta.get("start", 0))
@@ -258,7 +251,7 @@ class DnaLevel(Level):
         "bits": "surprisal of the bases",
         "composition": "surprisal by the frequency of words of bases alone",
     }
-    background: ClassVar[type[Background] | None] = GenomeBackground
+    background: ClassVar[type[Background] | None] = Composition
     second = BothStrands()
 
     def track(self, path: Path, *, name: str, private: bool) -> Track:
@@ -267,7 +260,7 @@ class DnaLevel(Level):
     def values(self, scored: Scored, background: Background | None) -> _Values:
         """The scores of every unit; a unit of several bases has their sum."""
         text, spans = str(scored.record.raw), scored.spans
-        known = background.composition if isinstance(background, GenomeBackground) else None
+        known = background if isinstance(background, Composition) else None
         own = _per_unit((known or Composition.uniform()).own_bits(text), spans)
         usual = None if known is None else _per_unit(known.bits(text), spans)
         return _Values(scored.surprisal, own, usual)

@@ -27,7 +27,17 @@ from seqmlm.data.readers.features import known_as
 from seqmlm.data.rows import read_rows
 from seqmlm.domains.dna.bed import indexed
 from seqmlm.domains.dna.genes import CodingSequences, Effect
-from seqmlm.domains.variants import Edit, Predict, Variant, Variants, VariantTable, changes, summed
+from seqmlm.domains.variants import (
+    Edit,
+    Predict,
+    Variant,
+    Variants,
+    VariantTable,
+    bad_variant,
+    changes,
+    lower_names,
+    summed,
+)
 from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.tokenizers.nucleotide import BASES, reverse_complement
 
@@ -102,8 +112,7 @@ class DNAVariants(Variants):
                 try:
                     found = place(one)
                 except ValueError as error:
-                    remedy = "correct it, or leave it out (--on-error skip)"
-                    problems.bad(DataError(str(error), source=table.path, line=one.line, remedy=remedy))
+                    problems.bad(bad_variant(str(error), table.path, one.line))
                     continue
                 if found is not None:
                     yield found
@@ -331,13 +340,9 @@ def _rows(path: str) -> Iterator[_Allele]:
     columns: dict[str, str] | None = None
     for line, fields in read_rows(path):
         if columns is None:
-            lower = {str(name).lower().removeprefix("\ufeff"): str(name) for name in fields}
-            columns = {
-                name: found
-                for name, known in NAMES.items()
-                if (found := next((lower[one] for one in known if one in lower), None)) is not None
-            }
-            if missing := [name for name in NAMES if name not in columns]:
+            lower = lower_names(fields)
+            columns = {name: next(filter(None, map(lower.get, known)), "") for name, known in NAMES.items()}
+            if missing := [name for name in NAMES if not columns[name]]:
                 remedy = "a table of DNA variants has chrom, pos (from 1 on), ref and alt; or give a VCF"
                 raise DataError(f"no column {missing[0]}", source=path, line=line, remedy=remedy)
         chrom, pos, ref, alt = (str(fields.get(columns[name], "")).strip() for name in COLUMNS)

@@ -32,8 +32,10 @@ from seqmlm.domains.variants import (
     Variant,
     Variants,
     VariantTable,
+    bad_variant,
     blosum62,
     changes,
+    lower_names,
     summed,
 )
 from seqmlm.errors import DataError, UsageError, number_of
@@ -164,7 +166,7 @@ class ProteinVariants(Variants):
             try:
                 found.append(_variant(row, table.path, firsts[row.wildtype]))
             except ValueError as error:
-                bad.append(_bad(str(error), table.path, row.line))
+                bad.append(bad_variant(str(error), table.path, row.line))
         _refuse(sorted(bad, key=lambda one: one.line or 0), problems)
         stops = sum(not one.scored for one in found)
         problems.note("a stop codon: not scored, as no residue stands there", stops)
@@ -235,7 +237,7 @@ class ProteinVariants(Variants):
                 else:
                     yield _Row(name, line, fields, sequence, parse(text))
             except ValueError as error:
-                bad.append(_bad(str(error), table.path, line))
+                bad.append(bad_variant(str(error), table.path, line))
             except DataError as error:
                 bad.append(error)
 
@@ -302,7 +304,7 @@ def _columns(fields: Mapping[str, Any], table: VariantTable, line: int) -> tuple
     if table.column is not None:
         required(fields, table.column, table.path, line)
         return (table.column,)
-    lower = {str(name).lower().removeprefix("\ufeff"): str(name) for name in fields}
+    lower = lower_names(fields)
     for triple in TRIPLES:
         if all(name in lower for name in triple):
             return tuple(lower[name] for name in triple)
@@ -314,17 +316,13 @@ def _columns(fields: Mapping[str, Any], table: VariantTable, line: int) -> tuple
     return (known,)
 
 
-def _bad(reason: str, path: str, line: int) -> DataError:
-    return DataError(reason, source=path, line=line, remedy="correct it, or leave it out (--on-error skip)")
-
-
 def _checked(sequence: str, path: str, line: int) -> str:
     """A sequence of residues; a letter that is none is a DataError."""
     if not sequence:
-        raise _bad("an empty sequence", path, line)
+        raise bad_variant("an empty sequence", path, line)
     for place, letter in enumerate(sequence, start=1):
         if letter not in RESIDUES:
-            raise _bad(f"{letter!r} at {place} is no residue", path, line)
+            raise bad_variant(f"{letter!r} at {place} is no residue", path, line)
     return sequence
 
 
@@ -334,7 +332,7 @@ def _refuse(bad: Sequence[DataError], problems: Problems) -> None:
         others = "; ".join(f"line {one.line}: {one.reason}" for one in bad[1:_MOST_TOLD])
         more = f"; and {len(bad) - _MOST_TOLD} more" if len(bad) > _MOST_TOLD else ""
         first = bad[0]
-        problems.bad(_bad(f"{first.reason}; {others}{more}", first.source or "", first.line or 1))
+        problems.bad(bad_variant(f"{first.reason}; {others}{more}", first.source or "", first.line or 1))
     for one in bad:
         problems.bad(one)
 

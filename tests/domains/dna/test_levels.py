@@ -18,7 +18,7 @@ from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna import DNA
-from seqmlm.domains.dna.levels import BaseLevel, DnaLevel, GenomeBackground, RecordLevel, WindowLevel, windows
+from seqmlm.domains.dna.levels import BaseLevel, Composition, DnaLevel, RecordLevel, WindowLevel, windows
 from seqmlm.domains.dna.nucleotides import own
 from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.engine.types import InMemory
@@ -61,7 +61,7 @@ def detector(level: DnaLevel, tokenizer: NucleotideTokenizer = TOKENIZERS[0], **
 
 
 def judged(tokenizer: NucleotideTokenizer, level: DnaLevel, one: Record) -> list[Row]:
-    background = GenomeBackground.fit(InMemory(tokenizer.encode_batch(TRAIN)), tokenizer, seed=0)
+    background = Composition.fit(InMemory(tokenizer.encode_batch(TRAIN)), tokenizer, seed=0)
     made = detector(level, tokenizer, background=background)
     return [found.row for found in made.judged([one], Problems())]
 
@@ -209,12 +209,12 @@ def test_windows_of_unknown_bases_are_left_out_but_a_record_has_a_row() -> None:
 
 @every
 def test_the_background_is_what_the_training_letters_say(tokenizer: NucleotideTokenizer) -> None:
-    known = GenomeBackground.fit(InMemory(tokenizer.encode_batch(TRAIN)), tokenizer, seed=1)
-    plain = GenomeBackground.fit(InMemory(BaseTokenizer().encode_batch(TRAIN)), BaseTokenizer(), seed=2)
-    for one, other in zip(known.composition.tables, plain.composition.tables, strict=True):
+    known = Composition.fit(InMemory(tokenizer.encode_batch(TRAIN)), tokenizer, seed=1)
+    plain = Composition.fit(InMemory(BaseTokenizer().encode_batch(TRAIN)), BaseTokenizer(), seed=2)
+    for one, other in zip(known.tables, plain.tables, strict=True):
         np.testing.assert_allclose(one, other)
-    again = GenomeBackground.load(known.arrays(), tokenizer)
-    np.testing.assert_array_equal(known.composition.bits(TEXT), again.composition.bits(TEXT))
+    again = Composition.load(known.arrays(), tokenizer)
+    np.testing.assert_array_equal(known.bits(TEXT), again.bits(TEXT))
 
 
 def test_without_a_background_the_training_composition_says_nothing() -> None:
