@@ -206,10 +206,6 @@ class ProteinVariants(Variants):
     def _records(self, path: str, **options: Any) -> Iterator[Record]:
         return self._domain.read([path], Problems(), **options)
 
-    def _sequences(self, path: str) -> bool:
-        """Whether a file is one of sequences, by its name."""
-        return self._domain.files.in_folders(self._domain.files.format_of(path))
-
     def _wildtype(self, path: str) -> str:
         found = list(self._records(path))
         if len(found) != 1:
@@ -243,7 +239,7 @@ class ProteinVariants(Variants):
 
     def _fields(self, path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """The rows of a table; records and lines of text are rows of one column."""
-        if self._sequences(path):
+        if self._domain.files.in_folders(self._domain.files.format_of(path)):  # a file of sequences, by its name
             for record in self._records(path):
                 yield record.line, {"id": record.id, "mutated_sequence": str(record.raw)}
         elif stem_suffix(path) == ".txt":
