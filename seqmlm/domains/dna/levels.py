@@ -8,11 +8,11 @@ model trained on strands drawn at random answers a little differently on each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,6 +207,9 @@ def _sums(bases: Doubles, scored: Scored) -> Doubles:
 WINDOW, STEP = 100, 50
 """Bases of a window, and from one window to the next."""
 
+Measured = Callable[[slice], dict[str, float]]
+"""Statistics of the units from one to another."""
+
 STRETCH = 10 * WINDOW
 """Bases of a genome that calibrate together: windows of many places, at little more than the cost of one."""
 
@@ -219,21 +222,6 @@ def place(record: Record, start: int, end: int) -> Place:
     if record.meta.get("strand") == "-":
         start, end = len(record.raw) - end, len(record.raw) - start
     return Place(str(record.meta.get("contig", record.id)), first + start, first + end)
-
-
-class _Values(NamedTuple):
-    """(U,) surprisal of each unit in bits, that by its own composition, and by the training's, or None."""
-
-    bits: Doubles
-    own: Doubles
-    usual: Doubles | None
-
-    def statistics(self, units: Longs | slice) -> dict[str, float]:
-        if not len(self.bits[units]):
-            return {"excess": float("nan")}
-        bits = float(self.bits[units].mean())
-        usual = {} if self.usual is None else {"composition": float(self.usual[units].mean())}
-        return {"excess": bits - float(self.own[units].mean()), "bits": bits, **usual}
 
 
 class DnaLevel(Level):
@@ -257,13 +245,24 @@ class DnaLevel(Level):
     def track(self, path: Path, *, name: str, private: bool) -> Track:
         return GenomeTrack(path, name=name, private=private)
 
-    def values(self, scored: Scored, background: Background | None) -> _Values:
-        """The scores of every unit; a unit of several bases has their sum."""
+    def as_judged(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
+        return stretches(record)
+
+    def measured(self, scored: Scored, background: Background | None) -> Measured:
+        """The statistics of some units of a record; a unit of several bases has their sum."""
         text, spans = str(scored.record.raw), scored.spans
         known = background if isinstance(background, Composition) else None
         own = _per_unit((known or Composition.uniform()).own_bits(text), spans)
         usual = None if known is None else _per_unit(known.bits(text), spans)
-        return _Values(scored.surprisal, own, usual)
+
+        def statistics(units: slice) -> dict[str, float]:
+            if not len(scored.surprisal[units]):
+                return {"excess": float("nan")}
+            bits = float(scored.surprisal[units].mean())
+            further = {} if usual is None else {"composition": float(usual[units].mean())}
+            return {"excess": bits - float(own[units].mean()), "bits": bits, **further}
+
+        return statistics
 
 
 class StretchLevel(DnaLevel):
@@ -286,11 +285,8 @@ class WindowLevel(StretchLevel):
 
     name = "window"
 
-    def as_judged(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
-        return stretches(record)
-
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        values = self.values(scored, background)
+        measured = self.measured(scored, background)
         spans, (begin, stop) = scored.spans, own(scored.record)
         known = np.concatenate([[0], np.cumsum(base_codes(str(scored.record.raw)) < 4)])
         found = []
@@ -298,8 +294,8 @@ class WindowLevel(StretchLevel):
             first, last = np.searchsorted(spans[:, 0], [start, end]).tolist()
             if last > first and 2 * (known[end] - known[start]) >= end - start:
                 units = np.arange(first, last)
-                found.append(_part(scored, units, start, end, values.statistics(slice(first, last))))
-        return found or [_whole(scored, values)]
+                found.append(_part(scored, units, start, end, measured(slice(first, last))))
+        return found or [_whole(scored, measured)]
 
 
 class BaseLevel(DnaLevel):
@@ -307,13 +303,10 @@ class BaseLevel(DnaLevel):
 
     name = "base"
 
-    def as_judged(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
-        return stretches(record)
-
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        values = self.values(scored, background)
+        measured = self.measured(scored, background)
         return [
-            _part(scored, np.array([unit]), start, end, values.statistics(slice(unit, unit + 1)))
+            _part(scored, np.array([unit]), start, end, measured(slice(unit, unit + 1)))
             for unit, (start, end) in enumerate(scored.spans.tolist())
         ]
 
@@ -322,9 +315,10 @@ class RecordLevel(StretchLevel):
     """The record whole: a read, a contig."""
 
     name = "record"
+    as_judged = Level.as_judged  # whole
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        return [_whole(scored, self.values(scored, background))]
+        return [_whole(scored, self.measured(scored, background))]
 
 
 def stretches(record: Record) -> list[Record]:
@@ -352,9 +346,9 @@ def windows(length: int) -> Iterator[tuple[int, int]]:
             yield start, min(start + WINDOW, length)
 
 
-def _whole(scored: Scored, values: _Values) -> Row:
+def _whole(scored: Scored, measured: Measured) -> Row:
     begin, stop = own(scored.record)
-    row = replace(record_row(scored, values.statistics(slice(None))), start=begin, end=stop)
+    row = replace(record_row(scored, measured(slice(None))), start=begin, end=stop)
     return _placed(row, scored.record, begin, stop)
 
 
