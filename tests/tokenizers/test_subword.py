@@ -208,11 +208,9 @@ def test_what_stands_alone_is_a_word_of_one_token_behind_another_word(kind) -> N
             (whole if len(own) == 1 else pieces).update(own[:1] if len(own) == 1 else own[1:])
     assert whole
     assert pieces - whole
-    assert {tokenizer.spelling.alone(token) for token in whole} == {
-        tokenizer.spelling.surface(token) for token in whole
-    }
-    assert {tokenizer.spelling.alone(token) for token in pieces - whole} == {None}
-    assert {tokenizer.spelling.alone(token) for token in tokenizer.space.special} == {None}
+    alone = tokenizer.spelling.alone
+    assert set(map(alone, whole)) == set(map(tokenizer.spelling.surface, whole))
+    assert set(map(alone, pieces - whole)) == set(map(alone, tokenizer.space.special)) == {None}
 
 
 def test_a_space_before_a_word_of_several_tokens_is_a_token_of_that_word() -> None:

@@ -9,15 +9,13 @@ rule without a model.
 
 from __future__ import annotations
 
-import keyword
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -28,7 +26,6 @@ from seqmlm.errors import DataError
 from seqmlm.evaluation.intervals import ratio
 from seqmlm.structure.maps import DependenceMap
 from seqmlm.structure.trees import (
-    Edge,
     Node,
     chain,
     named,
@@ -43,8 +40,6 @@ from seqmlm.tokenizers.lexers.source import LANGUAGES, language_of
 
 SCHEMA = "seqmlm.sample.code.v1"
 PARENT, USE, BRACKET = "parent", "def-use", "bracket"
-
-Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -227,60 +222,33 @@ def _of_sample(path: Path, problems: Problems) -> Callable[[Record, Sequence[str
 # Measures
 
 
-class _Map(NamedTuple):
-    """A map over tokens, and its tree."""
-
-    weights: Doubles
-    tree: frozenset[Edge]
-
-
 def _counted(one: Decoded, truth: Structure) -> Counter[str]:
     """Hits of one file by figure, and how many there are to be found (`of`)."""
     number = {unit: place for place, node in enumerate(truth.nodes) for unit in node}
     spelled = [one.units[node[0]] for node in truth.nodes]
     weights = node_values(one.dependence.values, truth.nodes)
     dealt = shuffled_by_distance(weights, np.random.default_rng(len(spelled)))
-    ours, rival = (_Map(made, spanning_tree(with_ties(made))) for made in (weights, dealt))
-    found = Counter[str]()
     parents = {(number[a], number[b]) for a, b in truth.parents}
-    found["parents of"] = len(parents)
-    found["parents"] = len(parents & ours.tree)
-    found["parents_matched"] = len(parents & rival.tree)
-    found["parents_chain"] = len(parents & chain(len(spelled)))
-    names = [
-        place for place, text in enumerate(spelled) if text.isidentifier() and not keyword.iskeyword(text)
-    ]
-    for a, b in truth.uses:
-        bound, use = number[a], number[b]
-        before = [place for place in names if place < use] if bound < use else []
-        same = [place for place in before if spelled[place] == spelled[use]]
-        _partner(found, "def_use", bound, use, before, same, ours, rival)
-    for a, b in truth.brackets:
-        opening, closing = number[a], number[b]
-        before = [place for place in range(closing) if spelled[place] == PAIRS[spelled[closing]]]
-        _partner(found, "brackets", opening, closing, before, before, ours, rival)
+    found = Counter({"parents of": len(parents), "parents_chain": len(parents & chain(len(spelled)))})
+    for name, values in (("parents", weights), ("parents_matched", dealt)):
+        found[name] = len(parents & spanning_tree(with_ties(values)))
+    names = [place for place, text in enumerate(spelled) if text.isidentifier() and not iskeyword(text)]
+    for name, links in (("def_use", truth.uses), ("brackets", truth.brackets)):
+        for partner, place in ((number[a], number[b]) for a, b in links):
+            if name == "def_use":
+                candidates = [other for other in names if other < place]
+                alike = [other for other in candidates if spelled[other] == spelled[place]]
+            else:
+                opening = PAIRS[spelled[place]]
+                candidates = alike = [other for other in range(place) if spelled[other] == opening]
+            if partner not in candidates:  # a name that is bound behind its use
+                continue
+            found[f"{name} of"] += 1
+            found[name] += candidates[weights[place, candidates].argmax()] == partner
+            found[f"{name}_matched"] += candidates[dealt[place, candidates].argmax()] == partner
+            found[f"{name}_nearest"] += alike[-1] == partner
     for operand, tight, loose in ((number[a], number[b], number[c]) for a, b, c in truth.precedence):
         found["precedence of"] += 1
         found["precedence"] += bool(weights[operand, tight] > weights[operand, loose])
         found["precedence_left"] += tight < loose
     return found
-
-
-def _partner(
-    found: Counter[str],
-    name: str,
-    partner: int,
-    place: int,
-    candidates: Sequence[int],
-    near: Sequence[int],
-    ours: _Map,
-    rival: _Map,
-) -> None:
-    """Whether the best candidate is the partner, by the map, by the rival's map, and by nearness alone."""
-    if partner not in candidates:  # a name that is bound behind its use
-        return
-    found[f"{name} of"] += 1
-    own = np.array(candidates)
-    found[name] += int(own[ours.weights[place, own].argmax()]) == partner
-    found[f"{name}_matched"] += int(own[rival.weights[place, own].argmax()]) == partner
-    found[f"{name}_nearest"] += near[-1] == partner

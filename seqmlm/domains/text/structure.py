@@ -8,7 +8,7 @@ treebank without its punctuation is the maximum spanning tree of closeness in th
 from __future__ import annotations
 
 import unicodedata
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,25 +152,20 @@ class TreeDecoder(Decoder):
 
     def relations(self, decoded: Iterable[Decoded]) -> list[Relation]:
         """Each relation's edges, most frequent first: found by the spanning tree, and by the chain."""
-        edges, ours, rival = Counter[str](), Counter[str](), Counter[str]()
-        both = Counter[str]()
+        hits: defaultdict[str, list[tuple[bool, bool]]] = defaultdict(list)
         for one in decoded:
-            if not isinstance(one.truth, Tree):
-                continue
-            compared = _compared(one, one.truth)
-            for edge, relation in one.truth.kinds.items():
-                mine, near = (edge in compared.trees[name] for name in ("uuas", "chain"))
-                edges[relation] += 1
-                ours[relation] += mine
-                rival[relation] += near
-                both[relation] += mine and near
+            if isinstance(one.truth, Tree):
+                trees = _compared(one, one.truth).trees
+                for edge, relation in one.truth.kinds.items():
+                    hits[relation].append((edge in trees["uuas"], edge in trees["chain"]))
         rows = []
-        for relation, count in sorted(edges.items(), key=lambda item: (-item[1], item[0])):
-            alone = ours[relation] - both[relation] + 0.5
-            theirs = rival[relation] - both[relation] + 0.5
+        for relation, found in sorted(hits.items(), key=lambda item: (-len(item[1]), item[0])):
+            ours, near = (sum(own) for own in zip(*found, strict=True))
+            both = sum(map(all, found))
+            alone, theirs = ours - both + 0.5, near - both + 0.5
             odds = float(np.log(alone / theirs))
             z = odds / float(np.sqrt(1 / alone + 1 / theirs))
-            rows.append(Relation(relation, count, ours[relation], rival[relation], odds, z))
+            rows.append(Relation(relation, len(found), ours, near, odds, z))
         return rows
 
     def picture(self, decoded: Decoded) -> str | None:

@@ -71,7 +71,7 @@ def lex_tree_sitter(text: str, language: str) -> Lexed:
     """
     made = lex_generic(text, language)
     positions = Positions(text)
-    roles = {positions.offset((1, at)): role for at, role in _roles(_parser(language), _flat(text))}
+    roles = {positions.offset((1, at)): role for at, role in _roles(_parser(language), text)}
     for number, start in enumerate(made.starts.tolist()):
         role = roles.get(start)
         if role is not None and made.classes[number] in IDENTIFIERS:
@@ -79,13 +79,9 @@ def lex_tree_sitter(text: str, language: str) -> Lexed:
     return made
 
 
-def _flat(text: str) -> bytes:
-    return text.encode("utf-8", "replace")
-
-
-def _roles(parser: Any, data: bytes) -> Iterator[tuple[int, int]]:
+def _roles(parser: Any, text: str) -> Iterator[tuple[int, int]]:
     """(byte offset, role) of every name, without recursion: a file may nest deeply."""
-    cursor = parser.parse(data).walk()
+    cursor = parser.parse(text.encode("utf-8", "replace")).walk()
     while True:
         node = cursor.node
         if node.child_count == 0 and node.type in _NAMES:
