@@ -256,14 +256,6 @@ def test_a_file_of_the_folder_is_one_that_no_link_leads_to(tmp_path):
     for name in ("in.py", "sub/x.py"):
         assert own_file(root, name) == root / name
         assert own_file(tmp_path / "alias", PurePath(name)) == tmp_path / "alias" / name
-    for name in (
-        "link.py",
-        "near.py",
-        "folder/out.py",
-        "../out.py",
-        "sub/../in.py",
-        str(tmp_path / "out.py"),
-    ):
-        assert own_file(root, name) is None
-    for name in ("loop.py", "pipe.py", "sub", "gone.py", "a\0b.py", "n" * 5000, str(root / "in.py")):
-        assert own_file(root, name) is None
+    names = ["link.py", "near.py", "folder/out.py", "../out.py", "sub/../in.py", "loop.py", "pipe.py", "sub"]
+    names += ["gone.py", "a\0b.py", "n" * 5000, str(tmp_path / "out.py"), str(root / "in.py")]
+    assert [own_file(root, name) for name in names] == [None] * len(names)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiny_models import random_model
 
-from seqmlm.anomaly.levels import Frequencies
+from seqmlm.anomaly.levels import Frequencies, Level
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.text.levels import SentenceLevel, WordLevel
@@ -24,6 +24,10 @@ TOKENIZER = BpeTokenizer.train(SENTENCES, vocabulary_size=300)
 TRAINING = InMemory(TOKENIZER.encode_batch(SENTENCES))
 
 
+def detector_of(level: Level, background: Frequencies | None = None) -> Detector:
+    return Detector(RecordScorer(Session(random_model("text", TOKENIZER))), level, background=background)
+
+
 def record(raw: str) -> Record:
     return Record(id="s", raw=raw, source="a.txt", line=1)
 
@@ -36,10 +40,7 @@ def unigram_bits(word_tokens: list[int]) -> float:
 
 
 def test_statistics_of_a_sentence_are_those_of_its_words() -> None:
-    background = Frequencies.fit(TRAINING, TOKENIZER, seed=0)
-    detector = Detector(
-        RecordScorer(Session(random_model("text", TOKENIZER))), SentenceLevel(), background=background
-    )
+    detector = detector_of(SentenceLevel(), Frequencies.fit(TRAINING, TOKENIZER, seed=0))
     [found] = detector.judged([record("the table opens an unopened key")], Problems())
     scored = found.scored
     ids, groups = scored.encoding.ids, scored.encoding.groups
@@ -57,14 +58,13 @@ def test_statistics_of_a_sentence_are_those_of_its_words() -> None:
 def test_frequencies_survive_saving() -> None:
     background = Frequencies.fit(TRAINING, TOKENIZER, seed=0)
     again = Frequencies.load(background.arrays(), TOKENIZER)
-    [found] = Detector(RecordScorer(Session(random_model("text", TOKENIZER))), WordLevel("word")).scored(
-        RecordScorer(Session(random_model("text", TOKENIZER))).encoded([record("a table")], Problems())
-    )
+    detector = detector_of(WordLevel("word"))
+    [found] = detector.scored(detector.scorer.encoded([record("a table")], Problems()))
     assert again.bits(found).tolist() == background.bits(found).tolist()
 
 
 def test_words_are_rows_of_their_own() -> None:
-    detector = Detector(RecordScorer(Session(random_model("text", TOKENIZER))), WordLevel("word"))
+    detector = detector_of(WordLevel("word"))
     text = "an unopened cabinet"
     rows = list(detector.judged([record(text)], Problems()))
     assert [text[one.row.start : one.row.end].strip() for one in rows] == text.split()
@@ -80,8 +80,7 @@ def test_words_are_rows_of_their_own() -> None:
 
 
 def test_an_empty_sentence_has_no_score() -> None:
-    detector = Detector(RecordScorer(Session(random_model("text", TOKENIZER))), SentenceLevel())
-    [found] = detector.judged([record("")], Problems())
+    [found] = detector_of(SentenceLevel()).judged([record("")], Problems())
     assert found.row.score is None
     assert set(found.row.statistics) == {"bits_per_unit", "unknown"}
     assert math.isnan(found.row.statistics["unknown"])
