@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import PurePath
 from typing import Any, Literal
@@ -54,19 +54,9 @@ class Finding:
     score: float | None
     state: State | None = None
 
-    def against(self, state: State) -> Finding:
-        """The same, compared with a baseline."""
-        return replace(self, state=state)
-
 
 def finding(rule: str, row: Row, scored: Scored, p_value: float | None, message: str) -> Finding:
-    """The finding of an alarmed row.
-
-    Args:
-        rule: name of the level.
-        row: with `fingerprints` in `extra`; without, it has none and every run finds it anew.
-        scored: the record it belongs to.
-    """
+    """The finding of an alarmed row; without `fingerprints` in its `extra` every run finds it anew."""
     extra: Mapping[str, Any] = row.extra
     last = int(extra.get("last_line", row.line))
     columns = None
@@ -143,11 +133,8 @@ def uri_of(scored: Scored) -> str:
 
 
 class Fingerprints:
-    """Makes the fingerprints of one file's findings, asked for in the order they stand in.
-
-    Args:
-        path: of the file, as findings name it.
-    """
+    """Makes the fingerprints of the findings of one file (its path, as they name it), asked for in their
+    order."""
 
     def __init__(self, path: str) -> None:
         self._path = path

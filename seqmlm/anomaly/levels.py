@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -173,31 +173,20 @@ class SecondReading(ABC):
 
     @abstractmethod
     def combined(self, first: Scored, second: Scored) -> Scored:
-        """`first` with the scores that both readings give together.
-
-        Args:
-            first: all units of a record.
-            second: the same record read the other way, at least the same stretch of it.
-        """
+        """`first`, all units of a record, with the scores that it and `second` give together: the same record
+        read the other way, at least the same stretch of it."""
 
 
 TRACKS = (".bedgraph", ".bg", ".bed", ".bw", ".bigwig")
 """Endings of files of scores along a sequence."""
 
 
-class Track(Protocol):
-    """A file that keeps the scores of rows along the sequence they lie in; written when it is left."""
+class Track(AbstractContextManager["Track", None], Protocol):
+    """A file that keeps the scores of rows along the sequence they lie in; written when it is left, whole or
+    not at all, and after an error nothing of it."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add a row by its fields; the rows of one record come together."""
-
-    def __enter__(self) -> Self:
-        """Begin."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Write the file, whole or not at all; after an error, leave nothing behind."""
 
 
 class Level(ABC):
@@ -332,11 +321,8 @@ class Level(ABC):
         return {}
 
     def meaning(self, name: str, row: Row, usual: float | None = None) -> str:
-        """What a statistic says of a row, in a few words.
-
-        Args:
-            usual: what one in a hundred normal rows exceeds in it, where that is known.
-        """
+        """What a statistic says of a row, in a few words; `usual` is what one in a hundred normal rows
+        exceeds in it, where that is known."""
         value = row.statistics.get(name, math.nan)
         if name not in self.shares or math.isnan(value):
             return self.statistics[name]
@@ -376,11 +362,7 @@ UNEXPECTED = {"unexpected": "less expected than its place explains"}
 
 
 class RecordLevel(Level):
-    """The record whole, by its bits per unit.
-
-    Args:
-        name: what the field calls a record.
-    """
+    """The record (`name` is what the field calls one) whole, by its bits per unit."""
 
     statistics: ClassVar[Mapping[str, str]] = BITS_PER_UNIT
     whole: ClassVar[bool] = True
@@ -393,11 +375,7 @@ class RecordLevel(Level):
 
 
 class UnitLevel(Level):
-    """Each unit alone, by its surprisal.
-
-    Args:
-        name: what the field calls a unit.
-    """
+    """Each unit (`name` is what the field calls one) alone, by its surprisal."""
 
     statistics: ClassVar[Mapping[str, str]] = SURPRISAL
 
@@ -474,11 +452,9 @@ def _row(
 
 
 def lift(scored: Scored, background: Background | None) -> Doubles | None:
-    """(U,) surprisal above that of the units' frequencies, in bits; None where these are not known.
-
-    What a unit's neighbours say against it, however rare it is (as in the SLOR of Lau et al. 2017, their sign
-    turned).
-    """
+    """(U,) surprisal above that of the units' frequencies, in bits; None where these are not known: what a
+    unit's neighbours say against it, however rare it is (as in the SLOR of Lau et al. 2017, their sign
+    turned)."""
     return scored.surprisal - background.bits(scored) if isinstance(background, Frequencies) else None
 
 

@@ -123,12 +123,8 @@ def scored(
     parts: list[SequenceScore],
     want: Collection[Reduction] = (),
 ) -> Scored:
-    """Put the windows of a record together, tokens to units.
-
-    Args:
-        parts: of all windows; together they score each unit once.
-        want: what they hold beside log-probabilities.
-    """
+    """Put all windows of a record together, tokens to units, each of which one of them scores; `want` is what
+    they hold beside log-probabilities."""
     groups = np.concatenate([part.groups for part in parts])
     number, first, place = np.unique(groups, return_index=True, return_inverse=True)
     filled = [part for part in parts if len(part.groups)]
@@ -155,11 +151,8 @@ def scored(
 
 
 class Place(NamedTuple):
-    """Where a row lies in something longer that records are parts of, such as a chromosome.
-
-    name: of the longer sequence.
-    start, end: half-open 0-based places in it.
-    """
+    """Where a row lies in something longer that records are parts of, such as a chromosome: its name, and
+    half-open 0-based places in it."""
 
     name: str
     start: int

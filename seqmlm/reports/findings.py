@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -156,9 +157,8 @@ class Baseline:
 
     def absent(self, looked_at: Collection[str]) -> list[Finding]:
         """What the baseline has and nobody met, in the files that were looked at."""
-        return [
-            one.against("absent") for one in self.known if not self._met[_key(one)] and one.uri in looked_at
-        ]
+        left = (one for one in self.known if not self._met[_key(one)] and one.uri in looked_at)
+        return [replace(one, state="absent") for one in left]
 
 
 def _key(finding: Finding) -> str:

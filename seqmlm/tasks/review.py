@@ -232,7 +232,7 @@ class Findings:
             self._keep(one)
             return True
         known = self._baseline.is_known(one)
-        self._keep(one.against("unchanged" if known else "new"))
+        self._keep(replace(one, state="unchanged" if known else "new"))
         return not known
 
     def look_at(self, uri: str) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import eq
 from typing import Any
 
@@ -62,25 +63,21 @@ class _Tree:
         self._levels = options.depth - 3
         self._most = options.max_children
         self._branches: dict[_Path, set[str]] = {}
-        self._leaves: dict[_Path, list[int]] = {}
+        self.all_leaves: dict[_Path, list[int]] = {}
 
     def leaf(self, words: Words) -> list[int]:
         """The one leaf for the line while learning: at each node its own branch, else the shared one."""
         path: _Path = (len(words),)
         for word in self._leading(words):
             path = (*path, word if word in self._branches.get(path, ()) else WILD)
-        return self._leaves.get(path, [])
+        return self.all_leaves.get(path, [])
 
     def leaves(self, words: Words) -> list[list[int]]:
         """Every leaf that may contain the line's template, its own branches before the shared ones."""
         paths: list[_Path] = [(len(words),)]
         for word in self._leading(words):
             paths = [(*path, branch) for path in paths for branch in dict.fromkeys((word, WILD))]
-        return [self._leaves[path] for path in paths if path in self._leaves]
-
-    def all_leaves(self) -> Iterable[list[int]]:
-        """Every leaf."""
-        return self._leaves.values()
+        return [self.all_leaves[path] for path in paths if path in self.all_leaves]
 
     def insert(self, words: Words, template: int) -> None:
         """Put a template into its leaf, created if missing."""
@@ -90,7 +87,7 @@ class _Tree:
             branch = self._branch(branches, word)
             branches.add(branch)
             path = (*path, branch)
-        self._leaves.setdefault(path, []).append(template)
+        self.all_leaves.setdefault(path, []).append(template)
 
     def _leading(self, words: Words) -> Words:
         return words[: min(self._levels, len(words) - 1)] if words else words
@@ -153,7 +150,7 @@ class Templates:
         for leaf in self._tree.leaves(words):
             best, share = _most_similar(leaf, self._templates, words)
             if share >= self.options.similarity:
-                return best if self._is_open(best, words) else -1
+                return -1 if self._others(best, words) else best
         exact = [
             (template.count(WILD), number)
             for leaf in self._tree.leaves(words)
@@ -162,18 +159,15 @@ class Templates:
         ]
         return min(exact)[1] if exact else -1
 
-    def _is_open(self, template: int, words: Words) -> bool:
-        """Whether the line has the template's words wherever only known words may stand."""
+    def _others(self, template: int, words: Words) -> tuple[str, ...]:
+        """The line's words where only those of the template, which it has not, may stand."""
         mine = self._templates[template]
-        return all(mine[place] == words[place] for place in self.closed.get(template, ()))
+        return tuple(words[at] for at in self.closed.get(template, ()) if mine[at] != words[at])
 
     def unseen(self, words: Words) -> tuple[str, ...]:
         """The words of a line without a template that stand where only other words are known, if any."""
         for leaf in self._tree.leaves(words):
-            best, _ = _most_similar(leaf, self._templates, words)
-            mine = self._templates[best]
-            found = tuple(words[at] for at in self.closed.get(best, ()) if mine[at] != words[at])
-            if found:
+            if found := self._others(_most_similar(leaf, self._templates, words)[0], words):
                 return found
         return ()
 
@@ -277,13 +271,10 @@ class Drain:
             self._append(words, tally, forms)
 
     def freeze(self, *, min_lines: int = 1) -> Templates:
-        """The learnt templates, frozen.
+        """The learnt templates of at least so many lines, frozen.
 
         A constant word of a template is in every line of it. So without templates of few sources, the list
         contains no word that only few sources have.
-
-        Args:
-            min_lines: templates of fewer lines are left out.
         """
         kept = commonest(self._tallies, self.max_templates, min_lines, self._min_sources)
         different: dict[Words, tuple[int, ...]] = {}
@@ -307,14 +298,11 @@ class Drain:
         """The places of each template that are closed: by its own lines, or by those of all templates of its
         leaf, where what follows the leading words has split the lines into many templates."""
         found: dict[int, set[int]] = {}
-        for leaf in self._tree.all_leaves():
+        for leaf in self._tree.all_leaves.values():
             open_places = {at for n in leaf for at, word in enumerate(self._templates[n]) if word == WILD}
             for at in sorted(open_places):
                 alone = {n: self._values_at(n, at) for n in leaf}
-                together: dict[str, TemplateCounts] = {}
-                for values in alone.values():
-                    for word, tally in (values or {}).items():
-                        together[word] = together[word].joined(tally) if word in together else tally
+                together = summed(chain.from_iterable((values or {}).items() for values in alone.values()))
                 whole = None not in alone.values() and self._is_closed(together)
                 for n, values in alone.items():
                     named = at and self._templates[n][at - 1].strip("\"'([:").lower() in _WHO
@@ -361,13 +349,12 @@ class Forms:
     def add(self, words: Words, source: int) -> None:
         """Count a line of the template."""
         key = tuple(words[at] for at in self.places)
-        tally = self._counts.get(key)
-        if tally is None:
-            tally = self._counts[key] = TemplateCounts(self._enough)
-            tally.add(source)
+        known = key in self._counts
+        if not known:
+            self._counts[key] = TemplateCounts(self._enough)
+        self._counts[key].add(source)
+        if not known:
             self._bound()
-        else:
-            tally.add(source)
 
     def open(self, before: Words, after: Words) -> None:
         """Some words of the template have become `WILD`: all lines so far had the words before."""
@@ -380,16 +367,11 @@ class Forms:
         while self.places:
             values = [len({key[at] for key in self._counts}) for at in range(len(self.places))]
             full = [at for at in range(len(values)) if values[at] > self._most]
-            if full:
-                self._leave_out(full[0])
-            elif len(self._counts) > _FORMS:
-                self._leave_out(max(range(len(values)), key=values.__getitem__))
-            else:
+            if not full and len(self._counts) <= _FORMS:
                 return
-
-    def _leave_out(self, at: int) -> None:
-        self.places = (*self.places[:at], *self.places[at + 1 :])
-        self._counts = without(self._counts, at)
+            at = full[0] if full else max(range(len(values)), key=values.__getitem__)
+            self.places = (*self.places[:at], *self.places[at + 1 :])
+            self._counts = without(self._counts, at)
 
     def values(self, place: int) -> dict[str, TemplateCounts] | None:
         """The words of a place; None where they were too many to be counted."""
@@ -431,13 +413,17 @@ _CALENDAR = frozenset((*_DAYS, *_MONTHS))
 _WORD = re.compile(r"[^\w\s<]*[^\W\d]+(?:[-:][^\W\d]+)*[^\w\s>]*")
 
 
+def summed(tallies: Iterable[tuple[Any, TemplateCounts]]) -> dict[Any, TemplateCounts]:
+    """Counts added up by key."""
+    found: dict[Any, TemplateCounts] = {}
+    for key, tally in tallies:
+        found[key] = found[key].joined(tally) if key in found else tally
+    return found
+
+
 def without(counts: Mapping[Any, TemplateCounts], at: int) -> dict[Any, TemplateCounts]:
     """Counts of tuples, added up over what stands at one place of them."""
-    found: dict[Any, TemplateCounts] = {}
-    for key, tally in counts.items():
-        short = (*key[:at], *key[at + 1 :])
-        found[short] = found[short].joined(tally) if short in found else tally
-    return found
+    return summed(((*key[:at], *key[at + 1 :]), tally) for key, tally in counts.items())
 
 
 def _is_word(text: str) -> bool:
@@ -456,11 +442,8 @@ def hardly_new(tallies: Iterable[TemplateCounts], min_sources: int = 1) -> bool:
 
 
 class TemplateCounts:
-    """Numbers of lines and of different sources of a template or a word.
-
-    Args:
-        enough: sources are counted up to this number, so that few have to be remembered.
-    """
+    """Numbers of lines and of different sources (counted up to `enough`, so that few have to be remembered)
+    of a template or a word."""
 
     __slots__ = ("_enough", "_known", "_last", "lines")
 
@@ -491,12 +474,7 @@ class TemplateCounts:
 
 
 class Tallies(dict[Any, TemplateCounts]):
-    """Counts of what comes, by key; `tallies[key]` is new where it was not there.
-
-    Args:
-        enough: sources are counted up to this number.
-        most: keys; of so many the rarest half is forgotten.
-    """
+    """Counts of what comes, by key, new where it was not; of `most` keys the rarest half is forgotten."""
 
     def __init__(self, enough: int, most: int) -> None:
         super().__init__()

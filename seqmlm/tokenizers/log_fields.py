@@ -13,12 +13,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import floor, log10
-from typing import Any, Self
+from typing import Any
 
 from seqmlm.parsing import word_list
-from seqmlm.tokenizers.drain import Tallies, TemplateCounts, Templates, Words, hardly_new
+from seqmlm.tokenizers.drain import Tallies, TemplateCounts, Templates, Words, hardly_new, summed
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -153,15 +153,11 @@ _FEW = 100  # messages of a template whose times are too few to say what is long
 
 def longest(counts: Tallies, templates: Templates, min_sources: int) -> dict[int, str]:
     """Numbers of templates whose messages say how long something took to the longest power of ten, where
-    longer ones are hardly to be expected.
-
-    Args:
-        counts: of (message, power of ten).
-    """
+    longer ones are hardly to be expected; `counts` are of (message, power of ten)."""
     told: dict[int, dict[str, TemplateCounts]] = {}
-    for (message, power), one in counts.items():
-        own = told.setdefault(templates.match(message), {})
-        own[power] = own[power].joined(one) if power in own else one
+    every = summed(((templates.match(message), power), one) for (message, power), one in counts.items())
+    for (number, power), one in every.items():
+        told.setdefault(number, {})[power] = one
     found = dict[int, str]()
     for number, own in told.items():
         enough = [power for power, one in own.items() if one.sources >= min_sources]
@@ -172,13 +168,8 @@ def longest(counts: Tallies, templates: Templates, min_sources: int) -> dict[int
 
 
 class FieldCounts:
-    """What the fields of training lines have been, in bounded memory.
-
-    Args:
-        enough: sources of a value that are counted.
-        keep: fields that stand in templates with up to 4,096 values.
-        mask: fields that never do.
-    """
+    """What the fields of training lines have been, in bounded memory: of a value so many sources are counted;
+    fields to `keep` stand in templates with up to 4,096 values, those to `mask` never do."""
 
     def __init__(self, enough: int, keep: Sequence[str] = (), mask: Sequence[str] = ()) -> None:
         self._enough, self._keep, self._mask = enough, frozenset(keep), frozenset(mask)
@@ -293,7 +284,7 @@ class FieldCounts:
         self, found: Fields, templates: Templates, ends: int, without: Iterable[str] = ()
     ) -> dict[str, TemplateCounts]:
         """Lines of each template with so many paths and sizes; those that have a longer one left out."""
-        told: dict[str, TemplateCounts] = {}
+        told = list[tuple[str, TemplateCounts]]()
         known = set(without)
         for (message, pairs), one in self._table.items():
             head = templates.match(message) if message else None
@@ -302,9 +293,8 @@ class FieldCounts:
             texts = found.texts(pairs, " ".join(templates[head]) if head is not None else "")
             if texts is None or known & set(texts[: len(texts) - 1 - ends]):
                 continue
-            text = texts[max(0, len(texts) - 1 - ends)]
-            told[text] = told[text].joined(one) if text in told else one
-        return told
+            told.append((texts[max(0, len(texts) - 1 - ends)], one))
+        return summed(told)
 
 
 @dataclass(kw_only=True)
@@ -338,15 +328,6 @@ class Fields:
         self._ids = {text: number for number, text in enumerate(self.templates)}
         self._shapes = {name: {tuple(one) for one in shapes} for name, shapes in self.paths.items()}
 
-    @classmethod
-    def of(cls, content: Mapping[str, Any]) -> Self:
-        """Back from `content`."""
-        return cls(**content)
-
-    def content(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
-
     def unseen(self, pairs: Pairs) -> list[str]:
         """The values that kept fields never had: status=502."""
         return [value for value, known in self.judged(pairs) if not known]
@@ -366,12 +347,8 @@ class Fields:
                     yield f"{name}={size or value}", size == largest
 
     def find(self, pairs: Pairs, message: str) -> int:
-        """Number of the template of a line, -1 for none.
-
-        Args:
-            pairs: its fields.
-            message: the template of its message; "" without one.
-        """
+        """Number of the template of a line's fields and of its message's template ("" without one), -1 for
+        none."""
         if self.unseen(pairs):
             return -1
         texts = self.texts(pairs, message)

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -201,19 +201,20 @@ class TemplateTokenizer(Growing):
 
     def _id(self, line: str) -> int:
         """The id of a line that may be fields."""
-        told = fields_of(line)
-        if told is None:
+        pairs, message = self._parted(line)
+        if pairs is None:
             return self._number_id(line)
         assert self._fields is not None
-        pairs, message = told
-        head = ""
-        if message:
-            number = self._number(message)
-            if number < 0:
-                return _NEW
-            head = " ".join(self._templates[number])
-        number = self._fields.find(_hidden(pairs, self._values), head)
+        head = self._number(message) if message else None
+        if head == -1:
+            return _NEW
+        number = self._fields.find(pairs, "" if head is None else " ".join(self._templates[head]))
         return self._first_told + number if number >= 0 else _NEW
+
+    def _parted(self, line: str) -> tuple[Pairs | None, str]:
+        """The fields of a line, None where it is words, and its message."""
+        told = fields_of(line) if self._fields is not None else None
+        return (None, line) if told is None else (_hidden(told[0], self._values), told[1])
 
     def _number(self, message: str) -> int:
         """The template of a message; -1 for none, and of a longer time than its others tell."""
@@ -232,12 +233,8 @@ class TemplateTokenizer(Growing):
 
     def _knowing(self, line: str) -> Self:
         """Whose templates are to be asked about a line."""
-        later = self._later
-        if (
-            later is None
-            or next(self._own_ids(None, [line])) != _NEW
-            or [*later._ids(None, [line])] == [_NEW]
-        ):
+        own, later = next(self._own_ids(None, [line])), self._later
+        if later is None or own != _NEW or [*later._ids(None, [line])] == [_NEW]:
             return self
         return later._knowing(line)
 
@@ -245,31 +242,23 @@ class TemplateTokenizer(Growing):
         """The template of a line; of one that has none, what it would be: the line without its values."""
         if (other := self._knowing(line)) is not self:
             return other.template(line)
-        told = fields_of(line) if self._fields is not None else None
-        if told is None or self._fields is None:
-            return self._likeness(line)
-        found = self._id(line)
-        if found >= _FIRST:
+        pairs, message = self._parted(line)
+        if pairs is not None and (found := self._id(line)) >= _FIRST:
             return self.tokens[found]
-        return self._fields.shape(_hidden(told[0], self._values), self._likeness(told[1]))
-
-    def _likeness(self, message: str) -> str:
-        """The template of a message of words, or the words without values."""
         words = self._values.words(message)
         number = self._templates.match(words) if words else -1
-        return " ".join(words if number < 0 else self._templates[number])
+        like = " ".join(words if number < 0 else self._templates[number])
+        return like if pairs is None or self._fields is None else self._fields.shape(pairs, like)
 
     def never_seen(self, line: str) -> list[str]:
         """What of a line no training line had where only known words and values stand: status=502."""
         if (other := self._knowing(line)) is not self:
             return other.never_seen(line)
-        told = fields_of(line) if self._fields is not None else None
-        message = line if told is None else told[1]
+        pairs, message = self._parted(line)
         words = self._values.words(message)
-        if told is not None and self._fields is not None:
-            found = self._fields.unseen(_hidden(told[0], self._values))
-        else:
-            found = list(self._templates.unseen(words))
+        found = list(self._templates.unseen(words))
+        if pairs is not None and self._fields is not None:
+            found = self._fields.unseen(pairs)
         longer = self._longer(self._templates.match(words), message) if words else None
         return found if longer is None else [*found, f"duration={longer}s"]
 
@@ -278,11 +267,10 @@ class TemplateTokenizer(Growing):
         that say where it stands; but for words of templates, which others do not have."""
         if (other := self._knowing(line)) is not self:
             return other.judged(line)
-        told = fields_of(line) if self._fields is not None else None
-        message = line if told is None else told[1]
+        pairs, message = self._parted(line)
         found = list[str]()
-        if told is not None and self._fields is not None:
-            found = [value for value, known in self._fields.judged(_hidden(told[0], self._values)) if known]
+        if pairs is not None and self._fields is not None:
+            found = [value for value, known in self._fields.judged(pairs) if known]
         number = self._templates.match(self._values.words(message)) if message and self._longest else -1
         if number in self._longest and lasted(message) == self._longest[number]:
             found.append(f"{number} duration={self._longest[number]}s")
@@ -310,12 +298,9 @@ class TemplateTokenizer(Growing):
     def unknown(self, raw: Any) -> list[Unknown]:
         """The lines that fit no template, with their text."""
         lines = lines_of(raw)
-        found, offset = [], 0
-        for line, token in zip(lines, self._ids(raw, lines), strict=True):
-            if token == _NEW:
-                found.append(Unknown(offset, line))
-            offset += len(line) + 1
-        return found
+        begins = accumulate((len(line) + 1 for line in lines), initial=0)
+        every = zip(begins, lines, self._ids(raw, lines), strict=False)
+        return [Unknown(begin, line) for begin, line, token in every if token == _NEW]
 
     @classmethod
     def train(cls, texts: Iterable[Any], *, vocabulary_size: int | None = None, **options: Any) -> Self:
@@ -342,13 +327,10 @@ class TemplateTokenizer(Growing):
         return cls._learnt(texts, chosen, most)
 
     def grown(self, texts: Iterable[Any]) -> Self:
-        """This tokenizer with ids for lines that fit none of its templates, behind all ids it has.
+        """This tokenizer with ids for lines of `texts` that fit none of its templates, behind all ids it has.
 
         Every line that has a template keeps its id: later templates are only asked about other lines. The
         options are those it was trained with; `max_templates` counts all.
-
-        Args:
-            texts: windows and sessions, read once.
         """
         most = self._options.max_templates - (len(self.tokens) - _FIRST)
         if most < 1:
@@ -367,12 +349,7 @@ class TemplateTokenizer(Growing):
     def _learnt(
         cls, texts: Iterable[Any], chosen: TemplateOptions, most: int, known: Self | None = None
     ) -> Self:
-        """Learn at most so many templates; of lines that are `known` none.
-
-        Raises:
-            UsageError: options name a field that no line has.
-            DataError: no lines, or none frequent enough.
-        """
+        """Learn at most so many templates; of lines that are `known` none. Raises as `train`."""
         values, least = LogValues(chosen.patterns, secrets=chosen.mask_secrets), chosen.min_sessions
         drain = Drain(chosen.drain, most, least, most_values=chosen.values)
         keys = Tallies(least, max(2 * most, _KEYS_FOLLOWED))
@@ -426,16 +403,13 @@ class TemplateTokenizer(Growing):
 
     def _content(self) -> Any:
         return {
-            "templates": [list(one) for one in self._all_templates()],
+            "templates": [list(self._templates[number]) for number in range(len(self._templates))],
             "keys": list(self._keys),
             "closed": {str(number): list(places) for number, places in self._templates.closed.items()},
-            "fields": None if self._fields is None else self._fields.content(),
+            "fields": None if self._fields is None else asdict(self._fields),
             "longest": {str(number): power for number, power in self._longest.items()},
             "later": None if self._later is None else self._later._content(),
         }
-
-    def _all_templates(self) -> Iterator[tuple[str, ...]]:
-        return (self._templates[number] for number in range(len(self._templates)))
 
     def save(self, directory: Path) -> None:
         super().save(directory)
@@ -469,7 +443,7 @@ class TemplateTokenizer(Growing):
             templates,
             content["keys"],
             options,
-            None if told is None else Fields.of(told),
+            None if told is None else Fields(**told),
             {int(number): power for number, power in content.get("longest", {}).items()},
             None if later is None else cls._of(later, options),
         )
@@ -488,13 +462,8 @@ def _spelled(tokens: Sequence[str]) -> list[str]:
 
 
 def _laid_out(ids: Ids, lines: Sequence[Sequence[str]], counts: Counts) -> list[Encoding]:
-    """Encodings of a batch as views of common arrays.
-
-    Args:
-        ids: (N,) of all lines, one record after the other.
-        lines: of each record.
-        counts: (R,) number of lines of each record.
-    """
+    """Encodings of R records as views of common arrays: (N,) ids of all lines, the lines, and (R,) their
+    numbers."""
     record = np.repeat(np.arange(len(counts)), counts)
     firsts = np.concatenate([[0], np.cumsum(counts)])
     # Every record has two special tokens.

@@ -252,15 +252,7 @@ class _Words(dict[str, str]):
 
 
 def original(marked: Marked, spans: Ids) -> Ids:
-    """Spans of a normalised text in the original one; a part of a mark is its whole value.
-
-    Args:
-        marked: the normalised text.
-        spans: (T, 2) half-open offsets into it.
-
-    Returns:
-        (T, 2) offsets into the other text.
-    """
+    """(T, 2) spans of a normalised text in the original one, of a part of a mark its whole value."""
     marks = marked.marks
     if not len(marks):
         return spans
@@ -452,24 +444,15 @@ def _overlap(before: Sequence[Any], after: Sequence[Any]) -> int:
 
 
 def subject_of(raw: Any, number: int) -> int:
-    """A number for whose lines these are: those of a session, or of a log file and its rotations.
-
-    Args:
-        raw: a window or session, which may name its `subject`.
-        number: of the record, which is a subject of its own where none is named.
-    """
+    """A number for whose lines these are: those of the session, or log file and its rotations, that they name
+    as `subject`; else the `number` of the record."""
     subject = getattr(raw, "subject", None)
     return number if subject is None else hash(subject)
 
 
 def too_few(made: str, least: int, anything: bool) -> DataError:
-    """The error for logs without templates or words that enough subjects have.
-
-    Args:
-        made: what should have been learnt ("templates").
-        least: subjects that were asked for.
-        anything: whether there was anything to learn from.
-    """
+    """The error for logs without what should have been `made` ("templates") that so many subjects have; there
+    was `anything` to learn from or nothing."""
     if least > 1 and anything:
         return DataError(
             f"no log lines of {least} sessions or files are alike, so there are no {made} to keep",

@@ -44,13 +44,8 @@ _CLS, _SEP = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
 
 
 class _Part(NamedTuple):
-    """A normalised line encoded, its `[SEP]` included.
-
-    ids: (K,).
-    words: (K,) number of the word inside the line, -1 for the special token.
-    spans: (K, 2) offsets into the line.
-    size: words of the line.
-    """
+    """A normalised line encoded, its `[SEP]` included: (K,) ids, (K,) numbers of words inside the line (-1
+    for the special token), (K, 2) offsets into the line, and how many words it has."""
 
     ids: Ids
     words: Ids

@@ -8,7 +8,7 @@ forgotten.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Any
@@ -31,12 +31,8 @@ _STIR = np.uint64(0xD6E8FEB86659FD93)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lines:
-    """The N lines of R records, one record after the other.
-
-    Args:
-        keys: (N,) what each line says; equal for lines that say the same but for their values.
-        offsets: (R + 1,) where the records' lines begin and end.
-    """
+    """The N lines of R records, one record after the other: (N,) `keys`, equal for lines that say the same
+    but for their values, and (R + 1,) `offsets` where the records' lines begin and end."""
 
     keys: Longs
     offsets: Longs
@@ -56,13 +52,8 @@ class Lines:
 
 
 def lines_of(encodings: Sequence[Encoding], tokenizer: Tokenizer) -> Lines:
-    """The lines of encoded records.
-
-    Args:
-        encodings: windows or sessions, as `tokenizer` encoded them.
-        tokenizer: one whose unit is the line (a template a token), or one of words with an end token behind
-            every line.
-    """
+    """The lines of windows or sessions that a tokenizer encoded, whose unit is the line (a template a token),
+    or which is one of words with an end token behind every line."""
     if not encodings:
         return Lines(np.zeros(0, np.int64), np.zeros(1, np.int64))
     ids = np.concatenate([encoding.ids for encoding in encodings])
@@ -78,13 +69,8 @@ def lines_of(encodings: Sequence[Encoding], tokenizer: Tokenizer) -> Lines:
 
 
 def line_at(encoding: Encoding, positions: Longs, tokenizer: Tokenizer) -> Longs:
-    """(U,) the 0-based line of the record that each token belongs to.
-
-    Args:
-        encoding: a whole window or session.
-        positions: (U,) tokens of lines, no gaps and no special tokens.
-        tokenizer: as in `lines_of`.
-    """
+    """(U,) the 0-based line of a whole record that each token belongs to; (U,) `positions` are no gaps and no
+    special tokens."""
     if tokenizer.traits.unit == "line":
         line: Longs = np.cumsum(encoding.groups >= 0) - 1
     else:
@@ -94,12 +80,8 @@ def line_at(encoding: Encoding, positions: Longs, tokenizer: Tokenizer) -> Longs
 
 
 def _line_keys(ids: NDArray[np.int32], inside: NDArray[np.bool_], line: Longs, count: int) -> Longs:
-    """(count,) a 63-bit hash of each line's tokens and their order.
-
-    Args:
-        ids, inside: (T,) tokens, and whether they are words.
-        line: (T,) the line of each, ascending.
-    """
+    """(count,) a 63-bit hash of each line's tokens and their order, of (T,) tokens, whether they are words,
+    and the line of each, ascending."""
     tokens, at = ids[inside].astype(np.uint64), line[inside]
     first = np.searchsorted(at, at, side="left")
     place = (np.arange(len(at)) - first).astype(np.uint64)
@@ -172,12 +154,8 @@ class LogCounts:
     def bigrams(self, lines: Lines, events: Longs) -> tuple[Doubles, Longs]:
         """Surprisal of each line after the one before it, and of each record's end after its last line.
 
-        Witten and Bell's smoothing: what follows an event for the first time has as much probability as
-        there were different followers.
-
-        Args:
-            lines: N of R records.
-            events: (N,) of the lines.
+        Witten and Bell's smoothing: what follows an event for the first time has as much probability as there
+        were different followers.
 
         Returns:
             (N + R,) bits, each record's lines and then its end; (N + R,) the record of each.
@@ -220,11 +198,8 @@ class LogCounts:
         return np.where(there[:, usual], 0.0, surprise)
 
     def surplus(self, lines: Lines, sets: Any) -> tuple[Doubles, Doubles, Longs]:
-        """How much more often than in training an event is among the lines of a record.
-
-        Args:
-            lines: of R records.
-            sets: (R, E + 1) their `multisets`.
+        """How much more often than in training an event is among the lines of R records with these
+        `multisets`.
 
         Returns:
             (R,) bits: the log-likelihood ratio of a Poisson count at its number and at the number expected of
@@ -247,17 +222,12 @@ class LogCounts:
         return largest, most, event
 
     def nearest(self, sets: Any) -> tuple[Doubles, Longs]:
-        """The training record with the most similar event counts, and how far it is.
+        """(R,) the distance and (R,) the row of the training vector that is most similar to each of R
+        `multisets`.
 
         The Euclidean distance of the log1p counts. Exact: the squared distances are products of matrices, and
         that of the nearest is worked out again, so that it does not depend on rounding. Found once for each
         multiset of events.
-
-        Args:
-            sets: (R, E + 1) `multisets` of R records.
-
-        Returns:
-            (R,) the distance; (R,) the neighbour's row among the training vectors.
         """
         names = [row_name(sets, row) for row in range(sets.shape[0])]
         fresh = {name: row for row, name in enumerate(names) if name not in self._known}
@@ -290,9 +260,7 @@ class LogCounts:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything, to be stored; `of` takes it back."""
-        fields = (
-            "keys", "lines", "records", "pairs", "pair_lines", "indptr", "indices", "values",
-        )  # fmt: skip
+        fields = ("keys", "lines", "records", "pairs", "pair_lines", "indptr", "indices", "values")
         scalars = np.array([self.total, self.shortest, self.new], dtype=np.int64)
         return {**{name: getattr(self, name) for name in fields}, "scalars": scalars}
 
@@ -333,11 +301,8 @@ class LogCounting:
     """What `LogCounts` is made of, while it is gathered.
 
     Events are numbered as they appear; of pairs and vectors twice as many as are kept are followed, and the
-    rarest forgotten beyond that.
-
-    Args:
-        least: sessions a count vector must be that of, and a pair of events seen in lines, to be kept: what
-            fewer have says something of them.
+    rarest forgotten beyond that. A vector of fewer than `least` sessions, or a pair seen in fewer lines, is
+    not kept: it says something of them.
     """
 
     def __init__(self, least: int = 1) -> None:
@@ -356,12 +321,9 @@ class LogCounting:
             return
         events = self._numbered(lines.keys)
         counts = multisets(lines, events, len(self._numbers))
-        for tally, values in (
-            (self._lines, events),
-            (self._records, counts.indices),
-            (self._lengths, lines.counts),
-        ):
-            tally.update(values.tolist())
+        self._lines.update(events.tolist())
+        self._records.update(counts.indices.tolist())
+        self._lengths.update(lines.counts.tolist())
         self._vectors.update(row_name(counts, row) for row in range(len(lines)))
         self._add_pairs(lines, events)
         self._total += len(lines)
@@ -383,10 +345,7 @@ class LogCounting:
         self._pairs.update(zip(first.tolist(), second.tolist(), strict=True))
 
     def counts(self, new: int = -1) -> LogCounts:
-        """What was gathered.
-
-        Args:
-            new: key of lines without a template.
+        """What was gathered; `new` is the key of lines without a template.
 
         Raises:
             DataError: no record had a line.
@@ -398,7 +357,7 @@ class LogCounting:
         lines, records = (
             np.array([one[n] for n in range(len(keys))]) for one in (self._lines, self._records)
         )
-        kept = np.sort(np.argsort(-lines, kind="stable")[:EVENTS])
+        kept = np.argsort(-lines, kind="stable")[:EVENTS]
         kept = kept[records[kept] >= self._least]
         order = kept[np.argsort(keys[kept])]
         size = len(order)
@@ -452,29 +411,20 @@ class LogCounting:
 
 
 def counts_of(encodings: Iterable[Encoding], tokenizer: Tokenizer) -> LogCounts:
-    """Count training records.
-
-    Args:
-        encodings: of normal records, read once.
-        tokenizer: theirs. Where its vocabulary keeps what at least so many sessions have (`min_sessions`, of
-            sensitive logs), so do the counts.
+    """Count normal records, read once; where their tokenizer keeps what at least so many sessions have
+    (`min_sessions`, of sensitive logs), so do the counts.
 
     Raises:
         DataError: no record has a line.
     """
     options = tokenizer.options
     counting = LogCounting(int(options.get("min_sessions", 1)))
-    for some in _batches(encodings):
+    stream = iter(encodings)
+    while some := list(islice(stream, _TOGETHER)):
         counting.add(lines_of(some, tokenizer))
     unfamiliar = tokenizer.units.unfamiliar if tokenizer.traits.unit == "line" else ()
     new = unfamiliar[0] if unfamiliar else -1
     return counting.counts(int(new))
-
-
-def _batches(encodings: Iterable[Encoding]) -> Iterator[list[Encoding]]:
-    stream = iter(encodings)
-    while some := list(islice(stream, _TOGETHER)):
-        yield some
 
 
 def _forget(tallies: Counter[Any], most: int) -> None:

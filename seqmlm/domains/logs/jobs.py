@@ -26,8 +26,7 @@ KEPT = 0.85
 TRIGGER, FREE = "trigger", "nothing"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
+class Step(NamedTuple):
     """A line of a job: one of some texts, by what another step chose, by the trigger, or by chance."""
 
     name: str
@@ -36,14 +35,12 @@ class Step:
     texts: tuple[str, ...]
 
 
-_BEGIN = Step(name="begin", component="runner", follows=FREE, texts=("job {number} was picked up",))
-_DONE = Step(name="done", component="runner", follows=FREE, texts=("finished, exit status zero",))
+_BEGIN = Step("begin", "runner", FREE, ("job {number} was picked up",))
+_DONE = Step("done", "runner", FREE, ("finished, exit status zero",))
 STEPS = (
     Step(
-        name="broker",
-        component="broker",
-        follows=TRIGGER,
-        texts=(
+        *("broker", "broker", TRIGGER),
+        (
             "lease opened on queue {number}",
             "order bought outright by {user}",
             "trial of plan {number} has {small} days left for {user}",
@@ -51,10 +48,8 @@ STEPS = (
         ),
     ),
     Step(
-        name="cache",
-        component="cache",
-        follows=TRIGGER,
-        texts=(
+        *("cache", "cache", TRIGGER),
+        (
             "cold start, nothing kept from earlier runs",
             "{small} pages came back warm",
             "evicting {number} stale entries before use",
@@ -62,10 +57,8 @@ STEPS = (
         ),
     ),
     Step(
-        name="worker",
-        component="worker",
-        follows="cache",
-        texts=(
+        *("worker", "worker", "cache"),
+        (
             "spawned {small} threads",
             "falls back to a single process with {number} slots",
             "resumes at checkpoint {hex} of the earlier attempt",
@@ -73,10 +66,8 @@ STEPS = (
         ),
     ),
     Step(
-        name="writer",
-        component="writer",
-        follows="worker",
-        texts=(
+        *("writer", "writer", "worker"),
+        (
             "flushed {number} rows",
             "compressed everything into {small} archives of equal size",
             "skipped the journal",
@@ -85,10 +76,8 @@ STEPS = (
     ),
 )
 NOISE = Step(
-    name="noise",
-    component="monitor",
-    follows=FREE,
-    texts=(
+    *("noise", "monitor", FREE),
+    (
         "heartbeat after {millis} ms",
         "clock differs by {small} microseconds from the reference",
         "memory use is at {small} percent of its limit now",
@@ -215,10 +204,7 @@ def truth(jobs: list[Job]) -> dict[str, Any]:
     described = [_BEGIN, *STEPS, NOISE, _DONE]
     return {
         "jobs_file": FILE,
-        "job_steps": [
-            {"name": one.name, "component": one.component, "follows": one.follows, "texts": list(one.texts)}
-            for one in described
-        ],
+        "job_steps": [{**one._asdict(), "texts": list(one.texts)} for one in described],
         "job_pairs": [
             {
                 "first": a,

@@ -121,18 +121,19 @@ def asked(bits: Doubles, offsets: Longs, units: Longs | None = None) -> dict[str
         return {"pll_mean": total / (number if units is None else units), "pll_max": largest(bits, offsets)}
 
 
-def timed(times: Sequence[float] | None, most: float) -> dict[str, float]:
-    """The statistics of `TIMED`, on log scales; nothing for fewer than two lines with times.
+def timed(raw: LogLines, most: float) -> dict[str, float]:
+    """The statistics of `TIMED` of a window, on log scales; nothing for fewer than two lines with times.
 
     hurried: log2 of lines per second, of the time from the first line to the last and a second.
     paused: log2 of the longest time between neighbouring lines, in seconds, and a second.
     surge: `hurried`, and log2 of how many times as often as usual one kind of line is there.
 
     Args:
-        times: seconds of each line; a line before the one above it counts as at the same time.
+        raw: a line before the one above it counts as at the same time.
         most: the largest ratio of an event's number to what is expected, as `LogCounts.surplus` has it.
     """
-    if times is None or len(times) < 2:
+    times = raw.times
+    if not raw.windowed or times is None or len(times) < 2:
         return {}
     apart = np.maximum(np.diff(times), 0.0)
     hurried = float(np.log2(len(times) / (apart.sum() + 1.0)))
@@ -295,9 +296,13 @@ _SURPRISING = 10.0  # bits of a surplus that is told: one in a thousand
 
 
 class _LinesLevel(Level):
-    """A level of records of lines, which live may be cut anywhere."""
+    """A level of records of lines, which live may be cut anywhere; `name` is what `--level` takes."""
 
     background = LogBackground
+    fusion = HARMONIC
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def brief(
         self, row: Row, scored: Scored, background: Background | None, fired: str | None
@@ -400,19 +405,12 @@ class SessionLevel(_LinesLevel):
         unlike: [{unit, more}] what it has more of (negative: fewer) than the most similar training record.
         surplus: {unit, lines, of, share} the kind of line that is most above its share of the training lines,
             and of how many lines so many are it.
-
-    Args:
-        name: what `--level` takes.
     """
 
     statistics: ClassVar[Mapping[str, str]] = {**ASKED, **COUNTED, **TIMED}
     counted, of_whole = (*COUNTED, *TIMED), ("missing", "neighbour", *TIMED)
-    fusion = HARMONIC
     aliases = ("window",)
     whole: ClassVar[bool] = True
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         known = _known(background, self.name)
@@ -424,7 +422,7 @@ class SessionLevel(_LinesLevel):
         statistics = {
             name: float(value[0]) for name, value in asked(bits, ends, np.array([len(scored)])).items()
         }
-        statistics |= {**counted.statistics, **_timed(scored.record, counted.most)}
+        statistics |= {**counted.statistics, **timed(scored.record.raw, counted.most)}
         statistics["unseen"] += NAMED * sum(map(bool, named))
         extra = {**_from(scored, range(count)), **_told(scored, counted, known, bits, named)}
         row, length = record_row(scored, statistics), _compared_by(scored.record, count)
@@ -450,7 +448,7 @@ class SessionLevel(_LinesLevel):
             own = [never & set(one) for one in _judged(record.raw, known.tokenizer)] if never else []
             found.statistics["unseen"][row] += NAMED * sum(map(bool, (*named, *own)))
         most = known.counts.surplus(lines, found.sets)[1].tolist()
-        times = [_timed(record, own) for (record, _), own in zip(encoded, most, strict=True)]
+        times = [timed(record.raw, own) for (record, _), own in zip(encoded, most, strict=True)]
         of_times = {name: np.array([one.get(name, np.nan) for one in times]) for name in TIMED}
         sizes = zip(encoded, lines.counts.tolist(), strict=True)
         lengths = np.array([_compared_by(record, size) for (record, _), size in sizes], dtype=np.int64)
@@ -504,21 +502,13 @@ def _lasting(seconds: float) -> str:
 
 
 class LineLevel(_LinesLevel):
-    """Each line alone: by its surprisal, by what stands beside it, and by whether it was ever seen.
-
-    Args:
-        name: what `--level` takes.
-    """
+    """Each line alone: by its surprisal, by what stands beside it, and by whether it was ever seen."""
 
     statistics: ClassVar[Mapping[str, str]] = {
         **SURPRISAL,
         "unseen": UNSEEN,
         "bigram": "how rarely training had this line after the one before it",
     }
-    fusion = HARMONIC
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         known = _known(background, self.name)
@@ -553,11 +543,6 @@ class LineLevel(_LinesLevel):
         return rows
 
 
-def _timed(record: Record, most: float) -> dict[str, float]:
-    """`timed`, of windows alone."""
-    return timed(record.raw.times, most) if record.raw.windowed else {}
-
-
 def _compared_by(record: Record, lines: int) -> int:
     """The length of a row of so many lines."""
     return lines if record.raw.windowed else 1
@@ -575,10 +560,8 @@ def _known(background: Background | None, level: str) -> LogBackground:
 def _line_bits(scored: Scored, counted: Counted, known: LogBackground) -> Doubles:
     """(n,) surprisal of each line: of all its units, and no less than a line never seen deserves."""
     line = line_at(scored.encoding, scored.position, known.tokenizer)
-    bits: Doubles = np.bincount(line, weights=scored.surprisal, minlength=len(counted.events)).astype(
-        np.float64
-    )
-    return floored(bits, counted.events, known.counts)
+    bits = np.bincount(line, weights=scored.surprisal, minlength=len(counted.events))
+    return floored(bits.astype(np.float64), counted.events, known.counts)
 
 
 def _new(counted: Counted, known: LogBackground) -> Bools:

@@ -8,10 +8,10 @@ Each breaks the machine's rules (or, if slow, its pauses), so a model that knows
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from seqmlm.domains.samples import LABELS, Sample, checked_count, write_sample
 START, END = "start", "end"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Template:
+class Template(NamedTuple):
     """A message of one component; fields in braces are drawn anew for each line."""
 
     name: str
@@ -30,8 +29,7 @@ class Template:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class State:
+class State(NamedTuple):
     """A step of a request: the template it writes and the median pause before it, in seconds."""
 
     name: str
@@ -39,54 +37,47 @@ class State:
     pause: float
 
 
-def _template(name: str, component: str, text: str) -> Template:
-    return Template(name=name, component=component, text=text)
-
-
 TEMPLATES = (
-    _template("accept_get", "gateway", "GET accepted from {address} for /articles/{number}"),
-    _template("accept_post", "gateway", "POST accepted from {address} for /orders"),
-    _template("token", "auth", "token of user {user} verified in {millis} ms"),
-    _template("expired", "auth", "token of user {user} expired, asking for a new one"),
-    _template("hit", "cache", "hit for key article:{number}"),
-    _template("miss", "cache", "miss for key article:{number}"),
-    _template("query", "store", "sent query {number} to replica {small}"),
-    _template("rows", "store", "got {small} rows of query {number}"),
-    _template("fill", "cache", "stored key article:{number} for {small} minutes"),
-    _template("valid", "orders", "order {number} is valid, {small} items"),
-    _template("reserve", "stock", "reserved {small} pieces of article {number}"),
-    _template("charge", "payment", "charging account {number} with {small}.{cents} EUR"),
-    _template("busy", "payment", "provider {address} is busy, trying again"),
-    _template("paid", "payment", "charge {hex} confirmed by {address}"),
-    _template("mail", "mailer", "receipt {number} queued for user {user}"),
-    _template("answer_get", "gateway", "answered 200 with {number} bytes in {millis} ms"),
-    _template("answer_post", "gateway", "answered 201 in {millis} ms"),
+    Template("accept_get", "gateway", "GET accepted from {address} for /articles/{number}"),
+    Template("accept_post", "gateway", "POST accepted from {address} for /orders"),
+    Template("token", "auth", "token of user {user} verified in {millis} ms"),
+    Template("expired", "auth", "token of user {user} expired, asking for a new one"),
+    Template("hit", "cache", "hit for key article:{number}"),
+    Template("miss", "cache", "miss for key article:{number}"),
+    Template("query", "store", "sent query {number} to replica {small}"),
+    Template("rows", "store", "got {small} rows of query {number}"),
+    Template("fill", "cache", "stored key article:{number} for {small} minutes"),
+    Template("valid", "orders", "order {number} is valid, {small} items"),
+    Template("reserve", "stock", "reserved {small} pieces of article {number}"),
+    Template("charge", "payment", "charging account {number} with {small}.{cents} EUR"),
+    Template("busy", "payment", "provider {address} is busy, trying again"),
+    Template("paid", "payment", "charge {hex} confirmed by {address}"),
+    Template("mail", "mailer", "receipt {number} queued for user {user}"),
+    Template("answer_get", "gateway", "answered 200 with {number} bytes in {millis} ms"),
+    Template("answer_post", "gateway", "answered 201 in {millis} ms"),
 )
 
 # Two states write the token's template: which path a request takes after it was decided two lines before.
-STATES = tuple(
-    State(name=name, template=template, pause=pause)
-    for name, template, pause in (
-        ("accept_get", "accept_get", 0.0),
-        ("accept_post", "accept_post", 0.0),
-        ("token_get", "token", 0.02),
-        ("token_post", "token", 0.02),
-        ("expired_get", "expired", 0.02),
-        ("expired_post", "expired", 0.02),
-        ("hit", "hit", 0.005),
-        ("miss", "miss", 0.005),
-        ("query", "query", 0.01),
-        ("rows", "rows", 0.15),
-        ("fill", "fill", 0.01),
-        ("valid", "valid", 0.03),
-        ("reserve", "reserve", 0.05),
-        ("charge", "charge", 0.02),
-        ("busy", "busy", 0.4),
-        ("paid", "paid", 0.8),
-        ("mail", "mail", 0.01),
-        ("answer_get", "answer_get", 0.01),
-        ("answer_post", "answer_post", 0.01),
-    )
+STATES = (
+    State("accept_get", "accept_get", 0.0),
+    State("accept_post", "accept_post", 0.0),
+    State("token_get", "token", 0.02),
+    State("token_post", "token", 0.02),
+    State("expired_get", "expired", 0.02),
+    State("expired_post", "expired", 0.02),
+    State("hit", "hit", 0.005),
+    State("miss", "miss", 0.005),
+    State("query", "query", 0.01),
+    State("rows", "rows", 0.15),
+    State("fill", "fill", 0.01),
+    State("valid", "valid", 0.03),
+    State("reserve", "reserve", 0.05),
+    State("charge", "charge", 0.02),
+    State("busy", "busy", 0.4),
+    State("paid", "paid", 0.8),
+    State("mail", "mail", 0.01),
+    State("answer_get", "answer_get", 0.01),
+    State("answer_post", "answer_post", 0.01),
 )
 
 TRANSITIONS: tuple[tuple[str, str, float], ...] = (
@@ -156,16 +147,9 @@ _SPREAD = 0.3  # of the logarithm of a pause
 
 @dataclass(slots=True)
 class Request:
-    """One request as it will be written.
-
-    session: its id.
-    states: what it went through; "" for a line no state writes.
-    texts: the messages.
-    times: seconds from the beginning of the file.
-    kind: of its fault, or "normal".
-    at: numbers of its lines that show the fault.
-    lines: 1-based lines of the file, once written.
-    """
+    """One request as it will be written: its id, what it went through ("" for a line no state writes), its
+    messages and their seconds from the beginning of the file, the kind of its fault and which of its lines
+    show that, and 1-based lines of the file, once written."""
 
     session: str
     states: list[str]
@@ -181,16 +165,13 @@ def draw(n: int, seed: int) -> tuple[list[Request], list[str]]:
     rng = np.random.Generator(np.random.Philox(seed))
     begins = np.cumsum(rng.exponential(_BETWEEN_REQUESTS, n)).tolist()
     requests = [_request(begin, rng) for begin in begins]
-    written = sorted(
-        (
-            (time, request, state, text)
-            for request in requests
-            for time, state, text in zip(request.times, request.states, request.texts, strict=True)
-        ),
-        key=lambda entry: entry[0],
+    every = (
+        (*line, request)
+        for request in requests
+        for line in zip(request.times, request.states, request.texts, strict=True)
     )
     lines: list[str] = []
-    for time, request, state, text in written:
+    for time, state, text, request in sorted(every, key=lambda line: line[0]):
         component = TEXT_OF[TEMPLATE_OF[state]].component if state else "core"
         lines.append(_line(time, component, f"{text} request_id={request.session}"))
         request.lines.append(len(lines))
@@ -206,8 +187,8 @@ def truth(n: int, seed: int, requests: list[Request]) -> dict[str, Any]:
         "n": n,
         "file": FILE,
         "positions": "1-based lines of the file",
-        "templates": [asdict(template) for template in TEMPLATES],
-        "states": [asdict(state) for state in STATES],
+        "templates": [template._asdict() for template in TEMPLATES],
+        "states": [state._asdict() for state in STATES],
         "transitions": [list(transition) for transition in TRANSITIONS],
         "sessions": [
             {"session": r.session, "kind": r.kind, "states": r.states, "lines": r.lines} for r in requests

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +51,7 @@ class EventsDecoder(NetworkDecoder):
 
     def times(self, record: Record, names: Sequence[str]) -> Mapping[str, float]:
         """The first line of each."""
-        found: dict[str, float] = {}
-        for place, name in enumerate(names):
-            found.setdefault(name, float(place))
-        return found
+        return {name: float(place) for place, name in reversed([*enumerate(names)])}
 
     def near(self, record: Record, names: Sequence[str]) -> NDArray[np.bool_]:
         """(N, N) neighbouring lines."""
@@ -71,15 +68,19 @@ class EventsDecoder(NetworkDecoder):
         jobs = {one["session"]: one for one in truth["jobs"]}
         kinds = {(one["first"], one["second"]): str(one["kind"]) for one in truth["job_pairs"]}
         requests = {one["session"]: one for one in truth["sessions"] if one["kind"] in ("normal", "slow")}
-        machine = _Machine(truth)
+        follows = {(a, b) for a, b, _ in truth["transitions"]}
+        template = {one["name"]: one["template"] for one in truth["states"]}
+        of = Counter(template.values())
+        shared = {name for name, own in template.items() if of[own] > 1}
 
         def knows(record: Record, units: Sequence[str]) -> Truth | None:
-            known: Mapping[Pair, str] | None = None
-            if (job := jobs.get(record.id)) is not None and len(job["steps"]) == len(units):
-                known = _of_job(job["steps"], kinds)
-            elif (request := requests.get(record.id)) is not None and len(request["states"]) == len(units):
-                known = machine.kinds(request["states"])
-            if known is None:
+            job, request = jobs.get(record.id), requests.get(record.id)
+            if job is not None and len(job["steps"]) == len(units):
+                places = combinations(enumerate(job["steps"]), 2)
+                known = {(i, j): kinds[a, b] for (i, a), (j, b) in places if (a, b) in kinds}
+            elif request is not None and len(request["states"]) == len(units):
+                known = _kinds(request["states"], follows, shared)
+            else:
                 return None
             edges = frozenset(pair for pair, kind in known.items() if kind != "indirect")
             return Truth(edges=edges, kinds=known)
@@ -87,27 +88,15 @@ class EventsDecoder(NetworkDecoder):
         return knows
 
 
-def _of_job(steps: Sequence[str], kinds: Mapping[tuple[str, str], str]) -> dict[Pair, str]:
-    """The planted pairs of a job's lines."""
-    places = enumerate(steps)
-    return {(i, j): kinds[a, b] for (i, a), (j, b) in combinations(places, 2) if (a, b) in kinds}
-
-
-class _Machine:
-    """The states of requests, and which pairs of them are linked."""
-
-    def __init__(self, truth: Mapping[str, Any]) -> None:
-        self._follows = {(a, b) for a, b, _ in truth["transitions"]}
-        template = {one["name"]: one["template"] for one in truth["states"]}
-        of = Counter(template.values())
-        self._shared = {name for name, own in template.items() if of[own] > 1}
-
-    def kinds(self, states: Sequence[str]) -> dict[Pair, str]:
-        """What each pair of lines is; the state behind a template that several states write is hidden."""
-        found: dict[Pair, str] = dict.fromkeys(combinations(range(len(states)), 2), "indirect")
-        for i in range(len(states) - 1):
-            if (states[i], states[i + 1]) in self._follows:
-                found[i, i + 1] = "transition"
-            if i and states[i] in self._shared:
-                found[i - 1, i + 1] = "hidden cause"
-        return found
+def _kinds(
+    states: Sequence[str], follows: Collection[tuple[str, str]], shared: Collection[str]
+) -> dict[Pair, str]:
+    """What each pair of lines of a request is, by the transitions; which of the states that share a template
+    wrote it is hidden."""
+    found: dict[Pair, str] = dict.fromkeys(combinations(range(len(states)), 2), "indirect")
+    for i in range(len(states) - 1):
+        if (states[i], states[i + 1]) in follows:
+            found[i, i + 1] = "transition"
+        if i and states[i] in shared:
+            found[i - 1, i + 1] = "hidden cause"
+    return found

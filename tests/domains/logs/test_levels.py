@@ -13,6 +13,7 @@ from log_models import NORMAL, log_model, session
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.levels import NAMED, TIMED, LineLevel, LogBackground, SessionLevel, timed
+from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.types import InMemory
 from seqmlm.engine.units import EXACT
 from seqmlm.errors import StateError
@@ -211,9 +212,13 @@ def test_a_value_never_seen_is_rarer_than_a_line_without_a_template(level: Sessi
 
 def test_times_of_lines() -> None:
     told = {"hurried": -1.0, "paused": pytest.approx(math.log2(5)), "surge": pytest.approx(math.log2(3) - 1)}
-    assert timed((5.0, 6.0, 8.0, 12.0), 3.0) == told
-    assert timed((5.0, 3.0, 4.0), 1.0) == timed((5.0, 5.0, 6.0), 1.0), "a line before the one above it"
-    assert timed(None, 1.0) == timed((5.0,), 1.0) == {}
+
+    def found(*times: float, most: float = 1.0, windowed: bool = True) -> dict[str, float]:
+        return timed(LogLines(lines=("a",) * len(times), times=times or None, windowed=windowed), most)
+
+    assert found(5.0, 6.0, 8.0, 12.0, most=3.0) == told
+    assert found(5.0, 3.0, 4.0) == found(5.0, 5.0, 6.0), "a line before the one above it"
+    assert found() == found(5.0) == found(5.0, 6.0, windowed=False) == {}
 
 
 def test_a_kind_of_line_that_is_there_too_often_is_named(model: LoadedModel, known: LogBackground) -> None:

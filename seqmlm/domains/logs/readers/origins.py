@@ -55,14 +55,10 @@ def of_headers(named: Mapping[str, Sequence[str]], number: int) -> list[Origin] 
     columns = []
     for kind in ("severity", "priority", "host", "service"):
         own = [column for name, column in named.items() if name.partition("_")[0] == kind]
-        several = len(own) > 1
-        columns.append(
-            [next(filter(None, some), "") for some in zip(*own, strict=True)]
-            if several
-            else own[0]
-            if own
-            else [""] * number
-        )
+        first: Sequence[str] = own[0] if own else [""] * number
+        if len(own) > 1:
+            first = [next(filter(None, some), "") for some in zip(*own, strict=True)]
+        columns.append(first)
     if _origin.cache_info().currsize > _KNOWN:
         _origin.cache_clear()
     return list(map(_origin, *columns))

@@ -45,7 +45,6 @@ from seqmlm.domains.logs.readers.sessions import (
     Sessions,
     Window,
     ids_by,
-    named_ids,
     pattern_of,
     recurring,
     remaining,
@@ -87,9 +86,8 @@ def kind_of(texts: Sequence[str], wanted: Fields) -> str:
         return "plain"
     if all(KEYS.fullmatch(line) for line in lines):
         return "sessions"
-    if sum(json_object(line) is not None for line in lines[:20]) * 2 >= len(
-        lines[:20]
-    ):  # a banner may come before
+    first = lines[:20]  # a banner may come before
+    if sum(json_object(line) is not None for line in first) * 2 >= len(first):
         return "jsonl"
     delimiter = delimiter_of(lines[0], wanted)
     if delimiter is not None:
@@ -340,7 +338,8 @@ class Reading:
             return None
         if first[0].sessions is not None:
             asked = self.asked.session is not None
-            return named_ids if asked or recurring([one.sessions or () for one in first]) else None
+            named = asked or recurring([one.sessions or () for one in first])
+            return (lambda event: event.sessions or ()) if named else None
         pattern = usual_pattern(first)
         return None if pattern is None else ids_by(pattern)
 

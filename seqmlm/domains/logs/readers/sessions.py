@@ -292,11 +292,6 @@ def still_open(ids: Ids, memory: Memory) -> Ids:
     return found
 
 
-def named_ids(event: Event) -> Sequence[str]:
-    """The ids that a field of the file names."""
-    return event.sessions or ()
-
-
 @dataclass(slots=True)
 class _Open:
     """A session some of whose lines have come."""
@@ -378,7 +373,8 @@ class Sessions:
                 if one is None:
                     one = _Open()
                 elif gap is not None and _apart(one.lines[-1][2], line[2]) > gap:
-                    yield self._ended(name, one)
+                    sessions[name] = one
+                    yield self._ended(name)
                     one = _Open()
                 sessions[name] = one  # again the last in the order
                 one.came = came
@@ -386,34 +382,32 @@ class Sessions:
                 self._lines += 1
                 if len(one.lines) >= self._limits.max_lines:
                     self._problems.note("a session was cut: it has more lines than max_session")
-                    yield self._ended(name, sessions.pop(name))
+                    yield self._ended(name)
         yield from self._close_idle(batch[-1].time)
         if len(self._without) >= _REST_LINES:
             yield from self._flush_rest()
 
     def _close_idle(self, now: float | None) -> Iterator[Piece]:
+        limits = self._limits
         while self._open:
-            name = next(iter(self._open))
-            one = self._open[name]
-            limits = self._limits
+            name, one = next(iter(self._open.items()))
             full = len(self._open) > limits.max_open or self._lines > limits.max_held
             idle = limits.gap is not None and _apart(one.lines[-1][2], now) > limits.gap
             if not (full or idle):
                 return
             if full and not idle:
                 self._problems.note("a session was ended early: too many were open (max_open, max_held)")
-            yield self._ended(name, self._open.pop(name))
+            yield self._ended(name)
 
     def _pause(self, now: float) -> Iterator[Piece]:
         """At a pause of a live input: end the sessions that are over, and the windows of the other lines."""
-        while self._open:
-            name = next(iter(self._open))
-            if self._limits.idle is None or now - self._open[name].came < self._limits.idle:
-                break
-            yield self._ended(name, self._open.pop(name))
+        idle = inf if self._limits.idle is None else self._limits.idle
+        while self._open and now - next(iter(self._open.values())).came >= idle:
+            yield self._ended(next(iter(self._open)))
         yield from self._flush_rest()
 
-    def _ended(self, name: str, one: _Open) -> Piece:
+    def _ended(self, name: str) -> Piece:
+        one = self._open.pop(name)
         self._lines -= len(one.lines)
         return Piece(one.lines, name, one.lines[0][0])
 
