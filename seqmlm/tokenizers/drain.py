@@ -371,36 +371,30 @@ class Forms:
                 return
             at = full[0] if full else max(range(len(values)), key=values.__getitem__)
             self.places = (*self.places[:at], *self.places[at + 1 :])
-            self._counts = without(self._counts, at)
+            self._counts = summed(((*key[:at], *key[at + 1 :]), one) for key, one in self._counts.items())
 
     def values(self, place: int) -> dict[str, TemplateCounts] | None:
         """The words of a place; None where they were too many to be counted."""
         if place not in self.places:
             return None
-        counts = self._counts
-        for other in reversed(range(len(self.places))):
-            counts = without(counts, other) if self.places[other] != place else counts
-        return {key[0]: tally for key, tally in counts.items()}
+        at = self.places.index(place)
+        return summed((key[at], one) for key, one in self._counts.items())
 
     def frozen(
         self, template: Words, closed: Collection[int], min_lines: int, min_sources: int
     ) -> dict[Words, tuple[int, ...]]:
         """The template with each combination of words that its closed places have, and these places."""
-        places, counts = list(self.places), self._counts
-        for at in reversed(range(len(places))):
-            if places[at] not in closed:
-                counts = without(counts, at)
-                del places[at]
-        while places and not hardly_new(counts.values(), min_sources):
-            counts = without(counts, len(places) - 1)
-            del places[-1]
+        kept = [at for at, place in enumerate(self.places) if place in closed]
+        counts = summed((tuple(key[at] for at in kept), one) for key, one in self._counts.items())
+        while kept and not hardly_new(counts.values(), min_sources):
+            kept.pop()
+            counts = summed((key[:-1], one) for key, one in counts.items())
         found: dict[Words, tuple[int, ...]] = {}
-        for key, tally in counts.items():
-            if places and tally.lines >= min_lines and tally.sources >= min_sources:
-                words = list(template)
-                for place, word in zip(places, key, strict=True):
-                    words[place] = word
-                found[tuple(words)] = tuple(sorted(places))
+        for key, one in counts.items():
+            if kept and one.lines >= min_lines and one.sources >= min_sources:
+                words = {self.places[at]: word for at, word in zip(kept, key, strict=True)}
+                filled = tuple(words.get(at, word) for at, word in enumerate(template))
+                found[filled] = tuple(sorted(words))
         return found
 
 
@@ -419,11 +413,6 @@ def summed(tallies: Iterable[tuple[Any, TemplateCounts]]) -> dict[Any, TemplateC
     for key, tally in tallies:
         found[key] = found[key].joined(tally) if key in found else tally
     return found
-
-
-def without(counts: Mapping[Any, TemplateCounts], at: int) -> dict[Any, TemplateCounts]:
-    """Counts of tuples, added up over what stands at one place of them."""
-    return summed(((*key[:at], *key[at + 1 :]), tally) for key, tally in counts.items())
 
 
 def _is_word(text: str) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,7 +126,6 @@ class LogValues:
         literal = ("", mark(f"(?:{'|'.join(map(re.escape, self.kinds))})"))
         self._built_in = re.compile("|".join(f"({text})" for _, text in (literal, *_KINDS)))
         self._marks = tuple(mark(kind) for kind, _ in _KINDS)
-        self._shapes: dict[str, list[_Place]] = {}
         self._words = _Words(self)
         self._look_up = self._words.__getitem__
 
@@ -169,14 +169,7 @@ class LogValues:
 
     def _secret_places(self, line: str) -> list[_Place]:
         """As `secret_places`; lines that differ only in digits are looked at once."""
-        if len(line) > _LONGEST:
-            return secret_places(line)
-        shape = line.translate(_ZEROS)
-        if shape not in self._shapes:
-            if len(self._shapes) >= _TABLE:
-                self._shapes.clear()
-            self._shapes[shape] = secret_places(shape)
-        return self._shapes[shape]
+        return secret_places(line) if len(line) > _LONGEST else _of_shape(line.translate(_ZEROS))
 
     def conceal(self, text: str) -> str:
         """Lines with a star for each character of what looks like a secret; as they are without `secrets`."""
@@ -349,6 +342,9 @@ def secret_places(line: str) -> list[_Place]:
         return []
     found = ((one.lastgroup, one) for one in _LIKE_SECRETS.finditer(line))
     return [(*one.span(kind), mark(SECRET)) for kind, one in found if kind and kind != "address"]
+
+
+_of_shape = lru_cache(_TABLE)(secret_places)
 
 
 def _with_random(word: str, places: Sequence[_Place]) -> list[_Place]:

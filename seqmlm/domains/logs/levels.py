@@ -107,13 +107,8 @@ def unseen(lines: Lines, events: Longs, counts: LogCounts) -> Doubles:
 
 
 def asked(bits: Doubles, offsets: Longs, units: Longs | None = None) -> dict[str, Doubles]:
-    """The statistics of `ASKED`, each (R,); NaN for records without lines.
-
-    Args:
-        bits: (N,) surprisal of each line.
-        offsets: (R + 1,) where the records' lines begin and end.
-        units: (R,) what the mean is over; None for the lines.
-    """
+    """The statistics of `ASKED`, each (R,), of the (N,) surprisals of lines and (R + 1,) offsets of records;
+    NaN for those without lines. The mean is over (R,) `units`, None for the lines."""
     number = np.diff(offsets)
     record = np.repeat(np.arange(len(number)), number)
     total = np.bincount(record, weights=bits, minlength=len(number))
@@ -197,12 +192,8 @@ class Counted:
 
 
 class LogBackground(Background):
-    """Counts of the training records; remembers what it has said of equal ones.
-
-    Args:
-        counts: of the training records.
-        tokenizer: names the events.
-    """
+    """Counts of the training records, whose events the tokenizer names; remembers what it has said of equal
+    ones."""
 
     def __init__(self, counts: LogCounts, tokenizer: Tokenizer) -> None:
         self.counts, self.tokenizer = counts, tokenizer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,24 +14,8 @@ from seqmlm.data.record import Record
 from seqmlm.data.splits import VALIDATION, Chronological
 from seqmlm.domains.logs import LOGS
 from seqmlm.domains.logs.readers.events import LogLines
-from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import DataError, UsageError
-
-SPACE = TokenSpace(size=4, pad=0, mask=1, unk=None, start=None, end=None, special=(0, 1))
-
-
-class LineEncoder:
-    """A token a line."""
-
-    def encode_batch(self, raws: list[LogLines]) -> list[Encoding]:
-        return [self._encode(raw) for raw in raws]
-
-    def _encode(self, raw: LogLines) -> Encoding:
-        n = len(raw.lines)
-        ends = np.cumsum([len(line) + 1 for line in raw.lines], dtype=np.int32) - 1
-        starts = ends - np.array([len(line) for line in raw.lines], dtype=np.int32)
-        groups = np.arange(n, dtype=np.int32)
-        return Encoding(ids=np.full(n, 2, np.int32), groups=groups, spans=np.stack([starts, ends], axis=1))
+from seqmlm.tokenizers.log_templates import TemplateTokenizer
 
 
 def split(records: list[Record], cache: Path) -> tuple[list[Record], list[Record]]:
@@ -40,8 +23,9 @@ def split(records: list[Record], cache: Path) -> tuple[list[Record], list[Record
     rule = Chronological(key=LOGS.keys.split, order=LOGS.keys.order, share=0.1)
     marks = np.array([rule.mark(record) for record in records])
     held_out = rule.parts(marks) == VALIDATION
-    plan = Plan(space=SPACE, max_length=512, split=rule)
-    prepared = prepare(iter(records), LineEncoder(), plan, cache=cache, fingerprint="f")
+    tokenizer = TemplateTokenizer.train([record.raw for record in records])
+    plan = Plan(space=tokenizer.space, max_length=512, split=rule)
+    prepared = prepare(iter(records), tokenizer, plan, cache=cache, fingerprint="f")
     assert prepared.statistics["validation"]["records"] == int(held_out.sum())
     parts: tuple[list[Record], list[Record]] = ([], [])
     for record, late in zip(records, held_out.tolist(), strict=True):
@@ -89,12 +73,12 @@ def test_files_are_told_by_their_lines(tmp_path: Path):
 
 
 def test_a_window_as_people_see_it():
-    guessed = SimpleNamespace(spelling=SimpleNamespace(surface=lambda token: "<guess>"))
     raw = LogLines(lines=("up in 5", "down"), times=(1.0, 2.0))
-    encoding = LineEncoder().encode_batch([raw])[0]
-    shown = LOGS.text.show(guessed, raw, encoding, np.array([1], np.int32), np.array([2]))  # type: ignore[arg-type]
+    tokenizer = TemplateTokenizer.train([raw])
+    guess = tokenizer.encode("up in 7").ids[1:2]
+    shown = LOGS.text.show(tokenizer, raw, tokenizer.encode(raw), np.array([2], np.int32), guess)
     assert shown.splitlines() == [
         "masked    up in 5⏎[MASK]",
-        "predicted up in 5⏎<guess>",
+        "predicted up in 5⏎up in <NUM>",
         "true      up in 5⏎down",
     ]

@@ -27,8 +27,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
 
 def pattern(text: str) -> re.Pattern[str]:
     """What a template's lines look like."""
-    parts = re.split(r"\{\w+\}", text)
-    return re.compile(r"[\w.]+".join(map(re.escape, parts)))
+    return re.compile(r"[\w.]+".join(map(re.escape, re.split(r"\{\w+\}", text))))
 
 
 def messages(session: dict[str, Any], lines: list[str]) -> list[str]:

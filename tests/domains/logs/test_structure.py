@@ -138,21 +138,12 @@ def session(name: str, lines: list[str], *, keys: bool = False) -> Record:
 
 def test_lines_of_one_template_are_one_name() -> None:
     decoder = EventsDecoder()
-    lines = [
-        "open by u0001 on queue a17",
-        "wrote 12 rows to disk",
-        "closed at once",
-        "idle",
-        "idle too long now",
-    ]
+    lines = ["open by u0001 on queue a17", "wrote 12 rows to disk", "closed at once", "idle"]
     other = ["open by u0042 on queue a17", "closed at once", "wrote 99 rows to disk", "idle too long now"]
+    first, second = {(0, 1): 3.0, (1, 2): 2.0, (0, 2): 1.0}, {(0, 2): 1.0, (1, 2): 2.0, (0, 1): 1.5}
+    pairs = (("1", [*lines, other[-1]], first), ("2", other, second))
     made = [
-        decoded(
-            decoder, session("1", lines), lines, map_of(5, {(0, 1): 3.0, (1, 2): 2.0, (0, 2): 1.0}, 0.01)
-        ),
-        decoded(
-            decoder, session("2", other), other, map_of(4, {(0, 2): 1.0, (1, 2): 2.0, (0, 1): 1.5}, 0.01)
-        ),
+        decoded(decoder, session(name, own), own, map_of(len(own), links, 0.01)) for name, own, links in pairs
     ]
     assert made[0].predicted == {(0, 1), (1, 2)}, "the weakest side of the triangle is indirect"
     rows = [line.split("\t") for line in "".join(decoder.files(made)["network.tsv"]).splitlines()[1:]]

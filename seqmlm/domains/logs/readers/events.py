@@ -88,14 +88,8 @@ class Lines(NamedTuple):
 
 
 def line_batches(source: str, problems: Problems, *, replace: bool, max_bytes: int) -> Iterator[Lines]:
-    """Yield the lines of a file (also .gz, .zst, "-") in batches; faults go to `problems` with their line.
-
-    Args:
-        source: the file, or a table of Arrow.
-        problems: receives lines that cannot be read.
-        replace: see `lines_and_pauses`.
-        max_bytes: longest line.
-    """
+    """Yield the lines of a file (also .gz, .zst, "-") or a table of Arrow in batches; faults go to `problems`
+    with their line; `replace` as in `lines_and_pauses`."""
     live = live_of(source) is not None
     numbered: Iterator[Any]
     if is_table(source):  # its rows are the objects of JSON lines

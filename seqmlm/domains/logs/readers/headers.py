@@ -134,14 +134,8 @@ def fitting(texts: Iterable[str]) -> str | None:
 
 
 def parsed(name: str | None, batches: Iterator[Lines], clock: Clock, keep_header: bool) -> Iterator[Events]:
-    """Lines to events, one each; a line without the header has no time and may continue a message.
-
-    Args:
-        name: the format; None: lines are messages, without times.
-        batches: the lines.
-        clock: reads the times.
-        keep_header: messages are whole lines.
-    """
+    """Lines to events, one each; a line without the header has no time and may continue a message. Without a
+    format lines are messages; with `keep_header` messages are whole lines."""
     if name is None:
         for numbers, texts in batches:
             yield [Event(n, text, head=False, whole=text) for n, text in zip(numbers, texts, strict=True)]

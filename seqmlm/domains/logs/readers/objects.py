@@ -34,14 +34,8 @@ LABEL = ("label", "anomaly", "is_anomaly")
 
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """Names of fields; None: found by their usual names.
-
-    Args:
-        message: what is said, or the list of a session's lines.
-        time: one name, or several with commas between them (date,time).
-        session: id of the session.
-        label: what the file calls it.
-    """
+    """Names of fields; None: found by their usual names. `message` may be the list of a session's lines, and
+    `time` several names with commas between them (date,time)."""
 
     message: str | None = None
     time: str | None = None
@@ -54,11 +48,8 @@ class Fields:
         return tuple(self.time.split(",")) if self.time else ()
 
     def among(self, rows: Sequence[Collection[str]]) -> Fields:
-        """Choose among the names that are there; of several usual ones that which most lines have.
-
-        Args:
-            rows: the names of each line's fields. A line that has several counts for the most usual one.
-        """
+        """Choose among the names of each line's fields; of several usual ones that which most lines have. A
+        line that has several counts for the most usual one."""
         lower = [{name.lower(): name for name in reversed([*names])} for names in rows]
 
         def usual(known: Iterable[str]) -> str | None:
@@ -210,11 +201,8 @@ def events_of(
     dates: Dates,
     spoken: Callable[[dict[str, Any], str], str] | None = None,
 ) -> Iterator[Events]:
-    """Objects as events, a message each; objects without a message go to `problems`.
-
-    Args:
-        spoken: what of an object and its message is read; None for the message alone.
-    """
+    """Objects as events, a message each, or what `spoken` says of an object and its message; objects without
+    a message go to `problems`."""
     assert found.message is not None
     others = () if asked.message is not None else MESSAGE
     for rows in batches:
@@ -232,12 +220,8 @@ def events_of(
 
 
 def spoken(found: Fields) -> Callable[[dict[str, Any], str], str]:
-    """What an object and its message say, as JSON: the message, and the fields beside it that are short and
-    say neither when nor where; the message alone where none is left.
-
-    Args:
-        found: fields of the file, which are read apart from what is said.
-    """
+    """What an object and its message say, as JSON: the message, and the fields beside it that are short, say
+    neither when nor where and are not read apart (`found`); the message alone where none is left."""
     own = (found.message, "message", *found.times, found.session, found.label, *TIME, *TIME_PARTS, *SESSION)
     apart = _PLACES | {name.lower() for name in own if name is not None}
     elsewhere = apart.union(MESSAGE, LISTS)
@@ -272,13 +256,8 @@ def _event(numbered: ObjectRow, text: str, found: Fields, clock: Clock, origin: 
 def _with_message(
     rows: list[ObjectRow], name: str, dates: Dates, others: Sequence[str] = ()
 ) -> Iterator[tuple[ObjectRow, str]]:
-    """The objects that have a message, each with it; the others go to `problems`.
-
-    Args:
-        rows, dates: of the file.
-        name: of the field.
-        others: usual names of it, for objects without a message there, as other programs write them.
-    """
+    """The objects that have a message, each with it; the others go to `problems`. Without one in the field
+    `name` it is that of another of its usual names, as other programs write them."""
     for number, row in rows:
         text = message_of(row.get(name))
         if text is None:

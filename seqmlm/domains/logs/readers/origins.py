@@ -79,13 +79,9 @@ def reading(names: Iterable[str]) -> Callable[[Mapping[str, Any]], Origin] | Non
 
 
 def told(messages: Sequence[str], origins: Sequence[Origin] | None) -> dict[str, Any]:
-    """What some lines say of their origin, each where something is said: the highest `severity`; the `host`
-    and the `service` that most of them name, and of several how many there are (`hosts`, `services`).
-
-    Args:
-        messages: the lines.
-        origins: what their headers or fields say; None where they say nothing.
-    """
+    """What some lines, and their headers or fields, say of their origin, each where something is said: the
+    highest `severity`; the `host` and the `service` that most of them name, and of several how many there are
+    (`hosts`, `services`)."""
     given = origins_of(messages, origins)
     found: dict[str, Any] = {}
     if worst := highest(one[0] for one in given):

@@ -75,12 +75,8 @@ KEYS = re.compile(r"\s*(?:([^,\s]+)[,\t]\s*)?(\d+(?:\s+\d+)*)\s*", re.ASCII)
 
 
 def kind_of(texts: Sequence[str], wanted: Fields) -> str:
-    """ "sessions", "jsonl", "csv", "tsv", the name of a header, or "plain".
-
-    Args:
-        texts: the first lines.
-        wanted: columns asked for, which make a table of a file whose own names are unusual.
-    """
+    """ "sessions", "jsonl", "csv", "tsv", the name of a header, or "plain", by the first lines. Columns asked
+    for make a table of a file whose own names are unusual."""
     lines = [text for text in texts[:LOOKED_AT] if text and not text.isspace()]
     if not lines:
         return "plain"

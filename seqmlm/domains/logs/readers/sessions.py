@@ -38,12 +38,8 @@ Line = tuple[int, str, float | None, str | None, Origin | None]
 
 
 class Piece(NamedTuple):
-    """Some lines of a log that become one record.
-
-    lines: in the order they came.
-    session: its id, or None for a window.
-    group: number that records share which may share lines; those of two groups never do.
-    """
+    """Some lines of a log, in the order they came, that become one record; its session's id, or None for a
+    window; and a number that records share which may share lines: those of two groups never do."""
 
     lines: Sequence[Line]
     session: str | None
@@ -320,14 +316,8 @@ class Limits:
 
 
 class Sessions:
-    """Gathers the lines of each id; a session ends with the file, after a gap, or when memory is full.
-
-    Args:
-        ids: of events; an event with several belongs to each session.
-        limits: of sessions.
-        rest: the windows that lines without an id make.
-        source, problems: of the file.
-    """
+    """Gathers the lines of each id; a session ends with the file, after a gap, or when memory is full. An
+    event with several ids belongs to each session; lines without one make windows (`rest`)."""
 
     def __init__(self, ids: Ids, limits: Limits, rest: Window, source: str, problems: Problems) -> None:
         self._ids, self._limits, self._rest = ids, limits, rest

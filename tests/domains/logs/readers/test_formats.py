@@ -113,20 +113,14 @@ def test_a_line_of_each_header(kind: str, tmp_path: Path):
     ("line", "message"),
     [
         ("2024-01-02 03:04:05,678 - my.module - ERROR - it broke", "my.module - ERROR - it broke"),
-        (
-            "2024-01-02 03:04:05.678  INFO 77 --- [main] c.e.App : it works",
-            "77 --- [main] c.e.App : it works",
-        ),
+        ("2024-01-02 03:04:05.678  INFO 77 --- [main] c.e.A : it works", "77 --- [main] c.e.A : it works"),
         ("[2024-01-02 03:04:05] INFO: it works", "it works"),
         ("2024-01-02T03:04:05Z | it works", "it works"),
         ("2024/01/02 03:04:05 [error] 7#7: it broke", "7#7: it broke"),
         ("2024-01-02 03:04:05 error in it", "error in it"),
         ("[ERROR] 2024-01-02 03:04:05,678 views: it broke", "views: it broke"),
         ("2024-01-02 03:04:05, Info                  CBS    it works", "CBS    it works"),
-        (
-            f"- {int(at(2024, 1, 2, 3, 4, 5))} 2024.01.02 dn7 Jan 2 03:04:05 dn7/dn7 ntpd[9]: it works",
-            "it works",
-        ),
+        ("- 1704164645 2024.01.02 dn7 Jan 2 03:04:05 dn7/dn7 ntpd[9]: it works", "it works"),
     ],
 )
 def test_what_applications_write(line: str, message: str, tmp_path: Path):
@@ -206,10 +200,7 @@ def test_json_lines_by_their_usual_fields(tmp_path: Path):
         {"ts": None, "msg": "c"},
     ]
     [record] = read(tmp_path, "\n".join(map(json.dumps, rows)))
-    assert [json.loads(line) for line in record.raw.lines[:2]] == [
-        {"message": "a", "level": "info"},
-        {"message": "b", "level": "info"},
-    ]
+    assert list(map(json.loads, record.raw.lines[:2])) == [{"message": m, "level": "info"} for m in "ab"]
     assert record.raw.lines[2] == "c"
     assert record.raw.times == (1700000000.5, 1700000001.0, 1700000001.0)
 
@@ -231,11 +222,8 @@ def test_json_lines_by_named_fields(tmp_path: Path):
     options = {"message_field": "what", "time_field": "when", "session_field": "who", "label_field": "bad"}
     first, second = read(tmp_path, "\n".join(map(json.dumps, rows)), **options)
     assert (first.id, first.raw.lines, first.meta["lines"]) == ("s0", ("m0", "m2"), (1, 3))
-    assert (second.document, second.raw.times, second.meta["labels"]) == (
-        "s1",
-        (1700000001, 1700000003),
-        ("False", "True"),
-    )
+    assert (second.document, second.meta["labels"]) == ("s1", ("False", "True"))
+    assert second.raw.times == (1700000001, 1700000003)
     with pytest.raises(DataError, match="no message_field of this name"):
         read(tmp_path, json.dumps({"a": 1}))
 
@@ -286,13 +274,7 @@ def test_containers(tmp_path: Path):
     def row(text: str, second: int) -> str:
         return json.dumps({"log": text, "stream": "stdout", "time": f"2023-11-14T22:13:{second}.5Z"})
 
-    docker = [
-        row("one\n", 20),
-        row("two ", 21),
-        row("parts\n", 22),
-        row("Error\n", 23),
-        row("\tat line 5\n", 24),
-    ]
+    docker = list(map(row, ("one\n", "two ", "parts\n", "Error\n", "\tat line 5\n"), range(20, 25)))
     assert kind_of(["banner", *docker], Fields()) == "jsonl"
     [record] = read(tmp_path, "\n".join(docker))
     assert record.raw.lines == ("one", "two parts", "Error\n\tat line 5")

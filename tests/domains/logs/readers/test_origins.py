@@ -15,7 +15,7 @@ from seqmlm.domains.logs.readers.origins import NOTHING, told
 
 def records(path: Path, text: str, kind: str = "auto", **options: Any) -> list[Any]:
     path.write_text(text)
-    return list(read_logs(kind, path, Problems(), session="none", **options))
+    return list(read_logs(kind, path, Problems(), **{"session": "none", **options}))
 
 
 def test_a_continuation_belongs_to_its_message(tmp_path: Path) -> None:
@@ -49,16 +49,11 @@ def test_windows_and_sessions_keep_their_lines_origins(tmp_path: Path) -> None:
     text = "".join(
         f"Mar  5 10:00:{n:02d} web{n % 3} app: request_id={n // 2 % 5} step {n}\n" for n in range(60)
     )
-    for options in ({"window": 7}, {"window": 7, "step": 3}, {"window": "5s"}):
+    windows = {"window": 7}, {"window": 7, "step": 3}, {"window": "5s"}
+    for options in (*windows, {"session": "request_id=(\\d+)"}):
         for record in records(tmp_path / "a.log", text, **options):
-            assert [one[1] for one in record.meta["origins"]] == [
-                f"web{(n - 1) % 3}" for n in record.meta["lines"]
-            ]
-    path = tmp_path / "a.log"
-    for record in read_logs("auto", path, Problems(), session="request_id=(\\d+)"):
-        assert [one[1] for one in record.meta["origins"]] == [
-            f"web{(n - 1) % 3}" for n in record.meta["lines"]
-        ]
+            of_lines = [f"web{(n - 1) % 3}" for n in record.meta["lines"]]
+            assert [one[1] for one in record.meta["origins"]] == of_lines
 
 
 def test_what_is_told_of_some_lines() -> None:
@@ -66,12 +61,8 @@ def test_what_is_told_of_some_lines() -> None:
     assert told([], ()) == {}
     given = [("INFO", "web1", "api"), ("ERROR", "web2", "api"), ("INFO", "web1", "")]
     assert told(["", "", ""], given) == {"severity": "ERROR", "host": "web1", "hosts": 2, "service": "api"}
-    inside = [
-        "level=info service=api ok",
-        'x "level": "ERROR", "service": "db"',
-        "sublevel=fatal",
-        "level=7up",
-    ]
+    said = "level=info service=api ok", 'x "level": "ERROR", "service": "db"'
+    inside = [*said, "sublevel=fatal", "level=7up"]
     assert told(inside, None) == {"severity": "ERROR", "service": "api", "services": 2}
     assert told(["level=error"], [("WARN", "", "")]) == {"severity": "WARN"}  # the header is asked first
     assert told(["level: error in level 3"], None) == {}  # prose

@@ -18,12 +18,7 @@ ORDERS = {
     "logrotate": ["app.log.10.gz", "app.log.9.gz", "app.log.2", "app.log.1", "app.log"],
     "dates of logrotate": ["app.log-20231231.gz", "app.log-20240101", "app.log-20240301", "app.log"],
     "dates, then numbers": ["app.log-20240301", "app.log.10", "app.log.2", "app.log.1", "app.log"],
-    "dates before the ending": [
-        "app-2024-03-01.log",
-        "app-2024-03-02.log.gz",
-        "app-2024-03-10.log",
-        "app.log",
-    ],
+    "dates before the ending": ["a-2024-03-01.log", "a-2024-03-02.log.gz", "a-2024-03-10.log", "a.log"],
     "pieces of a day": ["app.log.2024-03-01.1", "app.log.2024-03-01.2", "app.log.2024-03-01.10", "app.log"],
     "times": ["0.log.20240305-101010.gz", "0.log.20240305-231010.gz", "0.log.20240306-010101", "0.log"],
     "clocks": ["app-2024-03-05T09-10-10.123.log.gz", "app-2024-03-05T10-10-10.001.log", "app.log"],
