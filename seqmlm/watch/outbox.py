@@ -55,13 +55,14 @@ class Outbox:
         number: of the last row that was taken.
         stream: number of the stream in the database; 0 before `begin`.
         gaps: places where bytes were destroyed, of the whole stream.
+        waiting: rows that wait for a commit, each with its number.
 
     Raises:
         StateError: another run writes the output, or its folder is a file or cannot be written.
     """
 
     follower: Follower
-    gaps = stream = number = 0
+    gaps = stream = number = _written = 0
     _lines: LinesSink | StreamSink | None = None
     _rolling: Rolling | None = None
 
@@ -89,18 +90,12 @@ class Outbox:
         self._name = str(path.expanduser().resolve())
         self._request = json.loads(json.dumps(request, default=str))
         self._mark: Mark = {}
-        self._written = 0
-        self._waiting: list[tuple[int, Fields]] = []
+        self.waiting: list[tuple[int, Fields]] = []
 
     def begin(self, problems: Problems) -> dict[str, Any]:
-        """Find the stream of this output, or begin one; the file is brought to what the database has.
-
-        Returns:
-            The counts of its last commit.
-
-        Raises:
-            StateError: the stream was asked something else, or the file is not what was written.
-        """
+        """Find the stream of this output, or begin one; the file is brought to what the database has; the
+        counts of its last commit; StateError: it was asked something else, or the file is not what was
+        written."""
         if self._private:
             self._registry.protect()
         found = self._registry.stream(self._name)
@@ -147,7 +142,10 @@ class Outbox:
                     f"that were pruned from the database, of those up to number {found.pruned.through:,}"
                 )
         try:
-            self._lines = self._opened(mark)
+            if self._stdout is None:
+                self._lines = LinesSink(self._out, private=self._private, mark=mark)
+            else:
+                self._lines = StreamSink(self._stdout, json_lines)
         except StateError as error:
             if str(error) != str(changed(self._out)):
                 raise
@@ -156,18 +154,14 @@ class Outbox:
                 "away, and it is written anew from what rows the database has"
             ) from None
         while some := self._registry.stream_rows(self.stream, self._written, _REFILLED):
-            self._put(self._lines, some)
+            self._put(some)
         self._mark = self._lines.commit()
         self.number = self._written
 
-    def _put(self, sink: LinesSink | StreamSink, rows: Sequence[tuple[int, str]]) -> None:
-        sink.put("".join(f"{line}\n" for _, line in rows).encode())
+    def _put(self, rows: Sequence[tuple[int, str]]) -> None:
+        assert self._lines is not None
+        self._lines.put("".join(f"{line}\n" for _, line in rows).encode())
         self._written = rows[-1][0]
-
-    def _opened(self, mark: Mark | None = None) -> LinesSink | StreamSink:
-        if self._stdout is not None:
-            return StreamSink(self._stdout, json_lines)
-        return LinesSink(self._out, private=self._private, mark=mark)
 
     def take_up(self, rolling: Rolling | None, model: str) -> None:
         """From now on keep this calibration with the rows (None: keep no statistics), which goes on where it
@@ -183,11 +177,6 @@ class Outbox:
         now = self._clock()
         return any(self._grouping.over(one, now) for one in self._open.values())
 
-    @property
-    def pending(self) -> bool:
-        """Whether rows wait for a commit."""
-        return bool(self._waiting)
-
     def incidents(self) -> int:
         """How many there were, in the whole stream."""
         found = self._registry.stream(self._name)
@@ -196,33 +185,27 @@ class Outbox:
 
     def write(self, rows: Sequence[Fields]) -> None:
         """Take rows; they are kept with the next commit."""
-        self._waiting += enumerate(rows, self.number + 1)
+        self.waiting += enumerate(rows, self.number + 1)
         self.number += len(rows)
 
     def tell_gap(self, gap: Gap) -> None:
         """Take a row that says which bytes could not be read."""
         self.gaps += 1
         known = f"at least {gap.size:,} bytes" if gap.size else "what was written"
-        row = {
-            "id": f"{Path(gap.path).name}:{gap.line}",
-            "source": gap.path,
-            "line": gap.line,
-            "gap": {"offset": gap.offset, "bytes": gap.size or None},
-            "reason": f"{known} from here on was destroyed before it could be read: {gap.cause}",
-        }
-        self.write([row])
+        place = {"id": f"{Path(gap.path).name}:{gap.line}", "source": gap.path, "line": gap.line}
+        lost = {"offset": gap.offset, "bytes": gap.size or None}
+        reason = f"{known} from here on was destroyed before it could be read: {gap.cause}"
+        self.write([{**place, "gap": lost, "reason": reason}])
 
     def commit(self, counts: Mapping[str, Any], problems: Problems) -> None:
         """Keep rows, counts and the states of the files together; then write the rows to the file.
 
         What is open is asked of the database each time that a row alarms, and not remembered: a person may
-        have acknowledged or muted it by then.
-
-        Raises:
-            StateError: the database or the file cannot be written; what was committed before stays.
+        have acknowledged or muted it by then. StateError: the database or the file cannot be written; what
+        was committed before stays.
         """
         assert self._lines is not None
-        given, changes, belongs = self._waiting, list[Change](), dict[int, int]()
+        given, changes, belongs = self.waiting, list[Change](), dict[int, int]()
         if self.due or any(row.get("alarm") for _, row in given):
             standing = patiently(partial(self._registry.incidents, stream=self.stream, standing=True))
             given, changes, belongs = self._grouping.judge(given, standing, self._clock())
@@ -240,11 +223,11 @@ class Outbox:
             notify=self._notify,
             calibration=None if self._rolling is None else self._rolling.change(),
         )
-        done, self._waiting = patiently(save), []
+        done, self.waiting = patiently(save), []
         if self._rolling is not None:
             self._rolling.committed()
         if rows:
-            self._put(self._lines, [(number, line) for number, _, line in rows])
+            self._put([(number, line) for number, _, line in rows])
             self._mark = self._lines.commit()
         for change in done:
             self._open[change.incident.row] = change.incident
@@ -272,7 +255,7 @@ def turns(outbox: Outbox, *, stopping: Callable[[], bool]) -> Iterator[list[Reco
             outbox.tell_gap(gap)
         waited = time.monotonic() - committed
         late = waited >= (COMMIT_SECONDS if follower.changed else ALIVE.total_seconds()) or outbox.due
-        if records or outbox.pending or late:
+        if records or outbox.waiting or late:
             yield records
             committed = time.monotonic()
         if follower.idle:

@@ -254,10 +254,9 @@ class Watching:
 def _chosen(config: WatchConfig, progress: Progress) -> ScoringPlan:
     """The plan for a model whose files can be followed."""
     plan = plan_of(config)
-    if not plan.session.domain.reading.followed:
+    if not (domain := plan.session.domain).reading.followed:
         raise UsageError(
-            f"files of the domain {plan.session.domain.name} cannot be watched; pipe them in: 'seqmlm score "
-            "MODEL -'"
+            f"files of the domain {domain.name} cannot be watched; pipe them in: 'seqmlm score MODEL -'"
         )
     for note in (*plan.notes, *_few(plan)):
         progress.message(note)

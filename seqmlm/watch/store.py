@@ -548,10 +548,10 @@ def _old_incidents(stream: int, before: datetime) -> ColumnElement[bool]:
 
 def _delete_incidents(session: Session, stream: int, which: ColumnElement[bool]) -> int:
     """Delete incidents, and what webhooks were told of them; how many they were."""
-    kind, notice = tables.Incident, tables.Notice
+    kind = tables.Incident
     ids = list(session.scalars(select(kind.id).where(which)))
     for one in ids:
-        session.execute(delete(notice).where(notice.stream_id == stream, notice.incident == one))
+        session.execute(delete(Notice).where(Notice.stream_id == stream, Notice.incident == one))
         session.execute(delete(kind).where(kind.id == one))
     return len(ids)
 

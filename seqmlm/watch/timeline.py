@@ -297,13 +297,13 @@ class Timeline:
         """What was not judged, a sentence each; a report that has some is no "all clear"."""
         found = [note for one in self.streams for note in one.notes(self.begin)]
         of = [one.standing for one in self.streams]
-        if not self.rows.sum() and not any(one.alarms_only and one.running for one in of):
-            found.insert(
-                0,
-                "Nothing was judged in this period: this is not an all-clear. Look further back with a "
-                "longer --since, and see that the scoring runs.",
-            )
-        return found
+        if self.rows.sum() or any(one.alarms_only and one.running for one in of):
+            return found
+        nothing = (
+            "Nothing was judged in this period: this is not an all-clear. Look further back with a longer "
+            "--since, and see that the scoring runs."
+        )
+        return [nothing, *found]
 
     def verdict(self) -> list[str]:
         """What it came to, in sentences."""
@@ -452,15 +452,9 @@ class Timeline:
 
 
 def timeline(model: str | None = None, since: str = "24h") -> Timeline:
-    """What was judged in a period that ends now, as long as `since` says ("24h").
-
-    Args:
-        model: reference; of a name without a version all versions; None for all models.
-
-    Raises:
-        UsageError: no duration.
-        StateError: no such model, or none of its scorings follows files.
-    """
+    """What was judged in a period that ends now, as long as `since` says ("24h"), by a model (of a name
+    without a version by all versions; None: by all models); UsageError: no duration; StateError: no such
+    model, or none of its scorings follows files."""
     end = datetime.now(UTC)
     begin = end - since_of(since)
     with Streams(Workspace.locate()) as registry:

@@ -7,13 +7,14 @@ import os
 import random
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from followed import World, append, compress, copy_truncate, once, rename, row
+from followed import WINDOW, World, append, compress, copy_truncate, once, rename, row
 from forked_cli import command, start
 from log_models import NORMAL, write_log_model
+from scored_streams import until
 from sqlalchemy import create_engine
 
 from seqmlm.data.problems import Problems
@@ -24,7 +25,7 @@ from seqmlm.watch.outbox import Outbox
 from seqmlm.watch.store import Streams
 from seqmlm.workspace import Workspace
 
-WINDOW = 4
+KILLS = int(os.environ.get("SEQMLM_KILLS", "20"))
 FORK = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 
 
@@ -51,6 +52,7 @@ def _follow(world: World, out: Path, stdout: Path | None = None) -> None:
     shown = None if stdout is None else stdout.open("a")
     outbox = Outbox(out, registry, {"input": "x"}, follower, stdout=shown)
     outbox.begin(problems)
+    _begun(world).touch()
     quiet = time.monotonic()
     while time.monotonic() - quiet < 0.5:
         records = outbox.follower.turn()
@@ -65,6 +67,11 @@ def _follow(world: World, out: Path, stdout: Path | None = None) -> None:
     registry.close()
     if shown is not None:
         shown.close()
+
+
+def _begun(world: World) -> Path:
+    """What is there when a following has begun."""
+    return world.folder.parent / "begun"
 
 
 def _scored(out: Path) -> list[tuple[list[str], float]]:
@@ -119,27 +126,34 @@ class _Writer:
         self.contents.append("")
 
 
-@FORK
-@pytest.mark.kills
-def test_no_row_is_lost_or_doubled(workspace: Path) -> None:
-    chance = random.Random(7)
-    folder = workspace / "logs"
-    folder.mkdir()
-    world = World(folder, window=WINDOW, session="none")
-    writer, out = _Writer(folder, chance), workspace / "rows.jsonl"
+def _killed(
+    world: World, chance: random.Random, kills: int, work: Callable[[int], None], rotated: float = 0.0
+) -> _Writer:
+    """Some work, killed again and again while logs are written, and rotated with some chance."""
     Streams(Workspace.locate()).close()  # migrated once
-    wanted = int(os.environ.get("SEQMLM_KILLS", "20"))
-    for number in range(wanted):
-        running = start(lambda: _follow(world, out), workspace / "streams")
+    writer = _Writer(world.folder, chance)
+    for number in range(kills):
+        _begun(world).unlink(missing_ok=True)
+        running = start(lambda: work(number), world.folder.parent / "streams")  # noqa: B023
+        if number % 2:  # else the kill may come before anything is read
+            until(_begun(world).exists)
         for _ in range(chance.randrange(1, 4)):
             writer.write()
             time.sleep(chance.uniform(0.0, 0.06))
-            if chance.random() < 0.3:
+            if chance.random() < rotated:
                 writer.rotate()
         time.sleep(chance.uniform(0.0, 0.15))
         running.kill()
         assert running.wait().code == -signal.SIGKILL, f"it ended by itself before kill {number}"
     writer.mend()
+    return writer
+
+
+@FORK
+@pytest.mark.kills
+def test_no_row_is_lost_or_doubled(workspace: Path) -> None:
+    world, out = World(workspace / "logs"), workspace / "rows.jsonl"
+    writer = _killed(world, random.Random(7), KILLS, lambda _: _follow(world, out), rotated=0.3)
     _follow(world, out)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert not [one for one in rows if "gap" in one]
@@ -159,23 +173,10 @@ def test_no_row_is_lost_or_doubled(workspace: Path) -> None:
 @FORK
 @pytest.mark.kills
 def test_no_row_is_lost_on_standard_output(workspace: Path) -> None:
-    chance = random.Random(9)
-    folder = workspace / "logs"
-    folder.mkdir()
-    world, writer = World(folder, window=WINDOW, session="none"), _Writer(folder, chance)
-    Streams(Workspace.locate()).close()
-    wanted = int(os.environ.get("SEQMLM_KILLS", "20")) // 2
+    world, kept, wanted = World(workspace / "logs"), workspace / "kept", KILLS // 2
     shown = [workspace / f"shown-{number}" for number in range(wanted + 1)]
-    for one in shown[:-1]:
-        running = start(lambda: _follow(world, workspace / "kept", one), workspace / "streams")  # noqa: B023
-        for _ in range(chance.randrange(1, 4)):
-            writer.write()
-            time.sleep(chance.uniform(0.0, 0.06))
-        time.sleep(chance.uniform(0.0, 0.15))
-        running.kill()
-        running.wait()
-    writer.mend()
-    _follow(world, workspace / "kept", shown[-1])
+    writer = _killed(world, random.Random(9), wanted, lambda turn: _follow(world, kept, shown[turn]))
+    _follow(world, kept, shown[-1])
     given = "".join(one.read_text().rpartition("\n")[0] + "\n" for one in shown if one.exists())
     rows = [tuple(json.loads(line)["row"]) for line in given.splitlines() if line]
     assert sorted(set(rows)) == once(world, *writer.contents)  # some come again

@@ -20,6 +20,8 @@ Row = tuple[str, str]
 
 Step = Callable[[Path], None]
 
+WINDOW = 4
+
 
 def row(record: Record) -> Row:
     """What must be the same however a record was read; names of files differ when they are renamed."""
@@ -64,18 +66,15 @@ def compress(old: str) -> Step:
 
 
 class World:
-    """A folder with logs, and a database of what was committed.
-
-    Args:
-        folder: of the logs.
-        patterns: that are followed, below it.
-        options: of the reader.
-    """
+    """A folder with logs, patterns that are followed below it, and a database of what was committed; without
+    `options` of the reader each four lines are a window."""
 
     TURNS = 6  # after each step of the writer
 
     def __init__(self, folder: Path, *patterns: str, patience: float = 1.5, **options: object) -> None:
-        self.folder, self._options, self._patience = folder, options, patience
+        folder.mkdir(exist_ok=True)
+        self.folder, self._patience = folder, patience
+        self._options = options or {"window": WINDOW, "session": "none"}
         self._patterns = [str(folder / one) for one in patterns or ("app.log",)]
         self.rows: list[Row] = []
         self.gaps: list[Gap] = []
@@ -132,17 +131,9 @@ class World:
     def play(
         self, steps: Sequence[Step], *, death: int = -1, after_commit: bool = False, down: int = 0
     ) -> bool:
-        """Write and follow, and die in one turn; then follow to the end.
-
-        Args:
-            steps: of the writer; between them there are `TURNS` turns.
-            death: the turn in which to die.
-            after_commit: what was done in it is committed.
-            down: steps of the writer that nobody follows after that.
-
-        Returns:
-            whether it died.
-        """
+        """Write and follow, `TURNS` turns after each step of the writer; die in the turn `death`, perhaps
+        with its work committed, and leave some steps unfollowed then (`down`); then follow to the end;
+        whether it died."""
         died = False
         for step in steps:
             step(self.folder)

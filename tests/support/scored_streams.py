@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -124,6 +125,14 @@ def rows_of(config: WatchConfig) -> list[dict[str, Any]]:
     if not config.out.exists():
         return []  # nothing was written
     return [json.loads(line) for line in config.out.read_text().splitlines(keepends=True) if line[-1] == "\n"]
+
+
+def until(so: Callable[[], bool]) -> None:
+    """Wait, but not for ever."""
+    for _ in range(3000):
+        if so():
+            return
+        time.sleep(0.02)
 
 
 def follow(

@@ -9,15 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from followed import Row, Step, World, append, compress, copy_truncate, once, rename, truncate
+from followed import WINDOW, Row, Step, World, append, compress, copy_truncate, once, rename, truncate
 
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 from seqmlm.watch import follower as follow
 from seqmlm.watch import generations
 from seqmlm.watch.generations import Content, FileState
-
-WINDOW = 4
 
 
 def block(start: int, windows: int = 2) -> str:
@@ -50,15 +48,18 @@ BY_ID = {"session": r"job=(j\d+)", "session_gap": "30m"}
 ROLL = [rename("app.log", "app.log.9")]
 PAIR = [append(block(0)), append(block(2))]
 
+SESSIONS = [sessions(*one) for one in (([1, 2], [0, 1]), ([2, 3], [2]), ([1, 3], [3]))]
+MINUTES = [minute(*one) for one in ((0, 1, 7), (20, 7), (40, 8), (45, 7, 8))]
+# A pause cuts a window, so that what is torn here is the first line of one.
+TORN = [block(0) + block(2)[:20], block(2)[20:] + block(4)[:39], block(4)[39:]]
+TORN += [block(6)[:1], block(6)[1:5], block(6)[5:]]
+MOVED = rename("app.log", "app.log.1")
+
 CASES: dict[str, tuple[list[Step], list[str], dict[str, object]]] = {
     "append": ([append(block(n)) for n in (0, 2, 4)], [block(0, 6)], {}),
-    "rename": (
-        [*PAIR, rename("app.log", "app.log.1"), append(block(4)), append(block(6))],
-        [block(0, 4), block(4, 4)],
-        {},
-    ),
+    "rename": ([*PAIR, MOVED, append(block(4)), append(block(6))], [block(0, 4), block(4, 4)], {}),
     "late writer": (
-        [append(block(0)), rename("app.log", "app.log.1"), append(block(2), "app.log.1"), append(block(4))],
+        [append(block(0)), MOVED, append(block(2), "app.log.1"), append(block(4))],
         [block(0, 4), block(4)],
         {},
     ),
@@ -67,52 +68,24 @@ CASES: dict[str, tuple[list[Step], list[str], dict[str, object]]] = {
         [block(0, 4), block(4, 4)],
         {},
     ),
-    "compressed": (
-        [*PAIR, rename("app.log", "app.log.1"), compress("app.log.1"), append(block(4))],
-        [block(0, 4), block(4)],
-        {},
-    ),
-    "partial lines": (
-        # A pause cuts a window, so that what is torn here is the first line of one.
-        [
-            append(block(0) + block(2)[:20]),
-            append(block(2)[20:] + block(4)[:39]),
-            append(block(4)[39:]),
-            append(block(6)[:1]),
-            append(block(6)[1:5]),
-            append(block(6)[5:]),
-        ],
-        [block(0, 8)],
-        {},
-    ),
+    "compressed": ([*PAIR, MOVED, compress("app.log.1"), append(block(4))], [block(0, 4), block(4)], {}),
+    "partial lines": ([append(one) for one in TORN], [block(0, 8)], {}),
     "several lines": (
-        [append(trace(0)), append(trace(1) + trace(2)), rename("app.log", "app.log.1"), append(trace(3))],
+        [append(trace(0)), append(trace(1) + trace(2)), MOVED, append(trace(3))],
         [trace(0) + trace(1) + trace(2), trace(3)],
         {},
     ),
-    "sessions": (
-        [*(append(sessions(*one)) for one in (([1, 2], [0, 1]), ([2, 3], [2]), ([1, 3], [3]))), *ROLL],
-        [sessions([1, 2], [0, 1]) + sessions([2, 3], [2]) + sessions([1, 3], [3])],
-        BY_ID,
-    ),
-    "sessions that share lines": (  # one is over while another still has a line of both
-        [*(append(minute(*one)) for one in ((0, 1, 7), (20, 7), (40, 8), (45, 7, 8))), *ROLL],
-        [minute(0, 1, 7) + minute(20, 7) + minute(40, 8) + minute(45, 7, 8)],
-        BY_ID,
-    ),
+    "sessions": ([*map(append, SESSIONS), *ROLL], ["".join(SESSIONS)], BY_ID),
+    # One is over while another still has a line of both.
+    "sessions that share lines": ([*map(append, MINUTES), *ROLL], ["".join(MINUTES)], BY_ID),
 }
-
-
-def _world(folder: Path, pattern: str, options: dict[str, object]) -> World:
-    folder.mkdir()
-    return World(folder, pattern, **(options or {"window": WINDOW, "session": "none"}))
 
 
 @pytest.mark.parametrize("pattern", ["app.log", "app.log*"])
 @pytest.mark.parametrize("name", CASES)
 def test_whenever_it_dies_each_line_is_read_once(tmp_path: Path, name: str, pattern: str) -> None:
     steps, contents, options = CASES[name]
-    whole = _world(tmp_path / "whole", pattern, options)
+    whole = World(tmp_path / "whole", pattern, **options)
     whole.play(steps)
     expected = once(whole, *contents)
     assert sorted(whole.rows) == expected
@@ -122,7 +95,7 @@ def test_whenever_it_dies_each_line_is_read_once(tmp_path: Path, name: str, patt
         for after_commit, down in (
             ((False, 0), (True, 0)) if pattern == "app.log" else ((True, 1), (False, 2))
         ):
-            world = _world(tmp_path / f"{death}-{after_commit}-{down}", pattern, options)
+            world = World(tmp_path / f"{death}-{after_commit}-{down}", pattern, **options)
             assert world.play(steps, death=death, after_commit=after_commit, down=down)
             assert sorted(world.rows) == expected, (death, after_commit, down)
             assert not world.gaps
@@ -134,15 +107,10 @@ def test_a_line_that_continues_a_message_after_a_pause_is_read_once(tmp_path: Pa
     written = block(0) + "".join(late)
     for death in range(4 * World.TURNS):
         for after_commit in (False, True):
-            folder = tmp_path / f"{death}-{after_commit}"
-            folder.mkdir()
-            world = World(folder, **WINDOWS)
+            world = World(tmp_path / f"{death}-{after_commit}")
             assert world.play([append(block(0)), *map(append, late)], death=death, after_commit=after_commit)
             lines = [line for text, _ in world.rows for line in text.split("\0")[0].split("\n")]
             assert sorted(lines) == sorted(line.split("INFO ")[-1] for line in written.splitlines())
-
-
-WINDOWS: dict[str, object] = {"window": WINDOW, "session": "none"}
 
 
 def test_files_have_turns_and_no_turn_reads_more_than_its_share(
@@ -150,7 +118,7 @@ def test_files_have_turns_and_no_turn_reads_more_than_its_share(
 ) -> None:
     monkeypatch.setattr(follow, "FILE_BYTES", 2000)
     monkeypatch.setattr(follow, "TURN_BYTES", 3000)
-    world = World(tmp_path, "*.log", **WINDOWS)
+    world = World(tmp_path, "*.log")
     for name in ("a.log", "b.log", "c.log"):
         append(block(ord(name[0]), 200), name)(tmp_path)
     append(block(0), "small.log")(tmp_path)
@@ -169,15 +137,15 @@ def test_files_have_turns_and_no_turn_reads_more_than_its_share(
 def test_a_line_longer_than_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "FILE_BYTES", 1000)
     text = block(0).replace("step 3 ", f"step {'x' * 5000} ")
-    world = World(tmp_path, **WINDOWS)
+    world = World(tmp_path)
     world.after(append(text[:3000]), turns=3)
     world.after(append(text[3000:]))
     assert sorted(world.rows) == once(world, text)
 
 
 def test_the_last_line_of_a_rotated_file_needs_no_end(tmp_path: Path) -> None:
-    world = World(tmp_path, **WINDOWS)
-    world.play([append(block(0)[:-1]), rename("app.log", "app.log.1"), append(block(2))])
+    world = World(tmp_path)
+    world.play([append(block(0)[:-1]), MOVED, append(block(2))])
     # A pause has cut the window, for nobody knew that the line would have no end.
     assert sorted(line for text, _ in world.rows for line in text.split("\0")[0].split("\n")) == sorted(
         f"step {n} of work" for n in range(16)
@@ -185,7 +153,7 @@ def test_the_last_line_of_a_rotated_file_needs_no_end(tmp_path: Path) -> None:
 
 
 def test_files_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
-    world = World(tmp_path, "*.log", **WINDOWS)
+    world = World(tmp_path, "*.log")
     banner = block(0, 4 * generations.PREFIX // len(block(0, 1)))
     for name in ("a.log", "b.log"):
         append(banner, name)(tmp_path)
@@ -198,12 +166,12 @@ def test_files_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_files_that_came_and_were_rotated_while_nobody_looked_are_read(tmp_path: Path, packed: bool) -> None:
-    world = World(tmp_path, **WINDOWS)
+    world = World(tmp_path)
     for text, name in ((block(20), "app.log.3"), (block(30), "app-other.log.1")):
         append(text, name)(tmp_path)  # older than what is followed; of another service
     world.after(append(block(0)))
     world.die()
-    rotations = [rename("app.log", "app.log.2"), append(block(4)), rename("app.log", "app.log.1")]
+    rotations = [rename("app.log", "app.log.2"), append(block(4)), MOVED]
     world.after(append(block(2)), *rotations, *([compress("app.log.1")] if packed else []), append(block(6)))
     expected = once(world, block(0, 4), block(4), block(6))
     assert sorted(world.rows) == expected
@@ -214,7 +182,7 @@ def test_files_that_came_and_were_rotated_while_nobody_looked_are_read(tmp_path:
 
 def test_one_name_again_and_again(tmp_path: Path) -> None:
     """Each generation begins with the lines of the one before."""
-    world = World(tmp_path, **WINDOWS)
+    world = World(tmp_path)
     steps: list[Step] = []
     for number in range(1, 4):
         steps += [append(block(0) + block(2 * number)), rename("app.log", f"app.log.{number}")]
@@ -224,7 +192,7 @@ def test_one_name_again_and_again(tmp_path: Path) -> None:
 
 def test_what_was_destroyed_before_it_was_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(follow, "TURN_BYTES", len(block(0)))
-    world = World(tmp_path, **WINDOWS)
+    world = World(tmp_path)
     append(block(0) + block(2))(tmp_path)
     world.turn()
     world.after(truncate(), append(block(4)))
@@ -249,11 +217,11 @@ def test_a_file_that_is_gone_when_it_goes_on_is_told_once(tmp_path: Path) -> Non
 def test_a_file_that_is_compressed_while_it_is_looked_for_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path, "app.log*", patience=0.0, **WINDOWS)
+    world = World(tmp_path, "app.log*", patience=0.0)
     world.after(append(block(0)))
     world.die()
     append(block(2))(tmp_path)
-    rename("app.log", "app.log.1")(tmp_path)
+    MOVED(tmp_path)
     given, packed = follow.opened, [compress("app.log.1")]
 
     def late(path: str) -> Content:
@@ -269,7 +237,7 @@ def test_a_file_that_is_compressed_while_it_is_looked_for_is_found(
 
 
 def test_a_copy_that_is_there_from_the_beginning_is_read_once(tmp_path: Path) -> None:
-    world = World(tmp_path, "app.log*", **WINDOWS)
+    world = World(tmp_path, "app.log*")
     append(block(0))(tmp_path)
     (tmp_path / "app.log.1").write_bytes((tmp_path / "app.log").read_bytes())
     world.turn()
@@ -280,7 +248,7 @@ def test_a_copy_that_is_there_from_the_beginning_is_read_once(tmp_path: Path) ->
 
 def test_a_file_that_is_cut_off_while_its_copy_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(follow, "TURN_BYTES", len(block(0)))
-    world = World(tmp_path, "app.log*", **WINDOWS)
+    world = World(tmp_path, "app.log*")
     append(block(0) + block(2))(tmp_path)
     world.turn()
     assert [state.offset for state in world.states.values()] == [len(block(0))]
@@ -304,7 +272,7 @@ def test_a_file_that_is_cut_off_while_its_copy_is_looked_at(tmp_path: Path, monk
 def test_a_file_that_is_cut_off_while_a_new_process_reads_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path, "app.log*", **WINDOWS)
+    world = World(tmp_path, "app.log*")
     world.after(append(block(0) + block(2)[:20]))
     world.die()
     append(block(2)[20:])(tmp_path)
@@ -324,11 +292,11 @@ def test_a_file_that_is_cut_off_while_a_new_process_reads_it_again(
 
 
 def test_what_was_read_before_a_file_was_cut_off_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    world = World(tmp_path, patience=0.0, **WINDOWS)
+    world = World(tmp_path, patience=0.0)
     append(block(0))(tmp_path)
     world.turn()
     assert not world.rows, "they wait for a pause"
-    rename("app.log", "app.log.1")(tmp_path)
+    MOVED(tmp_path)
     given = generations.Generation.take
 
     def late(self: generations.Generation, most: int, now: float, *, final: bool = False) -> list[Record]:
@@ -343,7 +311,7 @@ def test_what_was_read_before_a_file_was_cut_off_is_kept(tmp_path: Path, monkeyp
 
 
 def test_patience_begins_with_the_first_look(tmp_path: Path) -> None:
-    world = World(tmp_path, **WINDOWS)
+    world = World(tmp_path)
     world.after(append(block(0)))
     world.die()
     append(block(2))(tmp_path)
@@ -357,7 +325,7 @@ def test_patience_begins_with_the_first_look(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(tmp_path, **WINDOWS)
+    world = World(tmp_path)
     world.after(append(block(0)))
     world.die()
     append(block(2))(tmp_path)
@@ -377,7 +345,7 @@ def test_a_file_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: 
 
 
 def test_a_pipe_is_refused_and_nothing_waits_for_it(tmp_path: Path) -> None:
-    world = World(tmp_path, "*.log", **WINDOWS)
+    world = World(tmp_path, "*.log")
     os.mkfifo(tmp_path / "pipe.log")
     world.after(append(block(0), "a.log"))
     assert [one for one in world.said if "no durability" in one and "pipe.log" in one] == world.said
@@ -386,7 +354,7 @@ def test_a_pipe_is_refused_and_nothing_waits_for_it(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_still_being_compressed_is_waited_for(tmp_path: Path) -> None:
-    world = World(tmp_path, "app.log*", **WINDOWS)
+    world = World(tmp_path, "app.log*")
     packed = gzip.compress(block(0, 40).encode())
     (tmp_path / "app.log.1.gz").write_bytes(packed[: len(packed) // 2])
     world.settle(5)
@@ -397,7 +365,7 @@ def test_a_file_that_is_still_being_compressed_is_waited_for(tmp_path: Path) -> 
 
 
 def test_clocks_that_go_back_change_nothing(tmp_path: Path) -> None:
-    world = World(tmp_path, **WINDOWS)
+    world = World(tmp_path)
     append(block(4))(tmp_path)
     os.utime(tmp_path / "app.log", (2e9, 2e9))
     world.settle()
@@ -409,7 +377,7 @@ def test_clocks_that_go_back_change_nothing(tmp_path: Path) -> None:
 
 
 def test_a_bad_record_comes_after_those_before_it_and_stays_to_be_read(tmp_path: Path) -> None:
-    world = World(tmp_path, "*.log", **WINDOWS)
+    world = World(tmp_path, "*.log")
     world.after(append(block(0), "a.log"))
     with open(tmp_path / "a.log", "ab") as file:
         file.write(b"\xff\xfe no text\n" + block(6).encode())
@@ -429,10 +397,8 @@ def test_a_backlog_is_cut_like_whole_files(tmp_path: Path, monkeypatch: pytest.M
     text = block(0, 3000)
     expected: list[Row] = []
     for death in (None, 20, 60):
-        folder = tmp_path / str(death)
-        folder.mkdir()
-        world = World(folder, window=50, session="none")
-        append(text)(folder)
+        world = World(tmp_path / str(death), window=50, session="none")
+        append(text)(world.folder)
         expected = expected or once(world, text)
         for turn in range(120):
             world.turn(commit=turn != death)
@@ -455,7 +421,7 @@ def test_what_was_read_and_what_waits_is_counted_also_after_a_death(tmp_path: Pa
     append("ee\nfour\n")(tmp_path)  # the line that waits for its end has it now
     assert world.start().unread == 8
     world.turn()
-    world.after(rename("app.log", "app.log.1"), append("new\n"))
+    world.after(MOVED, append("new\n"))
     assert (world.start().lines, world.start().bytes, world.start().unread) == (8, 29, 0)
     world.die()
     append("after\n")(tmp_path)

@@ -6,44 +6,40 @@ import json
 import random
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
 from log_models import NORMAL
 from receiver import Receiver
-from scored_streams import Said, calibrated_model, follow, following
+from scored_streams import Said, calibrated_model, follow, following, line, rows_of, write
 
 from seqmlm.cli import main
 from seqmlm.data.problems import Problems
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import StateError
 from seqmlm.watch.config import WatchConfig
 from seqmlm.watch.judging import Judging, WatchCounts
 from seqmlm.watch.metrics import Lag, counters, prometheus
-from seqmlm.watch.scoring import _few, watch_files
+from seqmlm.watch.scoring import _few
 from seqmlm.watch.store import Streams
 from seqmlm.workspace import Workspace
 
 HOSTILE = "panic \x1b[2J <script>alert(1)</script> '; DROP TABLE seqmlm_notices; -- "
 
 
-def _lines(number: int, *, bad: bool = False, seed: int = 0) -> str:
+def _lines(number: int, *, bad: bool = False, seed: int = 0) -> list[str]:
     draw = random.Random(seed)
-    said = [f"{HOSTILE}{n}" if bad else draw.choice(NORMAL) for n in range(number)]
-    return "".join(
-        f"2024-03-05 10:{n // 60 % 60:02d}:{n % 60:02d} INFO {one}\n" for n, one in enumerate(said)
-    )
+    return [line(n, f"{HOSTILE}{n}" if bad else draw.choice(NORMAL)) for n in range(number)]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """One that is calibrated, so that there are alarms."""
-    return calibrated_model(tmp_path_factory.mktemp("model"), _lines(480).splitlines())
+    return calibrated_model(tmp_path_factory.mktemp("model"), _lines(480))
 
 
 @pytest.fixture
@@ -54,13 +50,12 @@ def config(model: str, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Watc
     return following(model, workspace / "logs", mode="exact", fpr=0.02)
 
 
-def _write(config: WatchConfig, text: str, name: str = "a.log") -> None:
-    with open(Path(config.paths[0]).with_name(name), "a") as file:
-        file.write(text)
+def _write(config: WatchConfig, lines: Iterable[str], name: str = "a.log") -> None:
+    write(Path(config.paths[0]).with_name(name), lines)
 
 
 def _rows(config: WatchConfig) -> int:
-    return config.out.read_bytes().count(b"\n") if config.out.exists() else 0
+    return len(rows_of(config))
 
 
 def _counts(config: WatchConfig) -> Any:
@@ -131,12 +126,9 @@ def test_a_webhook_that_hangs_does_not_keep_rows_back(config: WatchConfig) -> No
 
 def _read(address: str) -> dict[str, Any] | None:
     """The counters, if the model is loaded."""
-    with closing(HTTPConnection(address.removeprefix("http://"), timeout=10)) as connection:
-        connection.request("GET", "/metrics.json")
-        answer = connection.getresponse()
-        assert answer.status in (200, 503)
-        found: dict[str, Any] = json.loads(answer.read()) if answer.status == 200 else {}
-    return found or None
+    answer = requests.get(f"{address}/metrics.json", timeout=10)
+    assert answer.status_code in (200, 503)
+    return answer.json() if answer.status_code == 200 else None  # type: ignore[no-any-return]
 
 
 def test_counters_are_those_of_the_whole_stream_also_after_a_restart(config: WatchConfig) -> None:
@@ -274,19 +266,3 @@ def test_the_command_line_takes_what_the_task_does_and_loads_nothing_where_a_por
     assert stop.value.code == 2
     assert "cannot be used: Address already in use; choose another port" in capsys.readouterr().err
     assert not (workspace / "seqmlm.db").exists()
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"webhook": ("http://h",), "fpr": None}, "--webhook is told of alarms"),
-        ({"webhook": ("h",)}, "is an address such as"),
-        ({"webhook": ("http://h",), "webhook_format": ("xml",)}, "cannot be 'xml'"),
-        ({"webhook_format": ("otlp",)}, "--webhook, which is not given"),
-        ({"metrics_port": 70_000}, "70000 of 127.0.0.1 cannot be used"),
-        ({"metrics_host": "0.0.0.0"}, "--metrics-port, which is not given"),
-    ],
-)
-def test_requests_that_make_no_sense(config: WatchConfig, changed: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        watch_files(replace(config, model="no such model", **changed))

@@ -14,6 +14,7 @@ import networkx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from receiver import NoFiles
 from written import written
 
 from seqmlm.data.problems import Problems
@@ -24,7 +25,7 @@ from seqmlm.streams.sinks import LinesSink
 from seqmlm.watch.generations import FileState
 from seqmlm.watch.grouping import Grouping, ignored
 from seqmlm.watch.outbox import Outbox
-from seqmlm.watch.store import Change, Incident, Notice, NoticeQueue, Streams
+from seqmlm.watch.store import Incident, Notice, NoticeQueue, Streams
 from seqmlm.watch.webhooks import Answer, Courier, Origin, Webhook, notices, webhooks
 from seqmlm.workspace import Workspace
 
@@ -215,13 +216,10 @@ def test_rules_silence_what_they_fit(tmp_path: Path) -> None:
     assert (stream.incidents[0].rows, stream.belongs) == (1, {})
 
 
-@pytest.mark.parametrize(
-    ("content", "told"), [(b"ok\n(", r":2: '\(' is not a regular expression"), (b"\xff", "it is not UTF-8")]
-)
-def test_rules_that_cannot_be_read_are_refused(tmp_path: Path, content: bytes, told: str) -> None:
-    rules = written(tmp_path / "ignore.txt", content)
-    with pytest.raises(DataError, match=told):
-        ignored(rules)
+def test_rules_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    for content, told in ((b"ok\n(", r":2: '\(' is not a regular expression"), (b"\xff", "is not UTF-8")):
+        with pytest.raises(DataError, match=told):
+            ignored(written(tmp_path / "ignore.txt", content))
     with pytest.raises(DataError, match="No such file"):
         ignored(tmp_path / "none")
 
@@ -239,18 +237,14 @@ def test_incidents_of_sensitive_data_quote_nothing() -> None:
 # In the database
 
 
-@dataclass
-class Files:
+class Files(NoFiles):
     """Files that were read as far as a number of turns."""
 
-    turns: int = 0
-    closed: bool = False
+    def __init__(self, states: Sequence[FileState]) -> None:
+        self.turns = states[0].offset if states else 0
 
     def states(self) -> list[FileState]:
         return [FileState(number=1, path="/logs/app.log", offset=self.turns)]
-
-    def close(self) -> None:
-        self.closed = True
 
 
 @dataclass
@@ -266,28 +260,20 @@ class World:
 
     def start(self) -> tuple[Outbox, Files]:
         """A new process."""
-        self.registry, files = Streams(Workspace.locate(self.home)), Files()
-
-        def follow(states: Sequence[FileState]) -> Any:
-            files.turns = states[0].offset if states else 0
-            return files
-
-        def tell(change: Change) -> None:
-            self.said.append((change.kind, change.incident.row))
-
+        self.registry = Streams(Workspace.locate(self.home))
         outbox = Outbox(
             self.home / self.name,
             self.registry,
             {},
-            follow,
+            Files,  # type: ignore[arg-type]
             grouping=Grouping(model="app:1", quiet=QUIET),
-            tell=tell,
+            tell=lambda change: self.said.append((change.kind, change.incident.row)),
             clock=lambda: self.now,
             notify=notices([HOOK], Origin(output=self.name, version="1", host="here")),
         )
         outbox.begin(Problems())
         self.courier = Courier(HOOK, self.registry.notices(outbox.stream), print, send=self.send)
-        return outbox, files
+        return outbox, outbox.follower  # type: ignore[return-value]
 
     def send(self, hook: Webhook, one: Notice) -> Answer:
         self.sent.setdefault(one.key, one)
@@ -406,9 +392,9 @@ def _unsure(world: World, outbox: Outbox) -> None:
         _after(world, outbox)
 
 
-@pytest.fixture
-def undisturbed(tmp_path: Path) -> World:
-    world = World(tmp_path, "whole.jsonl", TURNS)
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> World:
+    world = World(tmp_path_factory.mktemp("whole"), "whole.jsonl", TURNS)
     world.play()
     return world
 

@@ -36,6 +36,7 @@ from scored_streams import (
     register,
     rows_of,
     sensitive_copy,
+    until,
     windows,
     write,
 )
@@ -157,7 +158,7 @@ def test_who_reads_standard_output_slowly_is_waited_for(model: str, logs: Path) 
 
     def read() -> None:
         """Begin only when the pipe has been full for a while and more lines were written."""
-        _until(lambda: _waiting(end) > 0)
+        until(lambda: _waiting(end) > 0)
         held.append(_streamed().files[0]["offset"])
         write(logs / "a.log", many[4 * 40 :])
         time.sleep(0.6)  # three times the latency
@@ -173,13 +174,6 @@ def test_who_reads_standard_output_slowly_is_waited_for(model: str, logs: Path) 
     os.close(end)
     assert held[0] == held[1] < os.stat(logs / "a.log").st_size  # what nobody took is not read either
     assert _named(b"".join(drained).decode()) == list(range(1, 4 * 80, 4))
-
-
-def _until(so: Callable[[], bool]) -> None:
-    for _ in range(3000):  # a fuse
-        if so():
-            return
-        time.sleep(0.02)
 
 
 def _waiting(pipe: int) -> int:
@@ -236,6 +230,9 @@ def test_another_request_or_a_changed_file_is_refused(begun: WatchConfig, logs: 
         watch_files(replace(config, out=logs / "a.log"))
 
 
+HOOK = {"webhook": ("http://h",)}
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -247,11 +244,21 @@ def test_another_request_or_a_changed_file_is_refused(begun: WatchConfig, logs: 
         ({"source": "journald"}, "takes the place of files"),
         ({"source": "syslog", "paths": ()}, "--source is journald"),
         ({"paths": (".",)}, r"files or a pattern: '.*\*\.log'"),
+        ({**HOOK, "fpr": None}, "--webhook is told of alarms"),
+        ({"webhook": ("h",)}, "is an address such as"),
+        ({**HOOK, "webhook_format": ("xml",)}, "cannot be 'xml'"),
+        ({"webhook_format": ("otlp",)}, "--webhook, which is not given"),
+        ({"metrics_port": 70_000}, "70000 of 127.0.0.1 cannot be used"),
+        ({"metrics_host": "0.0.0.0"}, "--metrics-port, which is not given"),
+        ({"shadow": "app@candidate"}, "--shadow is an alias alone"),
+        ({"shadow": "candidate", "fpr": None}, "--shadow compares alarms: say how many"),
+        ({"shadow": "candidate", "calibration": "rolling"}, "moves only one of them"),
     ],
 )
-def test_requests_that_make_no_sense(model: str, logs: Path, changed: dict[str, Any], told: str) -> None:
+def test_requests_that_make_no_sense(logs: Path, changed: dict[str, Any], told: str) -> None:
+    """They are refused before a model is looked for."""
     with pytest.raises(UsageError, match=told):
-        watch_files(following(model, logs, **changed))
+        watch_files(following("no such model", logs, **{"fpr": 0.05, **changed}))
 
 
 def test_the_journal_is_followed(model: str, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,15 +407,9 @@ def test_alarms_become_incidents_that_are_told_and_end_by_the_clock(calibrated: 
 def test_what_joins_an_incident_is_told_where_it_is_new(calibrated: str, logs: Path) -> None:
     said = Said()
     one = Grouping(model="app").begun(1, {"source": "a.log", "line": 1, "p_value": 0.01}, 0.0)
-    one, told = replace(one, id=3, what="a"), _teller(said)
-    for kind, new in (
-        ("opened", ()),
-        ("updated", ()),
-        ("updated", ("status=502",)),
-        ("updated", ("status=502",)),
-        ("resolved", ("status=502",)),
-    ):
-        told(Change(kind=kind, incident=replace(one, new=new, rows=2)))  # type: ignore[arg-type]
+    one, told, new = replace(one, id=3, what="a"), _teller(said), ("status=502",)
+    for kind, news in (("opened", ()), *(("updated", news) for news in ((), new, new)), ("resolved", new)):
+        told(Change(kind=kind, incident=replace(one, new=news, rows=2)))  # type: ignore[arg-type]
     assert said.said == [
         "incident 3: a: 1 line, a.log:1 (p 0.01)",
         "incident 3 goes on: status=502 was never seen: 1 line, a.log:1 (p 0.01)",
@@ -520,15 +521,15 @@ def test_the_version_that_an_alias_names_judges(
 
     def moved() -> bool:
         """Another version, again and again, when half a window was read."""
-        _until(lambda: len(rows_of(config)) >= 4)
+        until(lambda: len(rows_of(config)) >= 4)
         for number, (entry, sentences) in enumerate(steps, 1):
             before, lines = len(told()), [line(n) for n in range(16 * number, 16 * number + 16)]
             write(log, lines[:2])
             move_alias(entry, "live")
-            _until(lambda least=before + sentences: len(told()) >= least)  # type: ignore[misc]
+            until(lambda least=before + sentences: len(told()) >= least)  # type: ignore[misc]
             time.sleep(0 if sentences else 1.5)
             write(log, lines[2:])
-            _until(lambda least=4 * number + 4: len(rows_of(config)) >= least)  # type: ignore[misc]
+            until(lambda least=4 * number + 4: len(rows_of(config)) >= least)  # type: ignore[misc]
         return True
 
     write(log, list(map(line, range(16))))
@@ -614,10 +615,10 @@ def test_a_stream_that_reads_nothing_commits_that_it_is_alive(
     assert not replace(found, alive=datetime.now(UTC) - timedelta(minutes=5)).running
 
 
-def test_rules_that_are_wrong_are_refused_before_anything_is_read(calibrated: str, logs: Path) -> None:
+def test_rules_that_are_wrong_are_refused_before_anything_is_read(logs: Path) -> None:
     rules = written(logs / "ignore.txt", "(")
     with pytest.raises(DataError, match=r"ignore.txt:1: '\(' is not a regular expression"):
-        watch_files(_alarming(calibrated, logs, ignore=rules))
+        watch_files(_alarming("no such model", logs, ignore=rules))
 
 
 def test_nothing_of_sensitive_logs_is_in_an_incident_or_on_the_console(

@@ -44,11 +44,11 @@ def _one(style: str, kind: str = "opened", origin: Origin = ORIGIN, **changed: A
 # Addresses
 
 
-@pytest.mark.parametrize("style", FORMATS)
-def test_an_address_without_a_path_gets_that_of_its_format(style: str) -> None:
+def test_an_address_without_a_path_gets_that_of_its_format() -> None:
     paths = {"plain": "", "alertmanager": "/api/v2/alerts", "otlp": "/v1/logs"}
-    assert webhooks(["http://h:9093"], [style])[0].url == f"http://h:9093{paths[style]}"
-    assert webhooks(["http://h/own?x=1"], [style])[0].url == "http://h/own?x=1"
+    for style in FORMATS:
+        found = webhooks(["http://h:9093", "http://h/own?x=1"], [style])
+        assert [one.url for one in found] == [f"http://h:9093{paths[style]}", "http://h/own?x=1"]
 
 
 def test_no_secret_is_in_what_is_stored_or_shown() -> None:
@@ -90,32 +90,25 @@ def test_formats_and_tokens_are_one_for_all_or_one_each() -> None:
     assert [one.authorization for one in webhooks(["http://h/a", "http://h/b"], [], "tok")] == [
         "Bearer tok"
     ] * 2
-    with pytest.raises(UsageError, match="3 values of --webhook-format for 2 addresses"):
-        webhooks(two, ["plain"] * 3)
-    with pytest.raises(UsageError, match="did you mean 'plain'"):
-        webhooks(two, ["plian"])
-    with pytest.raises(UsageError, match="a character that tokens cannot have") as error:
-        webhooks(two, [], "- tök")
-    assert "tök" not in str(error.value)
-    with pytest.raises(UsageError, match="it would go to 2 hosts") as error:
-        webhooks(two, [], "tok")
-    assert "tok " not in str(error.value).replace("token", "")
+    for formats, tokens, told in (
+        (["plain"] * 3, "", "3 values of --webhook-format for 2 addresses"),
+        (["plian"], "", "did you mean 'plain'"),
+        ([], "- t0k\u00f6", "a character that tokens cannot have"),
+        ([], "t0k", "it would go to 2 hosts"),
+    ):
+        with pytest.raises(UsageError, match=told) as error:
+            webhooks(two, formats, tokens)
+        assert "t0k" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [
-        ("http://a:b@127.0.0.1/", False),
-        ("http://a:b@[::1]:80/", False),
-        ("http://a:b@localhost/", False),
-        ("https://a:b@example.org/", False),
-        ("http://example.org/", False),
-        ("http://a:b@example.org/", True),
-        ("http://a:b@10.0.0.1/", True),
-    ],
-)
-def test_a_secret_that_would_be_sent_as_plain_text_is_known(url: str, told: bool) -> None:
-    assert webhooks([url])[0].unsafe == told
+def test_a_secret_that_would_be_sent_as_plain_text_is_known() -> None:
+    safe = ["http://a:b@127.0.0.1/", "http://a:b@[::1]:80/", "http://a:b@localhost/"]
+    safe += ["https://a:b@example.org/", "http://example.org/"]
+    unsafe = ["http://a:b@example.org/", "http://a:b@10.0.0.1/"]
+    assert [one.url for one in webhooks(safe + unsafe) if one.unsafe] == [
+        "http://example.org/",
+        "http://10.0.0.1/",
+    ]
 
 
 # What is said
@@ -177,21 +170,16 @@ def test_keys_are_the_same_for_the_same_change_alone() -> None:
         Change(kind="opened", incident=incident(row=4)),
         Change(kind="opened", incident=incident(stream_id=2)),
     ]
-    keys = [one.key for one in told(changes)]
+    keys, other = [one.key for one in told(changes)], Origin(output="x", version="1", host="here")
     assert keys == [one.key for one in told(changes)]
-    assert len(set(keys)) == 10
-    assert not set(keys) & {
-        one.key for one in notices(hooks, Origin(output="x", version="1", host="here"))(changes)
-    }
+    assert len({*keys, *(one.key for one in notices(hooks, other)(changes))}) == 20
 
 
 def test_of_what_is_silenced_the_end_alone_is_told() -> None:
     told = notices(webhooks(["http://h/"]), ORIGIN)
     for silenced in ({"muted": True}, {"state": "acknowledged"}):
-        kinds = [
-            Change(kind=kind, incident=incident(**silenced)) for kind in ("opened", "updated", "resolved")
-        ]
-        assert [one.kind for one in told(kinds)] == ["resolved"]
+        one, kinds = incident(**silenced), ("opened", "updated", "resolved")
+        assert [n.kind for n in told([Change(kind=kind, incident=one) for kind in kinds])] == ["resolved"]
 
 
 @pytest.mark.parametrize("style", FORMATS)
@@ -247,20 +235,15 @@ def test_a_post_has_the_key_the_token_and_the_address() -> None:
     assert posted.headers["Idempotency-Key"] == posted.body["key"]
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_no_redirect_is_followed(status: int) -> None:
-    with Receiver() as other, Receiver([status], {"Location": f"{other.url}/taken"}) as receiver:
-        answer = _attempt(receiver, "s3cret")
-    assert (answer.status, answer.taken, answer.final) == (status, False, True)
-    assert other.posted == []
-    assert len(receiver.posted) == 1
-
-
-@pytest.mark.parametrize("status", [400, 401, 404, 413, 408, 429, 500, 503])
-def test_what_is_tried_again(status: int) -> None:
-    with Receiver([status], {"Retry-After": "17"}) as receiver:
-        answer = _attempt(receiver)
-    assert (answer.taken, answer.final, answer.wait) == (False, status not in (408, 429, 500, 503), 17)
+@pytest.mark.parametrize(
+    "status", [301, 302, 303, 307, 308, 400, 401, 404, 413, *(again := (408, 429, 500, 503))]
+)
+def test_what_is_tried_again_and_that_no_redirect_is_followed(status: int) -> None:
+    with Receiver() as other:
+        with Receiver([status], {"Location": f"{other.url}/taken", "Retry-After": "17"}) as receiver:
+            answer = _attempt(receiver, "s3cret")
+        assert (other.posted, len(receiver.posted)) == ([], 1)
+    assert (answer.taken, answer.final, answer.wait) == (False, status not in again, 17)
     assert answer.problem.startswith(f"answers {status} ")
 
 
