@@ -118,16 +118,15 @@ def file_facts(paths: Iterable[str | Path]) -> dict[str, str]:
     reading them takes far less than scoring them. A data set (hf:NAME@COMMIT) differs in its name, and what
     can be read only once (a pipe) in nothing.
     """
-    return {path: _fingerprint(path) for path in map(str, paths)}
-
-
-def _fingerprint(path: str) -> str:
-    if is_reference(path) or (os.path.exists(path) and not os.path.isfile(path)):
-        return ""
-    try:
-        return str(entry_of(Path(path))["sha256"])
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", source=path, remedy="check the path") from None
+    found = dict.fromkeys(map(str, paths), "")
+    for path in found:
+        if not is_reference(path) and (os.path.isfile(path) or not os.path.exists(path)):
+            try:
+                found[path] = str(entry_of(Path(path))["sha256"])
+            except OSError as error:
+                why = f"cannot be read: {error.strerror}"
+                raise DataError(why, source=path, remedy="check the path") from None
+    return found
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

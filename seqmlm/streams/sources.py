@@ -1,135 +1,146 @@
-"""Input that others still write to: standard input as it comes, and reading ahead in a thread."""
+"""Input that others still write to: readers that are given it piece by piece, and a pipe as it comes."""
 
 from __future__ import annotations
 
 import os
-import queue
 import select
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from seqmlm.data.files import Memory, Source
+from seqmlm.errors import SeqmlmError
 
 T = TypeVar("T")
 
 _MOMENT = 0.05  # seconds between two looks at whether something else has happened
+_MOST = 1 << 18  # bytes that are read before what came of them is dealt with
 
 
-class LiveInput:
-    """Standard input that others still write to: what has come is handed on before more comes.
+class Fed(Generic[T]):
+    """A reader that is given its input piece by piece, and gives back the records it makes of each.
 
-    The readers of `seqmlm.data` take it as `Source("-", live)`.
+    Readers ask for bytes; here one runs in a thread of its own, which waits whenever it asks: at any time
+    either the reader runs or whoever feeds it.
 
-    Reads are whatever the pipe holds. When it has held nothing for a moment, and something was read at least
-    `tick` seconds ago, a pause is reported, upon which readers hand on what they keep; under load, when there
-    is always more to read, only after twice that.
+    Args:
+        path: what the reader is to call its input.
+        read: begins to read it.
+        memory: what the reader is to keep, if anything.
+
+    Attributes:
+        records: those that were made and not given back, where the reader has failed.
+        stopped: the end was asked for, so that what came last may be torn.
+    """
+
+    stopped = _given_up = _over = False
+    _block: bytes | None = b""
+    _error: BaseException | None = None
+
+    def __init__(
+        self, path: str, read: Callable[[Source], Iterator[T]], memory: Memory | None = None
+    ) -> None:
+        self.memory, self.records = memory, list[T]()
+        self._asks, self._given = threading.Semaphore(0), threading.Semaphore(0)
+        given = read, Source(path, self)
+        self._thread = threading.Thread(target=self._run, args=given, name="fed-reader", daemon=True)
+
+    def feed(self, block: bytes | None) -> list[T]:
+        """Hand on some bytes, None for a pause, or b"" at the end; the records that are whole with them. What
+        the reader raises is raised; then it has ended."""
+        if self._thread.ident is None:
+            self._thread.start()
+            self._asks.acquire()
+        if not self._over:
+            self._block = block
+            self._given.release()
+            self._asks.acquire()
+        if self._error is not None:
+            raise self._error
+        records, self.records = self.records, []
+        return records
+
+    def read(self, size: int) -> bytes | None:
+        """What the reader calls: waits for the next block."""
+        self._asks.release()
+        self._given.acquire()
+        if self._given_up:
+            raise GeneratorExit  # which no reader handles
+        return self._block
+
+    def close(self) -> None:
+        """Give the reader up; what it keeps is forgotten."""
+        if self._thread.ident is not None and not self._given_up:
+            self._given_up = True
+            self._given.release()
+            self._thread.join()
+
+    def _run(self, read: Callable[[Source], Iterator[T]], source: Source) -> None:
+        try:
+            for record in read(source):
+                self.records.append(record)
+        except GeneratorExit:
+            pass
+        except BaseException as error:
+            self._error = error
+        self._over = True
+        self._asks.release()
+
+
+def live(
+    read: Callable[[Source], Iterator[T]],
+    tick: float,
+    stopping: Callable[[], bool],
+    descriptor: int | None = None,
+) -> Iterator[list[T]]:
+    """What a reader makes of a pipe that others still write to, as soon as there is anything.
+
+    What the pipe holds is handed on before more comes. When it has held nothing for a moment, and the last
+    pause is at least `tick` seconds ago, the reader is told of a pause, upon which it hands on what it keeps;
+    under load, when there is always more to read, only after twice that.
 
     Args:
         tick: seconds, above 0.
+        stopping: asked again and again, also while nothing comes; once it is true, that is the end.
         descriptor: of the pipe; that of standard input if None.
+
+    Raises:
+        SeqmlmError: as the reader does, after the records before it.
     """
-
-    def __init__(self, tick: float, descriptor: int | None = None) -> None:
-        self.tick = tick
-        self._input = sys.stdin.fileno() if descriptor is None else descriptor
-        self._wake, self._alarm = os.pipe()
-        self._paused_at = time.monotonic()
-        self.stopped = False
-
-    def read(self, size: int) -> bytes | None:
-        """Up to `size` bytes; b"" at the end of the input, or when `stop` was called; None at a pause."""
-        while True:
-            late = time.monotonic() - self._paused_at
-            ready, _, _ = select.select([self._input, self._wake], [], [], max(0.0, self.tick - late))
-            if self._wake in ready:
-                self.stopped = True
-                return b""
-            late = time.monotonic() - self._paused_at
-            if late >= 2 * self.tick or (not ready and late >= self.tick):
-                self._paused_at = time.monotonic()
-                return None
-            if ready:
-                return os.read(self._input, size)
-
-    def stop(self) -> None:
-        """End the input as if nothing came any more; from any thread."""
-        os.write(self._alarm, b".")
-
-    def close(self) -> None:
-        """Let go of what `stop` needs."""
-        os.close(self._wake)
-        os.close(self._alarm)
+    fed = Fed("-", read)
+    try:
+        for piece in _pieces(sys.stdin.fileno() if descriptor is None else descriptor, tick, stopping):
+            if records := fed.feed(piece):
+                yield records
+        fed.stopped = stopping()
+        if records := fed.feed(b""):
+            yield records
+    except SeqmlmError:
+        if fed.records:
+            yield fed.records
+        raise
+    finally:
+        fed.close()
 
 
-@dataclass(frozen=True)
-class _End:
-    """The last thing in the queue: how reading ended."""
-
-    error: BaseException | None
-
-
-class ReadAhead(Generic[T]):
-    """Takes items from an iterator in a thread of its own, at most `capacity` ahead; none is dropped.
-
-    Args:
-        items: iterated in the thread alone.
-        capacity: items that wait at most; then the iterator waits, and so does whoever writes to its pipe.
-    """
-
-    def __init__(self, items: Iterator[T], *, capacity: int) -> None:
-        self._items = items
-        self._waiting: queue.Queue[T | _End] = queue.Queue(capacity)
-        self._given_up = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="read-ahead", daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        error: BaseException | None = None
-        try:
-            for item in self._items:
-                if not self._put(item):
-                    return
-        except BaseException as raised:
-            error = raised
-        self._put(_End(error))
-
-    def _put(self, item: T | _End) -> bool:
-        while not self._given_up.is_set():
-            with suppress(queue.Full):
-                self._waiting.put(item, timeout=_MOMENT)
-                return True
-        return False
-
-    def batches(self, most: int, *, meanwhile: Callable[[], None] = lambda: None) -> Iterator[list[T]]:
-        """What has come since the last batch, as soon as there is anything; more at a time under load.
-
-        Args:
-            most: items of a batch.
-            meanwhile: called again and again, also while nothing comes.
-
-        Raises:
-            whatever the iterator raised, after the items before it.
-        """
-        while True:
-            meanwhile()
-            try:
-                batch = [self._waiting.get(timeout=_MOMENT)]
-            except queue.Empty:
-                continue
-            with suppress(queue.Empty):
-                while len(batch) < most and not isinstance(batch[-1], _End):
-                    batch.append(self._waiting.get_nowait())
-            if items := [item for item in batch if not isinstance(item, _End)]:
-                yield items
-            if isinstance(end := batch[-1], _End):
-                if end.error is not None:
-                    raise end.error
+def _pieces(pipe: int, tick: float, stopping: Callable[[], bool]) -> Iterator[bytes | None]:
+    """What a pipe holds, again and again, and None at a pause."""
+    paused = time.monotonic()
+    while not stopping():
+        late = time.monotonic() - paused
+        ready = select.select([pipe], [], [], min(_MOMENT, max(0.0, tick - late)))[0]
+        late = time.monotonic() - paused
+        if late >= 2 * tick or (not ready and late >= tick):
+            paused = time.monotonic()
+            yield None
+        elif ready:
+            block = whole = os.read(pipe, _MOST)
+            while block and len(whole) < _MOST and select.select([pipe], [], [], 0)[0]:
+                block = os.read(pipe, _MOST)
+                whole += block
+            if whole:
+                yield whole
+            if not block:
                 return
-
-    def close(self) -> None:
-        """Stop reading; what waits is forgotten. An iterator that waits for its own input is left behind."""
-        self._given_up.set()
-        self._thread.join(timeout=1.0)

@@ -17,7 +17,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from multiprocessing.connection import Connection
@@ -31,7 +31,6 @@ from seqmlm.inference.batches import BATCH_RECORDS, input_bytes
 READ_AHEAD_BYTES = 4 << 20
 """Input from which a second process reads; starting one takes longer than reading less."""
 
-_WAITING = 1024  # records of a live input that wait at most
 TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for asking
 
 
@@ -165,24 +164,14 @@ def live(task: Any, problems: Problems, latency: float, stopping: Callable[[], b
     Results are wanted within `latency` seconds. While input is awaited, it is asked again and again whether
     it is `stopping`; once it is, nothing more is read, and what was read is handed on.
     """
-    from seqmlm.streams.sources import LiveInput, ReadAhead
+    from seqmlm.streams import sources
 
-    with closing(LiveInput(TICK_SHARE * latency)) as source:
-        task.sources = [Source("-", source)]
-        waiting: ReadAhead[Any] = ReadAhead(iter(task.records(problems)), capacity=_WAITING)
-        stopped = False
+    def read(source: Source) -> Iterator[Any]:
+        task.sources = [source]
+        return iter(task.records(problems))
 
-        def look() -> None:
-            nonlocal stopped
-            if not stopped and stopping():
-                stopped = True
-                source.stop()
-
-        try:
-            for some in waiting.batches(BATCH_RECORDS, meanwhile=look):
-                yield from cut(task.items(some, problems), task.share)
-        except SeqmlmError as error:
-            yield Part(failure=error)
-        finally:
-            source.stop()
-            waiting.close()
+    try:
+        for some in sources.live(read, TICK_SHARE * latency, stopping):
+            yield from cut(task.items(some, problems), task.share)
+    except SeqmlmError as error:
+        yield Part(failure=error)

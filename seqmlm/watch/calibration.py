@@ -11,7 +11,7 @@ and hides later ones that are like it, or less unusual.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -27,7 +27,7 @@ from seqmlm.tasks.calibrate import CalibrateConfig, CalibrateResult
 from seqmlm.tasks.models import register_calibrations
 from seqmlm.watch.incidents import since_of, stream_of
 from seqmlm.watch.rolling import FEWEST, judged_by, refitted
-from seqmlm.watch.store import Streams
+from seqmlm.watch.store import Figures, Streams
 from seqmlm.workspace import Workspace
 
 
@@ -84,12 +84,7 @@ def calibrate_stream(
                 f"{within}, and a calibration needs {FEWEST}: wait until more are judged, or calibrate with "
                 "files"
             )
-        if any(len(one.figures) != 8 * (1 + len(stored.fitted.statistics)) for one in used):
-            raise StateError("the statistics in the database are not whole; calibrate with files")
-        rows = np.stack([np.frombuffer(one.figures, dtype="<f8") for one in used])
-        fitted = refitted(stored.fitted, rows, seed=config.seed)
-        source = f"stream:{sha256(rows.tobytes()).hexdigest()}"
-        made = replace(stored, fitted=fitted, records=0, source=source, created="")
+        made = _made(stored, used, config.seed)
         store(Path(session.model.path), {(level, known["mode"]): made})
         if session.entry is not None:
             register_calibrations(registry, session.entry)
@@ -130,3 +125,13 @@ def _own(session: Session, known: Mapping[str, Any], model: str, stream: Path) -
             "or follow with this one to another --out and calibrate from that"
         )
     return level.name, stored
+
+
+def _made(stored: Stored, kept: Sequence[Figures], seed: int) -> Stored:
+    if any(len(one.figures) != 8 * (1 + len(stored.fitted.statistics)) for one in kept):
+        raise StateError("the statistics in the database are not whole; calibrate with files")
+    rows = np.stack([np.frombuffer(one.figures, dtype="<f8") for one in kept])
+    source = f"stream:{sha256(rows.tobytes()).hexdigest()}"
+    return replace(
+        stored, fitted=refitted(stored.fitted, rows, seed=seed), records=0, source=source, created=""
+    )

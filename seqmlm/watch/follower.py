@@ -204,7 +204,7 @@ class Follower:
             yield self._end(file)
             return
         late = None if file.unpaused is None else now - file.unpaused
-        if file.whole and late is None and file.fed is not None and file.fed.memory.held():
+        if file.whole and late is None and file.fed is not None and file.memory.held():
             file.unpaused = now  # lines wait in the reader: a pause may end a session
         if file.whole and late is not None and late >= (1 if file.since < now else 2) * self._tick:
             yield file.pause()
@@ -235,8 +235,16 @@ class Follower:
     # all files
 
     def _scan(self, now: float) -> list[Record]:
-        records: list[Record] = []
-        matches = self._matches()
+        found: set[str] = set()
+        for pattern in self._patterns:
+            if glob.has_magic(pattern) and not os.path.exists(pattern):
+                matching = list(glob.iglob(pattern, recursive=True))
+                if not matching:
+                    self._say(f"nothing matches {pattern} yet; files are followed when they appear")
+                found.update(matching)
+            else:
+                found.add(pattern)
+        matches, records = sorted(found), list[Record]()
         for file in list(self._files):
             own, before = file.content, file.in_place
             file.in_place = own is not None and not own.packed and own.node == _node(file.state.path)
@@ -266,18 +274,6 @@ class Follower:
             if file.since < now and now - file.since >= self._patience:
                 records += self._give_up(file)
         return records
-
-    def _matches(self) -> list[str]:
-        found: set[str] = set()
-        for pattern in self._patterns:
-            if glob.has_magic(pattern) and not os.path.exists(pattern):
-                matching = list(glob.iglob(pattern, recursive=True))
-                if not matching:
-                    self._say(f"nothing matches {pattern} yet; files are followed when they appear")
-                found.update(matching)
-            else:
-                found.add(pattern)
-        return sorted(found)
 
     def _open_elsewhere(self, node: tuple[int, ...]) -> bool:
         return any(one.content is not None and one.content.node == node for one in self._files)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -12,6 +11,7 @@ from hashlib import blake2b
 from seqmlm.data.compressed import compression
 from seqmlm.data.files import MAGIC_BYTES, Memory, Source, blocks
 from seqmlm.data.record import Record
+from seqmlm.streams.sources import Fed
 
 PREFIX = 1024
 """Bytes at the beginning, and before the place that was reached, by which a content is recognised."""
@@ -59,64 +59,6 @@ class Gap:
     offset: int
     size: int  # bytes that are known to be missing; 0 where that is not known
     cause: str = DESTROYED
-
-
-class Fed:
-    """A reader that is given its input piece by piece, and gives back the records it makes of each.
-
-    Readers ask for bytes; here one runs in a thread of its own, which waits whenever it asks: at any time
-    either the reader runs or whoever feeds it.
-    """
-
-    def __init__(self, path: str, read: Callable[[Source], Iterator[Record]], memory: Memory) -> None:
-        self.memory, self.stopped, self._over = memory, False, False
-        self._asks, self._given = threading.Semaphore(0), threading.Semaphore(0)
-        self._block: bytes | None = b""
-        self._records: list[Record] = []
-        self._error: BaseException | None = None
-        given = read, Source(path, self)
-        self._thread = threading.Thread(target=self._run, args=given, name="followed-file", daemon=True)
-
-    def feed(self, block: bytes | None) -> list[Record]:
-        """Hand on some bytes, None for a pause, or b"" at the end; the records that are whole with them. What
-        the reader raises is raised; then it has ended."""
-        if self._thread.ident is None:
-            self._thread.start()
-            self._asks.acquire()
-        if not self._over:
-            self._block = block
-            self._given.release()
-            self._asks.acquire()
-        if self._error is not None:
-            raise self._error
-        records, self._records = self._records, []
-        return records
-
-    def read(self, size: int) -> bytes | None:
-        """What the reader calls: waits for the next block."""
-        self._asks.release()
-        self._given.acquire()
-        if self.stopped:
-            raise GeneratorExit  # which no reader handles
-        return self._block
-
-    def close(self) -> None:
-        """Give the reader up; what it keeps is forgotten."""
-        if self._thread.ident is not None and not self.stopped:
-            self.stopped = True
-            self._given.release()
-            self._thread.join()
-
-    def _run(self, read: Callable[[Source], Iterator[Record]], source: Source) -> None:
-        try:
-            for record in read(source):
-                self._records.append(record)
-        except GeneratorExit:
-            pass
-        except BaseException as error:
-            self._error = error
-        self._over = True
-        self._asks.release()
 
 
 class Plain:
@@ -227,7 +169,7 @@ class Generation:
     """A generation that is being followed."""
 
     content: Content | None = None  # while it cannot be found
-    fed: Fed | None = None
+    fed: Fed[Record] | None = None
     in_place = True  # it is what its path leads to, so that it may grow
     whole = False  # at the last look its end was reached; a line without an end waits for it
     partial = 0  # bytes of that line
@@ -239,6 +181,7 @@ class Generation:
     def __init__(self, state: FileState, read: Callable[[Source], Iterator[Record]], now: float) -> None:
         self.state, self._read = state, read
         self.since = now  # of the last bytes, or since when it cannot be found
+        self.memory = Memory()  # of the reader
         self.marks = [(state.begin_line, state.begin)]
         self.refused: set[tuple[int, ...]] = set()  # files that are not its copies
 
@@ -250,7 +193,8 @@ class Generation:
         near = min(PREFIX, state.offset)
         self._first, self._last = self.content.read(0, near), self.content.read(state.offset - near, near)
         self.unpaused = self.since if state.offset else None
-        self.fed = Fed(state.path, self._read, Memory(state.taken, state.held))
+        self.memory = Memory(state.taken, state.held)
+        self.fed = Fed(state.path, self._read, self.memory)
         try:
             return list(self._given_again(self.content, self.fed))
         except Destroyed:  # a reader that was given a part must not go on with what comes after it
@@ -258,7 +202,7 @@ class Generation:
             self.fed = None
             raise
 
-    def _given_again(self, content: Content, fed: Fed) -> Iterator[Record]:
+    def _given_again(self, content: Content, fed: Fed[Record]) -> Iterator[Record]:
         state, at = self.state, 0
 
         def given(end: int) -> Iterator[Record]:
@@ -272,7 +216,7 @@ class Generation:
 
         if state.begin > state.head:
             yield from given(state.head)
-            fed.memory.jump = state.begin_line
+            self.memory.jump = state.begin_line
             yield from fed.feed(None)
             at = state.begin
         for pause in [one for one in sorted(state.pauses) if at < one <= state.offset]:
@@ -337,7 +281,7 @@ class Generation:
         """How far it is, now that the reader waits; what no new reader would need is dropped."""
         state = self.state
         if self.fed is not None and not state.done:
-            state.taken, state.held = self.fed.memory.taken, self.fed.memory.held()
+            state.taken, state.held = self.memory.taken, self.memory.held()
             first = min([state.taken, *(min(lines) for lines in state.held.values())])
             while len(self.marks) > 1 and self.marks[1][0] < first:
                 del self.marks[0]

@@ -57,19 +57,12 @@ def ignored(path: Path) -> list[Ignored]:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
-    """Puts the alarms of a stream together.
+    """Puts the alarms of a stream together."""
 
-    Args:
-        model: reference of the model that judges.
-        quiet: see `QUIET`.
-        ignored: alarms whose message or template one of these fits make no incident.
-        private: incidents say nothing of what is in the data.
-    """
-
-    model: str
+    model: str  # reference of the one that judges
     quiet: float = QUIET
-    ignored: Sequence[Ignored] = ()
-    private: bool = False
+    ignored: Sequence[Ignored] = ()  # alarms whose message or template one of these fits make no incident
+    private: bool = False  # incidents say nothing of what is in the data
 
     def over(self, incident: Incident, now: float) -> bool:
         """Whether nothing has come for the quiet time; or the clock was set back by as much."""
@@ -78,12 +71,8 @@ class Grouping:
     def judge(
         self, rows: Sequence[tuple[int, Fields]], standing: Sequence[Incident], now: float
     ) -> tuple[list[tuple[int, Fields]], list[Change], dict[int, int]]:
-        """What some rows do to the incidents of their stream.
-
-        Args:
-            rows: (number, fields) of each.
-            standing: incidents that are not resolved, or whose likes are silenced.
-            now: seconds since 1970-01-01 UTC.
+        """What some rows, each with its number, do at a time in seconds since 1970-01-01 UTC to the incidents
+        of their stream that are `standing`: not resolved, or their likes are silenced.
 
         Returns:
             The rows, those that are silenced with `muted`, by what; the changes, at most two of an incident;

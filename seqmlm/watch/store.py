@@ -437,7 +437,13 @@ class Streams(Registry):
                     session.execute(delete(kind).where(which, kind.number <= numbers[-1]))
                     step = Pruned(rows=len(numbers), through=numbers[-1])
                 else:
-                    step = Pruned(incidents=_delete_incidents(session, stream, over))
+                    ids = list(session.scalars(select(tables.Incident.id).where(over)))
+                    for one in ids:  # with what webhooks were told of it
+                        session.execute(
+                            delete(Notice).where(Notice.stream_id == stream, Notice.incident == one)
+                        )
+                        session.execute(delete(tables.Incident).where(tables.Incident.id == one))
+                    step = Pruned(incidents=len(ids))
                 row.pruned, done = asdict(Pruned(**row.pruned) + step), done + step
         return done
 
@@ -533,8 +539,8 @@ def _old_rows(session: Session, stream: int, before: datetime) -> ColumnElement[
 
 
 def _old_incidents(stream: int, before: datetime) -> ColumnElement[bool]:
-    kind, notice = tables.Incident, tables.Notice
-    waiting = select(notice.incident).where(notice.stream_id == stream, notice.done.is_(None))
+    kind = tables.Incident
+    waiting = select(Notice.incident).where(Notice.stream_id == stream, Notice.done.is_(None))
     return and_(
         kind.stream_id == stream,
         kind.state == "resolved",
@@ -544,16 +550,6 @@ def _old_incidents(stream: int, before: datetime) -> ColumnElement[bool]:
         or_(kind.verdict.is_(None), ~_counts_as_fault(stream)),
         kind.id.not_in(waiting),  # of these somebody is still to be told
     )
-
-
-def _delete_incidents(session: Session, stream: int, which: ColumnElement[bool]) -> int:
-    """Delete incidents, and what webhooks were told of them; how many they were."""
-    kind = tables.Incident
-    ids = list(session.scalars(select(kind.id).where(which)))
-    for one in ids:
-        session.execute(delete(Notice).where(Notice.stream_id == stream, Notice.incident == one))
-        session.execute(delete(kind).where(kind.id == one))
-    return len(ids)
 
 
 # The queue of notices

@@ -29,45 +29,36 @@ def _alarm(line: int, what: str, **more: Any) -> dict[str, Any]:
     return {**place, "lines": 4, **said, **more}
 
 
+def _stream(
+    out: Path, *rows: dict[str, Any], ago: float = 0.0, over: bool = False, private: bool = False
+) -> None:
+    """A stream begins or goes on with rows, judged so many hours ago; perhaps their incident is over."""
+    clock = [(NOW - timedelta(hours=ago)).timestamp()]
+    with Streams(Workspace.locate()) as registry:
+        outbox = Outbox(
+            out,
+            registry,
+            {},
+            NoFiles,  # type: ignore[arg-type]
+            private=private,
+            grouping=Grouping(model="app:1"),
+            clock=lambda: clock[0],
+        )
+        outbox.begin(Problems())
+        outbox.write(rows)
+        outbox.commit({}, Problems())
+        clock[0] += 600 * over
+        outbox.commit({}, Problems())
+        outbox.close()
+
+
 @pytest.fixture
 def incidents(workspace: Path) -> Path:
     """Two streams: an old incident that is over; one that is open, and has three rows of a hostile log."""
-    with Streams(Workspace.locate()) as registry:
-        for name, ago, rows in (
-            ("old", 30.0, [_alarm(1, "'close' is missing")]),
-            (
-                "new",
-                0.0,
-                [_alarm(n, "what", never_seen=[EVIL], new_lines=2, template=EVIL) for n in (1, 5, 9)],
-            ),
-        ):
-            now = (NOW - timedelta(hours=ago)).timestamp()
-            clock = [now, now + 600 if ago else now]
-            outbox = Outbox(
-                workspace / f"{name}.jsonl",
-                registry,
-                {},
-                NoFiles,  # type: ignore[arg-type, return-value]
-                grouping=Grouping(model="app:1"),
-                clock=lambda clock=clock: clock[0],  # type: ignore[misc]
-            )
-            outbox.begin(Problems())
-            outbox.write(rows)
-            outbox.commit({}, Problems())
-            clock.pop(0)
-            outbox.commit({}, Problems())
-            outbox.close()
+    _stream(workspace / "old.jsonl", _alarm(1, "'close' is missing"), ago=30.0, over=True)
+    more = {"never_seen": [EVIL], "new_lines": 2, "template": EVIL}
+    _stream(workspace / "new.jsonl", *(_alarm(n, "what", **more) for n in (1, 5, 9)))
     return workspace
-
-
-def _later(out: Path, row: dict[str, Any], *, private: bool = False) -> None:
-    """A stream begins or goes on with a row."""
-    with Streams(Workspace.locate()) as registry:
-        outbox = Outbox(out, registry, {}, NoFiles, private=private)  # type: ignore[arg-type, return-value]
-        outbox.begin(Problems())
-        outbox.write([row])
-        outbox.commit({}, Problems())
-        outbox.close()
 
 
 def test_a_newcomer_is_told_where_incidents_come_from(seqmlm: Run) -> None:
@@ -125,7 +116,7 @@ def test_ack_and_mute(incidents: Path, seqmlm: Run) -> None:
     assert seqmlm("incidents", "ack", 2, "--undo", "--json").json["state"] == "open"
     assert "seqmlm incidents mute 1" in seqmlm("incidents", "ack", 1).out
     assert "open no incident" in seqmlm("incidents", "mute", 1, "--note", "backup").out
-    _later(incidents / "old.jsonl", _alarm(5, "'close' is missing"))
+    _stream(incidents / "old.jsonl", _alarm(5, "'close' is missing"))
     shown = seqmlm("incidents", "show", 1).out
     assert "rows        1, of 4 lines; 1 muted since\n" in shown
     assert shown.splitlines()[-1].startswith("app.log:5-8  p 0.013  muted by incident 1  Because")
@@ -148,7 +139,7 @@ def test_a_false_alarm_is_silent_and_counted(incidents: Path, seqmlm: Run) -> No
         *("resolved", "normal", True, "backup"),
     )
     assert "resolved, normal" in seqmlm("incidents", "list").out
-    _later(incidents / "old.jsonl", _alarm(5, "'close' is missing"))
+    _stream(incidents / "old.jsonl", _alarm(5, "'close' is missing"))
     assert [one["id"] for one in seqmlm("incidents", "list", "--json").json] == [2, 1]
     told = "1 of 1 incident that people judged (100%) was a false alarm; of 1 more nobody has said it."
     page = incidents / "page.html"
@@ -190,7 +181,7 @@ def test_what_cannot_be_done_is_said(incidents: Path, seqmlm: Run, words: list[o
 
 def test_rows_of_sensitive_data_are_not_shown(workspace: Path, seqmlm: Run) -> None:
     row = _alarm(1, "ann fell ill", message="ann", template="ann", sensitive=True, extra="ann")
-    _later(workspace / "s.jsonl", row, private=True)
+    _stream(workspace / "s.jsonl", row, private=True)
     for words in (["list"], ["show", 1], ["ack", 1]):
         for form in ([], ["--json"]):
             done = seqmlm("incidents", *words, *form)

@@ -206,19 +206,13 @@ def test_the_command_goes_on_after_kills(workspace: Path) -> None:
         if kill == 1:
             rename("a.log", "a.log.1")(logs)
         append("".join(lines[12 * kill + 8 : 12 * kill + 12]), "a.log")(logs)
-        for _ in range(500):
-            if rows() > 3 * kill + (kill < 3):
-                break
-            time.sleep(0.02)
+        until(lambda: rows() > 3 * kill + (kill < 3))  # noqa: B023 called at once
         time.sleep(chance.uniform(0.0, 0.2))
         running.kill()
         assert running.wait().code == -signal.SIGKILL
     running = start(follow, workspace / "last", seconds=100)
     append("".join(lines[48:]), "a.log")(logs)
-    for _ in range(500):
-        if rows() >= 13:
-            break
-        time.sleep(0.02)
+    until(lambda: rows() >= 13)
     os.kill(running.process, signal.SIGINT)
     ended = running.wait()
     assert ended.code == 130, ended.err

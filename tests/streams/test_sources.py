@@ -1,4 +1,4 @@
-"""Live input: pauses hand on what readers keep, nothing is lost or torn; reading ahead in order."""
+"""Live input: pauses hand on what readers keep, and nothing is lost or torn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,56 +18,45 @@ from seqmlm import plugins
 from seqmlm.data.files import Source, blocks, expand
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
-from seqmlm.data.record import Record
 from seqmlm.domains.logs.readers import read_logs
 from seqmlm.errors import DataError
-from seqmlm.streams.sources import LiveInput, ReadAhead
+from seqmlm.streams.sources import live
 
 LINES = [f"worker {n} says hello\n" for n in range(200)]
 
 
+class Pipe:
+    """A pipe that somebody else writes to (`end`), until nobody wants to know more (`stopped`)."""
+
+    def __init__(self, begin: int, end: int, tick: float) -> None:
+        self.end, self.stopped = end, False
+        self.batches = partial(live, tick=tick, stopping=lambda: self.stopped, descriptor=begin)
+
+    def items(self, read: Callable[[Source], Iterator[Any]]) -> Iterator[Any]:
+        """What a reader makes of it, one by one."""
+        return chain.from_iterable(self.batches(read))
+
+
 @contextmanager
-def _pipe(tick: float = 0.05) -> Iterator[tuple[int, Source]]:
-    read, write = os.pipe()
-    live = LiveInput(tick, read)
-    try:
-        yield write, Source("-", live)
-    finally:
-        live.close()
-        os.close(read)
+def _pipe(tick: float = 0.05) -> Iterator[Pipe]:
+    begin, end = os.pipe()
+    yield Pipe(begin, end, tick)
+    os.close(begin)
 
 
-def _written(write: int, parts: list[bytes], pause: float) -> threading.Thread:
-    def run() -> None:
-        for part in parts:
-            os.write(write, part)
-            time.sleep(pause)
-        os.close(write)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
-
-
-def test_lines_come_while_the_writer_goes_on() -> None:
-    with _pipe() as (write, source):
-        stream = lines(source, Problems())
-        os.write(write, b"a\nb\nhalf")
+@pytest.mark.parametrize("stopped", [False, True])
+def test_lines_come_while_the_writer_goes_on(stopped: bool) -> None:
+    """A line whose end is not waited for is none."""
+    with _pipe() as pipe:
+        stream = pipe.items(lambda source: lines(source, Problems()))
+        os.write(pipe.end, b"a\nb\nhalf")
         assert [next(stream), next(stream)] == [(1, "a"), (2, "b")]
-        os.write(write, b" done\nlast")
+        os.write(pipe.end, b" done\nlast")
         assert next(stream) == (3, "half done")
-        os.close(write)
-        assert list(stream) == [(4, "last")]
-
-
-def test_a_line_whose_end_was_not_waited_for_is_no_line() -> None:
-    with _pipe() as (write, source):
-        os.write(write, b"a\nhal")
-        stream = lines(source, Problems())
-        assert next(stream) == (1, "a")
-        source.live.stop()
-        assert list(stream) == []
-        os.close(write)
+        pipe.stopped = stopped
+        if not stopped:
+            os.close(pipe.end)
+        assert list(stream) == ([] if stopped else [(4, "last")])
 
 
 @pytest.mark.parametrize(
@@ -80,15 +72,15 @@ def test_a_line_whose_end_was_not_waited_for_is_no_line() -> None:
 )
 def test_windows_close_at_a_pause_in_every_format(kind: str, head: str, form: str) -> None:
     texts = [form.format(f"event {n}") + "\n" for n in range(6)]
-    with _pipe() as (write, source):
-        records = read_logs(kind, source, Problems(), session="none")
-        os.write(write, (head + "".join(texts[:4])).encode())
+    with _pipe() as pipe:
+        records = pipe.items(lambda source: read_logs(kind, source, Problems(), session="none"))
+        os.write(pipe.end, (head + "".join(texts[:4])).encode())
         began = time.monotonic()
         first = next(records)
         assert time.monotonic() - began < 5, "it waited for more lines than came"
         assert [line.rsplit(" ", 2)[-2:] for line in first.raw.lines] == [["event", str(n)] for n in range(4)]
-        os.write(write, "".join(texts[4:]).encode())
-        os.close(write)
+        os.write(pipe.end, "".join(texts[4:]).encode())
+        os.close(pipe.end)
         rest = [line for record in records for line in record.raw.lines]
         assert [line.rsplit(" ", 1)[-1] for line in rest] == ["4", "5"]
 
@@ -97,10 +89,18 @@ def test_windows_close_at_a_pause_in_every_format(kind: str, head: str, form: st
 def test_no_line_is_lost_or_doubled_however_they_come(options: dict[str, str]) -> None:
     stamped = [f"2024-05-01 10:{n // 60:02}:{n % 60:02} INFO {text}" for n, text in enumerate(LINES)]
     data = "".join(stamped).encode()
-    parts = [data[at : at + 611] for at in range(0, len(data), 611)]
-    with _pipe(tick=0.02) as (write, source):
-        thread = _written(write, parts, 0.03)
-        found = list(read_logs("auto", source, Problems(), session="none", **options))
+    with _pipe(tick=0.02) as pipe:
+
+        def write() -> None:
+            for at in range(0, len(data), 611):
+                os.write(pipe.end, data[at : at + 611])
+                time.sleep(0.03)
+            os.close(pipe.end)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        read = partial(read_logs, "auto", problems=Problems(), session="none", **options)
+        found = list(pipe.items(read))
         thread.join()
     assert [line + "\n" for record in found for line in record.raw.lines] == LINES
     if "window" in options:
@@ -113,30 +113,26 @@ def test_a_session_ends_when_none_of_its_lines_has_come_for_the_gap() -> None:
     def line(session: int, n: int) -> bytes:
         return f"request_id=r{session} step {n}\n".encode()
 
-    with _pipe() as (write, source):
-        records = read_logs("plain", source, Problems(), session=r"request_id=(\w+)", session_gap="300ms")
-        os.write(write, b"".join(line(1, n) for n in range(4)))
-        took = _timed(lambda: next(records))
-        assert took[0].id == "r1"
-        assert len(took[0].raw.lines) == 4
-        assert took[1] >= 0.3
-        os.write(write, line(2, 0))
-        os.close(write)
+    asked = {"session": r"request_id=(\w+)", "session_gap": "300ms"}
+    with _pipe() as pipe:
+        records = pipe.items(lambda source: read_logs("plain", source, Problems(), **asked))
+        began = time.monotonic()
+        os.write(pipe.end, b"".join(line(1, n) for n in range(4)))
+        first = next(records)
+        assert (first.id, len(first.raw.lines)) == ("r1", 4)
+        assert time.monotonic() - began >= 0.3
+        os.write(pipe.end, line(2, 0))
+        os.close(pipe.end)
         assert [record.id for record in records] == ["r2"]
-
-
-def _timed(call: Callable[[], Record]) -> tuple[Record, float]:
-    began = time.monotonic()
-    return call(), time.monotonic() - began
 
 
 def test_compressed_and_empty_live_inputs_are_named() -> None:
     for data, reason in ((b"\x1f\x8b\x08\x00\x00\x00\x00", "as it comes"), (b"", "empty")):
-        with _pipe() as (write, source):
-            os.write(write, data)
-            os.close(write)
+        with _pipe() as pipe:
+            os.write(pipe.end, data)
+            os.close(pipe.end)
             problems = Problems("skip")
-            assert list(lines(source, problems)) == []
+            assert list(pipe.items(lambda source: lines(source, problems))) == []  # noqa: B023
             assert reason in " ".join(problems.counts)
 
 
@@ -183,57 +179,31 @@ def test_every_reader_reads_the_source_it_is_given(
     assert not live._parts
 
 
-def test_all_items_come_in_order_and_the_reader_waits() -> None:
-    taken: list[int] = []
-
-    def numbers() -> Iterator[int]:
-        for number in range(1000):
-            taken.append(number)
-            yield number
-
-    ahead = ReadAhead(numbers(), capacity=10)
-    time.sleep(0.2)
-    assert len(taken) <= 12, "it must wait while nobody takes anything"
-    found = [item for batch in ahead.batches(7) for item in batch]
-    assert found == list(range(1000))
+def numbers(source: Source) -> Iterator[int]:
+    for block in blocks(source):
+        yield from block
+        if b"!" in block:
+            raise DataError("no")
 
 
-def test_batches_grow_with_what_waits_and_do_not_wait_for_more() -> None:
-    more = threading.Event()
-
-    def slow() -> Iterator[int]:
-        yield from range(20)
-        more.wait(10)
-        yield 20
-
-    ahead = ReadAhead(slow(), capacity=100)
-    time.sleep(0.2)
-    batches = ahead.batches(16)
-    assert next(batches) == list(range(16))
-    assert next(batches) == [16, 17, 18, 19]
-    more.set()
-    assert list(batches) == [[20]]
+def test_what_the_pipe_holds_comes_at_once_and_an_error_after_what_was_before_it() -> None:
+    with _pipe() as pipe:
+        batches = pipe.batches(numbers)
+        os.write(pipe.end, b"a" * 9000)
+        assert next(batches) == [97] * 9000
+        os.write(pipe.end, b"bc")
+        os.write(pipe.end, b"d!")
+        assert next(batches) == [98, 99, 100, 33]
+        with pytest.raises(DataError, match="no"):
+            next(batches)
+        os.close(pipe.end)
 
 
-def test_an_error_comes_after_the_items_before_it() -> None:
-    def broken() -> Iterator[int]:
-        yield 1
-        raise DataError("no")
-
-    batches = ReadAhead(broken(), capacity=4).batches(4)
-    assert next(batches) == [1]
-    with pytest.raises(DataError, match="no"):
-        next(batches)
-
-
-def test_closing_lets_a_waiting_reader_go() -> None:
-    def endless() -> Iterator[int]:
-        while True:
-            yield 1
-
-    ahead = ReadAhead(endless(), capacity=2)
-    looks: list[int] = []
-    next(ahead.batches(1, meanwhile=lambda: looks.append(1)))
-    ahead.close()
-    assert looks
-    assert not ahead._thread.is_alive()
+def test_a_reader_that_is_given_up_ends() -> None:
+    with _pipe() as pipe:
+        batches = pipe.batches(numbers)
+        os.write(pipe.end, b"a")
+        assert next(batches) == [97]
+        batches.close()
+        assert not [one for one in threading.enumerate() if one.name == "fed-reader"]
+        os.close(pipe.end)

@@ -37,9 +37,16 @@ def ones(given: Rows) -> np.ndarray:
     return np.ones(len(given["a"]), dtype=np.int64)
 
 
-def judged(rolling: Rolling, given: Rows, batch: int = 500, seen: Callable[..., None] | None = None) -> Rows:
+def judged(
+    rolling: Rolling,
+    given: Rows,
+    batch: int = 500,
+    seen: Callable[..., None] | None = None,
+    lengths: np.ndarray | None = None,
+) -> np.ndarray:
     """P-values by a calibration that moves on; `seen` is shown what alarms, by numbers, as it is judged."""
-    found, lengths, count = [], ones(given), len(given["a"])
+    lengths = ones(given) if lengths is None else lengths
+    found, count = [], len(lengths)
     for begin in range(0, count, batch):
         for part in rolling.parts([[True]] * min(batch, count - begin)):
             here = slice(begin + part.start, begin + part.stop)
@@ -138,13 +145,7 @@ def test_rows_of_each_length_keep_the_rate() -> None:
 
     rolling = begun(Normal.fit(*some(1000), seed=0, fusion="harmonic"))
     given, lengths = some(30000)
-    found = np.zeros(len(lengths))
-    for begin in range(0, len(lengths), 250):
-        for part in rolling.parts([[True]] * 250):
-            here = slice(begin + part.start, begin + part.stop)
-            values = {name: one[here] for name, one in given.items()}
-            found[here] = rolling.fitted.judge(values, lengths[here]).p_value
-            rolling.take(values, lengths[here], [True] * len(lengths[here]))
+    found = judged(rolling, given, 250, lengths=lengths)
     assert rolling.fitted.folds[0].level is not None
     for length in (3, 60):
         assert alarms(found[2000:][lengths[2000:] == length]) == pytest.approx(RATE, rel=0.3)

@@ -73,8 +73,7 @@ def test_what_is_usual_or_not_known_is_no_alarm(model: str, workspace: Path) -> 
     assert row["time"] == "2001-09-09T00:46:40+00:00"
     quiet = plan_of(following(model, workspace, mode="exact", level="session"))
     assert stopped(quiet, plan.stored.fitted, "a.log", 7, seconds=3600.0, now=1e9) is None
-    line = plan_of(following(model, workspace, mode="exact", level="session")).session.domain.level("line")
-    assert line.silence(60.0) == {}
+    assert quiet.session.domain.level("line").silence(60.0) == {}
 
 
 def test_the_clock_begins_with_the_last_line(model: str, workspace: Path) -> None:

@@ -10,32 +10,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from receiver import incident as told_incident
+from receiver import incident
 from registered import commit
 from sqlalchemy import update
 
 from seqmlm.errors import StateError
 from seqmlm.registry import tables
 from seqmlm.watch import store
-from seqmlm.watch.store import Change, Figures, Incident, Notice, Pruned, RollingState, Streams
+from seqmlm.watch.store import Change, Figures, Notice, Pruned, RollingState, Streams
 from seqmlm.workspace import Workspace
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)
 
 
-def incident(stream: int, row: int, ago: timedelta, *, over: bool = True) -> Incident:
-    at = NOW - ago
+def change(row: int, days: int, *, over: bool = True) -> Change:
+    """What opened, or ended, an incident so many days ago."""
+    at = NOW - days * DAY
     ended = {"state": "resolved", "resolved": at} if over else {}
-    return told_incident(id=0, stream_id=stream, row=row, opened=at, updated=at, **ended)
+    of = incident(id=0, row=row, opened=at, updated=at, **ended)
+    return Change(kind="resolved" if over else "opened", incident=of)
 
 
 @dataclass
 class Stream:
-    """A stream with a row a day; the first was judged `days` ago, and all but the last few are written."""
+    """A stream with a row a day for twenty days; all but the last few are written."""
 
     registry: Streams
-    days: int = 20
     unwritten: int = 2
     name: str = "/out.jsonl"
 
@@ -47,20 +48,17 @@ class Stream:
     ) -> None:
         def notify(done: Sequence[Change]) -> list[Notice]:
             ids = [one.incident.id for one in done if told]
-            return [
-                Notice(sink="hook", key=f"{self.id}-{n}", incident=n, kind="opened", body={}) for n in ids
-            ]
+            given = {"sink": "hook", "kind": "opened", "body": {}}
+            return [Notice(key=f"{self.id}-{n}", incident=n, **given) for n in ids]
 
-        rows = [(n, n % 2 == 0, f'{{"n": {n}}}') for n in range(1, self.days + 1)]
-        written = self.days - self.unwritten
-        commit(
-            self.registry, self.id, *changes, rows=rows, written=written, belongs=owners or {}, notify=notify
-        )
+        rows = [(n, n % 2 == 0, f'{{"n": {n}}}') for n in range(1, 21)]
+        more = {"written": 20 - self.unwritten, "belongs": owners or {}, "notify": notify}
+        commit(self.registry, self.id, *changes, rows=rows, **more)
         kind = tables.StreamRow
         with self.registry.writing() as session:
-            for number in range(1, self.days + 1):
+            for number in range(1, 21):
                 row = (kind.stream_id == self.id, kind.number == number)
-                at = NOW - (self.days - number) * DAY
+                at = NOW - (20 - number) * DAY
                 session.execute(update(kind).where(*row).values(created=at))
 
     def numbers(self) -> list[int]:
@@ -68,10 +66,6 @@ class Stream:
 
     def incidents(self) -> list[int]:
         return [one.row for one in self.registry.incidents(stream=self.id)]
-
-
-def over(one: Incident) -> Change:
-    return Change(kind="resolved" if one.state == "resolved" else "opened", incident=one)
 
 
 def test_old_rows_go_and_the_rest_stays(registry: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,13 +99,13 @@ def test_what_the_output_does_not_have_and_the_last_row_stay(registry: Streams) 
 def test_incidents_that_are_not_over_keep_their_rows_and_what_is_muted_stays_silent(registry: Streams):
     stream = Stream(registry)
     given = [
-        incident(stream.id, 1, 19 * DAY),
-        incident(stream.id, 3, 16 * DAY, over=False),
-        incident(stream.id, 5, 15 * DAY, over=False),  # acknowledged
-        incident(stream.id, 7, 13 * DAY),  # muted
-        incident(stream.id, 9, 2 * DAY),  # it went on until lately
+        change(1, 19),
+        change(3, 16, over=False),
+        change(5, 15, over=False),  # acknowledged
+        change(7, 13),  # muted
+        change(9, 2),  # it went on until lately
     ]
-    stream.fill({1: 1, 2: 1, 3: 3, 4: 3, 5: 5, 7: 7, 9: 9, 18: 9}, [over(one) for one in given])
+    stream.fill({1: 1, 2: 1, 3: 3, 4: 3, 5: 5, 7: 7, 9: 9, 18: 9}, given)
     by_row = {one.row: one.id for one in registry.incidents(stream=stream.id)}
     registry.mark_incident(by_row[5], state="acknowledged")
     registry.mark_incident(by_row[7], muted=True)
@@ -124,9 +118,7 @@ def test_incidents_that_are_not_over_keep_their_rows_and_what_is_muted_stays_sil
 
 def test_what_a_webhook_is_still_to_be_told_stays(registry: Streams) -> None:
     stream = Stream(registry)
-    stream.fill(
-        changes=[over(incident(stream.id, 1, 19 * DAY)), over(incident(stream.id, 3, 16 * DAY))], told=True
-    )
+    stream.fill(changes=[change(1, 19), change(3, 16)], told=True)
     queue = registry.notices(stream.id)
     first, _ = queue.due("hook", NOW + DAY)
     queue.settle(first, done=NOW)
@@ -175,8 +167,7 @@ def test_a_stream_says_when_it_was_alive(registry: Streams) -> None:
 def test_a_fault_stays_as_long_as_statistics_of_its_rows_are_kept(registry: Streams) -> None:
     """Else they would count as normal in the next calibration that is made of them."""
     stream = Stream(registry)
-    given = [incident(stream.id, row, 15 * DAY) for row in (1, 3, 5)]
-    stream.fill({1: 1, 2: 1, 3: 3, 5: 5}, [over(one) for one in given])
+    stream.fill({1: 1, 2: 1, 3: 3, 5: 5}, [change(row, 15) for row in (1, 3, 5)])
     fault, normal, _ = (one.id for one in registry.incidents(stream=stream.id))
     registry.mark_incident(fault, state="acknowledged")
     registry.mark_incident(normal, state="acknowledged", verdict="normal")
