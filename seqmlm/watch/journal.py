@@ -134,8 +134,6 @@ class JournalFollower(Follower):
         folder: Path,
         read: Callable[[Source], Iterator[Record]],
         states: Iterable[FileState] = (),
-        *,
-        tell: Callable[[str], None],
         **options: Any,
     ) -> None:
         self._arguments, self._since = asked(source)
@@ -149,11 +147,9 @@ class JournalFollower(Follower):
             self._out = self._opened()
         except OSError as error:
             raise StateError(f"{folder} cannot be written: {error.strerror}") from None
-        super().__init__(
-            [str(self._file)], lambda given: read(Source(NAME, given.live)), states, tell=tell, **options
-        )
+        super().__init__([str(self._file)], lambda given: read(Source(NAME, given.live)), states, **options)
         if self.open and self._cursor() is None:
-            tell(
+            self._say(
                 f"the entries that were kept in {folder} are gone, and with them where the journal was left: "
                 "it goes on with its newest entry"
             )

@@ -318,13 +318,12 @@ class Streams(Registry):
         """When each row of a stream was judged from a time on, whether it is an alarm, and its line."""
         kind = tables.StreamRow
         own = (kind.stream_id == stream, kind.created >= since)
-        query = select(kind.number, kind.created, kind.alarm, kind.line).where(*own).order_by(kind.number)
+        first = select(func.min(kind.number)).where(*own).scalar_subquery()
+        query = select(kind.created, kind.alarm, kind.line).where(*own, kind.number >= first)
         with self.reading() as session:
-            number = session.scalar(select(func.min(kind.number)).where(*own))
-            while number is not None:
-                some = session.execute(query.where(kind.number >= number).limit(STEP)).all()
-                yield from ((utc(one.created), one.alarm, one.line) for one in some)
-                number = some[-1].number + 1 if len(some) == STEP else None
+            given = query.order_by(kind.number).execution_options(yield_per=STEP)
+            for at, alarm, line in session.execute(given):
+                yield utc(at), alarm, line
 
     def incident_rows(self, incident: Incident, most: int) -> tuple[int, list[str]]:
         """How many rows an incident has, those that it silenced included, and the first lines of them."""
