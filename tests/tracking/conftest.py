@@ -38,29 +38,3 @@ def start(tracker: Tracker) -> Callable[..., TrackedRun]:
         return tracker.start(name, **{"experiment": "test", "params": {}, **options})
 
     return begin
-
-
-def log_steps(run: TrackedRun, steps: range, key: str = "train/loss") -> None:
-    """Do what a training does with its steps; after a resume they may be some of those before."""
-    run.cut_metrics(steps[0] - 1)
-    for step in steps:
-        run.log_metrics(step, {key: 1 / step}, {"skipped": False})
-
-
-@pytest.fixture
-def steps() -> Callable[..., None]:
-    return log_steps
-
-
-def kill(run: TrackedRun) -> None:
-    """Leave a run as kill -9 does: nothing more is sent, the lock is free, the ledger says RUNNING."""
-    run._stop.set()
-    if run._thread is not None:
-        run._thread.join()
-    run._lock.release()
-    run._ledger.status = "KILLED"  # of the object alone: an end of it would do nothing
-
-
-@pytest.fixture
-def die() -> Callable[[TrackedRun], None]:
-    return kill

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
+from tracked_runs import die, steps
 from written import written
 
 from seqmlm.errors import StateError
@@ -18,7 +19,6 @@ from seqmlm.tracking.store import Store
 from seqmlm.workspace import Workspace
 
 Start = Callable[..., TrackedRun]
-Steps = Callable[..., None]
 
 
 class Cable:
@@ -66,7 +66,7 @@ def _finish(run: TrackedRun, tmp_path: Path) -> None:
 
 
 def test_away_in_the_middle(
-    cable: Cable, start: Start, steps: Steps, home: Workspace, tmp_path: Path, warnings_given: list[str]
+    cable: Cable, start: Start, home: Workspace, tmp_path: Path, warnings_given: list[str]
 ) -> None:
     with start() as run:
         steps(run, range(1, 4))
@@ -87,7 +87,7 @@ def test_away_in_the_middle(
 
 
 def test_away_at_the_start(
-    cable: Cable, start: Start, steps: Steps, home: Workspace, tmp_path: Path, warnings_given: list[str]
+    cable: Cable, start: Start, home: Workspace, tmp_path: Path, warnings_given: list[str]
 ) -> None:
     cable.plugged = False
     with start(params={"a": 1}) as run:
@@ -105,7 +105,7 @@ def test_away_at_the_start(
     assert len(warnings_given) == 1
 
 
-def test_away_for_good_and_synced_later(cable, start, steps, home, tmp_path, tracker, warnings_given):
+def test_away_for_good_and_synced_later(cable, start, home, tmp_path, tracker, warnings_given):
     cable.plugged = False
     with start() as run:
         steps(run, range(1, 6))
@@ -126,9 +126,7 @@ def test_away_for_good_and_synced_later(cable, start, steps, home, tmp_path, tra
     assert run._ledger.ended is not None
 
 
-def test_resume_after_an_offline_run(
-    cable: Cable, start: Start, steps: Steps, home: Workspace, tmp_path: Path
-) -> None:
+def test_resume_after_an_offline_run(cable: Cable, start: Start, home: Workspace, tmp_path: Path) -> None:
     cable.plugged = False
     with start() as run:
         steps(run, range(1, 4))
@@ -141,7 +139,7 @@ def test_resume_after_an_offline_run(
 
 
 def test_a_failure_while_finishing_is_made_up_for(
-    cable: Cable, start: Start, steps: Steps, home: Workspace, tmp_path: Path, tracker: Tracker
+    cable: Cable, start: Start, home: Workspace, tmp_path: Path, tracker: Tracker
 ) -> None:
     with start() as run:
         steps(run, range(1, 4))
@@ -153,7 +151,7 @@ def test_a_failure_while_finishing_is_made_up_for(
     assert _everything(home, run) == _expected(3)
 
 
-def test_all_dead_runs_are_marked_where_mlflow_is_away(cable, start, tracker, die, home, warnings_given):
+def test_all_dead_runs_are_marked_where_mlflow_is_away(cable, start, tracker, home, warnings_given):
     dead = [start("a"), start("b")]
     for run in dead:
         die(run)
@@ -177,7 +175,7 @@ def test_all_dead_runs_are_marked_where_mlflow_is_away(cable, start, tracker, di
     ],
 )
 def test_an_address_that_does_not_work_costs_seconds_and_one_warning(
-    uri: str, workspace: Path, monkeypatch: pytest.MonkeyPatch, warnings_given: list[str], steps: Steps
+    uri: str, workspace: Path, monkeypatch: pytest.MonkeyPatch, warnings_given: list[str]
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     began = time.monotonic()
@@ -193,7 +191,7 @@ def test_an_address_that_does_not_work_costs_seconds_and_one_warning(
 
 
 def test_another_tracker_gets_the_whole_run(
-    start: Start, steps: Steps, home: Workspace, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, home: Workspace, empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with start() as run:
         steps(run, range(1, 4))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
+from tracked_runs import die, steps
 
 from seqmlm.errors import StateError
 from seqmlm.tracking import Ledger, MetricsFile, Tracker, read_metrics
@@ -18,7 +19,6 @@ from seqmlm.tracking.store import Store
 from seqmlm.workspace import Workspace
 
 Start = Callable[..., TrackedRun]
-Steps = Callable[..., None]
 Shown = list[tuple[int, float, int]]
 
 # Calls to MLflow that a push makes.
@@ -67,7 +67,7 @@ def _dying(method: Callable[..., object], dead: list[str], after: int) -> Callab
 
 @pytest.mark.parametrize("after", range(1, 10))
 def test_a_process_may_die_after_any_call(
-    after: int, start: Start, steps: Steps, home: Workspace, tracker: Tracker, tmp_path: Path
+    after: int, start: Start, home: Workspace, tracker: Tracker, tmp_path: Path
 ) -> None:
     with start(params={"a": 1}) as run:
         steps(run, range(1, 8))
@@ -106,7 +106,7 @@ def test_a_process_may_die_after_any_call(
 @pytest.mark.parametrize("folder", ["new", "deleted in MLflow", "of another MLflow"])
 @pytest.mark.parametrize("goes_on", ["resume", "sync"])
 def test_a_kill_before_the_id_of_the_run_is_stored_makes_no_second_run(
-    folder: str, goes_on: str, start: Start, steps: Steps, home: Workspace, tracker: Tracker
+    folder: str, goes_on: str, start: Start, home: Workspace, tracker: Tracker
 ) -> None:
     client = MlflowClient(tracking_uri=home.tracking_uri, registry_uri=home.tracking_uri)
     path = home.run_dir("r") / "tracking.json"
@@ -238,9 +238,7 @@ def test_a_full_disk_is_one_sentence() -> None:
         MetricsFile(full).write(1, {"x": 1.0})
 
 
-def test_steps_run_again_with_the_same_values_are_shown_once(
-    start: Start, home: Workspace, die: Callable[[TrackedRun], None]
-) -> None:
+def test_steps_run_again_with_the_same_values_are_shown_once(start: Start, home: Workspace) -> None:
     run = start()
     for step in range(1, 11):
         run.log_metrics(step, {"train/loss": 1 / step, "tokens_per_second": 10.0}, {"seconds": step})
@@ -262,9 +260,7 @@ def test_steps_run_again_with_the_same_values_are_shown_once(
     ]
 
 
-def test_a_second_kill_before_all_steps_are_run_again_doubles_nothing(
-    start: Start, home: Workspace, die: Callable[[TrackedRun], None]
-) -> None:
+def test_a_second_kill_before_all_steps_are_run_again_doubles_nothing(start: Start, home: Workspace) -> None:
     def steps(run: TrackedRun, last: int) -> None:
         run.cut_metrics(6)
         for step in range(7, last + 1):
@@ -287,7 +283,7 @@ def test_a_second_kill_before_all_steps_are_run_again_doubles_nothing(
     assert _points(home, last_run.run_id) == before
 
 
-def test_steps_run_again_with_other_values_are_shown_as_both(start: Start, steps: Steps, home: Workspace):
+def test_steps_run_again_with_other_values_are_shown_as_both(start: Start, home: Workspace):
     with start() as run:
         steps(run, range(1, 6))
         run.end("KILLED")
@@ -316,7 +312,7 @@ def test_values_that_were_not_finite_are_counted_once(start: Start, home: Worksp
     assert shown == [(1, 1), (2, 2)]
 
 
-def test_a_kill_between_cutting_and_noting_it_loses_nothing(start: Start, steps: Steps, home: Workspace):
+def test_a_kill_between_cutting_and_noting_it_loses_nothing(start: Start, home: Workspace):
     with start() as run:
         steps(run, range(1, 6))
     noted = (run.directory / "tracking.json").read_bytes()

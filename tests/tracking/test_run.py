@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
+from tracked_runs import die, steps
 from written import written
 
 from seqmlm.engine.durable import FileLock
@@ -23,7 +24,6 @@ from seqmlm.tracking.store import Point, Store
 from seqmlm.workspace import Workspace
 
 Start = Callable[..., TrackedRun]
-Steps = Callable[..., None]
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_no_thread_runs_before_there_are_metrics(start: Start) -> None:
 
 
 def test_metrics_arrive_in_the_background(
-    start: Start, steps: Steps, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+    start: Start, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent, logged = threading.Event(), Store.log_points
 
@@ -130,9 +130,7 @@ def test_a_slow_tracker_stops_no_training(
     assert client.get_run(run.run_id).data.tags["k"] == "v"
 
 
-def test_all_metrics_are_there_at_the_end_and_each_with_its_time(
-    start: Start, steps: Steps, client: MlflowClient
-) -> None:
+def test_all_metrics_are_there_at_the_end_and_each_with_its_time(start: Start, client: MlflowClient) -> None:
     with start() as run:
         steps(run, range(1, 131))
     lines = read_metrics(run.directory / "metrics.jsonl")
@@ -156,7 +154,7 @@ def test_what_is_not_finite_is_counted_not_logged(start: Start, client: MlflowCl
     assert "last at step 2" in found.data.tags["seqmlm.nonfinite"]
 
 
-def test_resume_goes_on_under_the_same_id(start: Start, steps: Steps, client: MlflowClient) -> None:
+def test_resume_goes_on_under_the_same_id(start: Start, client: MlflowClient) -> None:
     with start(params={"rate": 0.1, "seed": 1}) as run:
         steps(run, range(1, 11))
         run.end("KILLED")
@@ -218,7 +216,7 @@ def test_one_process_at_a_time(start: Start) -> None:
     start(resume=True).end()
 
 
-def test_a_run_deleted_in_mlflow_is_made_anew(start: Start, steps: Steps, client: MlflowClient) -> None:
+def test_a_run_deleted_in_mlflow_is_made_anew(start: Start, client: MlflowClient) -> None:
     with start(params={"a": 1}) as run:
         steps(run, range(1, 4))
     client.delete_run(run.run_id)
@@ -329,7 +327,7 @@ def test_what_is_withheld_goes_to_no_server(
 
 
 def test_a_models_metrics_add_no_second_point_to_the_run(
-    start: Start, steps: Steps, home: Workspace, client: MlflowClient
+    start: Start, home: Workspace, client: MlflowClient
 ) -> None:
     with start() as run:
         steps(run, range(1, 4))
@@ -352,7 +350,7 @@ def test_a_continued_runs_model_stays_one_version(
     assert 2.0 in {metric.value for metric in logged.metrics}
 
 
-def test_runs_are_read_back(start: Start, steps: Steps, tracker: Tracker) -> None:
+def test_runs_are_read_back(start: Start, tracker: Tracker) -> None:
     with start("one", params={"a": 1}) as one:
         steps(one, range(1, 4))
     two = start("two")
@@ -376,7 +374,7 @@ def test_a_run_that_is_not_there(reference: str, message: str, start: Start, tra
 
 @pytest.mark.parametrize("how", ["mark_killed", "sync"])
 def test_a_run_whose_process_died_becomes_killed(
-    how: str, start: Start, tracker: Tracker, client: MlflowClient, die: Callable[[TrackedRun], None]
+    how: str, start: Start, tracker: Tracker, client: MlflowClient
 ) -> None:
     dead, alive = start("dead"), start("alive")
     die(dead)
