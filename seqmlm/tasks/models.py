@@ -272,7 +272,7 @@ def export_model(
     *,
     format: Literal["plain", "sentence"] = "plain",
 ) -> list[Path]:
-    """Copy a model as a plain Hugging Face folder, with our card beside it.
+    """Copy a model as a plain Hugging Face folder, with our card beside it; the files of that.
 
     `AutoModelForMaskedLM` and `AutoTokenizer` load it, and so does seqmlm; both give the same probabilities,
     for what ours excludes has none there either (a folder without our card excludes nothing and is copied as
@@ -281,8 +281,6 @@ def export_model(
     our card: see `plain_classifier`.
 
     Args:
-        reference: a registered model or a model folder.
-        out: a folder that does not exist yet, or is empty; the files in it are returned.
         notify: told what stays behind.
         format: "sentence" adds what sentence-transformers reads: its vectors are the mean over all tokens, as
             those of `seqmlm embed --set pool=tokens`.

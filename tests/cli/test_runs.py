@@ -165,7 +165,8 @@ def test_a_rescan_registers_versions_in_order_and_says_what_is_broken(two_runs: 
     for number, steps in ((30, 30), (4, 4)):
         shutil.copytree(runs / "one" / "model", folder := runs / "one" / f"model-{number}")
         card = model_folder.read_card(folder)
-        model_folder.seal(folder, replace(card, steps=steps))
+        head = {"kind": "class", "label": "pet", "names": ["cat", "dog"]} if steps == 30 else {}
+        model_folder.seal(folder, replace(card, steps=steps, head=head))
     shutil.copytree(runs / "one" / "model", runs / "one" / "model-5.tmp")
     (runs / "two" / "model" / "seqmlm.json").write_text("{")
     (two_runs / "seqmlm.db").unlink()
@@ -181,6 +182,7 @@ def test_a_rescan_registers_versions_in_order_and_says_what_is_broken(two_runs: 
             "model-30",
         ]
         assert registry.get("one", alias="champion").version == 1
+        assert registry.get("one", version=3).masking == {}, "labels were taught, no masks"
 
 
 def test_a_registry_in_use_is_not_moved(two_runs: Path, seqmlm: Run) -> None:

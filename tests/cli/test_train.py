@@ -220,12 +220,13 @@ def test_an_extended_run_leaves_its_first_version(seqmlm: Run, fasta: Path, work
     assert seqmlm("score", "e:2", fasta).out != seqmlm("score", "e:1", fasta).out
 
 
+@pytest.mark.parametrize("name", ["-", "/dev/stdin"])
 def test_standard_input_is_data_too(
-    seqmlm: Run, fasta: Path, monkeypatch: pytest.MonkeyPatch, workspace: Path
+    name: str, seqmlm: Run, fasta: Path, monkeypatch: pytest.MonkeyPatch, workspace: Path
 ) -> None:
     text = gzip.decompress(fasta.read_bytes())
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    seqmlm("train", "-d", "protein", "-", *FAST, "--name", "piped", "--max-steps", 1, "--json").ok()
+    seqmlm("train", "-d", "protein", name, *FAST, "--name", "piped", "--max-steps", 1, "--json").ok()
     assert _data_of(_in_mlflow("pretrain"))[0] == "standard input"
 
 

@@ -15,6 +15,7 @@ import pytest
 from registered import origin
 from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import IntegrityError, OperationalError
+from written import written
 
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry import database, tables
@@ -78,21 +79,15 @@ def test_calibrations_are_replaced_as_a_whole(register: Register, registry: Regi
     assert (registry.calibrations(one), registry.calibrations(two)) == (later, first[:1])
 
 
-def test_aliases_move(register: Register, registry: Registry) -> None:
+def test_aliases_move_and_belong_to_their_name(register: Register, registry: Registry) -> None:
     one, two = register("a", "1", aliases=["champion"]), register("a", "2")
+    other = register("b", aliases=["champion"])
     assert registry.get("a", alias="champion") == one
+    assert (registry.get("b", alias="champion").name, other.aliases) == ("b", ("champion",))
     registry.set_alias(two, "champion")
     assert registry.get("a", alias="champion").version == two.version
     assert registry.get("a", version=1).aliases == ()
     assert registry.get("a", alias="latest").version == registry.get("a").version == 2
-
-
-def test_an_alias_belongs_to_its_name(register: Register, registry: Registry) -> None:
-    register("a", aliases=["champion"])
-    other = register("b", aliases=["champion"])
-    assert registry.get("b", alias="champion").name == "b"
-    assert registry.get("a", alias="champion").name == "a"
-    assert other.aliases == ("champion",)
 
 
 @pytest.mark.parametrize("alias", ["latest", "Latest", "v1", "V12", "3", "a b", "", "a@b"])
@@ -137,10 +132,8 @@ def _register_many(home: Workspace, barrier: Any, number: int) -> None:
     with Registry(home) as registry:
         barrier.wait()
         for index in range(8):
-            folder = home.root / "runs" / f"{number}-{index}"
-            folder.mkdir(parents=True)
-            (folder / "config.json").touch()
-            registry.register("a", folder, origin(f"new{index}", "new"))
+            config = written(home.root / "runs" / f"{number}-{index}" / "config.json", "")
+            registry.register("a", config.parent, origin(f"new{index}", "new"))
 
 
 def test_two_processes_make_the_file_at_once(workspace: Path) -> None:
@@ -154,9 +147,7 @@ def _open(home: Workspace, barrier: Any, number: int) -> None:
 
 
 def test_a_workspace_can_be_moved(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = workspace / "runs" / "a" / "model"
-    folder.mkdir(parents=True)
-    (folder / "config.json").touch()
+    folder = written(workspace / "runs" / "a" / "model" / "config.json", "").parent
     with Registry(Workspace.locate()) as registry:
         registry.register("a", folder, origin())
     moved = tmp_path_factory.mktemp("elsewhere") / "workspace"
