@@ -253,10 +253,7 @@ def first_named(encoding: Encoding, special: Bools) -> Longs:
     """(L,) for each token, that of the first unit of its name which stands for it.
 
     Tokens are counted within their unit; the last one of a shorter unit stands for further ones. A token that
-    names nothing, and all tokens of an encoding without symbols, stand for themselves.
-
-    Args:
-        special: (V,) True at the ids that are asked about nowhere.
+    names nothing, is special (V,), or is of an encoding without symbols, stands for itself.
     """
     found = np.arange(len(encoding))
     if encoding.symbols is None:
@@ -288,10 +285,8 @@ def copies(
 ) -> Query:
     """A query of several copies; what holds for a position holds for those that repeat it.
 
-    Args:
-        masked, asked: (copy, position); the asked ones in the order of copies.
-        put: (copy, position, token id) that stands there.
-        allowed: (A,) what the answers are about.
+    masked, asked: (copy, position), the asked ones in the order of copies. put: (copy, position, token id)
+    that stands there. allowed: (A,) what the answers are about.
     """
     if repeats := places.repeats:
         masked = [(n, at) for n, own in masked for at in (own, *repeats.get(own, ()))]

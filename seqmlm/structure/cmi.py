@@ -225,9 +225,7 @@ class Gibbs(Estimator):
 
     With p_t the distribution of a side at step t and m the mean of these, the estimate is H(m) - mean H(p_t)
     (Rao-Blackwell, at least 0), or, `plain`, mean log p_t(x_t) - log m(x_t) of what was drawn, as published.
-
-    Attributes:
-        plain: see above. cached: whether a conditional is asked once for each symbol, and not at each step.
+    `cached`: a conditional is asked once for each symbol, and not at each step.
     """
 
     name = "cmi/gibbs"

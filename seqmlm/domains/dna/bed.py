@@ -125,7 +125,7 @@ def indexed(genome: str, option: str = "--option genome=FILE") -> Iterator[Any]:
 
     Args:
         genome: FASTA, plain or packed by bgzip; its index is made beside it, or in a temporary folder.
-        option: that named it, for the message of the DataError of a file that is not there or not such FASTA.
+        option: that named it, for the message of a file that is not there or cannot be indexed (DataError).
     """
     import pyfaidx
 

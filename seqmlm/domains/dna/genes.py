@@ -162,13 +162,11 @@ _RECODED = re.compile(r"pos:(.*?),aa:(\w+)")
 
 
 class Effect(NamedTuple):
-    """What a variant does to a coding sequence.
+    """What a variant does to a coding sequence, of a gene; the consequence is one of `WORST`.
 
-    Args:
-        gene: whose it is. consequence: one of `WORST`.
-        change: of the protein, as HGVS has it (p.Q12*); "" of others than single residues.
-        codon: log-ratio of the new codons' probability in place of the old residues to that of the old
-            codons, nats; None of deletions and insertions, and where a start or a stop is lost.
+    change: of the protein, as HGVS has it (p.Q12*); "" of others than single residues.
+    codon: log-ratio of the new codons' probability in place of the old residues to that of the old codons,
+    nats; None of deletions and insertions, and where a start or a stop is lost.
     """
 
     gene: str
@@ -186,13 +184,10 @@ class _Part(NamedTuple):
 
 
 class _Coding(NamedTuple):
-    """A coding sequence of a contig.
+    """A coding sequence of a contig, its parts in the order in which they are read.
 
-    Args:
-        parts: in the order in which they are read.
-        skipped: bases in front of its first whole codon. table: of NCBI's genetic codes.
-        begins: whether its first codon is the first of the protein.
-        recoded: residues of the codons, by number, that are read otherwise than the code says.
+    skipped: bases in front of its first whole codon. table: of NCBI's genetic codes. begins: whether its
+    first codon is the first of the protein. recoded: residues of codons, by number, that are read otherwise.
     """
 
     gene: str

@@ -85,18 +85,12 @@ class Contig:
     has `own`, the name is that of these bases, and `start` is that of the first base of all.
 
     Args:
-        name: of the contig.
-        source, line: where it stands.
+        name, source, line: of the contig, and where it stands.
         problems: receives a contig with foreign letters, or without any base; told of what is left out.
-        block: bases of a record.
-        max_n: longest run of N that stays.
-        meta: goes into every record.
-        genes: of the contig; None where they are not known.
+        block: bases of a record, one at least. max_n: longest run of N that stays.
+        meta: goes into every record. genes: of the contig; None where they are not known.
         context: bases on either side that a record of a longer contig has beside its own, up to the next N.
         holes: `_` stays, for a base that is to be filled in.
-
-    Raises:
-        UsageError: blocks of no base.
     """
 
     def __init__(

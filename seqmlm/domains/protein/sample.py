@@ -164,11 +164,8 @@ _TURN = "GNDPS"
 
 @dataclass(frozen=True, kw_only=True)
 class Fold:
-    """How a family's chain runs: strands of equal length joined by turns, side by side in `order`.
-
-    Two strands that lie side by side run in opposite directions when an odd number of turns is between
-    them, else in the same direction.
-    """
+    """How a family's chain runs: strands of equal length joined by turns, side by side in `order`; neighbours
+    run in opposite directions when an odd number of turns is between them."""
 
     name: str
     tail: int

@@ -239,9 +239,8 @@ class ProteinVariants(Variants):
 
     def _fields(self, path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """The rows of a table; records and lines of text are rows of one column."""
-        if self._domain.files.in_folders(
-            self._domain.files.format_of(path)
-        ):  # a file of sequences, by its name
+        files = self._domain.files
+        if files.in_folders(files.format_of(path)):  # a file of sequences, by its name
             for record in self._records(path):
                 yield record.line, {"id": record.id, "mutated_sequence": str(record.raw)}
         elif stem_suffix(path) == ".txt":
