@@ -122,8 +122,7 @@ class CompatibleRows(MaskedRows):
 
     def logs(self, documents: Sequence[Document]) -> Tensor:
         """(Q, V) log-probabilities."""
-        logits = self._head.logits(self.model, self._hidden(pack(documents)))
-        return self._masked_logits(logits.float()).log_softmax(1)
+        return self.logits(self._hidden(pack(documents))).log_softmax(1)
 
 
 def model_of(out: Path, name: str, domain: str, files: Sequence[Path], options: Any) -> LoadedModel:

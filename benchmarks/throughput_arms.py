@@ -173,7 +173,7 @@ class Clock:
 
 def run_ours(arm: Arm, data: Corpus) -> dict[str, Any]:
     """The engine's own loop over packed rows."""
-    from seqmlm.engine.loop import Loop, LoopConfig, NullObserver, StepReport
+    from seqmlm.engine.loop import Loop, LoopConfig, Observer, StepReport
     from seqmlm.engine.masking.base import Corruptor, MaskingConfig
     from seqmlm.engine.masking.uniform import Uniform
     from seqmlm.engine.model import MaskedRows
@@ -186,7 +186,7 @@ def run_ours(arm: Arm, data: Corpus) -> dict[str, Any]:
             clock.start()
             return super().__getitem__(row)
 
-    class Stop(NullObserver):
+    class Stop(Observer):
         steps = 0
 
         def on_step(self, report: StepReport) -> None:

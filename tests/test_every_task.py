@@ -39,7 +39,7 @@ class Case:
 
     Args:
         model: "text", "protein" or "ehr", or "labels" (of texts).
-        name: of the input file; None for a task without one.
+        name: of the input file.
         lines: of that file, more than three batches of two items.
         arguments: of the command, behind model and input.
         bad: a line that is bad, for tasks that read records.
@@ -48,7 +48,7 @@ class Case:
     """
 
     model: str
-    name: str | None
+    name: str
     lines: tuple[str, ...]
     arguments: tuple[str, ...]
     bad: str | None
@@ -123,12 +123,11 @@ class Asked:
     task: str
     case: Case
     model: Path
-    input: Path | None
+    input: Path
     seqmlm: Run
 
     def __call__(self, *more: object) -> Any:
-        paths = () if self.input is None else (self.input,)
-        return self.seqmlm(self.task, self.model, *paths, *self.case.arguments, *more)
+        return self.seqmlm(self.task, self.model, self.input, *self.case.arguments, *more)
 
 
 @pytest.fixture(scope="session")
@@ -156,9 +155,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(params=sorted(CASES))
 def asked(request: pytest.FixtureRequest, models: dict[str, Path], tmp_path: Path, seqmlm: Run) -> Asked:
     case = CASES[request.param]
-    path = None if case.name is None else tmp_path / case.name
-    if path is not None:
-        path.write_text("\n".join(case.lines) + "\n")
+    path = tmp_path / case.name
+    path.write_text("\n".join(case.lines) + "\n")
     if case.beside is not None:
         name, text = case.beside
         (tmp_path / name).write_text(text)
@@ -363,9 +361,8 @@ def test_another_request_is_not_gone_on_with(asked: Asked, tmp_path: Path) -> No
     with stopped_by_rows():
         assert asked("--out", out).code == 143
     asked("--out", out, "--resume", "--set", "precision=bf16").refused(4, "precision")
-    if asked.input is not None:
-        asked.input.write_text("\n".join(asked.case.lines[:-1]) + "\n")
-        asked("--out", out, "--resume").refused(4, "has changed")
+    asked.input.write_text("\n".join(asked.case.lines[:-1]) + "\n")
+    asked("--out", out, "--resume").refused(4, "has changed")
     assert "started over" in asked("--out", out).ok().err
 
 
@@ -377,8 +374,8 @@ def test_two_runs_do_not_write_one_file(asked: Asked, tmp_path: Path) -> None:
 
 
 def test_a_bad_record_costs_itself(asked: Asked, tmp_path: Path) -> None:
-    if asked.case.bad is None or asked.input is None:
-        pytest.skip("every input of this task is good, or none is read")
+    if asked.case.bad is None:
+        pytest.skip("every input of this task is good")
     middle = len(asked.case.lines) // 2
     lines = [*asked.case.lines[:middle], asked.case.bad, *asked.case.lines[middle:]]
     asked.input.write_text("\n".join(lines) + "\n")
@@ -396,8 +393,8 @@ def test_a_bad_record_costs_itself(asked: Asked, tmp_path: Path) -> None:
 
 
 def test_bad_records_alone_are_an_error(asked: Asked, tmp_path: Path) -> None:
-    if asked.case.bad is None or asked.input is None:
-        pytest.skip("every input of this task is good, or none is read")
+    if asked.case.bad is None:
+        pytest.skip("every input of this task is good")
     header = asked.case.lines[:1] if asked.input.suffix in (".csv", ".tsv") else ()
     asked.input.write_text("\n".join([*header, asked.case.bad]) + "\n")
     out = tmp_path / "out.jsonl"
@@ -408,8 +405,6 @@ def test_bad_records_alone_are_an_error(asked: Asked, tmp_path: Path) -> None:
 
 
 def test_nothing_to_read_is_an_error_and_leaves_no_file(asked: Asked, tmp_path: Path) -> None:
-    if asked.input is None:
-        pytest.skip("this task reads nothing")
     out = tmp_path / "out.jsonl"
     out.write_text("what was there before\n")
     asked.input.write_text("")
@@ -431,8 +426,7 @@ def test_a_report_stands_alone_and_is_logged(asked: Asked, tmp_path: Path) -> No
 
 
 def test_outputs_are_no_inputs_and_one_file_each(asked: Asked, tmp_path: Path) -> None:
-    if asked.input is not None:
-        assert asked("--out", asked.input).code == 2
+    assert asked("--out", asked.input).code == 2
     same = tmp_path / "same.html"
     asked("--out", same, "--set", f"report={same}").refused(2, "the same file")
 

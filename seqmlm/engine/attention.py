@@ -31,48 +31,25 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from seqmlm.engine.types import Longs, ranges
 from seqmlm.errors import UsageError
 
 NAME = "seqmlm"
 
+Move = Callable[[Tensor], Tensor]
 
-class _Keys(torch.autograd.Function):
-    """Gathers keys or values into slots; the gradient of a token is the sum over its slots."""
 
-    @staticmethod
-    def forward(ctx: Any, tokens: Tensor, plan: Grouping) -> Tensor:
-        ctx.plan = plan
-        return tokens if plan.keys is None else tokens.index_select(0, plan.keys)
+class _Moved(torch.autograd.Function):
+    """Moves rows into slots, or out of them; their gradients go the other way."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.plan.sum_keys(grads[0].flatten(1)).view(-1, *grads[0].shape[1:]), None
-
-
-class _Queries(torch.autograd.Function):
-    """Gathers queries into their slots."""
+    def forward(ctx: Any, rows: Tensor, there: Move, back: Move) -> Tensor:
+        ctx.back = back
+        return there(rows)
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, plan: Grouping) -> Tensor:
-        ctx.plan = plan
-        return tokens if plan.queries is None else tokens.index_select(0, plan.queries)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.plan.to_rows(grads[0]), None
-
-
-class _Rows(torch.autograd.Function):
-    """Gathers results from their slots."""
-
-    @staticmethod
-    def forward(ctx: Any, slots: Tensor, plan: Grouping) -> Tensor:
-        ctx.plan = plan
-        return plan.to_rows(slots)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.plan.to_slots(grads[0]), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.back(grads[0]), None, None
 
 
 def grouped_attention(
@@ -89,9 +66,10 @@ def grouped_attention(
     Returns:
         (T, heads, head size).
     """
+    ways = ((plan.to_queries, plan.to_rows), *[(plan.to_keys, plan.sum_keys)] * 2)
     inputs: list[Tensor] = [
-        into.apply(tokens, plan)  # type: ignore[no-untyped-call]
-        for into, tokens in ((_Queries, query), (_Keys, key), (_Keys, value))
+        _Moved.apply(tokens, *way)  # type: ignore[no-untyped-call]
+        for tokens, way in zip((query, key, value), ways, strict=True)
     ]
     sizes = [(g.blocks * g.queries, g.blocks * g.keys) for g in plan.groups]
     split = [
@@ -104,7 +82,7 @@ def grouped_attention(
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=each.mask, dropout_p=dropout, scale=scaling)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
     slots = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    rows: Tensor = _Rows.apply(slots, plan)  # type: ignore[no-untyped-call]
+    rows: Tensor = _Moved.apply(slots, plan.to_rows, plan.to_slots)  # type: ignore[no-untyped-call]
     return rows
 
 
@@ -115,13 +93,14 @@ _grouped_eager: Callable[..., Tensor] = torch.compiler.disable(  # type: ignore[
 
 
 @cache
-def _varlen() -> tuple[Callable[..., Any], frozenset[str]] | None:
-    """torch's varlen kernel and the names of its arguments, or None if this torch has none."""
+def _varlen() -> Callable[..., Any] | None:
+    """torch's varlen kernel, or None if this torch has none with windows."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
-    return varlen_attn, frozenset(inspect.signature(varlen_attn).parameters)
+    known = {"scale", "window_size"} <= set(inspect.signature(varlen_attn).parameters)
+    return varlen_attn if known else None
 
 
 def attention_path(device: torch.device, dtype: torch.dtype, head_size: int = 64) -> str:
@@ -140,22 +119,9 @@ def attention_path(device: torch.device, dtype: torch.dtype, head_size: int = 64
         return f"grouped: the varlen kernel computes in bf16 or fp16, not {dtype}"
     if head_size % 8 or head_size > 256:
         return f"grouped: the varlen kernel takes heads of 8, 16 ... 256 features, not {head_size}"
-    found = _varlen()
-    if found is None or not {"scale", "window_size"} <= found[1]:
+    if _varlen() is None:
         return f"grouped: torch {torch.__version__} has no varlen kernel with windows"
     return "varlen: flash attention over cu_seq_lens"
-
-
-def _varlen_attention(
-    query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, *, scaling: float | None, window: int | None
-) -> Tensor:
-    """The same as `grouped_attention` through torch's flash kernel; inputs (T, heads, head size)."""
-    found = _varlen()
-    assert found is not None
-    sides = (-1, -1) if window is None else (window, window)
-    cu, longest = layout.cu_seq_lens, layout.max_length
-    out: Tensor = found[0](query, key, value, cu, cu, longest, longest, scale=scaling, window_size=sides)
-    return out
 
 
 def packed_attention(
@@ -204,15 +170,17 @@ def packed_attention(
                 f"the varlen kernel of this device does not support attention dropout ({dropout}); set "
                 "the model's attention dropout to 0, or train in fp32"
             )
-        return _varlen_attention(q, k, v, layout, scaling=scaling, window=window)[None], None
+        kernel, sides = _varlen(), (-1, -1) if window is None else (window, window)
+        assert kernel is not None
+        cu, longest = layout.cu_seq_lens, layout.max_length
+        out = kernel(q, k, v, cu, cu, longest, longest, scale=scaling, window_size=sides)
+        return out[None], None
     plan = layout.plan(v.shape[-1] * v.shape[-2], window)
     return _grouped_eager(q, k, v, plan, scaling=scaling, dropout=dropout)[None], None
 
 
 AttentionInterface.register(NAME, packed_attention)
 
-
-Longs = NDArray[np.int64]
 
 # Cost of one more attention call, in the unit of `block_cost`, for a width (heads x head size) of 256.
 _CALL_COST = 10_000
@@ -275,23 +243,32 @@ class Grouping:
     sources: Tensor
     offsets: Tensor | None
 
+    def to_queries(self, tokens: Tensor) -> Tensor:
+        """(T, ...) -> (P, ...)."""
+        return tokens if self.queries is None else tokens.index_select(0, self.queries)
+
+    def to_keys(self, tokens: Tensor) -> Tensor:
+        """(T, ...) -> (K, ...)."""
+        return tokens if self.keys is None else tokens.index_select(0, self.keys)
+
     def to_rows(self, slots: Tensor) -> Tensor:
-        """(P, H) -> (R, H)."""
+        """(P, ...) -> (R, ...)."""
         return slots if self.queries is None else slots.index_select(0, self.outputs)
 
     def to_slots(self, rows: Tensor) -> Tensor:
-        """(R, H) -> (P, H), zero where padded: the gradient of `to_rows`."""
+        """(R, ...) -> (P, ...), zero where padded: the gradient of `to_rows`."""
         if self.queries is None:
             return rows
         return rows.index_select(0, self.rows).index_fill_(0, self.padding, 0)
 
     def sum_keys(self, slots: Tensor) -> Tensor:
-        """(K, H) -> (T, H), the sum over the slots that read a token: the gradient of gathering keys."""
+        """(K, ...) -> (T, ...), the sum over the slots that read a token: the gradient of `to_keys`."""
         if self.keys is None:
             return slots
         if self.offsets is None:
             return slots.index_select(0, self.sources)
-        return F.embedding_bag(self.sources, slots, self.offsets, mode="sum")
+        sums = F.embedding_bag(self.sources, slots.flatten(1), self.offsets, mode="sum")
+        return sums.view(-1, *slots.shape[1:])
 
 
 @dataclass(eq=False)
@@ -305,7 +282,7 @@ class RowLayout:
 
     cu_seq_lens: Tensor
     lengths: tuple[int, ...]
-    _plans: dict[tuple[int, int], Grouping] = field(default_factory=dict, repr=False)
+    _plans: dict[tuple[int, int | None], Grouping] = field(default_factory=dict, repr=False)
 
     @property
     def max_length(self) -> int:
@@ -321,10 +298,9 @@ class RowLayout:
             window = None
         if asked is not None:
             return _plan(self.lengths, width, window, asked.cpu().numpy(), self.cu_seq_lens.device)
-        key = (width, _NONE if window is None else window)
-        if key not in self._plans:
-            self._plans[key] = _plan(self.lengths, width, window, None, self.cu_seq_lens.device)
-        return self._plans[key]
+        if (width, window) not in self._plans:
+            self._plans[width, window] = _plan(self.lengths, width, window, None, self.cu_seq_lens.device)
+        return self._plans[width, window]
 
 
 def call_cost(width: int) -> int:
@@ -407,9 +383,8 @@ def _windows(starts: Longs, sizes: Longs, window: int) -> tuple[Longs, Longs]:
     step = max(window, _FEWEST_QUERIES)
     counts = -(-sizes // step)
     document = np.repeat(np.arange(len(sizes)), counts)
-    number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
     first, last = starts[document][:, None], (starts + sizes)[document][:, None]
-    begin = first + number[:, None] * step
+    begin = first + ranges(np.zeros_like(counts), counts)[:, None] * step
     queries = begin + np.arange(step)
     keys = begin + np.arange(-window, step + window)
     return (

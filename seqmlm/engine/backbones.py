@@ -214,22 +214,17 @@ def never_predict(model: PreTrainedModel, ids: Tensor) -> None:
         bias[ids] = NEVER
 
 
-def position_capacity(model: PreTrainedModel) -> int | None:
+def position_capacity(model: nn.Module) -> int | None:
     """Longest sequence in tokens the model has learned positions for; None if positions are rotary."""
-    table = next(
-        (
-            m
-            for name, m in model.named_modules()
-            if name.endswith("position_embeddings") and isinstance(m, nn.Embedding)
-        ),
-        None,
-    )
-    if table is None:
-        return None
-    return table.num_embeddings - position_offset(model)
+    tables = [
+        module
+        for name, module in model.named_modules()
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding)
+    ]
+    return tables[0].num_embeddings - position_offset(model) if tables else None
 
 
-def position_offset(model: PreTrainedModel) -> int:
+def position_offset(model: Any) -> int:
     """Offset added to 0-based positions before the look-up (RoBERTa, ESM-1b: padding id + 1)."""
     return int(model.config.pad_token_id) + 1 if HEADS[model.config.model_type].offset_positions else 0
 
@@ -274,13 +269,6 @@ class Head:
     between: str | None = None
 
 
-def _distilbert(model: Any, hidden: Tensor) -> Tensor:
-    out: Tensor = model.vocab_projector(
-        model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
-    )
-    return out
-
-
 _ROBERTA = Head(lambda model, hidden: model.lm_head(hidden), offset_positions=True)
 
 HEADS: dict[str, Head] = {
@@ -292,7 +280,12 @@ HEADS: dict[str, Head] = {
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
     "esm": Head(lambda model, hidden: model.lm_head(hidden), offset_positions=True, unused=("contact_head",)),
-    "distilbert": Head(_distilbert, layers="transformer.layer"),
+    "distilbert": Head(
+        lambda model, hidden: model.vocab_projector(
+            model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
+        ),
+        layers="transformer.layer",
+    ),
     "electra": Head(lambda model, hidden: model.generator_lm_head(model.generator_predictions(hidden))),
     "albert": Head(lambda model, hidden: model.predictions(hidden), layers="encoder.albert_layer_groups"),
 }

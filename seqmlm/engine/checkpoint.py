@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -54,8 +54,7 @@ _DTYPES = {
 }
 
 
-@dataclass(frozen=True)
-class Skipped:
+class Skipped(NamedTuple):
     """A checkpoint folder that cannot be used, and why."""
 
     path: Path
@@ -82,6 +81,17 @@ class Checkpoint:
             return load_file(self.path / f"{group}.safetensors")
         except (OSError, SafetensorError) as error:
             raise StateError(f"{self.path}: {group}.safetensors cannot be read: {error}") from error
+
+    def progress(self) -> Progress:
+        """The state of the training.
+
+        Raises:
+            StateError: it is that of another version.
+        """
+        try:
+            return Progress(**self.state)
+        except TypeError as error:
+            raise StateError(f"{self.path}: state.json is of another version of seqmlm: {error}") from error
 
 
 def save(
@@ -112,12 +122,18 @@ def save(
     partial = root / f"{target.name}.tmp"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        sweep(root)
+        for left_behind in root.glob("step-*.tmp"):
+            durable.DISK.remove(left_behind)
         partial.mkdir()
         _fill(partial, step, tensors, state)
-        _replace(partial, target)
+        if target.exists():  # incomplete: a complete one is not saved again
+            durable.DISK.rename(target, target.with_name(f"{target.name}.old.tmp"))
+        durable.DISK.rename(partial, target)
+        durable.DISK.sync(root)
     except OSError as error:
-        _discard(partial)
+        with suppress(OSError):
+            if partial.exists():
+                durable.DISK.remove(partial)
         raise _cannot_save(target, error) from error
     with suppress(OSError):  # what cannot be removed now is swept away by the next save
         _prune(root, target, keep_last, keep_every)
@@ -169,21 +185,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | 
     return file.entry()
 
 
-def _replace(partial: Path, target: Path) -> None:
-    """Rename into place; an incomplete checkpoint of the same name is moved away first."""
-    if target.exists():
-        durable.DISK.rename(target, target.with_name(f"{target.name}.old.tmp"))
-    durable.DISK.rename(partial, target)
-    durable.DISK.sync(target.parent)
-
-
-def _discard(partial: Path) -> None:
-    """Remove what a failed save has written; errors here must not hide the first one."""
-    with suppress(OSError):
-        if partial.exists():
-            durable.DISK.remove(partial)
-
-
 def _cannot_save(target: Path, error: OSError) -> StateError:
     kept = "earlier checkpoints are intact"
     if durable.is_full(error):
@@ -192,12 +193,6 @@ def _cannot_save(target: Path, error: OSError) -> StateError:
             "Free space there, or keep fewer checkpoints (keep_last), and resume"
         )
     return StateError(f"{target.parent}: cannot save {target.name}: {error}; {kept}. Fix that and resume")
-
-
-def sweep(root: Path) -> None:
-    """Remove what a killed process left incomplete."""
-    for path in root.glob("step-*.tmp"):
-        durable.DISK.remove(path)
 
 
 def _prune(root: Path, newest: Path, keep_last: int, keep_every: int | None) -> None:
@@ -315,24 +310,30 @@ class Progress:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def find(directory: Path, resume: bool, processes: Processes) -> tuple[Checkpoint | None, list[Skipped]]:
+def find(
+    directory: Path, resume: bool, processes: Processes, on_event: Callable[[str, dict[str, Any]], None]
+) -> Checkpoint | None:
     """The checkpoint to resume from, the same for all processes; None if there is none yet.
+
+    Args:
+        on_event: called with ("checkpoint_skipped", {path, reason}) for newer, unusable ones.
 
     Raises:
         StateError: checkpoints exist although `resume` is False, or all of them are unusable.
     """
-    skipped: list[Skipped] = []
     step, error = -1, None
     if processes.is_main:
+        skipped: list[Skipped] = []
         try:
             step = _choose(directory, resume, skipped)
         except StateError as raised:
             error = raised
+        else:
+            for each in skipped:
+                on_event("checkpoint_skipped", {"path": str(each.path), "reason": each.reason})
     processes.agree(error)
     step = processes.from_main(step)
-    if step < 0:
-        return None, skipped
-    return read(folder(directory, step), verify=False), skipped
+    return None if step < 0 else read(folder(directory, step), verify=False)
 
 
 def _choose(directory: Path, resume: bool, skipped: list[Skipped]) -> int:
@@ -366,19 +367,17 @@ def save_progress(
     tensors = {
         "model": module_tensors(module),
         "optimizer": optimizer_tensors(optimizer, module),
-        "random": _gather_random_state(processes),
+        "random": {
+            f"{kind}.{rank}": state
+            for kind, own in random_state(processes.device).items()
+            for rank, state in enumerate(processes.gather(own))
+        },
     }
     error = None
     if processes.is_main:
         try:
-            save(
-                directory,
-                progress.step,
-                tensors,
-                asdict(progress),
-                keep_last=keep_last,
-                keep_every=keep_every,
-            )
+            state = asdict(progress)
+            save(directory, progress.step, tensors, state, keep_last=keep_last, keep_every=keep_every)
         except StateError as raised:
             error = raised
     processes.agree(error)
@@ -397,26 +396,14 @@ def restore_progress(
     """
     restore_module(module, saved.tensors("model"))
     restore_optimizer(optimizer, module, saved.tensors("optimizer"))
-    random = saved.tensors("random")
-    mine = {name.partition(".")[0]: state for name, state in random.items() if _rank(name) == processes.rank}
+    mine = {}
+    for name, state in saved.tensors("random").items():
+        kind, _, rank = name.partition(".")
+        if int(rank) == processes.rank:
+            mine[kind] = state
     if mine:
         set_random_state(processes.device, mine)
-    try:
-        return Progress(**saved.state)
-    except TypeError as error:
-        raise StateError(f"{saved.path}: state.json is of another version of seqmlm: {error}") from error
-
-
-def _rank(name: str) -> int:
-    return int(name.partition(".")[2])
-
-
-def _gather_random_state(processes: Processes) -> dict[str, Tensor]:
-    return {
-        f"{kind}.{rank}": state
-        for kind, own in random_state(processes.device).items()
-        for rank, state in enumerate(processes.gather(own))
-    }
+    return saved.progress()
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, list[Any]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -19,14 +19,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from seqmlm.engine.backbones import position_capacity
-from seqmlm.engine.cones import ConeBatch, Layers
+from seqmlm.engine.cones import ConeBatch
 from seqmlm.engine.device import autocast, compute_dtype, is_out_of_memory, resolved
 from seqmlm.engine.layout import Layout, lay_out
 from seqmlm.engine.packing import PackedBatch
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduced, Reduction, TargetLogProb, reduce, union
-from seqmlm.engine.types import Encoding, Floats, Longs, Precision, TokenSpace
+from seqmlm.engine.types import Encoding, Floats, Longs, Precision
 from seqmlm.errors import NotFiniteError, TrainingError, UsageError
+
+if TYPE_CHECKING:
+    from seqmlm.engine.linear import LinearRows
+    from seqmlm.engine.model import MaskedRows
 
 __all__ = ["Answer", "Conditionals", "Query", "Statistics", "evaluating"]
 
@@ -40,36 +44,6 @@ STATES = {False: 16384, True: 2048}
 WINDOW_TOKENS = 1 << 22
 
 TARGET: tuple[Reduction, ...] = (TargetLogProb(),)
-
-
-class PackedModel(Protocol):
-    """What is asked: `seqmlm.engine.model.MaskedRows`, or a linear model.
-
-    A module; `probability` says whether special ids have one ("full") or not ("ordinary"), `layers` whether
-    masked copies can be computed where they differ alone (`seqmlm.engine.cones`).
-    """
-
-    @property
-    def model(self) -> Any: ...
-    @property
-    def space(self) -> TokenSpace: ...
-    @property
-    def probability(self) -> Literal["ordinary", "full"]: ...
-    @property
-    def layers(self) -> Layers | None: ...
-
-    def __call__(
-        self,
-        batch: PackedBatch | ConeBatch,
-        *,
-        output: Literal["logits", "hidden"],
-        layers: Sequence[int] | None = None,
-    ) -> Tensor: ...
-
-    def to(self, device: torch.device | str) -> Self: ...
-    def parameters(self) -> Iterator[nn.Parameter]: ...
-    def modules(self) -> Iterator[nn.Module]: ...
-    def eval(self) -> Any: ...
 
 
 @dataclass(slots=True)
@@ -127,7 +101,7 @@ class Conditionals:
 
     def __init__(
         self,
-        rows: PackedModel,
+        rows: MaskedRows | LinearRows,
         *,
         tokens_per_batch: int | None = None,
         device: torch.device | str | None = None,
@@ -253,7 +227,9 @@ class Conditionals:
             drawn=request.drawn,
             layers=self.rows.layers if request.copies else None,
         )
-        self._check_allowed(layout)
+        special = (ids is not None and self.space.is_special[ids].any() for ids in layout.allowed)
+        if self.rows.probability == "ordinary" and any(special):
+            raise UsageError("allowed: special tokens have no probability in the ordinary space")
         self.statistics.queries += len(queries)
         self.statistics.variants += variants
         self.statistics.unique += len(layout.documents)
@@ -282,19 +258,11 @@ class Conditionals:
     def _inside(self, layout: Layout, pairs: Longs) -> NDArray[np.bool_]:
         """(P,) whether the targets of some pairs are in the space, so that they have a probability."""
         column = layout.pair_column[pairs]
+        if self.rows.probability == "full":
+            return np.asarray(column >= 0)
         document = np.searchsorted(layout.first_row, layout.pair_row[pairs], side="right") - 1
         whole = np.array([ids is None for ids in layout.allowed])[layout.documents.group[document]]
-        if self.rows.probability == "full":
-            whole[:] = False
-        inside: NDArray[np.bool_] = (column >= 0) & ~(whole & self.space.is_special[column])
-        return inside
-
-    def _check_allowed(self, layout: Layout) -> None:
-        if self.rows.probability == "full":
-            return
-        for allowed in layout.allowed:
-            if allowed is not None and self.space.is_special[allowed].any():
-                raise UsageError("allowed: special tokens have no probability in the ordinary space")
+        return np.asarray((column >= 0) & ~(whole & self.space.is_special[column]))
 
     def _forwards(self, layout: Layout, request: _Request) -> list[Reduced]:
         """Run the packs of a layout, longest documents first; halve the budget when memory runs out."""
@@ -343,7 +311,7 @@ class Conditionals:
         first, last = layout.first_row[start], layout.first_row[stop]
         a, b = np.searchsorted(layout.pair_row, [first, last])
         documents = layout.documents
-        groups = np.repeat(documents.group[start:stop], documents.count[start:stop])
+        groups = np.repeat(documents.group[start:stop], documents.asked.sizes[start:stop])
         allowed: dict[int, Tensor | None] = {}
         for group in np.unique(groups).tolist():
             ids = layout.allowed[group]
@@ -373,7 +341,7 @@ class Conditionals:
 
 
 @contextmanager
-def evaluating(module: nn.Module | PackedModel) -> Iterator[None]:
+def evaluating(module: nn.Module) -> Iterator[None]:
     """Evaluation mode and no gradients; every submodule's own mode comes back, also after an exception.
 
     No inference mode: a tensor that a module makes under it and keeps (a table of positions, a gathered

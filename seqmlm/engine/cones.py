@@ -18,8 +18,7 @@ A copy's rows are numbered through all copies: copy c, position p is row `starts
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -29,8 +28,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seqmlm.engine.attention import Group, block_cost, call_cost
-from seqmlm.engine.packing import PackedBatch, running
-from seqmlm.engine.types import Floats, Longs, ranges
+from seqmlm.engine.packing import Movable, PackedBatch
+from seqmlm.engine.types import Floats, Longs, ranges, running
 
 
 class Layers(NamedTuple):
@@ -56,11 +55,6 @@ class Spans:
     def rows(self) -> Longs:
         """All rows, ascending."""
         return ranges(self.first, self.end - self.first)
-
-
-def points(rows: Longs) -> Spans:
-    """Ascending rows as ranges of one."""
-    return _merged(rows, rows + 1)
 
 
 def widened(spans: Spans, window: int | None, starts: Longs) -> Spans:
@@ -102,7 +96,7 @@ def cones(changed: Longs, asked: Longs, starts: Longs, layers: Layers) -> list[S
         starts: (N + 1,) where each copy's rows begin.
         layers: K of them.
     """
-    forward = [points(changed)]
+    forward = [_merged(changed, changed + 1)]
     for window in layers.windows:
         forward.append(widened(forward[-1], window, starts))
     return [common(f, b) for f, b in zip(forward, _read(asked, starts, layers), strict=True)]
@@ -110,7 +104,7 @@ def cones(changed: Longs, asked: Longs, starts: Longs, layers: Layers) -> list[S
 
 def _read(asked: Longs, starts: Longs, layers: Layers) -> list[Spans]:
     """B[0] to B[K]: the rows that the asked ones depend on."""
-    found = [points(asked)]
+    found = [_merged(asked, asked + 1)]
     for window in reversed(layers.windows):
         found.append(widened(found[-1], window, starts))
     return found[::-1]
@@ -160,12 +154,6 @@ class Block:
     rows: Tensor
     keys: Tensor
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Block:
-        """The same block with every tensor changed."""
-        mask = self.group.mask
-        group = replace(self.group, mask=None if mask is None else change(mask))
-        return Block(group, change(self.rows), change(self.keys))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
@@ -187,15 +175,9 @@ class Step:
     blocks: tuple[Block, ...]
     outputs: Tensor
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Step:
-        """The same step with every tensor changed."""
-        own, rows, kept, place = map(change, (self.own, self.rows, self.kept, self.place))
-        blocks = tuple(block.map(change) for block in self.blocks)
-        return Step(own, rows, kept, place, blocks, change(self.outputs))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ConeBatch:
+class ConeBatch(Movable):
     """Sequences, packed into one row of T tokens, and what differs in their masked copies.
 
     Args:
@@ -212,19 +194,6 @@ class ConeBatch:
     steps: tuple[Step, ...]
     asked: Tensor
     unchanged: bool
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> ConeBatch:
-        """The same batch on `device`."""
-        sequences = self.sequences.to(device, non_blocking)
-        return self._map(sequences, lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> ConeBatch:
-        """The same batch in page-locked memory."""
-        return self._map(self.sequences.pin_memory(), lambda tensor: tensor.pin_memory())
-
-    def _map(self, sequences: PackedBatch, change: Callable[[Tensor], Tensor]) -> ConeBatch:
-        steps = tuple(step.map(change) for step in self.steps)
-        return ConeBatch(sequences, change(self.tokens), steps, change(self.asked), self.unchanged)
 
 
 class Places(NamedTuple):
@@ -305,8 +274,7 @@ def _blocks(
         longest = _LONGEST * max(window, _SHORTEST)
         parts = -(-sizes // longest)
         count = np.repeat(-(-sizes // parts), parts)
-        number = np.arange(len(count)) - np.repeat(np.cumsum(parts) - parts, parts)
-        begin = np.repeat(spans.first, parts) + number * count
+        begin = np.repeat(spans.first, parts) + ranges(np.zeros_like(parts), parts) * count
         count = np.minimum(count, np.repeat(spans.end, parts) - begin)
         first = np.cumsum(count) - count
         copy = np.searchsorted(starts, begin, side="right") - 1

@@ -28,7 +28,8 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.types import Bools, Encoding, Longs
+from seqmlm.engine.randomness import mixed
+from seqmlm.engine.types import Bools, Encoding, Longs, ranges
 from seqmlm.engine.units import Units
 
 Doubles = NDArray[np.float64]
@@ -140,7 +141,7 @@ def named(
         owners = np.tile(owners, 2)
     counts = [len(one) for one in sizes[1:]]
     tokens, flat = np.concatenate(sizes), np.concatenate(symbols)
-    place = np.arange(len(flat)) - np.repeat(np.cumsum(tokens) - tokens, tokens)
+    place = ranges(np.zeros_like(tokens), tokens)
     letters = _mixed(flat.astype(np.uint64) + (place.astype(np.uint64) << np.uint64(40)))
     unit = np.repeat(np.arange(len(tokens)), tokens)
     return Named(
@@ -166,11 +167,8 @@ def _sums(sizes: Longs, names: Names) -> Names:
 
 
 def _mixed(values: Names) -> Names:
-    """The finalizer of SplitMix64 (Steele, Lea and Flood 2014): a permutation of 64-bit numbers."""
-    values = values + _EDGE
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    """A permutation of 64-bit numbers (SplitMix64)."""
+    return mixed(values + _EDGE)
 
 
 def _pair(first: Names, second: Names) -> Names:

@@ -17,7 +17,7 @@ needs the whole alphabet of each: it is taken where that is a few symbols, as of
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -161,14 +161,11 @@ class Priced:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CountExpert:
-    """Counts of the training split, as a second opinion on what stands at a place beside the model's.
-
-    Both are conditionals p(unit | its number of tokens, everything else), so a mixture of them is one, whose
-    weights may depend on all but the unit itself:
+    """Counts of the training split, as a second opinion on what stands at a place beside the model's:
 
         p(u) = lambda_0 p_model(u) + sum over chains c of lambda_c P_c(u)       lambda by kind of place
 
-    and so is their product over an alphabet of a few symbols.
+    or, over an alphabet of a few symbols, their product.
 
     Args:
         rule: what a unit is.
@@ -332,7 +329,8 @@ class CountExpert:
 
     def alone(self, priced: Priced) -> Doubles:
         """(N,) log2 p by counts alone, together."""
-        return self.mixed(_nobody(priced), priced, ALONE)[0]
+        silent = np.full(priced.log2.shape[1:], -np.inf if priced.symbol is None else 0.0)
+        return self.mixed(silent, priced, ALONE)[0]
 
     def bounded(self, model: Doubles, priced: Priced) -> tuple[Doubles, Doubles]:
         """What both say where the model sees the unit and can only be too sure: p is at most that of counts.
@@ -357,14 +355,8 @@ class CountExpert:
 
     def described(self) -> dict[str, Any]:
         """What is stored beside `arrays`, as JSON."""
-        chains = [{"name": one.name, "places": one.places, "where": one.where} for one in self.chains]
-        return {
-            "chains": chains,
-            "smoothing": self.smoothing,
-            "record": self.record,
-            "product": self.product,
-            "facts": self.facts,
-        }
+        own = {name: getattr(self, name) for name in ("smoothing", "record", "product", "facts")}
+        return {"chains": [asdict(one) for one in self.chains], **own}
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]], described: Mapping[str, Any], rule: Units) -> CountExpert:
@@ -374,8 +366,7 @@ class CountExpert:
             ValueError, LookupError, TypeError: they do not fit together, or another alphabet.
         """
         chains = tuple(
-            Chain(str(one["name"]), tuple(map(int, one["places"])), one["where"])
-            for one in described["chains"]
+            Chain(**{**one, "places": tuple(map(int, one["places"]))}) for one in described["chains"]
         )
         levels = tuple(
             tuple(
@@ -391,19 +382,15 @@ class CountExpert:
         double = {arrays["unigram"].dtype, *(table.dtype for table in weights.values())} == {np.dtype(float)}
         if not double or arrays["unigram"].shape != (rule.symbols,):
             raise ValueError(f"counts of {len(arrays['unigram'])} symbols for {rule.symbols}")
-        record, facts, product = (
-            bool(described["record"]),
-            described["facts"],
-            described.get("product") is True,
-        )
+        record, product, facts = described["record"], described["product"], described["facts"]
         wide = (1 if product else KINDS, len(chains) + 1)
         if len(smoothing) != len(chains) or any(table.shape != wide for table in weights.values()):
             raise ValueError("smoothing and weights do not fit the chains")
         for chain, one in zip(chains, smoothing, strict=True):
             if len(one) != len(_first_smoothing(chain, record)):
                 raise ValueError(f"smoothing does not fit the chain {chain.name}")
-        if not isinstance(facts, dict):
-            raise TypeError("facts are no mapping")
+        if not isinstance(facts, dict) or not {type(record), type(product)} == {bool}:
+            raise TypeError("facts are no mapping, or a truth value is none")
         return cls(
             rule=rule,
             log2_unigram=arrays["unigram"],
@@ -454,11 +441,6 @@ def multiplied(rule: Units, unigram: Doubles) -> bool:
     """
     few = np.count_nonzero(unigram) <= FEW_SYMBOLS
     return bool(few and rule.complement is not None and rule.names is None)
-
-
-def _nobody(priced: Priced) -> Doubles:
-    """What a model says that has no say."""
-    return np.full(priced.log2.shape[1:], -np.inf if priced.symbol is None else 0.0)
 
 
 def _product(weights: Doubles, log2: Doubles) -> Doubles:

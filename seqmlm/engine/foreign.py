@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from seqmlm.errors import StateError
-from seqmlm.parsing import read_json
+from seqmlm.parsing import read_json, word_list
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -40,26 +40,14 @@ _REFUSED = {
     "fusion_config": "replaces parts of the model",
 }
 # Settings of earlier versions of transformers, which the architectures still read.
-_EARLIER = {
-    "global_attn_every_n_layers",
-    "global_rope_theta",
-    "local_rope_theta",
-    "rope_theta",
-    "rope_scaling",
-}
+_EARLIER = word_list("global_attn_every_n_layers global_rope_theta local_rope_theta rope_theta rope_scaling")
 # Fields of a config that no masked LM reads, or that say how, and not what, is computed.
-_NOT_READ = {
-    *("base_config_key", "sub_configs_defaults", "attribute_map", "extra_files", "extra_config_files"),
-    *(
-        "base_model_tp_plan",
-        "base_model_fsdp_plan",
-        "base_model_pp_plan",
-        "base_model_ep_plan",
-        "_auto_class",
-    ),
-    *("model_type", "transformers_version", "output_hidden_states", "return_dict", "dtype", "id2label"),
-    *("label2id", "problem_type", "esmfold_config", "is_folding_model", "vocab_list"),
-}
+_NOT_READ = word_list(
+    "base_config_key sub_configs_defaults attribute_map extra_files extra_config_files base_model_tp_plan "
+    "base_model_fsdp_plan base_model_pp_plan base_model_ep_plan _auto_class model_type "
+    "transformers_version output_hidden_states return_dict dtype id2label label2id problem_type "
+    "esmfold_config is_folding_model vocab_list"
+)
 # Settings that say how often something is built: each time it takes tensors from the file.
 _COUNTS = ("num_hidden_layers", "n_layers", "num_hidden_groups", "inner_group_num")
 _MISSING = 1 << 20  # parameters of a head that need not be there: what is missing is said later
@@ -70,17 +58,17 @@ _BLOB = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 @contextmanager
-def refusing(path: Path | str, remedy: str = "copy or download it again") -> Iterator[None]:
+def refusing(path: Path | str) -> Iterator[None]:
     """Turn what reading a damaged file raises into one sentence.
 
     Raises:
-        StateError: naming the file, what is wrong with it, and the remedy.
+        StateError: naming the file, and what is wrong with it.
     """
     try:
         yield
     except (OSError, ValueError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise StateError(f"{path} cannot be read: {reason}; {remedy}") from error
+        raise StateError(f"{path} cannot be read: {reason}; copy or download it again") from error
 
 
 def file_of(reference: str | Path, name: str) -> Path | None:
@@ -140,7 +128,7 @@ def model_config(kind: Any, values: Mapping[str, Any]) -> Any:
         kind: the config's class.
         values: of config.json.
     """
-    fields = {*getattr(kind, "__dataclass_fields__", {}), *kind.attribute_map, *_EARLIER} - _NOT_READ
+    fields = {*getattr(kind, "__dataclass_fields__", {}), *kind.attribute_map, *_EARLIER} - {*_NOT_READ}
     return kind.from_dict({key: value for key, value in values.items() if key in fields})
 
 
@@ -216,17 +204,13 @@ class Weights:
             with refusing(path), safe_open(path, framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118
                     found[name] = tensor = opened.get_tensor(name)
-                    if tensor.is_floating_point() and tensor.numel() and not _is_finite(tensor):
+                    # The smallest and the largest need no copy, and NaN becomes both.
+                    ends = tensor.aminmax() if tensor.is_floating_point() and tensor.numel() else ()
+                    if not all(isfinite(one.item()) for one in ends):
                         raise ValueError(
                             f"{name!r} holds NaN or infinity, so that no answer would be a number"
                         )
         return found
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    """Whether all numbers are finite: the smallest and the largest need no copy, and NaN becomes both."""
-    least, most = tensor.aminmax()
-    return isfinite(least.item()) and isfinite(most.item())
 
 
 def _weight_files(reference: str | Path) -> list[str]:

@@ -32,7 +32,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
@@ -41,6 +40,7 @@ from seqmlm.engine.attention import RowLayout
 from seqmlm.engine.cones import ConeBatch, Layers
 from seqmlm.engine.device import keep_freed_memory
 from seqmlm.engine.fused_layer import AVAILABLE, FusedLayer, infer, infer_copies, normed, turn
+from seqmlm.engine.types import Longs, ranges, running
 
 
 class FusedEncoder:
@@ -72,11 +72,7 @@ class FusedEncoder:
         return plain and rotary and config.hidden_activation == "gelu"
 
     def applies(self, device: str = "cpu") -> bool:
-        """Whether this call can run here: on a device of this kind, without dropout, hooks or compiled
-        layers.
-
-        In fp32, or under autocast to bfloat16.
-        """
+        """Whether this call can run here, in fp32 or bfloat16: without dropout, hooks or compiled layers."""
         if torch.compiler.is_compiling():
             return False
         if torch.is_autocast_enabled(device) and _products(device) != torch.bfloat16:
@@ -191,10 +187,7 @@ class FusedEncoder:
         return hidden
 
     def _ready(self, layer: Any, dtype: torch.dtype) -> Any:
-        """A layer's weights for `infer`.
-
-        Rounding them takes less than a thousandth of a full row's time: they are not cached.
-        """
+        """A layer's weights for `infer`; not cached: rounding takes a thousandth of a full row's time."""
         norm, qkv, out, norm_mlp, *mlp = _weights(layer)
         return (norm, self._turned(qkv, dtype), out.to(dtype), norm_mlp, *(one.to(dtype) for one in mlp))
 
@@ -203,13 +196,12 @@ class FusedEncoder:
         return weight.to(dtype).index_select(0, self._interleave.to(weight.device))
 
     def _embedded(
-        self, input_ids: Tensor, position_ids: Tensor, dtype: torch.dtype = torch.float32
+        self, input_ids: Tensor, position_ids: Tensor, dtype: torch.dtype
     ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
         """Rotations; embeddings (T, H); the first layer's turned queries, keys, values (T, 3 H), or None.
 
-        The last are in `dtype`, all else in fp32.
-
-        All depend on a token and its position alone, so distinct pairs are computed once.
+        The last are in `dtype`. All depend on a token and its position alone, so distinct pairs are computed
+        once.
         """
         body, layers = self._model.model, self._model.model.layers
         positions, place = torch.unique(position_ids[0], return_inverse=True)
@@ -230,14 +222,12 @@ class FusedEncoder:
 
     def _rotations(self, like: Tensor, position_ids: Tensor) -> dict[str, Tensor]:
         """For each kind of layer (T, head size / 2) complex: the angle of each pair at each position."""
-        kinds = set(self._model.model.config.layer_types)
-        return {kind: self._rotation(like, position_ids, kind) for kind in kinds}
-
-    def _rotation(self, hidden: Tensor, position_ids: Tensor, kind: str) -> Tensor:
-        """(T, head size / 2) complex: the angle of each pair at each position."""
-        cos, sin = self._model.model.rotary_emb(hidden, position_ids, kind)
-        half = cos.shape[-1] // 2
-        return torch.complex(cos[0, :, :half], sin[0, :, :half])
+        body, found = self._model.model, {}
+        for kind in set(body.config.layer_types):
+            cos, sin = body.rotary_emb(like, position_ids, kind)
+            half = cos.shape[-1] // 2
+            found[kind] = torch.complex(cos[0, :, :half], sin[0, :, :half])
+        return found
 
 
 def _products(device: str = "cpu") -> torch.dtype:
@@ -296,8 +286,6 @@ def _plain(weight: Any, device: str) -> bool:
     )
 
 
-Longs = NDArray[np.int64]
-
 # Rows are omitted if at most this share of them is needed, so that gathering the rest is worth it.
 _WORTH = 0.9
 
@@ -335,10 +323,8 @@ def stages(layout: RowLayout, asked: Tensor, windows: Sequence[int | None]) -> l
         after = layout
         if span is not None and (span[1] - span[0]).sum() <= _WORTH * (high - low).sum():
             kept = span[1] - span[0]
-            first = np.cumsum(high - low) - (high - low) + span[0] - low
-            rows = torch.from_numpy(np.repeat(first - (np.cumsum(kept) - kept), kept) + np.arange(kept.sum()))
-            offsets = np.concatenate([[0], np.cumsum(kept)]).astype(np.int32)
-            after = RowLayout(torch.from_numpy(offsets), tuple(kept.tolist()))
+            rows = torch.from_numpy(ranges(running(high - low)[:-1] + span[0] - low, kept))
+            after = RowLayout(torch.from_numpy(running(kept).astype(np.int32)), tuple(kept.tolist()))
             low, high = span
         found.append(Stage(layout, rows))
         layout = after

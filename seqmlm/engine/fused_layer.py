@@ -70,10 +70,7 @@ class FusedLayer(torch.autograd.Function):
             rotate(queries, rotation.index_select(0, asked), heads, 1)
             keys = (first @ qkv_weight[hidden:].t()).float()
             rotate(keys, rotation, heads, 1)
-        if plan.queries is not None:
-            queries = queries.index_select(0, plan.queries if asked is None else plan.rows)
-        if plan.keys is not None:
-            keys = keys.index_select(0, plan.keys)
+        queries, keys = _slots(queries, keys, plan, asked is not None)
         attended, sums = attend(queries, keys, plan.groups, heads)
         residual = x if asked is None else x.index_select(0, asked)
         middle = _with_product(residual, plan.to_rows(attended).to(dtype), out_weight)
@@ -128,6 +125,13 @@ class FusedLayer(torch.autograd.Function):
         else:
             grad_x.index_add_(0, asked, grad_middle)
         return (grad_x, *[None] * 7, grad_norm1, grad_weight, grad_out, grad_norm2, grad_in, grad_down)
+
+
+def _slots(queries: Tensor, keys: Tensor, plan: Grouping, asked: bool) -> tuple[Tensor, Tensor]:
+    """Queries, of all tokens or of the `asked` ones alone, and keys where the plan reads them."""
+    if plan.queries is not None:
+        queries = queries.index_select(0, plan.rows if asked else plan.queries)
+    return queries, plan.to_keys(keys)
 
 
 def _with_product(x: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
@@ -392,10 +396,7 @@ def infer(
 
 def _attended(queries: Tensor, keys: Tensor, plan: Grouping, heads: int, rows: bool = False) -> Tensor:
     """(R, H) attention of all rows, or of the asked `rows`, over (T, 2 H) keys and values."""
-    if plan.queries is not None:
-        queries = queries.index_select(0, plan.rows if rows else plan.queries)
-    if plan.keys is not None:
-        keys = keys.index_select(0, plan.keys)
+    queries, keys = _slots(queries, keys, plan, rows)
     return plan.to_rows(attention(queries, keys, plan.groups, heads))
 
 
@@ -408,10 +409,8 @@ def _attended_sums(
         queries: (R, H). keys: (T, H). inputs: (T, H) what values are a projection of.
         value_weight: (H, H).
     """
-    if plan.queries is not None:
-        queries = queries.index_select(0, plan.rows)
-    if plan.keys is not None:
-        keys, inputs = keys.index_select(0, plan.keys), inputs.index_select(0, plan.keys)
+    queries, keys = _slots(queries, keys, plan, True)
+    inputs = plan.to_keys(inputs)
     size = queries.shape[1] // heads
     by_head = value_weight.view(heads, size, -1).transpose(1, 2)
     found, start, begin = [], 0, 0

@@ -62,7 +62,7 @@ def stretched(
     chosen = np.repeat(np.arange(len(encoding)), kept)
     starts = np.cumsum(kept) - kept
     places = [starts[tokens[0]] + np.arange(count) for tokens, count in zip(gaps, counts, strict=True)]
-    made = taken(encoding, chosen)
+    made = encoding.taken(chosen)
     ids = made.ids.copy()
     ids[np.concatenate(places)] = space.ordinary[0]
     return replace(made, ids=ids), places
@@ -73,17 +73,3 @@ def apart(encoding: Encoding, tokens: Longs) -> Encoding:
     groups = encoding.groups.copy()
     groups[tokens] = groups.max(initial=-1) + 1 + np.arange(len(tokens), dtype=groups.dtype)
     return replace(encoding, groups=groups)
-
-
-def taken(encoding: Encoding, chosen: Longs) -> Encoding:
-    """Some tokens of a sequence, in the order given; one may come several times."""
-    return Encoding(
-        ids=encoding.ids[chosen],
-        groups=encoding.groups[chosen],
-        classes=None if encoding.classes is None else encoding.classes[chosen],
-        spans=None if encoding.spans is None else encoding.spans[chosen],
-        positions=None if encoding.positions is None else encoding.positions[chosen],
-        weights=None if encoding.weights is None else encoding.weights[chosen],
-        symbols=None if encoding.symbols is None else encoding.symbols[chosen],
-        channels={name: channel[chosen] for name, channel in encoding.channels.items()},
-    )

@@ -9,20 +9,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from seqmlm.engine.cones import ConeBatch, Layers, Places, cone_batch, costs
-from seqmlm.engine.packing import PackedBatch, running
+from seqmlm.engine.packing import PackedBatch
 from seqmlm.engine.query import Query, check
-from seqmlm.engine.types import Floats, Ids, Longs, TokenSpace, ranges
+from seqmlm.engine.types import Floats, Ids, Longs, TokenSpace, ranges, running
 from seqmlm.errors import UsageError
 
 # Copies are computed as differences if they cost at most this share of whole ones.
 _WORTH = 0.85
+
+
+class Slices(NamedTuple):
+    """Of each of D documents a part of a flat array: `flat[first[d] : first[d] + sizes[d]]`."""
+
+    flat: NDArray[Any]
+    first: Longs
+    sizes: Longs
+
+    def take(self, index: Longs | slice) -> Slices:
+        """Those of some documents, over the same flat array."""
+        return Slices(self.flat, self.first[index], self.sizes[index])
+
+    @property
+    def places(self) -> Longs:
+        """Where the entries of all documents stand in the flat array, document by document."""
+        return ranges(self.first, self.sizes)
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The entries of all documents, document by document."""
+        return self.flat[self.places]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,61 +52,54 @@ class Documents:
     """D masked copies of sequences, as slices of flat arrays.
 
     Args:
-        ids: flat token ids; document d has `ids[first_id[d] : first_id[d] + length[d]]`.
-        positions: flat position ids beside `ids`, or None where every document counts from 0.
-        channels: further inputs beside `ids`.
-        asked: flat asked positions; document d has `asked[first_asked[d] : first_asked[d] + count[d]]`.
+        ids: token ids.
+        positions: flat position ids beside those of `ids`, or None where every document counts from 0.
+        channels: further inputs beside them.
+        asked: positions.
         group: (D,) index of the set of tokens its softmax is restricted to.
         extra: (D,) number of its (group, positions, channels); documents that differ in those have other
             ones.
-        sequence: (D,) the query it is a copy of; `sequences[first_token[d] : first_token[d] + length[d]]` are
-            that one's ids.
-        changed: flat positions where copies differ from their sequences; document d has
-            `changed[first_changed[d] : first_changed[d] + changes[d]]`, ascending.
+        sequence: (D,) the query it is a copy of.
+        original: the ids of that one's sequence.
+        changed: positions where the copy differs from it, ascending.
     """
 
-    ids: Ids
+    ids: Slices
     positions: Ids | None
     channels: Mapping[str, Floats]
-    asked: Ids
-    first_id: Longs
-    length: Longs
-    first_asked: Longs
-    count: Longs
+    asked: Slices
     group: Longs
     extra: Longs
-    sequences: Ids
     sequence: Longs
-    first_token: Longs
-    changed: Longs
-    first_changed: Longs
-    changes: Longs
+    original: Slices
+    changed: Slices
 
     def __len__(self) -> int:
-        return len(self.length)
+        return len(self.group)
+
+    @property
+    def length(self) -> Longs:
+        """(D,) tokens."""
+        return self.ids.sizes
 
     def take(self, index: Longs) -> Documents:
         """The documents of `index`, over the same flat arrays."""
-        each = ("first_id", "length", "first_asked", "count", "group", "extra")
-        copies = ("sequence", "first_token", "first_changed", "changes")
-        return replace(self, **{name: getattr(self, name)[index] for name in each + copies})
+        slices = {name: getattr(self, name).take(index) for name in ("ids", "asked", "original", "changed")}
+        each = {name: getattr(self, name)[index] for name in ("group", "extra", "sequence")}
+        return replace(self, **slices, **each)
 
     def batch(self, start: int, stop: int) -> PackedBatch:
         """Documents start..stop-1 laid end to end; what `packing.pack` makes of objects."""
-        length, count = self.length[start:stop], self.count[start:stop]
-        bounds = running(length)
-        token = ranges(self.first_id[start:stop], length)
-        asked = self.asked[ranges(self.first_asked[start:stop], count)] + np.repeat(bounds[:-1], count)
-        if self.positions is None:
-            positions = ranges(np.zeros_like(length), length)
-        else:
-            positions = self.positions[token].astype(np.int64)
+        some = slice(start, stop)
+        (_, first, length), asked = self.ids.take(some), self.asked.take(some)
+        bounds, token = running(length), ranges(first, length)
+        positions = ranges(np.zeros_like(length), length) if self.positions is None else self.positions[token]
         return PackedBatch(
-            input_ids=torch.from_numpy(self.ids[token].astype(np.int64))[None],
-            position_ids=torch.from_numpy(positions)[None],
+            input_ids=torch.from_numpy(self.ids.flat[token].astype(np.int64))[None],
+            position_ids=torch.from_numpy(positions.astype(np.int64))[None],
             cu_seq_lens=torch.from_numpy(bounds.astype(np.int32)),
             lengths=tuple(length.tolist()),
-            asked=torch.from_numpy(asked),
+            asked=torch.from_numpy(asked.values + np.repeat(bounds[:-1], asked.sizes)),
             targets=None,
             weights=None,
             samples=torch.full((stop - start,), -1),
@@ -96,20 +111,18 @@ class Documents:
         some = self.take(np.arange(start, stop))
         new = np.diff(some.sequence, prepend=-1) != 0
         first = some.take(np.flatnonzero(new))
-        ids = self.sequences[ranges(first.first_token, first.length)].astype(np.int64)
         sequences = replace(
             first.batch(0, len(first)),
-            input_ids=torch.from_numpy(ids)[None],
+            input_ids=torch.from_numpy(first.original.values.astype(np.int64))[None],
             asked=torch.empty(0, dtype=torch.int64),
         )
-        changed = some._places(self.changed, some.first_changed, some.changes)
-        asked = some._places(self.asked, some.first_asked, some.count)
+        changed, asked = some._places(some.changed), some._places(some.asked)
         return cone_batch(sequences, np.cumsum(new) - 1, changed, asked, layers)
 
-    def _places(self, positions: NDArray[np.integer], first: Longs, count: Longs) -> Places:
-        copy = np.repeat(np.arange(len(self)), count)
-        position = positions[ranges(first, count)].astype(np.int64)
-        return Places(copy, position, self.ids[self.first_id[copy] + position].astype(np.int64))
+    def _places(self, part: Slices) -> Places:
+        copy = np.repeat(np.arange(len(self)), part.sizes)
+        position = part.values.astype(np.int64)
+        return Places(copy, position, self.ids.flat[self.ids.first[copy] + position].astype(np.int64))
 
     def apart(self, layers: Layers) -> tuple[NDArray[np.bool_], Floats]:
         """(D,) which documents are cheaper as differences from their sequences, and the cost of each.
@@ -118,11 +131,7 @@ class Documents:
         """
         starts = running(self.length)
         changed, asked = (
-            np.repeat(starts[:-1], count) + flat[ranges(first, count)]
-            for flat, first, count in (
-                (self.changed, self.first_changed, self.changes),
-                (self.asked, self.first_asked, self.count),
-            )
+            np.repeat(starts[:-1], part.sizes) + part.values for part in (self.changed, self.asked)
         )
         return _apart(changed, np.unique(asked), starts, self.sequence, layers)
 
@@ -143,32 +152,27 @@ class Documents:
 
     def _digest(self) -> NDArray[np.uint64]:
         """(D,) a multilinear hash of ids, asked positions and extras (Lemire and Kaser 2014), modulo 2^64."""
-        width = int(max(self.length.max(), self.count.max()))
+        width = int(max(self.length.max(), self.asked.sizes.max()))
         factors = np.random.Generator(np.random.Philox(0)).integers(0, 2**64, (2, width + 2), dtype=np.uint64)
         digest = np.zeros(len(self), dtype=np.uint64)
         digest += self.extra.astype(np.uint64) * factors[0, -1]
         digest += self.length.astype(np.uint64) * factors[0, -2]
-        for flat, first, count, factor in (
-            (self.ids, self.first_id, self.length, factors[0]),
-            (self.asked, self.first_asked, self.count, factors[1]),
-        ):
-            terms = flat[ranges(first, count)].astype(np.uint64)
-            terms *= factor[ranges(np.zeros_like(count), count)]
-            digest += np.add.reduceat(terms, np.cumsum(count) - count)
+        for part, factor in zip((self.ids, self.asked), factors, strict=True):
+            terms = part.values.astype(np.uint64)
+            terms *= factor[ranges(np.zeros_like(part.sizes), part.sizes)]
+            digest += np.add.reduceat(terms, np.cumsum(part.sizes) - part.sizes)
         return digest
 
     def _equal(self, a: Longs, b: Longs) -> NDArray[np.bool_]:
         """Whether documents a[i] and b[i] are equal, token by token."""
-        equal: NDArray[np.bool_] = (self.length[a] == self.length[b]) & (self.count[a] == self.count[b])
-        equal &= self.extra[a] == self.extra[b]
-        for flat, first, count in (
-            (self.ids, self.first_id, self.length),
-            (self.asked, self.first_asked, self.count),
-        ):
+        equal = self.extra[a] == self.extra[b]
+        for part in (self.ids, self.asked):
+            equal &= part.sizes[a] == part.sizes[b]
+        for flat, first, count in (self.ids, self.asked):
             n = np.where(equal, count[a], 0)
             unlike = flat[ranges(first[a], n)] != flat[ranges(first[b], n)]
             equal &= np.bincount(np.repeat(np.arange(len(a)), n)[unlike], minlength=len(a)) == 0
-        return equal
+        return np.asarray(equal, dtype=np.bool_)
 
 
 def _apart(
@@ -303,8 +307,8 @@ def lay_out(
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     kept, cost = kept.take(order), cost[order]
-    first_row = running(kept.count)
-    row = ranges(first_row[rank[place]], documents.count)
+    first_row = running(kept.asked.sizes)
+    row = ranges(first_row[rank[place]], documents.asked.sizes)
     first_slot = running(np.array([len(q.asked) for q in queries], dtype=np.int64))
     numbers = enumerate(queries, first_number)
     streams = np.array([n if q.stream is None else q.stream for n, q in numbers], dtype=np.int64)
@@ -394,24 +398,17 @@ def _documents(queries: Sequence[Query], space: TokenSpace, rows_limit: int, set
     changes = np.bincount(of_copy, minlength=len(of))
     numbers = np.array([sets.add(query) for query in queries], dtype=np.int64)[of[copy]]
     return Documents(
-        ids=ids,
+        ids=Slices(ids, first_id[copy], lengths[of[copy]]),
         positions=positions,
         channels={
             name: np.concatenate([q.encoding.channels[name] for q in queries])[origin] for name in names
         },
-        asked=np.concatenate([query.asked for query in queries]),
-        first_id=first_id[copy],
-        length=lengths[of[copy]],
-        first_asked=np.cumsum(count) - count,
-        count=count,
+        asked=Slices(np.concatenate([query.asked for query in queries]), np.cumsum(count) - count, count),
         group=numbers[:, 0],
         extra=numbers[:, 1],
-        sequences=sequences,
         sequence=of[copy],
-        first_token=base[of[copy]],
-        changed=different - first_id[of_copy],
-        first_changed=(np.cumsum(changes) - changes)[copy],
-        changes=changes[copy],
+        original=Slices(sequences, base[of[copy]], lengths[of[copy]]),
+        changed=Slices(different - first_id[of_copy], (np.cumsum(changes) - changes)[copy], changes[copy]),
     )
 
 

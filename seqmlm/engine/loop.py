@@ -13,10 +13,11 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +36,15 @@ from seqmlm.engine.device import (
 )
 from seqmlm.engine.distributed import Processes, clip
 from seqmlm.engine.optimizer import adamw, set_learning_rate
-from seqmlm.engine.packing import Feed, GlobalBatch, PackedBatch, RowPlanner, Rows, rows_per_epoch, split
+from seqmlm.engine.packing import (
+    GlobalBatch,
+    PackedBatch,
+    RowPlanner,
+    Rows,
+    global_batches,
+    rows_per_epoch,
+    split,
+)
 from seqmlm.engine.schedule import LoopConfig, StopRule
 from seqmlm.engine.signals import StopSignals
 from seqmlm.errors import TrainingError
@@ -73,7 +82,7 @@ class Loop:
         self.goal = goal
         self.directory, self.evaluate = directory, evaluate
         self.processes = Processes(config.device, config.sharding)
-        self.observer = observer if observer is not None and self.processes.is_main else NullObserver()
+        self.observer = observer if observer is not None and self.processes.is_main else Observer()
         self.dtype = compute_dtype(config.precision, self.processes.device)
         self.progress = Progress(micro_tokens=config.micro_tokens)
         self.settings = {**config.settings(), "processes": self.processes.world}
@@ -93,31 +102,44 @@ class Loop:
         with StopSignals(patience=2.0 if self.processes.world > 1 else 0.0) as signals:
             self._start(resume)
             stopped_by = None
-            with self._feed() as feed:
+            batches = global_batches(
+                self.dataset,
+                self.planner,
+                rows_per_batch=self.config.rows_per_batch,
+                rank=self.processes.rank,
+                world=self.processes.world,
+                workers=self.config.loader_workers,
+                pin_memory=self.processes.device.type == "cuda",
+            )
+            with closing(batches):
                 self._evaluate_if_due()  # a signal at that step left it undone
                 while stopped_by is None and not self.course.is_over(self.progress):
-                    stopped_by = self._step(feed.next(), signals)
+                    stopped_by = self._step(next(batches), signals)
                     if stopped_by is None:
                         self._evaluate_if_due()
                         self._save_if_due()
             if stopped_by is not None:
                 self.observer.on_event("stopping", {"step": self.progress.step, "signal": stopped_by})
             path = self._save()
-        return self._result(stopped_by, path)
+        return LoopResult.of(self.progress, stopped_by, self._resumed_from, path)
 
     # -- before the first step ---------------------------------------------------------------------------
 
     def _start(self, resume: bool) -> None:
         """Place the model, plan the steps, and restore an earlier run's state."""
-        saved, skipped = checkpoint.find(self.directory, resume, self.processes)
-        for each in skipped:
-            self.observer.on_event("checkpoint_skipped", {"path": str(each.path), "reason": each.reason})
+        saved = checkpoint.find(self.directory, resume, self.processes, self.observer.on_event)
         rows = rows_per_epoch(self.planner) if self.config.epochs is not None else 0
         self._prepare_model()
         torch.manual_seed(self.config.seed + self.processes.rank)  # dropout must differ between processes
         if saved is not None:
-            self.progress = checkpoint.restore_progress(saved, self.rows, self.optimizer, self.processes)
-            self._resume(saved.path)
+            progress = checkpoint.restore_progress(saved, self.rows, self.optimizer, self.processes)
+            self.progress, self._resumed_from = progress, progress.step
+            if progress.position is not None:
+                self.planner.load_state_dict(progress.position)
+            self._saved = (progress.step, progress.seconds, saved.path)
+            self.observer.on_event("resumed", {"step": progress.step, "path": str(saved.path)})
+            if changed := changes(progress.settings, self.settings):
+                self.observer.on_event("settings_changed", changed)
         self.progress.settings = self.settings
         self.course = StopRule(self.config, rows, self.progress.time_plan)
         self.gradient_step = GradientStep(
@@ -146,29 +168,6 @@ class Loop:
             epsilon=config.epsilon,
         )
 
-    def _resume(self, path: Path) -> None:
-        """Restore the position in the data, and report settings that changed."""
-        progress = self.progress
-        if progress.position is not None:
-            self.planner.load_state_dict(progress.position)
-        self._resumed_from = progress.step
-        self._saved = (progress.step, progress.seconds, path)
-        self.observer.on_event("resumed", {"step": progress.step, "path": str(path)})
-        changed = changes(progress.settings, self.settings)
-        if changed:
-            self.observer.on_event("settings_changed", changed)
-
-    def _feed(self) -> Feed:
-        return Feed(
-            self.dataset,
-            self.planner,
-            rows_per_batch=self.config.rows_per_batch,
-            rank=self.processes.rank,
-            world=self.processes.world,
-            workers=self.config.loader_workers,
-            pin_memory=self.processes.device.type == "cuda",
-        )
-
     # -- one step ----------------------------------------------------------------------------------------
 
     def _step(self, batch: GlobalBatch, signals: StopSignals) -> int | None:
@@ -190,9 +189,7 @@ class Loop:
         progress.skipped += skipped
         progress.position = batch.position
         progress.micro_tokens = self.gradient_step.micro_tokens
-        self._report(batch, numbers, rate, skipped, time.perf_counter() - began)
-        if skipped:
-            self._count_bad_step(numbers)
+        self._report(batch, numbers, rate, time.perf_counter() - began)
         decision = self.course.observe(progress)
         if decision is not None:
             self.observer.on_event(decision, progress.time_plan or {})
@@ -215,38 +212,38 @@ class Loop:
             "signal": received,
         }
 
-    def _report(
-        self, batch: GlobalBatch, numbers: Mapping[str, float], rate: float, skipped: bool, duration: float
-    ) -> None:
-        self.observer.on_step(
-            StepReport(
-                step=self.progress.step,
-                loss=numbers["loss"],
-                grad_norm=numbers["norm"],
-                learning_rate=rate,
-                tokens=self.progress.tokens,
-                masked=int(numbers["masked"]),
-                fill=batch.tokens / (len(batch.rows) * self.planner.tokens_per_row),
-                tokens_per_second=batch.tokens / max(duration, 1e-9),
-                seconds=numbers["seconds"],
-                epoch=batch.rows[-1].epoch,
-                skipped=skipped,
-                bad_steps=self.progress.bad_steps,
-            )
-        )
-
-    def _count_bad_step(self, numbers: Mapping[str, float]) -> None:
+    def _report(self, batch: GlobalBatch, numbers: Mapping[str, float], rate: float, duration: float) -> None:
         progress = self.progress
-        detail = {"step": progress.step, "loss": numbers["loss"], "grad_norm": numbers["norm"]}
-        detail |= {"in_a_row": progress.bad_steps, "skipped": progress.skipped}
+        report = StepReport(
+            step=progress.step,
+            loss=numbers["loss"],
+            grad_norm=numbers["norm"],
+            learning_rate=rate,
+            tokens=progress.tokens,
+            masked=int(numbers["masked"]),
+            fill=batch.tokens / (len(batch.rows) * self.planner.tokens_per_row),
+            tokens_per_second=batch.tokens / max(duration, 1e-9),
+            seconds=progress.seconds,
+            epoch=batch.rows[-1].epoch,
+            skipped=progress.bad_steps > 0,
+            bad_steps=progress.bad_steps,
+        )
+        self.observer.on_step(report)
+        if report.skipped:
+            self._check_bad_steps(report)
+
+    def _check_bad_steps(self, report: StepReport) -> None:
+        """Report a step without finite numbers, and give up after too many in a row."""
+        detail = {"step": report.step, "loss": report.loss, "grad_norm": report.grad_norm}
+        detail |= {"in_a_row": report.bad_steps, "skipped": self.progress.skipped}
         self.observer.on_event("bad_step", detail)
-        if progress.bad_steps >= self.config.max_bad_steps:
+        if report.bad_steps >= self.config.max_bad_steps:
             good = (
                 f"the last good checkpoint is {self._saved[2]}" if self._saved else "there is no checkpoint"
             )
             raise TrainingError(
-                f"loss {numbers['loss']} or gradient norm {numbers['norm']} was not finite for "
-                f"{progress.bad_steps} steps in a row, up to step {progress.step}; {good}. "
+                f"loss {report.loss} or gradient norm {report.grad_norm} was not finite for "
+                f"{report.bad_steps} steps in a row, up to step {report.step}; {good}. "
                 "Lower the learning rate or lengthen the warm-up"
             )
 
@@ -297,18 +294,6 @@ class Loop:
         self._saved = (self.progress.step, self.progress.seconds, path)
         self.observer.on_checkpoint(self.progress.step, path)
         return path
-
-    def _result(self, stopped_by: int | None, path: Path) -> LoopResult:
-        return LoopResult(
-            status="finished" if stopped_by is None else "killed",
-            steps=self.progress.step,
-            resumed_from=self._resumed_from,
-            tokens=self.progress.tokens,
-            loss=self.progress.loss,
-            seconds=self.progress.seconds,
-            checkpoint=path,
-            signal=stopped_by,
-        )
 
 
 @dataclass(frozen=True)
@@ -373,14 +358,17 @@ class GradientStep:
         """
         start = random_state(self._processes.device)
         while True:
-            micros = self._micro_batches(batch)
+            micros = batch.mine
+            if self.micro_tokens is not None:
+                micros = [part for row in batch.mine for part in split(row, self.micro_tokens)]
             largest = self._largest(batch, micros)
             alone = self._processes.world > 1 and not self._processes.sharded and largest > self._proven
             sums, failure = self._accumulate(batch, micros, alone)
             failed = self._processes.largest([failure is not None])[0] if alone else failure is not None
             if not failed:
-                if alone:
-                    self._exchange(micros[0])
+                if alone:  # exchange what was accumulated, in a pass of one document with weight 0
+                    with random_state_kept(self._processes.device):
+                        self._pass(split(micros[0], 1)[0], 0.0, synchronise=True)
                 self._proven = max(self._proven, largest)
                 return sums
             if self._processes.world > 1 and not alone:
@@ -390,11 +378,6 @@ class GradientStep:
                 )
             self._halve(micros, largest, failure)
             set_random_state(self._processes.device, start)
-
-    def _micro_batches(self, batch: GlobalBatch) -> list[PackedBatch]:
-        if self.micro_tokens is None:
-            return batch.mine
-        return [part for row in batch.mine for part in split(row, self.micro_tokens)]
 
     def _largest(self, batch: GlobalBatch, micros: list[PackedBatch]) -> int:
         """Tokens of the largest micro-batch of any process: known from the plan unless rows are split."""
@@ -428,9 +411,8 @@ class GradientStep:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                return sums, str(error).partition("\n")[
-                    0
-                ]  # keeping the exception would keep its tensors alive
+                # Keeping the exception would keep its tensors alive.
+                return sums, str(error).partition("\n")[0]
             if real:
                 sums.loss.add_(loss)
         return sums, None
@@ -453,11 +435,6 @@ class GradientStep:
                 loss: Tensor = self._module(micro.to(device, non_blocking=True))
             self._processes.accelerator.backward(loss * share)
         return loss.detach()
-
-    def _exchange(self, micro: PackedBatch) -> None:
-        """Exchange the accumulated gradients, in a pass of one document with weight 0."""
-        with random_state_kept(self._processes.device):
-            self._pass(split(micro, 1)[0], 0.0, synchronise=True)
 
     def _halve(self, micros: list[PackedBatch], largest: int, failure: str | None) -> None:
         before = min(self.micro_tokens or largest, largest)
@@ -564,8 +541,8 @@ class StepReport:
     bad_steps: int
 
 
-class Observer(Protocol):
-    """Receives what happens in training; called in the main process only.
+class Observer:
+    """Receives what happens in training, in the main process only; this one does nothing with it.
 
     Kinds of `on_event` and what `detail` holds: "resumed" (step, path), "checkpoint_skipped" (path, reason),
     "settings_changed" (name -> [before, now]), "pace" and "decay" (decisions under a time limit: expected,
@@ -584,10 +561,6 @@ class Observer(Protocol):
 
     def on_event(self, kind: str, detail: Mapping[str, Any]) -> None:
         return
-
-
-class NullObserver(Observer):
-    """Does nothing; a base for observers that need only some of the calls."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -612,3 +585,17 @@ class LoopResult:
     seconds: float
     checkpoint: Path
     signal: int | None
+
+    @classmethod
+    def of(cls, progress: Progress, signal: int | None, resumed_from: int | None, path: Path) -> LoopResult:
+        """The end that a training has come to, by a signal or a limit."""
+        return cls(
+            status="finished" if signal is None else "killed",
+            steps=progress.step,
+            resumed_from=resumed_from,
+            tokens=progress.tokens,
+            loss=progress.loss,
+            seconds=progress.seconds,
+            checkpoint=path,
+            signal=signal,
+        )

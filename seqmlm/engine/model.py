@@ -150,14 +150,10 @@ class MaskedRows(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(Q, V) fp32 from (Q, H) last hidden states by the model's own head; see `forward`."""
-        return self._masked_logits(self._head.logits(self.model, hidden).float())
-
-    def _masked_logits(self, logits: Tensor) -> Tensor:
-        excluded = self.excluded[self.excluded < self.space.size]
-        logits = logits[:, : self.space.size]
+        logits = self._head.logits(self.model, hidden).float()[:, : self.space.size]
         # In place only if autograd does not need these logits.
         fill = logits.index_fill if logits.requires_grad else logits.index_fill_
-        return fill(1, excluded, float("-inf"))
+        return fill(1, self.excluded[self.excluded < self.space.size], float("-inf"))
 
     def _hidden(self, batch: PackedBatch) -> Tensor:
         """(Q, H) last hidden states at the asked positions."""

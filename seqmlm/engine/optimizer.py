@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,7 +28,12 @@ def adamw(
 
     Norms, biases and embeddings are not decayed; a decoder tied to an embedding counts as one.
     """
-    spared = {id(parameter) for parameter in _spared(module)}
+    spared = {
+        id(parameter)
+        for part in module.modules()
+        for parameter in part.parameters(recurse=False)
+        if parameter.ndim < 2 or isinstance(part, nn.Embedding) or _NORM.search(type(part).__name__)
+    }
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if id(p) not in spared], "weight_decay": weight_decay},
@@ -42,14 +47,6 @@ def adamw(
         eps=epsilon,
         fused=fused,
     )
-
-
-def _spared(module: nn.Module) -> Iterator[nn.Parameter]:
-    for part in module.modules():
-        whole = isinstance(part, nn.Embedding) or _NORM.search(type(part).__name__)
-        for parameter in part.parameters(recurse=False):
-            if whole or parameter.ndim < 2:
-                yield parameter
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -79,7 +80,6 @@ class RowPlanner:
         lengths: (N,) tokens of each sequence; may be memory-mapped, is never copied.
         tokens_per_row: capacity of a row.
         seed: of the order.
-        shuffle: False keeps the order of `lengths`, up to the fitting.
         lookahead: rows planned together; more rows fill better and change the order over a longer range.
         moving: sequences whose lengths differ by epoch; `lengths` are theirs, and have the sum of any epoch.
 
@@ -93,7 +93,6 @@ class RowPlanner:
         *,
         tokens_per_row: int,
         seed: int,
-        shuffle: bool = True,
         lookahead: int = 32,
         moving: MovingWindows | None = None,
     ) -> None:
@@ -113,7 +112,7 @@ class RowPlanner:
         self.lengths = lengths
         self.tokens_per_row = tokens_per_row
         self.tokens_per_epoch = int(lengths.sum(dtype=np.int64))
-        self._seed, self._shuffle, self._lookahead = seed, shuffle, lookahead
+        self._seed, self._lookahead = seed, lookahead
         self._moving = moving
         self._rows: list[PackedRow] = []
         self._plan(epoch=0, cursor=0, carried=[])
@@ -168,7 +167,6 @@ class RowPlanner:
             "tokens": self.tokens_per_epoch,
             "tokens_per_row": self.tokens_per_row,
             "seed": self._seed,
-            "shuffle": self._shuffle,
             "lookahead": self._lookahead,
         }
 
@@ -186,9 +184,8 @@ class RowPlanner:
         held = self._hold_back(rows) if self._next_cursor < len(self.lengths) else set()
         self._waiting = [sample for number in sorted(held) for sample in rows[number].samples]
         self._rows = [row for number, row in enumerate(rows) if number not in held]
-        if self._shuffle:
-            order = Permutation(len(self._rows), (self._seed, epoch, cursor))
-            self._rows = [self._rows[place] for place in order(np.arange(len(self._rows)))]
+        order = Permutation(len(self._rows), (self._seed, epoch, cursor))
+        self._rows = [self._rows[place] for place in order(np.arange(len(self._rows)))]
 
     def _take(self) -> tuple[list[int], int]:
         """Samples from the cursor on for `lookahead` full rows, and the cursor after them."""
@@ -199,8 +196,7 @@ class RowPlanner:
         cursor = self._cursor
         while wanted > 0 and cursor < len(self.lengths):
             guess = wanted * len(self.lengths) // self.tokens_per_epoch + 8
-            block: NDArray[np.int64] = np.arange(cursor, min(cursor + guess, len(self.lengths)))
-            samples = order(block) if self._shuffle else block
+            samples = order(np.arange(cursor, min(cursor + guess, len(self.lengths))))
             sums = np.cumsum(self._lengths_of(samples))
             used = min(int(np.searchsorted(sums, wanted)) + 1, len(samples))
             taken += samples[:used].tolist()
@@ -248,8 +244,41 @@ class Document:
     sample: int = -1
 
 
+@cache
+def _parts(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else ()
+
+
+def changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A batch, or a part of one, with every tensor in it changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: changed(one, change) for name, one in value.items()}
+    if isinstance(value, tuple):  # of parts, or of numbers
+        return tuple([changed(one, change) for one in value]) if value and _parts(type(value[0])) else value
+    names = _parts(type(value))
+    return type(value)(*[changed(getattr(value, name), change) for name in names]) if names else value
+
+
+class Movable:
+    """A batch whose tensors move together."""
+
+    __slots__ = ()
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """The same batch on `device`."""
+        moved: Self = changed(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return moved
+
+    def pin_memory(self) -> Self:
+        """The same batch in page-locked memory; `DataLoader(pin_memory=True)` calls it."""
+        moved: Self = changed(self, Tensor.pin_memory)
+        return moved
+
+
 @dataclass(frozen=True, eq=False)
-class PackedBatch:
+class PackedBatch(Movable):
     """Documents concatenated in one row; attention must not cross `cu_seq_lens`.
 
     Args:
@@ -279,32 +308,6 @@ class PackedBatch:
         """T."""
         return self.input_ids.shape[1]
 
-    @property
-    def max_length(self) -> int:
-        """Tokens of the longest document."""
-        return max(self.lengths)
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
-        """The same batch on `device`."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> PackedBatch:
-        """The same batch in page-locked memory; `DataLoader(pin_memory=True)` calls it."""
-        return self._map(lambda tensor: tensor.pin_memory())
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> PackedBatch:
-        return replace(
-            self,
-            input_ids=change(self.input_ids),
-            position_ids=change(self.position_ids),
-            cu_seq_lens=change(self.cu_seq_lens),
-            asked=change(self.asked),
-            targets=None if self.targets is None else change(self.targets),
-            weights=None if self.weights is None else change(self.weights),
-            samples=change(self.samples),
-            channels={name: change(channel) for name, channel in self.channels.items()},
-        )
-
 
 def pack(documents: Sequence[Document]) -> PackedBatch:
     """Concatenate documents.
@@ -326,6 +329,9 @@ def pack(documents: Sequence[Document]) -> PackedBatch:
     targets = [document.targets for document in documents if document.targets is not None]
     if targets and len(targets) < len(documents):
         raise UsageError("either every packed document has targets or none has")
+    if any(document.channels.keys() != documents[0].channels.keys() for document in documents):
+        raise UsageError("packed documents must all have the same channels")
+    kind = np.float32 if any(own.dtype.kind == "f" for own in targets) else np.int64  # else ids and classes
     weights = None
     if any(document.weights is not None for document in documents):
         parts = [
@@ -338,29 +344,20 @@ def pack(documents: Sequence[Document]) -> PackedBatch:
         cu_seq_lens=torch.from_numpy(bounds.astype(np.int32)),
         lengths=tuple(lengths),
         asked=torch.from_numpy(asked),
-        targets=torch.from_numpy(_join(targets, _kind(targets))) if targets else None,
+        targets=torch.from_numpy(_join(targets, kind)) if targets else None,
         weights=weights,
         samples=torch.tensor([document.sample for document in documents]),
-        channels=_join_channels([document.channels for document in documents]),
+        channels={
+            name: torch.from_numpy(_join([document.channels[name] for document in documents], np.float32))[
+                None
+            ]
+            for name in documents[0].channels
+        },
     )
-
-
-def _kind(targets: Sequence[NDArray[Any]]) -> type[np.generic]:
-    """int64 for ids and classes, float32 for values."""
-    return np.float32 if any(own.dtype.kind == "f" for own in targets) else np.int64
 
 
 def _join(parts: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
     return np.concatenate(parts, dtype=dtype, casting="same_kind")
-
-
-def _join_channels(channels: Sequence[Mapping[str, Floats]]) -> dict[str, Tensor]:
-    names = channels[0].keys()
-    if any(own.keys() != names for own in channels):
-        raise UsageError("packed documents must all have the same channels")
-    return {
-        name: torch.from_numpy(_join([own[name] for own in channels], np.float32))[None] for name in names
-    }
 
 
 def split(batch: PackedBatch, max_tokens: int) -> list[PackedBatch]:
@@ -471,64 +468,47 @@ class GlobalBatch:
         return sum(row.tokens for row in self.rows)
 
 
-class Feed:
+def global_batches(
+    dataset: Rows,
+    planner: RowPlanner,
+    *,
+    rows_per_batch: int,
+    rank: int,
+    world: int,
+    workers: int,
+    pin_memory: bool,
+) -> Generator[GlobalBatch]:
     """Global batches of `rows_per_batch` consecutive rows; process r of w computes rows r, r + w, ...
 
     Loader workers plan ahead of what is consumed. The position after a batch is therefore recorded when it
-    is planned and delivered with it.
+    is planned and delivered with it. Closing the generator ends the workers.
     """
+    plans: deque[tuple[tuple[PackedRow, ...], dict[str, Any]]] = deque()
 
-    def __init__(
-        self,
-        dataset: Rows,
-        planner: RowPlanner,
-        *,
-        rows_per_batch: int,
-        rank: int,
-        world: int,
-        workers: int,
-        pin_memory: bool,
-    ) -> None:
-        self._planner, self._rows_per_batch = planner, rows_per_batch
-        self._rank, self._world = rank, world
-        self._plans: deque[tuple[tuple[PackedRow, ...], dict[str, Any]]] = deque()
-        loader: DataLoader[PackedBatch] = DataLoader(
-            dataset,  # type: ignore[arg-type]
-            batch_size=None,
-            sampler=self._plan(),  # type: ignore[arg-type]
-            num_workers=workers,
-            worker_init_fn=ignore_in_worker if workers else None,
-            pin_memory=pin_memory,
-            generator=torch.Generator(),  # otherwise the loader draws its seed from the generator of dropout
-        )
-        self._batches: Iterator[PackedBatch] | None = iter(loader)
+    def own(rows: tuple[PackedRow, ...]) -> tuple[PackedRow, ...]:
+        return rows[rank::world] or rows[:1]
 
-    def _plan(self) -> Iterator[PackedRow]:
+    def planned() -> Iterator[PackedRow]:
         while True:
-            rows = tuple(self._planner.next_row() for _ in range(self._rows_per_batch))
-            self._plans.append((rows, self._planner.state_dict()))
-            yield from self._own(rows)
+            rows = tuple(planner.next_row() for _ in range(rows_per_batch))
+            plans.append((rows, planner.state_dict()))
+            yield from own(rows)
 
-    def _own(self, rows: tuple[PackedRow, ...]) -> tuple[PackedRow, ...]:
-        return rows[self._rank :: self._world] or rows[:1]
-
-    def next(self) -> GlobalBatch:
-        """The next global batch."""
-        assert self._batches is not None, "the feed is closed"
-        first = next(self._batches)
-        rows, position = self._plans.popleft()
-        mine = [first, *(next(self._batches) for _ in self._own(rows)[1:])]
-        return GlobalBatch(rows=rows, mine=mine, idle=self._rank >= len(rows), position=position)
-
-    def close(self) -> None:
-        """End the loader's workers."""
-        self._batches = None
-
-    def __enter__(self) -> Feed:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    loader: DataLoader[PackedBatch] = DataLoader(
+        dataset,  # type: ignore[arg-type]
+        batch_size=None,
+        sampler=planned(),  # type: ignore[arg-type]
+        num_workers=workers,
+        worker_init_fn=ignore_in_worker if workers else None,
+        pin_memory=pin_memory,
+        generator=torch.Generator(),  # otherwise the loader draws its seed from the generator of dropout
+    )
+    batches = iter(loader)
+    while True:
+        first = next(batches)
+        rows, position = plans.popleft()
+        mine = [first, *islice(batches, len(own(rows)) - 1)]
+        yield GlobalBatch(rows=rows, mine=mine, idle=rank >= len(rows), position=position)
 
 
 def rows_per_epoch(planner: RowPlanner, planned: int = 1_000) -> int:
@@ -542,10 +522,3 @@ def rows_per_epoch(planner: RowPlanner, planned: int = 1_000) -> int:
     whole = planner.epoch != epoch
     planner.load_state_dict(position)
     return rows if whole else round(rows * planner.tokens_per_epoch / tokens)
-
-
-def running(counts: Longs) -> Longs:
-    """(N + 1,) 0 and the running totals."""
-    totals: Longs = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=totals[1:])
-    return totals

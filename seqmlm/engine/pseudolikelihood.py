@@ -24,12 +24,12 @@ from seqmlm.engine import checkpoint
 from seqmlm.engine.checkpoint import Progress
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.linear import Doubles, LinearRows, Penalty, Potts, Shape, check_length, spread
-from seqmlm.engine.loop import LoopResult, NullObserver, Observer, StepReport
+from seqmlm.engine.loop import LoopResult, Observer, StepReport
 from seqmlm.engine.optimizer import module_tensors, restore_module
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.signals import StopSignals
 from seqmlm.engine.types import Sequences, TokenSpace
-from seqmlm.errors import StateError, TrainingError, UsageError
+from seqmlm.errors import TrainingError, UsageError
 
 _CHUNK = 1 << 22  # elements of one piece of work
 _ROUND = 10  # iterations between two looks at limits, signals and clocks
@@ -287,7 +287,7 @@ class LinearLoop:
         falls: str | None = None,
     ) -> None:
         self.rows, self.config, self.directory = rows, config, directory
-        self.observer, self.evaluate, self._falls = observer or NullObserver(), evaluate, falls
+        self.observer, self.evaluate, self._falls = observer or Observer(), evaluate, falls
         self._least, self._idle = math.inf, 0
         self.processes = Processes(config.device)
         self.objective = Objective(data, rows.model.config, penalty, self.processes.device)
@@ -326,30 +326,15 @@ class LinearLoop:
                 self.observer.on_event("stopping", {"step": self.progress.step, "signal": signals.received})
             stopped_by = None if over or self._left() <= 0 else signals.received
             path = path or self._save()
-        return LoopResult(
-            status="finished" if stopped_by is None else "killed",
-            steps=self.progress.step,
-            resumed_from=self._resumed_from,
-            tokens=self.progress.tokens,
-            loss=self.progress.loss,
-            seconds=self.progress.seconds,
-            checkpoint=path,
-            signal=stopped_by,
-        )
+        return LoopResult.of(self.progress, stopped_by, self._resumed_from, path)
 
     def _start(self, resume: bool) -> list[Tensor]:
         """Restore an earlier run's state; (h, J) as the solver changes them."""
         self.rows.to(self.processes.device)
-        saved, skipped = checkpoint.find(self.directory, resume, self.processes)
-        for each in skipped:
-            self.observer.on_event("checkpoint_skipped", {"path": str(each.path), "reason": each.reason})
+        saved = checkpoint.find(self.directory, resume, self.processes, self.observer.on_event)
         if saved is not None:
             restore_module(self.rows, saved.tensors("model"))
-            try:
-                self.progress = Progress(**saved.state)
-            except TypeError as error:
-                what = f"state.json is of another version of seqmlm: {error}"
-                raise StateError(f"{saved.path}: {what}") from error
+            self.progress = saved.progress()
             self._resumed_from = self.progress.step
             self.observer.on_event("resumed", {"step": self.progress.step, "path": str(saved.path)})
         model = self.rows.model

@@ -7,7 +7,7 @@ any number of loader workers and ranks, and nothing has to be stored to resume.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,8 +65,8 @@ def uniform(seed: int, stream: NDArray[np.int64], counter: NDArray[np.int64]) ->
     True
     """
     key, odd = np.random.SeedSequence(seed % _WORD).generate_state(2, np.uint64)
-    words = _mix(stream.astype(np.uint64) * np.uint64(_GOLDEN) + key)
-    words = _mix(words + counter.astype(np.uint64) * np.uint64(_GOLDEN) + odd)
+    words = mixed(stream.astype(np.uint64) * np.uint64(_GOLDEN) + key)
+    words = mixed(words + counter.astype(np.uint64) * np.uint64(_GOLDEN) + odd)
     return (words >> np.uint64(24)).astype(np.float64) * 2.0**-40 + 2.0**-41
 
 
@@ -84,26 +84,19 @@ class Permutation:
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
 
-    def __init__(self, n: int, key: int | Sequence[int]) -> None:
+    def __init__(self, n: int, key: Sequence[int]) -> None:
         if not 0 <= n < 2**62:
             raise UsageError(f"a permutation needs 0 <= n < 2^62, not n = {n}")
-        words = [key] if isinstance(key, int) else list(key)
         self.n = n
         bits = max(n - 1, 1).bit_length()
         self._low = np.uint64(bits - bits // 2)
         self._low_mask = np.uint64((1 << (bits - bits // 2)) - 1)
         self._high_mask = np.uint64((1 << (bits // 2)) - 1)
-        entropy = np.random.SeedSequence([word % _WORD for word in words])
+        entropy = np.random.SeedSequence([word % _WORD for word in key])
         self._keys = entropy.generate_state(_ROUNDS, np.uint64)
 
-    @overload
-    def __call__(self, index: int) -> int: ...
-    @overload
-    def __call__(self, index: NDArray[np.integer]) -> NDArray[np.int64]: ...
-    def __call__(self, index: int | NDArray[np.integer]) -> int | NDArray[np.int64]:
-        """The image of `index` (an int or an array, within range(n))."""
-        if isinstance(index, int):
-            return int(self(np.array([index]))[0])
+    def __call__(self, index: NDArray[np.integer]) -> NDArray[np.int64]:
+        """The images of numbers within range(n)."""
         if index.size and (index.min() < 0 or index.max() >= self.n):
             raise IndexError(f"index outside range({self.n})")
         out = self._network(index.astype(np.uint64))
@@ -117,13 +110,13 @@ class Permutation:
         high, low = x >> self._low, x & self._low_mask
         for number, key in enumerate(self._keys):
             if number % 2:
-                low ^= _mix(high + key) & self._low_mask
+                low ^= mixed(high + key) & self._low_mask
             else:
-                high ^= _mix(low + key) & self._high_mask
+                high ^= mixed(low + key) & self._high_mask
         return (high << self._low) | low
 
 
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finalizer of SplitMix64 (Steele et al. 2014); every output bit depends on every input bit."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -12,12 +12,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from seqmlm.engine.checkpoint import Progress
 from seqmlm.engine.distributed import Sharding
 from seqmlm.engine.types import Precision
 from seqmlm.errors import UsageError
+from seqmlm.parsing import word_list
 
 Kind = Literal["cosine", "linear", "wsd"]
 
@@ -132,18 +133,15 @@ class TimePlan:
 
 
 # Settings without influence on the results: a resumed run may change them without notice.
-_OPERATIONAL = {
-    "max_seconds",
-    "spent",
-    "micro_tokens",
-    "loader_workers",
-    "evaluate_every",
-    "checkpoint_every_steps",
-    "checkpoint_every_seconds",
-    "keep_last",
-    "keep_every",
-    "max_bad_steps",
-}
+_OPERATIONAL = word_list(
+    "max_seconds spent micro_tokens loader_workers evaluate_every checkpoint_every_steps "
+    "checkpoint_every_seconds keep_last keep_every max_bad_steps"
+)
+_POSITIVE = word_list(
+    "max_steps max_seconds epochs learning_rate epsilon clip rows_per_batch micro_tokens evaluate_every "
+    "checkpoint_every_steps checkpoint_every_seconds keep_last keep_every max_bad_steps patience"
+)
+_CHOICES = {"schedule": Kind, "precision": Precision, "device": Literal["auto", "cpu"], "sharding": Sharding}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,37 +205,15 @@ class LoopConfig:
     def __post_init__(self) -> None:
         if self.max_steps is None and self.max_seconds is None and self.epochs is None:
             raise UsageError("set max_steps, max_seconds or epochs: training needs a limit")
-        positive = (
-            "max_steps",
-            "max_seconds",
-            "epochs",
-            "learning_rate",
-            "epsilon",
-            "clip",
-            "rows_per_batch",
-            "micro_tokens",
-            "evaluate_every",
-            "checkpoint_every_steps",
-            "checkpoint_every_seconds",
-            "keep_last",
-            "keep_every",
-            "max_bad_steps",
-            "patience",
-        )
-        for name in positive:
+        for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UsageError(f"{name} = {value} must be above 0")
         for name in ("weight_decay", "warmup", "loader_workers", "spent"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} = {getattr(self, name)} must not be negative")
-        allowed = {
-            "schedule": ("cosine", "linear", "wsd"),
-            "precision": ("auto", "fp32", "bf16"),
-            "device": ("auto", "cpu"),
-            "sharding": ("none", "fsdp2"),
-        }
-        for name, values in allowed.items():
+        for name, choices in _CHOICES.items():
+            values = get_args(choices)
             if getattr(self, name) not in values:
                 raise UsageError(f"{name} = {getattr(self, name)!r} must be one of {', '.join(values)}")
 
@@ -264,7 +240,10 @@ class StopRule:
 
     def __init__(self, config: LoopConfig, rows_per_epoch: int, decided: Mapping[str, Any] | None) -> None:
         self._config = config
-        self.total_steps = _total_steps(config, rows_per_epoch)
+        limits = [] if config.max_steps is None else [config.max_steps]
+        if config.epochs is not None:
+            limits.append(max(1, math.ceil(config.epochs * rows_per_epoch / config.rows_per_batch)))
+        self.total_steps = min(limits, default=None)
         self._time: TimePlan | None = None
         if config.max_seconds is not None and config.training_seconds is not None:
             same = decided is not None and decided.get("limit") == config.max_seconds
@@ -296,10 +275,3 @@ class StopRule:
         if self._config.patience is not None and progress.stale >= self._config.patience:
             return True
         return self._time is not None and self._time.over(progress.step, progress.seconds)
-
-
-def _total_steps(config: LoopConfig, rows_per_epoch: int) -> int | None:
-    limits = [] if config.max_steps is None else [config.max_steps]
-    if config.epochs is not None:
-        limits.append(max(1, math.ceil(config.epochs * rows_per_epoch / config.rows_per_batch)))
-    return min(limits, default=None)

@@ -49,23 +49,6 @@ class SequenceScore:
         sums = np.bincount(place, weights=self.log_probs, minlength=len(numbers))
         return numbers, sums.astype(np.float64)
 
-    @property
-    def bits_per_unit(self) -> float:
-        """-PLL in bits over the number of scored units; NaN for a sequence without any."""
-        units = len(self.units[0])
-        return -self.pll / np.log(2) / units if units else float("nan")
-
-
-def pseudo_log_likelihood(
-    conditionals: Conditionals, encodings: Iterable[Encoding], units: Units | None = None
-) -> Iterator[SequenceScore]:
-    """Score sequences exactly, lazily and in order; see `pll_queries`.
-
-    Raises:
-        UsageError: a sequence longer than the model: cut it into windows first.
-    """
-    return Scorer(conditionals, units).windows((encoding, None) for encoding in encodings)
-
 
 class Scorer:
     """Scores sequences with one model in one mode.

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from seqmlm.errors import UsageError, nearest
+from seqmlm.parsing import word_list
 
 LINEAR = "linear"
 """The size that is no encoder (`seqmlm.engine.linear`)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
+class Size(NamedTuple):
     """Shape of a from-scratch model: layers, hidden size, attention heads, features of the gated MLP."""
 
     layers: int
@@ -72,7 +72,7 @@ INITIALIZATIONS: dict[str, str] = {
     "scaled.v1": "truncated normal of scale 1 / sqrt(hidden), and that bias",
 }
 
-_RESERVED = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"}
+_RESERVED = word_list("vocab_size pad_token_id bos_token_id eos_token_id cls_token_id sep_token_id")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +101,13 @@ class ModelConfig:
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.size not in (*SIZES, LINEAR):
-            known = nearest(self.size, (*SIZES, LINEAR))
-            raise UsageError(f"unknown model size {self.size!r}{known}")
-        if self.layers not in LAYERS:
-            raise UsageError(f"unknown model.layers {self.layers!r}{nearest(self.layers, LAYERS)}")
-        if self.initialization not in INITIALIZATIONS:
-            known = nearest(self.initialization, INITIALIZATIONS)
-            raise UsageError(f"unknown model.initialization {self.initialization!r}{known}")
+        for what, name, known in (
+            ("model size", self.size, (*SIZES, LINEAR)),
+            ("model.layers", self.layers, LAYERS),
+            ("model.initialization", self.initialization, INITIALIZATIONS),
+        ):
+            if name not in known:
+                raise UsageError(f"unknown {what} {name!r}{nearest(name, known)}")
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout must lie in [0, 1), not {self.dropout}")
         if self.max_length < 3:
@@ -146,11 +145,7 @@ def settings_of(config: ModelConfig) -> dict[str, Any]:
 
 
 def _check_overrides(config: ModelConfig) -> None:
-    """Refuse overrides that no ModernBERT takes, before anything is read.
-
-    Raises:
-        UsageError: an unknown name, one that the token space determines, or a value that does not fit.
-    """
+    """Refuse overrides that no ModernBERT, or no linear model, takes, before anything is read."""
     if config.is_linear:
         from seqmlm.engine.linear import Penalty
 

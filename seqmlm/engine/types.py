@@ -8,8 +8,8 @@ A *document* is one sequence inside a packed row; a *unit* is what the field cou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -56,6 +56,33 @@ class Encoding:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def taken(self, chosen: Longs) -> Encoding:
+        """Some tokens of it, in the order given; one may come several times."""
+        columns: dict[str, Any] = {
+            name: None if (own := getattr(self, name)) is None else own[chosen] for name in COLUMNS
+        }
+        return Encoding(**columns, channels={name: own[chosen] for name, own in self.channels.items()})
+
+
+COLUMNS = tuple(one.name for one in fields(Encoding) if one.name != "channels")
+
+
+def columnwise(
+    pieces: Sequence[Encoding], join: Callable[[list[Any]], Any], **made: NDArray[Any] | None
+) -> Encoding:
+    """One sequence of several, column by column.
+
+    Args:
+        pieces: one at least; the channels are those of the first.
+        join: makes a column of those of the pieces.
+        made: columns that are made already.
+    """
+    columns: dict[str, Any] = {
+        name: made[name] if name in made else join([getattr(one, name) for one in pieces]) for name in COLUMNS
+    }
+    channels = {name: join([one.channels[name] for one in pieces]) for name in pieces[0].channels}
+    return Encoding(**columns, channels=channels)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSpace:
@@ -97,15 +124,7 @@ class TokenSpace:
         return np.flatnonzero(~self.is_special).astype(np.int32)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "size": self.size,
-            "pad": self.pad,
-            "mask": self.mask,
-            "unk": self.unk,
-            "start": self.start,
-            "end": self.end,
-            "special": list(self.special),
-        }
+        return {**asdict(self), "special": list(self.special)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TokenSpace:
@@ -118,7 +137,6 @@ class Sequences(Protocol):
     @property
     def lengths(self) -> Ids:
         """(N,) tokens of each sequence, special tokens included."""
-        ...
 
     def __len__(self) -> int: ...
 
@@ -144,7 +162,6 @@ class Windows(Sequences, Protocol):
 
     def records(self, indices: Sequence[int]) -> Longs:
         """(M,) the number of the record that each of some windows belongs to."""
-        ...
 
 
 @runtime_checkable
@@ -158,15 +175,12 @@ class MovingWindows(Windows, Protocol):
     @property
     def longest(self) -> int:
         """Tokens of the longest window of any epoch."""
-        ...
 
     def lengths_at(self, epoch: int, indices: Longs) -> Ids:
         """(M,) tokens that some windows have in an epoch."""
-        ...
 
     def at(self, epoch: int, index: int) -> Encoding:
         """A window as it is cut in an epoch."""
-        ...
 
 
 def ranges(starts: Longs, counts: Longs) -> Longs:
@@ -178,3 +192,10 @@ def ranges(starts: Longs, counts: Longs) -> Longs:
     offsets = np.repeat(starts - (np.cumsum(counts) - counts), counts)
     joined: Longs = np.arange(len(offsets), dtype=np.int64) + offsets
     return joined
+
+
+def running(counts: Longs) -> Longs:
+    """(N + 1,) 0 and the running totals."""
+    totals: Longs = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=totals[1:])
+    return totals

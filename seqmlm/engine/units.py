@@ -23,7 +23,7 @@ from seqmlm.engine.holes import Gapped, apart, stretched, tokens_at
 from seqmlm.engine.masking.base import number_units, uniform_units
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, TargetLogProb, union
-from seqmlm.engine.types import Bools, Encoding, Ids, Longs, TokenSpace
+from seqmlm.engine.types import Bools, Encoding, Ids, Longs, TokenSpace, ranges, running
 from seqmlm.engine.windows import window_around, windows
 from seqmlm.errors import UsageError
 
@@ -170,16 +170,15 @@ class Units:
 
     def numbers(self, encoding: Encoding) -> Longs:
         """(N,) the number each unit of a sequence (or window) has in the whole sequence, as in `groups`."""
-        return encoding.groups[self._firsts(encoding)].astype(np.int64)
+        return encoding.groups[self.places(encoding)].astype(np.int64)
 
     def spans(self, encoding: Encoding) -> Longs:
         """(N, 2) where each unit stands in the raw text: from its first to its last character."""
         numbers = unit_numbers(encoding)
         inside = numbers >= 0
-        count = int(numbers.max(initial=-1)) + 1
+        found = np.zeros((int(numbers.max(initial=-1)) + 1, 2), dtype=np.int64)
         if encoding.spans is None:
-            return np.zeros((count, 2), dtype=np.int64)
-        found = np.zeros((count, 2), dtype=np.int64)
+            return found
         found[:, 0] = np.iinfo(np.int64).max
         np.minimum.at(found[:, 0], numbers[inside], encoding.spans[inside, 0])
         np.maximum.at(found[:, 1], numbers[inside], encoding.spans[inside, 1])
@@ -187,9 +186,8 @@ class Units:
 
     def spelled(self, encoding: Encoding) -> list[tuple[int, ...]]:
         """(N,) the symbols of each unit; () for a unit of special tokens."""
-        first, symbols = self.symbols_of(encoding)
-        bounds, flat = first.tolist(), symbols.tolist()
-        return [tuple(flat[a:b]) for a, b in pairwise(bounds)]
+        first, flat = (part.tolist() for part in self.symbols_of(encoding))
+        return [tuple(flat[a:b]) for a, b in pairwise(first)]
 
     def symbols_of(self, encoding: Encoding) -> tuple[Longs, Longs]:
         """Where the symbols of each unit begin (N + 1,) among those of all (M,), unit by unit."""
@@ -279,7 +277,7 @@ class Units:
         return Gapped(encoding=encoding, gaps=tuple(numbers[one] for one in gaps))
 
     def narrowed(self, gapped: Gapped, gap: int, max_length: int) -> Gapped:
-        """The window of a sequence in whose middle one of its gaps stands; others may lie outside."""
+        """The window in whose middle one of the gaps stands; others may lie outside."""
         encoding = gapped.encoding
         if len(encoding) <= max_length:
             return gapped
@@ -321,8 +319,37 @@ class Units:
         return Query(encoding=encoding, masked=chosen, asked=chosen) if len(chosen) else None
 
     def each(self, encoding: Encoding, owned: Bools | None = None) -> Iterator[Query]:
-        """The questions of an exact pseudo-log-likelihood: every unit asked once, see `pll_queries`."""
-        return pll_queries(encoding, self.space, owned)
+        """The questions of an exact pseudo-log-likelihood (see `Mode`): every unit asked once.
+
+        The asked positions of the queries together are the scored positions, in their order; special tokens
+        are neither asked nor hidden.
+
+        Args:
+            encoding: the sequence, or a window of one.
+            owned: (L,) True at the positions to ask, None for all: a window may overlap others.
+
+        Returns:
+            One query, more for a very long sequence, none where nothing can be scored.
+        """
+        ordinary = (encoding.groups >= 0) & ~self.space.is_special[encoding.ids]
+        scored = np.flatnonzero(ordinary).astype(np.int32)
+        step = max(1, QUERY_TOKENS // max(1, len(encoding)))
+        later, count = _later_in_unit(encoding.groups[scored])
+        hidden, asked = scored[later], scored
+        if owned is not None:
+            kept = owned[scored]
+            hidden, asked, count = hidden[np.repeat(kept, count)], scored[kept], count[kept]
+        ends = running(count)
+        for first in range(0, len(asked), step):
+            last = min(first + step, len(asked))
+            variants = np.arange(last - first, dtype=np.int32)
+            yield Query(
+                encoding=encoding,
+                masked=hidden[ends[first] : ends[last]],
+                masked_in=np.repeat(variants, count[first:last]),
+                asked=asked[first:last],
+                asked_in=variants,
+            )
 
     def questions(
         self, encoding: Encoding, owned: Bools | None = None, mode: Mode = EXACT
@@ -347,7 +374,7 @@ class Units:
         count = int(numbers.max(initial=-1)) + 1
         passes = partition(count, mode.parts)
         hidden = np.where(scored, passes[numbers] if count else -1, -1)
-        yield from hidden_together(encoding, hidden, owned)
+        yield from _in_passes(encoding, hidden, owned)
 
     def read(self, query: Query, answer: Answer, want: Collection[Reduction] = ()) -> UnitLogProbs:
         """What the answer to a query of this rule says of units.
@@ -366,8 +393,10 @@ class Units:
         )
 
     def places(self, encoding: Encoding) -> Longs:
-        """(N,) a token that shows each unit."""
-        return self._firsts(encoding)
+        """(N,) a token that shows each unit: here the first."""
+        numbers = unit_numbers(encoding)
+        found, first = np.unique(numbers, return_index=True)
+        return first[found >= 0].astype(np.int64)
 
     def _tokens(self, encoding: Encoding) -> tuple[Longs, Longs]:
         """The ordinary tokens of each of N units: where they begin (N + 1,) in all of them (M,), by unit."""
@@ -376,12 +405,6 @@ class Units:
         tokens = order[numbers[order] >= 0]
         first = np.searchsorted(numbers[tokens], np.arange(len(self.numbers(encoding)) + 1))
         return first, tokens
-
-    def _firsts(self, encoding: Encoding) -> Longs:
-        """(N,) the first token of each unit."""
-        numbers = unit_numbers(encoding)
-        found, first = np.unique(numbers, return_index=True)
-        return first[found >= 0].astype(np.int64)
 
 
 def of_units(first: Longs, tokens: Longs, units: Longs, variant: Longs | None) -> tuple[Longs, Longs]:
@@ -402,7 +425,7 @@ def of_units(first: Longs, tokens: Longs, units: Longs, variant: Longs | None) -
         raise UsageError(f"units {units.min()} to {units.max()} of a sequence of {count}; they count from 0")
     size = first[units + 1] - first[units]
     inside = np.zeros_like(units) if variant is None else variant
-    places = tokens[np.repeat(first[units] - np.cumsum(size) + size, size) + np.arange(size.sum())]
+    places = tokens[ranges(first[units], size)]
     width = int(places.max(initial=0)) + 1
     pairs = np.unique(np.repeat(inside, size).astype(np.int64) * width + places)
     return pairs % width, pairs // width
@@ -422,43 +445,6 @@ def unit_numbers(encoding: Encoding) -> Longs:
     return numbers
 
 
-def pll_queries(encoding: Encoding, space: TokenSpace, owned: Bools | None = None) -> Iterator[Query]:
-    """The questions of an exact pseudo-log-likelihood (Salazar et al. 2020), in the order of the positions.
-
-    Each token is asked with itself and the later tokens of its unit hidden, the earlier ones seen:
-    within-word left-to-right (Kauf and Ivanova 2023), which for units of one token is the original metric.
-    The asked positions of the queries together are the scored positions; special tokens are neither asked nor
-    hidden.
-
-    Args:
-        encoding: the sequence, or a window of one.
-        space: its vocabulary.
-        owned: (L,) True at the positions to ask, None for all: a window may overlap others.
-
-    Returns:
-        One query, more for a very long sequence, none where nothing can be scored.
-    """
-    scored = np.flatnonzero((encoding.groups >= 0) & ~space.is_special[encoding.ids]).astype(np.int32)
-    step = max(1, QUERY_TOKENS // max(1, len(encoding)))
-    later, count = _later_in_unit(encoding.groups[scored])
-    hidden, asked = scored[later], scored
-    if owned is not None:
-        kept = owned[scored]
-        hidden, asked, count = hidden[np.repeat(kept, count)], scored[kept], count[kept]
-    ends = np.cumsum(count)
-    for first in range(0, len(asked), step):
-        last = min(first + step, len(asked))
-        begin = 0 if first == 0 else int(ends[first - 1])
-        variants = np.arange(last - first, dtype=np.int32)
-        yield Query(
-            encoding=encoding,
-            masked=hidden[begin : int(ends[last - 1])],
-            masked_in=np.repeat(variants, count[first:last]),
-            asked=asked[first:last],
-            asked_in=variants,
-        )
-
-
 def partition(count: int, parts: int) -> Longs:
     """(N,) the pass in 0..parts-1 that hides each of N units.
 
@@ -470,17 +456,11 @@ def partition(count: int, parts: int) -> Longs:
     return np.asarray(drawn.ravel()[:count], dtype=np.int64)
 
 
-def hidden_together(encoding: Encoding, passes: Longs, owned: Bools | None = None) -> Iterator[Query]:
-    """The questions of passes that each hide several tokens and ask all of them.
+def _in_passes(encoding: Encoding, passes: Longs, owned: Bools | None) -> Iterator[Query]:
+    """The questions of passes (L,), from 0 on, that each hide several tokens, -1 none, and ask all of them.
 
-    Args:
-        encoding: the sequence, or a window of one.
-        passes: (L,) the pass that hides each token, from 0 on; -1 for tokens that stay visible.
-        owned: (L,) True at the positions to ask, None for all; what is hidden does not depend on it.
-
-    Returns:
-        Queries with several variants, fewer tokens than `QUERY_TOKENS` each (one pass at least); passes
-        without an asked token are left out.
+    Queries have several variants, fewer tokens than `QUERY_TOKENS` each (one pass at least); what is hidden
+    does not depend on what is owned; passes without an asked token are left out.
     """
     wanted = passes >= 0 if owned is None else (passes >= 0) & owned
     order = np.argsort(passes, kind="stable")
@@ -520,5 +500,4 @@ def _later_in_unit(groups: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     count[order] = ends - ranks
     start = np.empty_like(ranks)
     start[order] = ranks
-    offsets = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return order[np.repeat(start, count) + offsets], count
+    return order[ranges(start, count)], count

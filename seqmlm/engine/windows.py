@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, Longs, TokenSpace
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, Longs, TokenSpace, columnwise
 from seqmlm.errors import UsageError
 
 _UNLIKE = "sequences that share a window must carry the same per-token columns; encode them alike"
@@ -109,21 +110,13 @@ def moved_window(pieces: Sequence[Encoding], head: int, tail: int, start: int, e
         for skipped, length in zip(before, inside, strict=False)
     ]
 
-    def column(values: Sequence[NDArray[Any] | None]) -> Any:
-        kept = [value[part] for value, part in zip(values, parts, strict=True) if value is not None]
+    def column(values: list[Any]) -> Any:
         if values[0] is None or values[-1] is None:
             return None
+        kept = [value[part] for value, part in zip(values, parts, strict=True)]
         return np.concatenate([values[0][:head], *kept, values[-1][len(values[-1]) - tail :]])
 
-    return Encoding(
-        ids=column([piece.ids for piece in pieces]),
-        groups=column([piece.groups for piece in pieces]),
-        classes=column([piece.classes for piece in pieces]),
-        spans=column([piece.spans for piece in pieces]),
-        weights=column([piece.weights for piece in pieces]),
-        symbols=column([piece.symbols for piece in pieces]),
-        channels={name: column([piece.channels[name] for piece in pieces]) for name in pieces[0].channels},
-    )
+    return columnwise(pieces, column)
 
 
 def windows_at(
@@ -186,10 +179,7 @@ def central_windows(
     for start, end in _parts(cuts, max(room // 2, 1), room):
         if wanted is not None and not wanted[start:end].any():
             continue
-        left = max(first, min(start - (room - (end - start)) // 2, stop - room))
-        right = min(left + room, stop)
-        left = min(start, int(cuts[np.searchsorted(cuts, left)]))
-        right = max(end, int(cuts[np.searchsorted(cuts, right, side="right") - 1]))
+        left, right = _around(start, end, cuts, room)
         window = _window(encoding, first, stop, left, right)
         owned = np.zeros(len(window), dtype=np.bool_)
         inside = slice(first + start - left, first + end - left)
@@ -211,11 +201,7 @@ def window_around(encoding: Encoding, space: TokenSpace, max_length: int, start:
     first, stop = _inner(encoding, space)
     room = _room(encoding, first, stop, max_length)
     cuts = _cuts(encoding, first, stop)
-    left = max(first, min(start - max(0, room - (end - start)) // 2, stop - room))
-    right = min(left + room, stop)
-    left = min(start, int(cuts[np.searchsorted(cuts, left)]))
-    right = max(min(end, right), int(cuts[np.searchsorted(cuts, right, side="right") - 1]))
-    return _window(encoding, first, stop, left, right)
+    return _window(encoding, first, stop, *_around(start, end, cuts, room))
 
 
 def join(encodings: Sequence[Encoding], space: TokenSpace, max_length: int) -> list[Encoding]:
@@ -278,24 +264,24 @@ def _parts(cuts: NDArray[np.intp], target: int, room: int) -> list[tuple[int, in
     return parts
 
 
+def _around(start: int, end: int, cuts: NDArray[np.intp], room: int) -> tuple[int, int]:
+    """Where a window of `room` tokens begins and ends in whose middle tokens start..end-1 stand."""
+    first, stop = int(cuts[0]), int(cuts[-1])
+    left = max(first, min(start - max(0, room - (end - start)) // 2, stop - room))
+    right = min(left + room, stop)
+    inside = int(cuts[np.searchsorted(cuts, right, side="right") - 1])
+    return min(start, int(cuts[np.searchsorted(cuts, left)])), max(min(end, right), inside)
+
+
 def _window(encoding: Encoding, first: int, stop: int, start: int, end: int) -> Encoding:
     """Tokens start..end-1 between what stands before `first` and from `stop` on."""
-    kept = np.r_[:first, start:end, stop : len(encoding)]
+    made = encoding.taken(np.r_[:first, start:end, stop : len(encoding)])
     positions = encoding.positions
-    if positions is not None:
-        before, after = positions[:first], positions[stop:] - positions[stop - 1] + positions[end - 1]
-        moved = np.concatenate([positions[start:end], after]) - positions[start] + positions[first]
-        positions = np.concatenate([before, moved])
-    return Encoding(
-        ids=encoding.ids[kept],
-        groups=encoding.groups[kept],
-        classes=None if encoding.classes is None else encoding.classes[kept],
-        spans=None if encoding.spans is None else encoding.spans[kept],
-        positions=positions,
-        weights=None if encoding.weights is None else encoding.weights[kept],
-        symbols=None if encoding.symbols is None else encoding.symbols[kept],
-        channels={name: channel[kept] for name, channel in encoding.channels.items()},
-    )
+    if positions is None:
+        return made
+    before, after = positions[:first], positions[stop:] - positions[stop - 1] + positions[end - 1]
+    moved = np.concatenate([positions[start:end], after]) - positions[start] + positions[first]
+    return replace(made, positions=np.concatenate([before, moved]))
 
 
 def _merge(pieces: Sequence[Encoding], space: TokenSpace) -> Encoding:
@@ -304,49 +290,35 @@ def _merge(pieces: Sequence[Encoding], space: TokenSpace) -> Encoding:
         return pieces[0]
     skip = [0] + [_inner(piece, space)[0] for piece in pieces[1:]]
 
-    def attached(values: Iterable[NDArray[Any]]) -> NDArray[Any]:
-        return np.concatenate([value[begin:] for value, begin in zip(values, skip, strict=True)])
-
     def column(values: Iterable[NDArray[Any] | None]) -> NDArray[Any] | None:
         present = [value for value in values if value is not None]
         if present and len(present) < len(pieces):
             raise UsageError(_UNLIKE)
-        return attached(present) if present else None
+        parts = [value[begin:] for value, begin in zip(present, skip, strict=False)]
+        return np.concatenate(parts) if parts else None
 
-    names = pieces[0].channels.keys()
-    if any(piece.channels.keys() != names for piece in pieces):
+    if any(piece.channels.keys() != pieces[0].channels.keys() for piece in pieces):
         raise UsageError(_UNLIKE)
-    return Encoding(
-        ids=attached(piece.ids for piece in pieces),
-        groups=attached(_renumbered([piece.groups for piece in pieces])),
-        classes=column(piece.classes for piece in pieces),
-        spans=column(piece.spans for piece in pieces),
+    return columnwise(
+        pieces,
+        column,
+        groups=column(_renumbered(piece.groups for piece in pieces)),
         positions=column(_continued(pieces, skip)),
-        weights=column(piece.weights for piece in pieces),
-        symbols=_joined_symbols(pieces, column),
-        channels={name: attached([piece.channels[name] for piece in pieces]) for name in names},
+        # A symbol belongs to its sequence: the same number in another one is another symbol.
+        symbols=column(_renumbered(piece.symbols for piece in pieces)),
     )
 
 
-def _renumbered(numbers: Iterable[Ids]) -> Iterator[Ids]:
+def _renumbered(numbers: Iterable[Ids | None]) -> Iterator[Ids | None]:
     """The units (or symbols) of each piece, numbered after those of the previous one; -1 is kept."""
     free = 0
     for own in numbers:
-        inside = own >= 0
-        if inside.any():
-            low, high = int(own[inside].min()), int(own.max())
-            yield np.where(inside, own + (free - low), SPECIAL_GROUP).astype(own.dtype)
-            free += high - low + 1
-        else:
+        if own is None or not (inside := own >= 0).any():
             yield own
-
-
-def _joined_symbols(
-    pieces: Sequence[Encoding], column: Callable[[Iterable[NDArray[Any] | None]], NDArray[Any] | None]
-) -> NDArray[Any] | None:
-    """A symbol belongs to its sequence: the same number in another one is another symbol."""
-    present = [piece.symbols for piece in pieces if piece.symbols is not None]
-    return column(_renumbered(present)) if len(present) == len(pieces) else column(p.symbols for p in pieces)
+            continue
+        low, high = int(own[inside].min()), int(own.max())
+        yield np.where(inside, own + (free - low), SPECIAL_GROUP).astype(own.dtype)
+        free += high - low + 1
 
 
 def _continued(pieces: Sequence[Encoding], skip: Sequence[int]) -> Iterator[Ids | None]:

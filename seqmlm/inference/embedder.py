@@ -155,7 +155,7 @@ class Embedder:
         pool: Pool = "mean",
     ) -> None:
         self.ask, self.tokenizer, self.max_length = ask, tokenizer, max_length
-        config = ask.rows.model.config
+        config: Any = ask.rows.model.config
         depth, width = int(config.num_hidden_layers), int(config.hidden_size)
         self.layers, self.of, self.pool = Layers.parse(layers, depth), of, pool
         self.width = width * (depth + 1 if self.layers.how == "all" else 1)

@@ -20,7 +20,7 @@ from seqmlm.data.privacy import redact_small_counts
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.durable import owner_only, replace_file
-from seqmlm.engine.loop import LoopResult, NullObserver
+from seqmlm.engine.loop import LoopResult, Observer
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.parsing import read_json
@@ -131,7 +131,7 @@ class Pretraining:
         """Train, finish the model, register it."""
         training, world, run = self.training, self.processes.world, self.run
         if not self.processes.is_main:
-            return self._told(training.train(run, NullObserver(), world, self.say), is_main=False)
+            return self._told(training.train(run, Observer(), world, self.say), is_main=False)
         epoch = None if training.config.model.is_linear else training.planner.tokens_per_epoch
         with self._tracked() as tracked:
             observer = Recorder(tracked, self.console, training.loop, epoch)

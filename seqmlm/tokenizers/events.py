@@ -20,7 +20,6 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.holes import taken
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import Units
 from seqmlm.engine.windows import windows_at
@@ -200,7 +199,7 @@ class _Visits(Units):
         order = np.lexsort((keys, encoding.positions))
         groups = encoding.groups[order]
         groups[groups >= 0] = encoding.groups[inside]  # units are in ascending order
-        return replace(taken(encoding, order), groups=groups)
+        return replace(encoding.taken(order), groups=groups)
 
     def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
         """Windows that begin with a visit, the background before each; the last one is full.

@@ -154,7 +154,7 @@ def varlen_double(
 @pytest.fixture
 def varlen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "attention_path", lambda *_: "varlen: a double of it")
-    monkeypatch.setattr(attention, "_varlen", lambda: (varlen_double, frozenset({"scale", "window_size"})))
+    monkeypatch.setattr(attention, "_varlen", lambda: varlen_double)
 
 
 @pytest.mark.parametrize("window", [None, 5])

@@ -366,44 +366,34 @@ def test_an_answer_that_is_no_number_is_an_error(want: list[Reduction], value: f
 GOOD = Query(
     encoding=sequence(np.random.default_rng(0), 8), masked=np.array([1, 2]), asked=np.array([1]), key="k"
 )
-BAD = {
-    "outside a sequence of 8 tokens": {"masked": np.array([8])},
-    "asked position -1": {"asked": np.array([-1])},
-    "at least one position": {"asked": np.array([], dtype=np.int32)},
-    "both or neither": {"masked_in": np.array([0, 0])},
-    "must be ascending": {
-        "asked_in": np.array([1, 0]),
-        "asked": np.array([1, 2]),
-        "masked_in": np.array([0, 0]),
-    },
-    "1 entries for 2 masked": {"asked_in": np.array([0]), "masked_in": np.array([0])},
-    "in which nothing is asked": {"asked_in": np.array([0]), "masked_in": np.array([0, 1])},
-    "substituted: a position outside a sequence of 8": {
-        "substituted": np.array([9]),
-        "substitutes": np.array([5]),
-    },
-    "substitutes: an id outside": {"substituted": np.array([3]), "substitutes": np.array([23])},
-    "substituted, substitutes: both or neither": {"substituted": np.array([3])},
-    "equally many entries": {"substituted": np.array([3]), "substitutes": np.array([5, 6])},
-    "substituted_in: names a variant": {
-        "substituted": np.array([3]),
-        "substitutes": np.array([5]),
-        "substituted_in": np.array([1]),
-    },
-    "named twice": {"substituted": np.array([3, 3]), "substitutes": np.array([5, 6])},
-    "targets: 2 entries for 1": {"targets": np.array([5, 6])},
-    "targets: an id outside": {"targets": np.array([23])},
-    "each once": {"allowed": np.array([5, 5])},
-    "name at least one": {"allowed": np.array([], dtype=np.int32)},
-    "allowed: an id outside": {"allowed": np.array([-1])},
-    "special tokens have no probability": {"allowed": np.array([0, 5])},
+BAD: dict[str, dict[str, list[int]]] = {
+    "outside a sequence of 8 tokens": {"masked": [8]},
+    "asked position -1": {"asked": [-1]},
+    "at least one position": {"asked": []},
+    "both or neither": {"masked_in": [0, 0]},
+    "must be ascending": {"asked_in": [1, 0], "asked": [1, 2], "masked_in": [0, 0]},
+    "1 entries for 2 masked": {"asked_in": [0], "masked_in": [0]},
+    "in which nothing is asked": {"asked_in": [0], "masked_in": [0, 1]},
+    "substituted: a position outside a sequence of 8": {"substituted": [9], "substitutes": [5]},
+    "substitutes: an id outside": {"substituted": [3], "substitutes": [23]},
+    "substituted, substitutes: both or neither": {"substituted": [3]},
+    "equally many entries": {"substituted": [3], "substitutes": [5, 6]},
+    "substituted_in: names a variant": {"substituted": [3], "substitutes": [5], "substituted_in": [1]},
+    "named twice": {"substituted": [3, 3], "substitutes": [5, 6]},
+    "targets: 2 entries for 1": {"targets": [5, 6]},
+    "targets: an id outside": {"targets": [23]},
+    "each once": {"allowed": [5, 5]},
+    "name at least one": {"allowed": []},
+    "allowed: an id outside": {"allowed": [-1]},
+    "special tokens have no probability": {"allowed": [0, 5]},
 }
 
 
 @pytest.mark.parametrize("message", BAD)
 def test_a_question_that_makes_no_sense_is_named(message: str) -> None:
+    wrong = {name: np.array(values, dtype=np.int32) for name, values in BAD[message].items()}
     with pytest.raises(UsageError, match=message):
-        list(Conditionals(Toy()).ask([GOOD, replace(GOOD, **BAD[message])]))
+        list(Conditionals(Toy()).ask([GOOD, replace(GOOD, **wrong)]))
 
 
 def test_queries_with_other_channels_do_not_mix() -> None:

@@ -15,9 +15,8 @@ from seqmlm.engine.attention import Group
 from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.cones import ConeBatch, Layers, cones, costs
 from seqmlm.engine.model import MaskedRows
-from seqmlm.engine.packing import running
 from seqmlm.engine.reductions import TargetLogProb, TopLogProbs
-from seqmlm.engine.types import Encoding
+from seqmlm.engine.types import Encoding, running
 
 PATTERNS: dict[str, tuple[int | None, ...]] = {
     "everywhere first": (None, 2, 2, 2),

@@ -17,7 +17,7 @@ from seqmlm.domains.protein.sample import families
 from seqmlm.engine import linear
 from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.linear import LinearRows, Penalty, Potts, Shape, coupling_norms, spread, zero_sum
-from seqmlm.engine.loop import NullObserver
+from seqmlm.engine.loop import Observer
 from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.pseudolikelihood import LinearLoop, Objective, prepared, sequence_weights
 from seqmlm.engine.reductions import Rows
@@ -235,7 +235,7 @@ def test_what_is_no_number_ends_a_training(tmp_path: Path, monkeypatch: pytest.M
 def test_progress_is_told(tmp_path: Path) -> None:
     steps, evaluated = list[int](), list[int]()
 
-    class Told(NullObserver):
+    class Told(Observer):
         def on_step(self, report: Any) -> None:
             steps.append(report.step)
 

@@ -60,7 +60,7 @@ def test_every_document_is_found_again(documents):
     batch = pack(documents)
     assert batch.lengths == tuple(len(document.ids) for document in documents)
     assert batch.cu_seq_lens.tolist() == np.concatenate([[0], np.cumsum(batch.lengths)]).tolist()
-    assert (batch.tokens, batch.max_length) == (sum(batch.lengths), max(batch.lengths))
+    assert batch.tokens == sum(batch.lengths)
     assert batch.samples.tolist() == [document.sample for document in documents]
     begin = 0
     for start, document in zip(batch.cu_seq_lens.tolist()[:-1], documents, strict=True):

@@ -20,9 +20,7 @@ CAPACITY = 32
 some_lengths = st.lists(st.integers(1, CAPACITY), min_size=1, max_size=200).map(
     lambda x: np.array(x, np.int32)
 )
-planners = st.fixed_dictionaries(
-    {"seed": st.integers(0, 5), "shuffle": st.booleans(), "lookahead": st.integers(1, 6)}
-)
+planners = st.fixed_dictionaries({"seed": st.integers(0, 5), "lookahead": st.integers(1, 6)})
 
 
 def bins_of(lengths, capacity):
@@ -89,11 +87,6 @@ def test_epochs_and_seeds_differ_in_order():
     assert same == first
 
 
-def test_unshuffled_rows_keep_the_order():
-    planner = RowPlanner(np.full(12, 8, np.int32), tokens_per_row=CAPACITY, seed=0, shuffle=False)
-    assert [row.samples for row in one_epoch(planner)] == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)]
-
-
 def test_short_sequences_are_not_gathered_by_length():
     lengths = np.random.default_rng(0).integers(3, 60, 20_000).astype(np.int32)
     rows = one_epoch(RowPlanner(lengths, tokens_per_row=4096, seed=0))
@@ -119,7 +112,6 @@ def test_what_cannot_be_planned_is_refused_with_a_remedy():
         ("tokens", {"lengths": np.full(10, 5, np.int32)}),
         ("tokens_per_row", {"tokens_per_row": 16}),
         ("seed", {"seed": 1}),
-        ("shuffle", {"shuffle": False}),
         ("lookahead", {"lookahead": 5}),
     ],
 )

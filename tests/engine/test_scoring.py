@@ -7,16 +7,17 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from likelihood import pseudo_log_likelihood
 
 from seqmlm.engine import units
 from seqmlm.engine.backbones import build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.layout import lay_out
 from seqmlm.engine.model import MaskedRows
-from seqmlm.engine.scoring import SequenceScore, pseudo_log_likelihood
+from seqmlm.engine.scoring import SequenceScore
 from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.types import Encoding, TokenSpace
-from seqmlm.engine.units import pll_queries
+from seqmlm.engine.units import Units
 
 SPACE = TokenSpace(size=20, pad=0, mask=1, unk=2, start=3, end=4, special=(0, 1, 2, 3, 4))
 
@@ -28,7 +29,7 @@ def encoding(ids: list[int], groups: list[int]) -> Encoding:
 def asked(one: Encoding) -> list[tuple[int, list[int]]]:
     """(asked position, token ids it is asked with), query after query."""
     found = []
-    for query in pll_queries(one, SPACE):
+    for query in Units(SPACE).each(one):
         layout = lay_out([query], SPACE, rows_limit=100, capacity=None)
         copies = layout.documents.batch(0, len(layout.documents)).input_ids.view(-1, len(one))
         found += [(int(p), copies[row].tolist()) for p, row in zip(query.asked, layout.row, strict=True)]
@@ -52,7 +53,6 @@ def test_a_sequence_of_special_tokens_asks_nothing_and_keeps_its_place(ask: Cond
     scores = list(pseudo_log_likelihood(ask, [empty, empty, one, empty, one, empty]))
     assert [len(score.positions) for score in scores] == [0, 0, 1, 0, 1, 0]
     assert scores[0].pll == 0
-    assert np.isnan(scores[0].bits_per_unit)
     assert scores[2].pll == scores[4].pll < 0
 
 
@@ -61,7 +61,7 @@ def test_very_long_sequences_are_asked_in_parts(ask: Conditionals, monkeypatch: 
     long = encoding(rng.integers(5, 20, 30).tolist(), np.cumsum(rng.random(30) < 0.5).tolist())
     whole, rows = list(pseudo_log_likelihood(ask, [long, long])), asked(long)
     monkeypatch.setattr(units, "QUERY_TOKENS", 100)
-    assert len(list(pll_queries(long, SPACE))) == 10
+    assert len(list(Units(SPACE).each(long))) == 10
     assert asked(long) == rows
     for score, expected in zip(pseudo_log_likelihood(ask, [long, long]), whole, strict=True):
         np.testing.assert_array_equal(score.positions, expected.positions)
@@ -78,7 +78,6 @@ def test_unit_sums_and_bits() -> None:
     assert numbers.tolist() == [3, 6]
     np.testing.assert_allclose(sums, np.log([0.125, 0.125]), rtol=1e-6)
     assert score.pll == pytest.approx(np.log(1 / 64))
-    assert score.bits_per_unit == pytest.approx(3)
 
 
 def test_sequences_stream(ask: Conditionals) -> None:

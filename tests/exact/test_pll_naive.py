@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from likelihood import pseudo_log_likelihood
 from tiny_models import random_model
 from transformers import (
     AutoModelForMaskedLM,
@@ -22,7 +23,6 @@ from transformers import (
 
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.model import MaskedRows
-from seqmlm.engine.scoring import pseudo_log_likelihood
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.inference import model_folder
 from seqmlm.inference.scorer import RecordScorer

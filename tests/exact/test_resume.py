@@ -16,7 +16,7 @@ import tiny_training as tiny
 import torch
 from torch import Tensor
 
-from seqmlm.engine import durable
+from seqmlm.engine import durable, loop
 from seqmlm.engine.channels import Channel, InputChannels
 from seqmlm.engine.loop import StepReport
 from seqmlm.engine.model import MaskedRows
@@ -112,20 +112,22 @@ def test_interrupted_after_every_step(tmp_path: Path, uninterrupted: Any) -> Non
     assert all(torch.equal(value, weights[name]) for name, value in rows.state_dict().items())
 
 
-def test_a_planted_difference_is_seen(tmp_path: Path, uninterrupted: Any) -> None:
+def test_a_planted_difference_is_seen(
+    tmp_path: Path, uninterrupted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The comparison above can fail: a resumed run whose dropout stream was not restored differs."""
     reports, _ = uninterrupted
     training, _ = tiny.make_loop(tmp_path, tiny.modernbert(), observer=Until(7), checkpoint_every_steps=3)
     with pytest.raises(Pulled):
         training.run()
     training, seen = tiny.make_loop(tmp_path, tiny.modernbert(), checkpoint_every_steps=3)
-    original = training._feed
+    original = loop.global_batches
 
-    def shifted() -> Any:
+    def shifted(*args: Any, **settings: Any) -> Any:
         torch.rand(1)
-        return original()
+        return original(*args, **settings)
 
-    training._feed = shifted
+    monkeypatch.setattr(loop, "global_batches", shifted)
     training.run(resume=True)
     assert [r.masked for r in seen.reports] == [r.masked for r in reports[6:]]
     assert all(r.loss != whole.loss for r, whole in zip(seen.reports, reports[6:], strict=True))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from seqmlm.engine.backbones import build
 from seqmlm.engine.heads import LabelledRows
 from seqmlm.engine.labels import HeadConfig, Labels
-from seqmlm.engine.loop import Loop, LoopConfig, NullObserver, StepReport
+from seqmlm.engine.loop import Loop, LoopConfig, Observer, StepReport
 from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.masking.uniform import Uniform
 from seqmlm.engine.model import MaskedRows
@@ -98,7 +98,7 @@ def modernbert(dropout: float = 0.1) -> MaskedRows:
     return MaskedRows(model, SPACE)
 
 
-class Memory(NullObserver):
+class Memory(Observer):
     """Keeps everything it hears."""
 
     def __init__(self) -> None:

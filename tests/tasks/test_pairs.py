@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from likelihood import pseudo_log_likelihood
 from text_models import text_model
 from tiny_domain_models import patients_model
 from tiny_models import protein_model
 
 from seqmlm.data.pairs import Pair
 from seqmlm.engine.conditionals import Conditionals, Query
-from seqmlm.engine.scoring import SequenceScore, pseudo_log_likelihood
+from seqmlm.engine.scoring import SequenceScore
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import DataError, NotFiniteError, UsageError
 from seqmlm.inference import model_folder

@@ -33,7 +33,6 @@ from scipy.sparse import csr_array
 from seqmlm.anomaly.levels import SURPRISAL, WHOLE, Background, Level, View, named_row, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.privacy import SMALLEST
-from seqmlm.engine.holes import taken
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import TopIds, TopLogProbs, top
 from seqmlm.engine.types import Encoding, Sequences
@@ -173,7 +172,7 @@ class PastView(View):
         for kept, own in _windows(encoding, asked, max_length):
             owned = asked[kept] & np.isin(kept, own)
             if owned.any():
-                windows.append((replace(taken(encoding, kept), positions=_closed_up(encoding, kept)), owned))
+                windows.append((replace(encoding.taken(kept), positions=_closed_up(encoding, kept)), owned))
         return windows
 
 

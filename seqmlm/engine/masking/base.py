@@ -79,7 +79,6 @@ class Masker(Protocol):
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
         """(L,) positions to predict, within `eligible` (L,); at least one if the rule permits."""
-        ...
 
 
 @runtime_checkable
@@ -88,7 +87,6 @@ class Replacer(Protocol):
 
     def replace(self, encoding: Encoding, swapped: NDArray[np.intp], rng: np.random.Generator) -> Ids:
         """(S,) ordinary ids for the positions `swapped` (S,), ascending, of a sequence."""
-        ...
 
 
 @runtime_checkable
@@ -99,16 +97,10 @@ class Hider(Protocol):
         self, encoding: Encoding, eligible: Bools, rng: np.random.Generator
     ) -> tuple[Bools, Bools]:
         """(L,) positions to predict, as `select` gives them, and (L,) those of them that become [MASK]."""
-        ...
 
 
 class RateMasker:
-    """Base of maskers whose rate does not depend on the token.
-
-    Args:
-        rate: expected share of tokens (or units) to select, in [0, 1].
-        space: the vocabulary.
-    """
+    """Base of maskers; `rate` is the expected share of tokens (or units) to select, in [0, 1]."""
 
     outcome: ClassVar[Outcome] = "token"
 
@@ -262,11 +254,13 @@ class Corruptor:
             masked |= hidden[positions]
             kept &= ~masked
         ids[positions[masked]] = self.space.mask
-        swapped = positions[~(masked | kept)]
+        swapped, ordinary = positions[~(masked | kept)], self.space.ordinary
         if len(swapped) and self._replacer is not None:
             ids[swapped] = self._replacer.replace(encoding, swapped, rng)
+        elif len(swapped) and self._below is not None:
+            ids[swapped] = ordinary[np.searchsorted(self._below, rng.random(len(swapped)), side="right")]
         elif len(swapped):
-            ids[swapped] = self._random_tokens(rng.random(len(swapped)))
+            ids[swapped] = ordinary[(rng.random(len(swapped)) * len(ordinary)).astype(np.intp)]
         weights = None if encoding.weights is None else encoding.weights[positions]
         return Masked(ids, positions, encoding.ids[positions], weights)
 
@@ -276,20 +270,13 @@ class Corruptor:
         """(M,) a number in [0, 1) for each position, shared by those that share an outcome."""
         if self.masker.outcome == "token":
             return rng.random(len(positions))
-        if self.masker.outcome == "symbol" and encoding.symbols is not None:
-            numbers, count = number_units(_named(encoding, positions))
-            return rng.random(count)[numbers]
         if self.masker.outcome in ("unit", "symbol"):
-            numbers, count = number_units(encoding.groups[positions])
+            named = self.masker.outcome == "symbol" and encoding.symbols is not None
+            owners = _named(encoding, positions) if named else encoding.groups[positions]
+            numbers, count = number_units(owners)
             return rng.random(count)[numbers]
         run = np.cumsum(np.diff(positions, prepend=-1) > 1)  # neighbours have the same number
         return rng.random(int(run[-1]) + 1)[run] if len(run) else np.zeros(0)
-
-    def _random_tokens(self, uniform: NDArray[np.float64]) -> Ids:
-        ordinary = self.space.ordinary
-        if self._below is None:
-            return ordinary[(uniform * len(ordinary)).astype(np.intp)]
-        return ordinary[np.searchsorted(self._below, uniform, side="right")]
 
 
 def _named(encoding: Encoding, positions: NDArray[np.intp]) -> Ids:

@@ -26,7 +26,6 @@ class Lexicon(RateMasker):
 
     Args:
         rate: expected share of all units to select, in [0, 1].
-        space: the vocabulary.
         words: the lexicon, each word as its token ids; a word matches if it is a whole unit.
         ids: further words, of one token each.
         mode: see above.

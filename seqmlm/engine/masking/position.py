@@ -20,7 +20,6 @@ class Position(RateMasker):
 
     Args:
         rate: share of the other tokens to select otherwise, in [0, 1].
-        space: the vocabulary.
         positions: token positions, special tokens not counted: 0 is the first, -1 the last.
         p: in [0, 1].
 

@@ -21,7 +21,6 @@ class Span(RateMasker):
 
     Args:
         rate: share of units to select, in [0, m / (m + 1)] for spans of m units on average.
-        space: the vocabulary.
         p: in (0, 1].
         max_units: longest span, at least 1.
     """

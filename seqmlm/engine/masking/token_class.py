@@ -35,7 +35,6 @@ class TokenClass(RateMasker):
 
     Args:
         rate: expected share of tokens to select, in [0, 1].
-        space: the vocabulary.
         classes: names of the classes, in the order of their numbers; the tokenizer knows them.
         class_rates: relative rate of each class, in the same order.
         rates: changed rates by class name; a class with 0 is never selected.

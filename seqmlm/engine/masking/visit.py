@@ -30,7 +30,6 @@ class Visit:
 
     Args:
         rate: expected share of units to select, in [0, 1].
-        space: the vocabulary.
         visits, families: shares of the sequences treated in these ways, together at most 1.
         pools: sets of interchangeable ids; ids in none are replaced by any ordinary id.
         parents: id to the id before it in its unit.
