@@ -11,8 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -244,11 +243,6 @@ class Document:
     sample: int = -1
 
 
-@cache
-def _parts(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else ()
-
-
 def changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """A batch, or a part of one, with every tensor in it changed."""
     if isinstance(value, Tensor):
@@ -256,8 +250,9 @@ def changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Mapping):
         return {name: changed(one, change) for name, one in value.items()}
     if isinstance(value, tuple):  # of parts, or of numbers
-        return tuple([changed(one, change) for one in value]) if value and _parts(type(value[0])) else value
-    names = _parts(type(value))
+        parts = value and hasattr(value[0], "__dataclass_fields__")
+        return tuple([changed(one, change) for one in value]) if parts else value
+    names = getattr(value, "__dataclass_fields__", ())
     return type(value)(*[changed(getattr(value, name), change) for name in names]) if names else value
 
 
