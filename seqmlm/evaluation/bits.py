@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-# An epoch that training never reaches, so that its masks are new.
-_FRESH = 2**40
+_FRESH = 2**40  # an epoch that training never reaches, so that its masks are new
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +96,13 @@ def unit_bits(
 ) -> UnitBits:
     """The cost of each masked unit.
 
-    The units depend on (seed, index) alone: not on the model, its masker, or which other sequences are asked.
+    They depend on (seed, index) alone: not on the model, its masker, or which other sequences are asked.
 
     Args:
         sequences: validation sequences; those without an ordinary token are skipped.
         unigram: (K,) probabilities of symbols in the *training* split, see `Units.frequencies`; where units
             are groups of tokens these are the tokens' own.
         rate: share of the units of a sequence that is masked; at least one unit is.
-        seed: names the choice of units.
         units: how units are hidden and read back; None for groups of tokens.
         want: what is read beside log-probabilities.
 
@@ -146,8 +144,7 @@ def _by_unit(index: int, found: UnitLogProbs, unigram: Doubles) -> UnitBits:
 
 
 def _concatenated(parts: list[UnitBits]) -> UnitBits:
-    nothing = np.zeros(0, dtype=np.int64)
-    none = np.zeros(0)
+    nothing, none = np.zeros(0, dtype=np.int64), np.zeros(0)
     empty = UnitBits(sample=nothing, unit=nothing, tokens=none, bits=none, unigram_bits=none)
     names = [f.name for f in fields(UnitBits) if f.name != "values"]
     joined = {n: np.concatenate([getattr(p, n) for p in (empty, *parts)]) for n in names}
@@ -156,14 +153,8 @@ def _concatenated(parts: list[UnitBits]) -> UnitBits:
 
 
 def unigram(source: Sequences | NDArray[np.integer], space: TokenSpace) -> Doubles:
-    """Unigram probabilities of the training split, with add-one smoothing over the ordinary tokens.
-
-    Args:
-        source: the training sequences, or their (V,) token counts.
-
-    Returns:
-        (V,) probabilities, 0 at special tokens.
-    """
+    """(V,) probabilities of tokens in the training sequences, or by (V,) counts, with add-one smoothing;
+    0 at special tokens."""
     if isinstance(source, np.ndarray):
         return Units(space).frequencies(source)
     counts = np.zeros(space.size)
@@ -178,11 +169,8 @@ def memorization_gap(
     """Loss on the masks of the first epoch minus loss on masks never seen, in nats per masked token.
 
     With static masks the model was trained on those of the first epoch, and a negative gap measures how far
-    it has memorized them. Both sides are corrupted as in training (including replaced and kept tokens).
-
-    Args:
-        sequences: the training sequences; `indices` names some of them.
-        corruptor: the one trained with.
+    it has memorized them. Both sides are corrupted as in training (including replaced and kept tokens), by
+    the corruptor trained with; `indices` names some of the training sequences.
     """
     fresh = copy.copy(corruptor)
     fresh.config = replace(corruptor.config, dynamic=True)

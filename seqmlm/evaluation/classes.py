@@ -26,10 +26,8 @@ def class_measures(counts: Mapping[tuple[str, str], int], names: Sequence[str]) 
     """
     from sklearn.metrics import confusion_matrix, f1_score
 
-    (true, said), given = (
-        zip(*counts, strict=True),
-        {"labels": list(names), "sample_weight": [*counts.values()]},
-    )
+    true, said = zip(*counts, strict=True)
+    given = {"labels": list(names), "sample_weight": [*counts.values()]}
     table, n = confusion_matrix(true, said, **given), sum(counts.values())
     rate, of_class = exact_rate(int(table.trace()), n), table.sum(axis=1)
     cells = [dict(zip(names, own, strict=True)) for own in table.tolist()]

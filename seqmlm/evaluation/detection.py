@@ -120,11 +120,9 @@ class Confusion:
 
 
 class Detection:
-    """Labels and one score for each item, ready for every measure.
+    """Labels (N,), True for positive items, and a score (N,) for each, ready for every measure.
 
-    Args:
-        labels: (N,) True for positive items.
-        scores: (N,) higher is more unusual; -inf for items without a score; no NaN.
+    Higher is more unusual; -inf is of items without a score.
 
     Raises:
         DataError: different numbers, a NaN, or labels of one class only, for which nothing is defined.

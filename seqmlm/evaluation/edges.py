@@ -27,11 +27,7 @@ RANKED = {"model": "the model", "distance": "minus the distance", "gain": "diffe
 
 
 class Rankings:
-    """Collects sequences, of each a few figures.
-
-    Args:
-        seed: of the resamples.
-    """
+    """Collects sequences, of each a few figures; `seed` is of the resamples."""
 
     def __init__(self, seed: int = 0) -> None:
         self._seed, self._pairs, self._true = seed, 0, 0

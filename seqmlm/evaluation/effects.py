@@ -57,12 +57,8 @@ def ndcg(measured: Doubles, predicted: Doubles) -> float:
 
 
 def agreement_of(measured: Doubles, predicted: Doubles, fit: Bools) -> dict[str, float]:
-    """Spearman (average ranks), NDCG, AUC and MCC (predicted fit: at least the median); NaN where undefined.
-
-    Args:
-        measured, predicted: (N,) higher = fitter.
-        fit: (N,) True for variants that count as fit.
-    """
+    """Spearman (average ranks), NDCG, AUC and MCC (predicted fit: at least the median) of (N,) values, higher
+    = fitter, and (N,) True for variants that count as fit; NaN where undefined."""
     from scipy.stats import rankdata
 
     ranks, hits = rankdata(predicted), int(fit.sum())
@@ -90,7 +86,6 @@ def agreement(
     places: Sequence[Hashable],
     *,
     draws: int = DRAWS,
-    seed: int = 0,
 ) -> Agreement:
     """Compare predictions with measurements on the variants that have all of them.
 
@@ -98,16 +93,13 @@ def agreement(
         measured: (N,) higher = fitter; NaN where there is none.
         predictions: by name (N,), higher = fitter, NaN where there is none; the first is the one to judge.
         fit: (N,) True for variants that count as fit.
-        places: (N,) what a variant shares with its siblings.
-        draws, seed: of the bootstrap.
+        places: (N,) what a variant shares with its siblings: the bootstrap draws them together.
     """
     kept = np.isfinite(measured) & np.all([np.isfinite(one) for one in predictions.values()], axis=0)
     truth, good = measured[kept], fit[kept]
     chosen = {name: one[kept] for name, one in predictions.items()}
     numbers: dict[Hashable, int] = {}
-    groups = [
-        numbers.setdefault(place, len(numbers)) for place, keep in zip(places, kept, strict=True) if keep
-    ]
+    groups = [numbers.setdefault(one, len(numbers)) for one, keep in zip(places, kept, strict=True) if keep]
     first, *others = chosen
 
     def compared(weights: Doubles) -> dict[tuple[str, str], float]:
@@ -117,7 +109,7 @@ def agreement(
         gains = {("gain", name): each[first]["spearman"] - each[name]["spearman"] for name in others}
         return {(name, metric): value for name, own in each.items() for metric, value in own.items()} | gains
 
-    found = resampled(compared, groups, draws=draws, seed=seed)
+    found = resampled(compared, groups, draws=draws)
     rivals = [name for name in others if np.isfinite(found[name, "spearman"].value)]
     best = max(rivals, key=lambda name: found[name, "spearman"].value, default=None)
     return Agreement(

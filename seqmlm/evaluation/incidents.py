@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from seqmlm.errors import UsageError
 
 
@@ -14,57 +12,36 @@ class Incidents:
     late one still joins the open incident if it touches it. Places may alternate.
 
     Args:
-        over: incidents that have ended.
-        spans: those that have not, as the attribute.
         places: most places with open incidents; beyond that the longest inactive one has ended.
-
-    Attributes:
-        over: as above.
     """
 
-    def __init__(
-        self, over: int = 0, spans: Iterable[tuple[str, float, float]] = (), *, places: int = 10_000
-    ) -> None:
-        self.over, self._places = over, places
-        self._open = {place: (start, end) for place, start, end in spans}
-
-    @property
-    def spans(self) -> list[tuple[str, float, float]]:
-        """Place, start and end of each incident that goes on, the longest inactive first."""
-        return [(place, start, end) for place, (start, end) in self._open.items()]
+    def __init__(self, *, places: int = 10_000) -> None:
+        self._over, self._places = 0, places
+        self._open: dict[str, tuple[float, float]] = {}
 
     @property
     def count(self) -> int:
         """All incidents, those that go on included."""
-        return self.over + len(self._open)
+        return self._over + len(self._open)
 
     def add(self, place: str, start: float, end: float) -> None:
-        """Take an alarm.
-
-        Args:
-            place: its file, document or host; only alarms of one place are one incident.
-            start, end: its extent there, in characters, lines or seconds; start <= end.
-        """
+        """Take an alarm of a file, document or host, with its extent there: characters, lines or seconds."""
         first, last = self._open.pop(place, (start, end))
         if start <= last and end >= first:
             self._open[place] = (min(first, start), max(last, end))
         else:
             self._open[place] = (start, end)
-            self.over += 1
+            self._over += 1
         if len(self._open) > self._places:
             del self._open[next(iter(self._open))]
-            self.over += 1
+            self._over += 1
 
 
 def rate_for(alarms_per_day: float, rows_per_day: float) -> float:
-    """The false positive rate, in (0, 1], that gives so many alarms per day on normal data.
-
-    Args:
-        alarms_per_day: wanted, above 0.
-        rows_per_day: scored rows, above 0; from the times of the calibration data or of the input.
+    """The false positive rate, in (0, 1], that gives so many alarms a day on normal data.
 
     Raises:
-        UsageError: one of them is not above 0.
+        UsageError: one of the two is not above 0.
     """
     if not alarms_per_day > 0:
         raise UsageError(f"alarms per day must be above 0, not {alarms_per_day:g}")

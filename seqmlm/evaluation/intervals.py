@@ -49,7 +49,7 @@ class Difference:
     draws: int
 
 
-def exact_rate(hits: int, trials: int, *, confidence: float = 0.95) -> Rate:
+def exact_rate(hits: int, trials: int) -> Rate:
     """A rate with its Clopper-Pearson interval (1934), whose coverage is at least the nominal one.
 
     >>> rate = exact_rate(0, 10)
@@ -63,7 +63,7 @@ def exact_rate(hits: int, trials: int, *, confidence: float = 0.95) -> Rate:
 
     if not 0 <= hits <= trials:
         raise UsageError(f"{hits} hits of {trials} trials are not a rate")
-    tail = (1 - confidence) / 2
+    tail = (1 - 0.95) / 2
     low = float(beta.ppf(tail, hits, trials - hits + 1)) if hits else 0.0
     high = float(beta.ppf(1 - tail, hits + 1, trials - hits)) if hits < trials else 1.0
     return Rate(hits=hits, trials=trials, value=hits / trials if trials else float("nan"), low=low, high=high)
@@ -76,16 +76,8 @@ def exact_accuracy(right: int, trials: int) -> dict[str, float]:
 
 
 def bootstrap_weights(groups: ArrayLike, draws: int, seed: int) -> Callable[[int], Doubles]:
-    """How often each item occurs in a resample of whole groups, drawn with replacement.
-
-    Args:
-        groups: (N,) the natural unit each item belongs to (session, patient, family), of any type.
-        draws: resamples wanted.
-        seed: of the draws.
-
-    Returns:
-        A function from the number of a resample, 0 to draws - 1, to multiplicities (N,).
-    """
+    """From the number of a resample, 0 to draws - 1, to how often (N,) each item occurs in it: whole groups
+    (N,), of any type (session, patient, family), are drawn with replacement."""
     found, place = np.unique(np.asarray(groups), return_inverse=True)
     random = np.random.default_rng(seed)
     seeds = random.integers(2**63, size=draws)
@@ -99,13 +91,7 @@ def bootstrap_weights(groups: ArrayLike, draws: int, seed: int) -> Callable[[int
 
 
 def summarized(value: float, drawn: Doubles, confidence: float = 0.95) -> Difference:
-    """A difference and the percentiles of its resamples; NaN resamples (one class only) are excluded.
-
-    Args:
-        value: on all items.
-        drawn: (B,) on each resample.
-        confidence: share of the resamples between the bounds.
-    """
+    """A value of all items and percentiles of those (B,) of resamples; NaN (one class only) is excluded."""
     good = drawn[~np.isnan(drawn)]
     low = high = float("nan")
     if len(good):
@@ -133,13 +119,8 @@ def resampled(
 def ratio(
     numerators: ArrayLike, denominators: ArrayLike | None = None, *, draws: int = 1000, seed: int = 0
 ) -> Difference:
-    """Sum of numerators by sum of denominators, with a bootstrap over items: a mean, a micro-average.
-
-    Args:
-        numerators: (N,), one an item (a record).
-        denominators: (N,); None for ones, which makes it a mean.
-        draws, seed: of the resampling; of a single item the interval is NaN.
-
+    """Sum of numerators (N,) by sum of denominators (None: ones, so a mean), with a bootstrap over items (a
+    record each); of a single item the interval is NaN.
     >>> found = ratio([1, 0, 1, 1], [2, 1, 1, 2])
     >>> found.value, 0 <= found.low <= found.value <= found.high <= 1
     (0.5, True)

@@ -26,15 +26,9 @@ _LINKS, _EFFORT = 32, 128  # of each vector in the graph, and candidates while i
 _MEASURED = 1000  # vectors that the recall of a graph is measured on
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Neighbours:
-    """Of N vectors.
-
-    Args:
-        numbers: (N, K) in the set, the nearest first.
-        cosines: (N, K).
-        recall: share of the true neighbours that a graph found; None where all are.
-    """
+class Neighbours(NamedTuple):
+    """Of N vectors: (N, K) numbers in the set, the nearest first, and cosines; and the share of the true ones
+    that a graph found, None where all are."""
 
     numbers: Longs
     cosines: Floats
@@ -42,11 +36,10 @@ class Neighbours:
 
 
 def nearest(vectors: Floats, among: Floats, k: int, *, itself: bool = False) -> Neighbours:
-    """The k vectors of a set with the largest cosines.
+    """The k vectors of a set (M, H) with the largest cosines to vectors (N, H); both may be mapped from
+    files.
 
-    Args:
-        vectors: (N, H). among: (M, H); both may be mapped from files.
-        itself: the set is these vectors, and none is its own neighbour.
+    `itself`: the set is these vectors, and none is its own neighbour.
 
     Raises:
         DataError: the set is too small.
@@ -60,15 +53,14 @@ def nearest(vectors: Floats, among: Floats, k: int, *, itself: bool = False) -> 
         if graph is None:
             found = _exact(block, among, k + itself)
         else:
-            cosines, numbers = graph.search(block, k + itself)
-            found = cosines, numbers
+            found = graph.search(block, k + itself)
             if not recalls:
                 _, true = _exact(block[:_MEASURED], among, k + itself)
-                both = zip(true.tolist(), numbers.tolist(), strict=False)
+                both = zip(true.tolist(), found[1].tolist(), strict=False)
                 recalls.append(float(np.mean([len({*one} & {*own}) / len(one) for one, own in both])))
         parts.append(_others(*found, np.arange(start, start + len(block))) if itself else found)
     cosines, numbers = (np.concatenate(one) for one in zip(*parts, strict=True))
-    return Neighbours(numbers=numbers, cosines=cosines, recall=recalls[0] if recalls else None)
+    return Neighbours(numbers, cosines, recalls[0] if recalls else None)
 
 
 def _blocks(vectors: Floats) -> Iterator[tuple[int, Floats]]:
@@ -150,11 +142,8 @@ class Near:
     def of(
         cls, rows: Iterable[tuple[Row, Floats]], width: int, k: int, index: Index | None, label: str | None
     ) -> Near:
-        """Searched among the rows themselves, or in an index; the vectors lie in a file meanwhile.
-
-        Args:
-            rows: places and (H,) vectors.
-            label: column of labels that neighbours vote on.
+        """Neighbours of rows with their (H,) vectors, among the rows themselves or in an index; the vectors
+        lie in a file meanwhile. On labels of a column, if one is named, neighbours vote.
 
         Raises:
             DataError: the set is too small.

@@ -20,10 +20,9 @@ BINS = 10
 class Outcome(NamedTuple):
     """A prediction whose truth is known.
 
-    Args:
-        subject: of whom. label: whether it came true. risk: predicted, 0 to 1. ratio: log-ratio to a prior.
-        floors: what needs no model, by name; the same names in all.
-        groups: that the subject is in, as "sex" to "F".
+    subject: of whom. label: whether it came true. risk: predicted, 0 to 1. ratio: log-ratio to a prior.
+    floors: what needs no model, by name; the same names in all.
+    groups: that the subject is in, as "sex" to "F".
     """
 
     subject: str
@@ -37,13 +36,9 @@ class Outcome(NamedTuple):
 def quality(told: Sequence[Outcome], seed: int) -> dict[str, Any] | None:
     """How good some predictions are; None where there are fewer than 11 of a class.
 
-    Args:
-        seed: of the bootstrap over subjects.
-
-    Returns:
-        `n` and `positives`; `auroc` with its bounds `auroc_low` and `auroc_high`, and `auprc`, of the risk;
-        `ratio_auroc`; `floors`, AUROC of each; `brier`, and `brier_constant` of always predicting the
-        prevalence.
+    `n` and `positives`; `auroc` with its bounds `auroc_low` and `auroc_high`, of a bootstrap over subjects,
+    and `auprc`, of the risk; `ratio_auroc`; `floors`, AUROC of each; `brier`, and `brier_constant` of always
+    predicting the prevalence.
     """
     labels = np.array([one.label for one in told], dtype=np.bool_)
     if min(labels.sum(), (~labels).sum()) < SMALLEST:

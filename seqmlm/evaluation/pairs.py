@@ -45,11 +45,8 @@ def figures(rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, Any]
 
 
 def compared(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[Doubles, Doubles]:
-    """What a metric, or "length", compares: (N,) of the good and of the bad sequences.
-
-    Args:
-        rows: a pair each: `pll_good`, `units_good`, `length_good` (characters), and the same of the bad one.
-    """
+    """What a metric, or "length", compares: (N,) of the good and of the bad sequences of rows, which have
+    `pll_good`, `units_good`, `length_good` (characters), and the same of the bad one."""
 
     def side(name: str) -> Doubles:
         pll, units, length = (

@@ -27,13 +27,11 @@ _GNMT_ALPHA = 0.6
 class Ranked(NamedTuple):
     """A list of hypotheses, ranked.
 
-    Args:
-        id: its name.
-        best: the place of its best hypothesis, the earlier one at a tie, by each weight and, under None, by
-            the first pass.
-        edits: (H,) that each hypothesis is away from the reference; empty without one.
-        length: words (or characters) of the reference.
-        hypotheses, unknown: how many there are, and unknown tokens in them.
+    best: the place of its best hypothesis, the earlier one at a tie, by each weight and, under None, by the
+        first pass.
+    edits: (H,) that each hypothesis is away from the reference; empty without one.
+    length: words (or characters) of the reference.
+    hypotheses, unknown: how many there are, and unknown tokens in them.
     """
 
     id: str
@@ -72,11 +70,8 @@ class Reranking:
         }
 
     def reranked(self, row: Mapping[str, Any], chosen: float | None) -> dict[str, Any]:
-        """A list with its totals and its best hypothesis by each weight.
-
-        Args:
-            chosen: the weight it is ranked by, best first; None leaves it in the file's order.
-        """
+        """A list with its totals and its best hypothesis by each weight; best first by the chosen one, in the
+        file's order without one."""
         made, hyps = self.totals(row), row["hyps"]
         order = list(range(len(hyps)))
         if chosen is not None:
@@ -107,14 +102,10 @@ class Reranking:
     def figures(self, rows: Iterable[Mapping[str, Any]], dev: float | None) -> dict[str, Any]:
         """What was rescored, and the errors of the first pass, of every weight and of the oracle.
 
-        Args:
-            rows: all lists.
-            dev: share of the lists that choose the weight, the one of the fewest errors; None: the only one.
-
-        Returns:
-            The `weight` that lists are ranked by, or None; with references errors on the part that chose it
-            (`dev`) and on all others (`test`), and by how much its error rate is below the first pass's
-            (`gain`), with a bootstrap over lists (Bisani and Ney 2004); None for a single list.
+        `dev` is the share of the lists that choose the `weight` that lists are ranked by, the one of the
+        fewest errors; without it that is the only one, or None. With references there are errors of the part
+        that chose it (`dev`) and of all others (`test`), and by how much its error rate is below the first
+        pass's (`gain`), with a bootstrap over lists (Bisani and Ney 2004); None for a single list.
 
         Raises:
             DataError: a part without lists; references without words.
@@ -189,16 +180,14 @@ def totals(
     norm: Norm = "none",
     temperature: float = 1.0,
 ) -> Doubles:
-    """The interpolated score of each hypothesis (H,); higher is better.
+    """The interpolated score of each of H hypotheses; higher is better.
 
     A hypothesis without words has no pseudo-log-likelihood: with a weight above 0 its total is -inf.
 
     Args:
-        first: (H,) log-probabilities of the first pass.
-        pll: (H,) pseudo-log-likelihoods, nats.
+        first, pll: (H,) log-probabilities of the first pass, pseudo-log-likelihoods (nats).
         lengths: (H,) words.
         weight: at least 0; 0 is the first pass, divided by the norm.
-        norm: what totals are divided by.
         temperature: above 0; divides the pseudo-log-likelihood.
     """
     words = np.asarray(lengths, dtype=np.float64)

@@ -31,11 +31,8 @@ BEYOND = "\n"
 def majority(task: str, truth: Any, n_test: Any, *, names: Sequence[str]) -> Any:
     """What is most frequent, always: training frequencies of classes and labels, means of values.
 
-    Args:
-        task: as in `predictions.measures`.
-        truth: (N,) or (N, K) of training; lists of tags for "entities".
-        n_test: number of test items (of units for "tags"); for "entities" the length of each sentence.
-        names: of the K classes or labels.
+    Args as of `predictions.measures`, of training; `n_test` counts test items (units for "tags"), for
+    "entities" it has the length of each sentence.
 
     Returns:
         (n_test, K) probabilities, (n_test,) or (n_test, K) values, or lists of the most frequent tag.
@@ -139,18 +136,11 @@ def boosted(
     *,
     names: Sequence[str],
 ) -> Doubles:
-    """Gradient boosting over columns of a table.
+    """Gradient boosting over N and M values of each column of a table; otherwise as `bag`.
 
     Numbers may be written as texts; other texts are ranked by how frequent they are: as unordered categories,
     columns of many (diagnoses) overfit. None, "", NaN, NA and texts that training did not have are missing.
     Large or small trees are chosen by 3-fold cross-validation: of noisy data large ones are learnt by heart.
-
-    Args:
-        task, truth, names: as in `bag`.
-        train, test: N and M values of each column.
-
-    Returns:
-        As `bag`.
     """
     columns = [_column(own, test[name]) for name, own in train.items() if any(map(filled, own))]
     if not columns:
@@ -206,12 +196,10 @@ def _linear(task: str, truth: Any) -> Any:
     """Of the strength that cross-validation chooses."""
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    strengths = [0.1, 1.0, 10.0]
+    grid = [0.1, 1.0, 10.0]
     if task == "value":
-        return cross_validated(task, truth, Ridge(), {"alpha": strengths})
-    return cross_validated(
-        task, truth, LogisticRegression(solver="newton-cg", max_iter=100), {"C": strengths}
-    )
+        return cross_validated(task, truth, Ridge(), {"alpha": grid})
+    return cross_validated(task, truth, LogisticRegression(solver="newton-cg", max_iter=100), {"C": grid})
 
 
 def _trees(task: str, truth: Any) -> Any:

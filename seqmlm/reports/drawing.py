@@ -35,10 +35,8 @@ SCALE = 12.0
 def steps(bits: Doubles, scale: float = SCALE, signed: bool = False) -> Longs:
     """(N,) the step, 0 to 8, of each surprisal: linear in bits, so that a step is the same factor of p.
 
-    Args:
-        bits: (N,) surprisals; a NaN, which says nothing, has step 0, an infinite one has the last.
-        scale: bits of the last step, above 0.
-        signed: values below 0 have steps down to -8; else they have 0.
+    A NaN, which says nothing, has step 0; from `scale` bits on it is the last one. Where they are signed,
+    values below 0 have steps down to -8; else they have 0.
 
     >>> steps(np.array([0.0, 1.0, 6.0, 50.0, np.nan])).tolist()
     [0, 0, 4, 8, 0]
@@ -56,13 +54,10 @@ def colour(step: int) -> str:
 
 def legend(scale: float = SCALE, unit: str = "bits", signed: bool = False) -> Markup:
     """What each colour means."""
-    shown = [
-        *(range(-STEPS, 0, 2) if signed else ()),
-        *range(2 if signed else 1, STEPS + 1, 2 if signed else 1),
-    ]
-    marks = Markup("").join(
-        Markup('<i class="{}">{:g}</i>').format(colour(step), scale * step / STEPS) for step in shown
-    )
+    each = range(2, STEPS + 1, 2) if signed else range(1, STEPS + 1)
+    mark = Markup('<i class="{}">{:g}</i>')
+    shown = [*(range(-STEPS, 0, 2) if signed else ()), *each]
+    marks = Markup("").join(mark.format(colour(step), scale * step / STEPS) for step in shown)
     told = unit if signed else f"{unit} and more"
     return Markup('<p class="legend" aria-label="colour scale">{}:&nbsp;{}</p>').format(told, marks)
 
@@ -139,10 +134,8 @@ def styled() -> Iterator[None]:
 def picture(figure: Any, label: str, *notes: str) -> Markup:
     """A matplotlib figure as SVG inside a page.
 
-    Args:
-        figure: what the gid of an artist says behind "tip:" is told where the artist is pointed at.
-        label: what it is, for those who do not see it.
-        notes: shown below it.
+    What the gid of an artist says behind "tip:" is told where the artist is pointed at; `label` says what the
+    figure is to those who do not see it, and notes stand below it.
     """
     file, tips = io.StringIO(), count()
     figure.savefig(
@@ -160,9 +153,8 @@ def picture(figure: Any, label: str, *notes: str) -> Markup:
     drawn = Markup(re.sub(r"""<g id=("[^"]*"|'[^']*')>""", part, inner))
     width, height = (72 * inches for inches in figure.get_size_inches())
     whole = '<div class="wide" data-walk><svg viewBox="0 0 {:g} {:g}" role="{}" aria-label="{}">{}</div>'
-    return captioned(
-        Markup(whole).format(width, height, "group" if next(tips) else "img", label, drawn), *notes
-    )
+    role = "group" if next(tips) else "img"
+    return captioned(Markup(whole).format(width, height, role, label, drawn), *notes)
 
 
 def captioned(drawn: Markup, *notes: str) -> Markup:
@@ -183,7 +175,6 @@ def track(
     x_unit: int = 1,
     y_label: str = "score, bits",
     note: str = "",
-    first: int = 0,
     below: Sequence[tuple[int, int, str]] = (),
 ) -> Markup:
     """A value along a sequence, alarmed stretches shaded.
@@ -193,10 +184,7 @@ def track(
         values: (N,) NaN where there is none.
         alarms: (N,) True at what is to be marked, or None for nothing.
         titles: (N,) what lies there, told of a marked stretch that is pointed at, or none.
-        x_label, y_label: what the axes are.
         x_unit: places of one number of the axis: 1000 for kb.
-        note: shown below.
-        first: number of the first place of all, 0 or 1; from 1 on, the last place of a stretch is told.
         below: start, end and name of what is drawn as bars below, in two lanes by turns: genes.
     """
     if not len(starts):
@@ -207,11 +195,11 @@ def track(
         axes = _axes((low, high), (floor - 2.6 * lane, ceiling), x_label, y_label)
         for number, (begin, end, name) in enumerate(below):
             at, wide = floor - (1.2 + number % 2 * 0.8) * lane, max(end - begin, (high - low) / MOST_POINTS)
-            axes.barh(at, wide, 0.6 * lane, begin, color=_OTHERS, gid=f"tip:{name} {begin:,}-{end - first:,}")
+            axes.barh(at, wide, 0.6 * lane, begin, color=_OTHERS, gid=f"tip:{name} {begin:,}-{end:,}")
         axes.xaxis.set_major_formatter(lambda value, place: _number(value / x_unit, place))
         marked = np.zeros(len(starts), dtype=np.bool_) if alarms is None else alarms
         for begin, end in _bands(starts[marked], ends[marked], (high - low) / MOST_POINTS):
-            told = f"tip:alarm {begin:,}-{end - first:,}"
+            told = f"tip:alarm {begin:,}-{end:,}"
             own = dict.fromkeys(compress(titles, marked & (starts < end) & (ends > begin)) if titles else ())
             told += "".join(f"; {one}" for one in own if one)
             axes.axvspan(begin, end, color=_BAND, linewidth=2, gid=told)
@@ -241,8 +229,6 @@ def timeline(
         titles: (N,) what is told of a marked point when it is pointed at, or none.
         threshold: drawn as a line.
         period: what the picture spans; None: from the first point to the last.
-        y_label: what the scores are.
-        note: shown below.
     """
     marked = np.zeros(len(times), dtype=np.bool_) if alarms is None else alarms
     kept = thinned(times, scores, marked)
@@ -270,15 +256,8 @@ def histogram(
     x_label: str = "score, bits",
     note: str = "",
 ) -> Markup:
-    """How many rows have which score.
-
-    Args:
-        counts: (B,) rows in each bin.
-        edges: (B + 1,) ascending.
-        expected: rows that each bin should have, drawn as a level line.
-        x_label: what the score is.
-        note: shown below.
-    """
+    """How many rows have which score: (B,) counts between (B + 1,) ascending edges; `expected`, rows that
+    each bin should have, is a level line."""
     with styled():
         most = max(float(counts.max(initial=1)), expected or 0.0)
         axes = _axes((edges[0], edges[-1]), (0.0, most), x_label, "rows")
@@ -322,14 +301,8 @@ def tails(counts: Longs, per_ten: int, alpha: float | None = None) -> Markup:
 
 
 def activity(edges: Doubles, rows: Longs, alarms: Longs | None, *, note: str = "") -> Markup:
-    """How many rows there were when, and alarms among them.
-
-    Args:
-        edges: (B + 1,) ascending, seconds since 1970 UTC.
-        rows: (B,) in each bin of time.
-        alarms: (B,) among them, or None for none to draw.
-        note: shown below.
-    """
+    """How many rows (B,) there were when, and alarms among them, if these are drawn; between (B + 1,)
+    ascending seconds since 1970 UTC."""
     most = float(rows.max(initial=1))
     with styled():
         axes = _axes((edges[0], edges[-1]), (0.0, most), "time, UTC", "rows", time=True)
@@ -346,10 +319,9 @@ def activity(edges: Doubles, rows: Longs, alarms: Longs | None, *, note: str = "
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """What lasted for a while.
+    """What lasted for a while, in seconds since 1970 UTC.
 
     Args:
-        begin, end: seconds since 1970 UTC.
         label: shown above it, cut where there is no room.
         tip: told where it is pointed at.
         over: False: it may go on behind its end.
@@ -366,13 +338,7 @@ _LANE, _LETTERS = 30, 70  # height of a bar with its label; characters of a labe
 
 
 def bars(given: Sequence[Bar], begin: float, end: float, *, note: str = "") -> Markup:
-    """What lasted from when to when, a line each, cut off at two times.
-
-    Args:
-        given: in their order from the top.
-        begin, end: seconds since 1970 UTC.
-        note: shown below.
-    """
+    """What lasted from when to when, a line each from the top, cut off at two times."""
     height = TOP + _LANE * len(given) + BOTTOM
     with styled():
         axes = _axes((begin, end), (len(given), 0.0), "time, UTC", "", time=True, height=height)
@@ -410,11 +376,9 @@ def grid(
 
     Args:
         losses: (C, R) in nats, below 0 a gain; NaN for a cell without a value, which is marked.
-        letters: R of them, the rows.
-        columns: C labels, of which every tenth is shown.
+        letters, columns: names of R rows, and labels of C columns, of which every tenth is shown.
         names: C * R what is told of a cell when it is pointed at, column after column.
         scale: of the strongest colour.
-        note: shown below.
     """
     paint = np.array([colour(step) for step in range(-STEPS, STEPS + 1)])
     kinds = np.where(np.isnan(losses), "band", paint[steps(losses, scale, signed=True) + STEPS]).tolist()
@@ -428,10 +392,8 @@ def grid(
             for row, letter in enumerate(letters)
         ]
         drawn += _cells("grid", f"columns {columns[block[0]]} to {columns[block[-1]]}", heads, rows)
-    left_out = (
-        f"the first {MOST_COLUMNS:,} of {len(losses):,} columns are drawn" if len(losses) > shown else ""
-    )
-    return captioned(drawn, note, left_out)
+    left_out = f"the first {MOST_COLUMNS:,} of {len(losses):,} columns are drawn"
+    return captioned(drawn, note, left_out if len(losses) > shown else "")
 
 
 MOST_BLOCKS = 64
@@ -453,12 +415,9 @@ def matrix(
     """Pairs of N units: values above the diagonal; below it what was found, what is known, and what is both.
 
     Args:
-        values: (N, N) on the scale of the colours; NaN for no value.
+        values: (N, N) on the scale of the colours, above 0 to `scale`; NaN for no value.
         names: N of them, of the units.
         found, known: pairs of units, the smaller first; darkest where both, palest where known alone.
-        scale: the value of the strongest colour, above 0.
-        unit: of the values.
-        note: shown below.
     """
     if not len(values):
         return captioned(_NOTHING, note)
@@ -510,12 +469,10 @@ def _cells(
 
 
 def thinned(places: ArrayLike, values: Doubles, marked: Bools | None = None) -> Longs:
-    """Indices of at most `MOST_POINTS` points: of each column the highest, and a marked one before others.
+    """Indices of at most `MOST_POINTS` points: of each column the highest, and a marked one (N,) before
+    others.
 
-    Args:
-        places: (N,) where they are; what is not finite is left out.
-        values: (N,) NaN is left out.
-        marked: (N,) points to be kept before higher ones, or None.
+    What has no finite place or a NaN as value (N,) is left out.
     """
     at = np.asarray(places, dtype=np.float64)
     kept = np.flatnonzero(np.isfinite(at) & ~np.isnan(values))
@@ -553,12 +510,8 @@ def _bands(starts: Longs, ends: Longs, least: float) -> list[list[int]]:
 def scatter(
     places: Doubles, kinds: Sequence[str] = (), titles: Sequence[str] = (), *, label: str, note: str = ""
 ) -> Markup:
-    """Points in a plane, coloured by what they are: the most frequent kinds each, all others alike.
-
-    Args:
-        places: (N, 2). kinds: N, or none. titles: N of what is told of a point that is pointed at, or none.
-        label: what the picture is. note: shown below.
-    """
+    """Points (N, 2) in a plane, coloured by what they are: the most frequent kinds each, all others alike;
+    what is told of each where it is pointed at, or none."""
     if not len(places):
         return captioned(_NOTHING, note)
     own = np.array(kinds or [""] * len(places))

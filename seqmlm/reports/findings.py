@@ -26,12 +26,8 @@ TOOL = "seqmlm"
 
 
 def sarif(findings: Sequence[Finding], *, version: str) -> dict[str, Any]:
-    """The log of one run.
-
-    Args:
-        findings: in order; with `state` where they were compared with a baseline.
-        version: of this program.
-    """
+    """The log of one run of some version of this program; findings have a `state` where they were
+    compared."""
     rules = sorted({one.rule for one in findings})
     run: dict[str, Any] = {
         "tool": {"driver": {"name": TOOL, "version": version, "rules": [_rule(name) for name in rules]}},
@@ -43,11 +39,7 @@ def sarif(findings: Sequence[Finding], *, version: str) -> dict[str, Any]:
 
 
 def write_sarif(path: Path, findings: Iterable[Finding], *, version: str, private: bool = False) -> None:
-    """Write a log, whole or not at all.
-
-    Args:
-        path: replaced if there; its folder is made.
-        private: only the owner may read it.
+    """Write a log, whole or not at all; its folder is made. A private one only the owner may read.
 
     Raises:
         StateError: it cannot be written.
@@ -77,10 +69,9 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
     region: dict[str, Any] = {"startLine": finding.first_line, "endLine": finding.last_line}
     if finding.columns is not None:
         region |= {"startColumn": finding.columns[0], "endColumn": finding.columns[1]}
-    uri = quote(finding.uri, errors="surrogateescape")
-    artifact: dict[str, Any] = (
-        {"uri": uri} if finding.uri.startswith("/") else {"uri": uri, "uriBaseId": ROOT}
-    )
+    artifact = {"uri": quote(finding.uri, errors="surrogateescape")}
+    if not finding.uri.startswith("/"):
+        artifact["uriBaseId"] = ROOT
     location: dict[str, Any] = {"physicalLocation": {"artifactLocation": artifact, "region": region}}
     if finding.scope is not None:
         location["logicalLocations"] = [{"fullyQualifiedName": finding.scope, "kind": "function"}]
@@ -107,11 +98,7 @@ _ORDER = (PLACE, CONTENT)  # the place first, then the content, which a renamed 
 
 
 class Baseline:
-    """Findings that are known already.
-
-    Args:
-        known: of the earlier run.
-    """
+    """Findings of an earlier run, which are known already."""
 
     def __init__(self, known: Iterable[Finding]) -> None:
         self.known = tuple(known)
@@ -139,21 +126,15 @@ class Baseline:
         """Whether the baseline has it; each of its findings is met once, so that a copy of one is new."""
         for name in _ORDER:
             mark = finding.fingerprints.get(name)
-            if mark is not None and self._left[name][mark] > 0:
-                self._take(name, mark)
-                return True
+            if mark is None or self._left[name][mark] <= 0:
+                continue
+            alike = (one for one in self.known if one.fingerprints.get(name) == mark)
+            met = next(one for one in alike if not self._met[_key(one)])
+            self._met[_key(met)] += 1
+            for other in self._left.keys() & met.fingerprints.keys():
+                self._left[other][met.fingerprints[other]] -= 1
+            return True
         return False
-
-    def _take(self, name: str, mark: str) -> None:
-        one = next(
-            known
-            for known in self.known
-            if known.fingerprints.get(name) == mark and not self._met[_key(known)]
-        )
-        self._met[_key(one)] += 1
-        for other, value in one.fingerprints.items():
-            if other in self._left:
-                self._left[other][value] -= 1
 
     def absent(self, looked_at: Collection[str]) -> list[Finding]:
         """What the baseline has and nobody met, in the files that were looked at."""
@@ -181,7 +162,7 @@ def _of_sarif(text: str, path: Path) -> list[Finding] | None:
 
 
 def _of_result(result: Mapping[str, Any]) -> Finding:
-    place = result["locations"][0]["physicalLocation"]
+    place, known = result["locations"][0]["physicalLocation"], result.get("properties", {})
     region = place.get("region", {})
     first = int(region.get("startLine", 1))
     return Finding(
@@ -193,8 +174,8 @@ def _of_result(result: Mapping[str, Any]) -> Finding:
         columns=None,
         scope=None,
         fingerprints=_marks(result.get("partialFingerprints", {})),
-        p_value=result.get("properties", {}).get("p_value"),
-        score=result.get("properties", {}).get("score"),
+        p_value=known.get("p_value"),
+        score=known.get("score"),
     )
 
 
@@ -210,27 +191,22 @@ def _of_rows(text: str, path: Path) -> list[Finding]:
         try:
             row = parse_json(line)
             if row.get("fingerprints") and row.get("alarm", True):
-                found.append(_of_row(row))
+                first = row.get("line", 1)
+                found.append(
+                    Finding(
+                        rule="",
+                        message="",
+                        uri=str(row.get("source", "")),
+                        first_line=int(first),
+                        last_line=int(row.get("last_line", first)),
+                        columns=None,
+                        scope=row.get("function"),
+                        fingerprints=_marks(row["fingerprints"]),
+                        p_value=row.get("p_value"),
+                        score=row.get("score"),
+                    )
+                )
         except _UNFIT:
-            raise DataError(
-                "neither SARIF nor JSON lines of scores",
-                source=str(path),
-                line=number,
-                remedy="give what --sarif or --out wrote",
-            ) from None
+            reason, remedy = "neither SARIF nor JSON lines of scores", "give what --sarif or --out wrote"
+            raise DataError(reason, source=str(path), line=number, remedy=remedy) from None
     return found
-
-
-def _of_row(row: Mapping[str, Any]) -> Finding:
-    return Finding(
-        rule="",
-        message="",
-        uri=str(row.get("source", "")),
-        first_line=int(row.get("line", 1)),
-        last_line=int(row.get("last_line", row.get("line", 1))),
-        columns=None,
-        scope=row.get("function"),
-        fingerprints=_marks(row["fingerprints"]),
-        p_value=row.get("p_value"),
-        score=row.get("score"),
-    )

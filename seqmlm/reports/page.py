@@ -6,11 +6,10 @@ import base64
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 import jinja2
 import numpy as np
@@ -42,8 +41,7 @@ MOST_CHARACTERS = 200_000
 """Characters of one coloured text that are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     number: int
     heading: str
     body: Markup
@@ -84,11 +82,11 @@ class Page:
 
     def section(self, heading: str, html_or_text: Markup | str) -> None:
         """Add text, a paragraph for each piece between empty lines; `Markup` is taken as HTML."""
-        if isinstance(html_or_text, Markup):
-            self._add(heading, html_or_text)
-        else:
-            pieces = (piece.strip() for piece in html_or_text.split("\n\n"))
-            self._add(heading, Markup("").join(Markup("<p>{}</p>").format(piece) for piece in pieces))
+        body = html_or_text
+        if not isinstance(body, Markup):
+            pieces = (piece.strip() for piece in body.split("\n\n"))
+            body = Markup("").join(Markup("<p>{}</p>").format(piece) for piece in pieces)
+        self._parts.append(_Part(len(self._parts), heading, body))
 
     def warnings(self, sentences: Iterable[str]) -> None:
         """Add to the head what has to be known before anything else is believed."""
@@ -99,28 +97,18 @@ class Page:
         self._head |= values
 
     def table(self, heading: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-        """Add a table that can be sorted and, when long, filtered; the first `MOST_ROWS` rows are shown.
-
-        Args:
-            heading: of the part.
-            columns: names.
-            rows: each as long as `columns`.
-        """
+        """Add a table that can be sorted and, when long, filtered; the first `MOST_ROWS` rows are shown."""
         given = [tuple(row) for row in rows]
         shown = given[:MOST_ROWS]
         kinds = [_kind([row[place] for row in shown]) for place in range(len(columns))]
-        name = f"table-{len(self._parts)}"
-        body = (
-            _environment()
-            .from_string(_resource("table.html.jinja"))
-            .render(
-                name=name,
-                columns=list(zip(columns, kinds, strict=True)),
-                rows=[[(_told(cell), _sortable(cell)) for cell in row] for row in shown],
-                left_out=len(given) - len(shown),
-            )
+        body = _rendered(
+            "table.html.jinja",
+            name=f"table-{len(self._parts)}",
+            columns=list(zip(columns, kinds, strict=True)),
+            rows=[[(_told(cell), _sortable(cell)) for cell in row] for row in shown],
+            left_out=len(given) - len(shown),
         )
-        self._add(heading, Markup(body))
+        self.section(heading, Markup(body))
 
     def coloured(
         self,
@@ -137,8 +125,6 @@ class Page:
         """Add a text whose spans lie on the colour of their surprisal.
 
         Args:
-            heading: of the part.
-            text: what the spans point into.
             spans: (N,) half-open, ascending by start.
             bits: (N,) surprisals; NaN has no colour.
             titles: (N,) what is told of a span when it is pointed at, or none.
@@ -157,14 +143,12 @@ class Page:
             notes.append(f"{MOST_CHARACTERS:,} of {len(text):,} characters are shown")
         told = Markup('<p class="note">{}</p>').format("; ".join(notes)) if notes else Markup("")
         held = Markup('<div class="coloured" data-walk tabindex="0" role="group" aria-label="{}">{}</div>')
-        self._add(
-            heading,
-            told + legend(scale, EXPLAINED if signed else "bits", signed) + held.format(heading, shown),
-        )
+        drawn = told + legend(scale, EXPLAINED if signed else "bits", signed) + held.format(heading, shown)
+        self.section(heading, drawn)
 
     def facts(self, heading: str, values: Mapping[str, Cell]) -> None:
         """Add what is known of one thing, a line each; what is None or "" is left out."""
-        self._add(heading, _facts(values))
+        self.section(heading, _facts(values))
 
     track = _added(drawing.track)
     timeline = _added(drawing.timeline)
@@ -180,28 +164,21 @@ class Page:
         """The whole file; control characters, and what turns the direction of text, are shown as escapes."""
         style, script = _resource("style.css"), _resource("script.js")
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        made = (
-            _environment()
-            .from_string(_resource("page.html.jinja"))
-            .render(
-                title=self._title,
-                lead=self._lead,
-                warnings=self._warnings,
-                head=_facts(self._head) if self._head else "",
-                parts=self._parts,
-                style=Markup(style),
-                script=Markup(script),
-                script_hash=Markup(f"sha256-{digest}"),
-            )
+        made = _rendered(
+            "page.html.jinja",
+            title=self._title,
+            lead=self._lead,
+            warnings=self._warnings,
+            head=_facts(self._head) if self._head else "",
+            parts=self._parts,
+            style=Markup(style),
+            script=Markup(script),
+            script_hash=Markup(f"sha256-{digest}"),
         )
         return printable(made, lines=True)
 
     def write(self, path: Path, private: bool = False) -> None:
-        """Write the file, whole or not at all.
-
-        Args:
-            path: replaced if there; its folder is made.
-            private: only the owner may read it.
+        """Write the file, whole or not at all; its folder is made. A private one only the owner may read.
 
         Raises:
             StateError: it cannot be written.
@@ -214,9 +191,6 @@ class Page:
                 f"cannot write the report {path}: {error.strerror}; free space or name another file"
             ) from None
 
-    def _add(self, heading: str, body: Markup) -> None:
-        self._parts.append(_Part(len(self._parts), heading, body))
-
 
 def _facts(values: Mapping[str, Cell]) -> Markup:
     line = Markup("<dt>{}</dt><dd>{}</dd>")
@@ -224,6 +198,10 @@ def _facts(values: Mapping[str, Cell]) -> Markup:
     return Markup('<dl class="facts">{}</dl>').format(
         Markup("").join(line.format(name, _told(value)) for name, value in told)
     )
+
+
+def _rendered(template: str, **values: Any) -> str:
+    return _environment().from_string(_resource(template)).render(values)
 
 
 @cache
@@ -245,15 +223,16 @@ def _kind(cells: Sequence[Cell]) -> str:
 
 
 def _told(cell: Cell) -> str:
-    if isinstance(cell, Markup):
-        return cell
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return "–"
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if isinstance(cell, int):
-        return f"{cell:,}"
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+    match cell:
+        case Markup():
+            return cell
+        case bool():
+            return "yes" if cell else "no"
+        case int():
+            return f"{cell:,}"
+        case float():
+            return "–" if math.isnan(cell) else f"{cell:.4g}"
+    return "–" if cell is None else str(cell)
 
 
 def _sortable(cell: Cell) -> str:

@@ -92,7 +92,6 @@ class Shown:
     """A record that a report shows whole.
 
     Args:
-        scored: the record.
         rows: those of its rows that are among the most unusual ones of the report.
         heading, note: name of the record, and what was found of its rows.
         unit: what the field counts.
@@ -181,9 +180,7 @@ class NumberedLines(Picture, ABC):
     def draw_record(self, page: Page, shown: Shown) -> None:
         scored, lines = shown.scored, self.lines(shown)
         starts, text = scored.spans[:, 0], scored.raw
-        pieces: list[str] = []
-        spans: list[tuple[int, int]] = []
-        units: list[int] = []
+        pieces, spans, units = list[str](), list[tuple[int, int]](), list[int]()
         at, before = 0, -1
         for number in around(lines):
             begin, end, gutter, alarm, _ = lines[number]
@@ -238,18 +235,11 @@ class Timeline(Picture):
             self._times.add(Point(seconds, seconds, row["score"], bool(row.get("alarm")), row["id"]))
 
     def draw(self, page: Page, unit: str) -> None:
-        points = self._times.points()
-        if not points:
-            return
-        page.timeline(
-            "Over time",
-            np.array([one.start for one in points]),
-            np.array([one.value for one in points]),
-            np.array([one.alarm for one in points]),
-            [f"{one.label}: {one.value:.4g}" for one in points],
-            y_label="score, bits",
-            note=f"{RED}{f'; {_THINNED}' if self._times.thinned else ''}",
-        )
+        if points := self._times.points():
+            starts, _, values, alarms, _ = map(np.array, zip(*points, strict=True))
+            tips = [f"{one.label}: {one.value:.4g}" for one in points]
+            note = f"{RED}{f'; {_THINNED}' if self._times.thinned else ''}"
+            page.timeline("Over time", starts, values, alarms, tips, y_label="score, bits", note=note)
 
 
 class Tracks(Picture):
@@ -293,21 +283,22 @@ class Tracks(Picture):
 
     def draw(self, page: Page, unit: str) -> None:
         for name in sorted(self._axes, key=lambda name: -self._axes[name].top)[:DRAWN]:
-            track = self._axes[name]
-            points, genes = track.points(), self._genes[name]
+            points, genes = self._axes[name].points(), self._genes[name]
             below = sorted(genes) if len(genes) <= MOST_GENES else []
             known = "grey: genes, as far as rows with them reach" if below else ""
+            starts, ends, values, alarms, labels = zip(*points, strict=True)
+            thin = _THINNED if self._axes[name].thinned else ""
             page.track(
                 f"Along {name}",
-                np.array([one.start for one in points], dtype=np.int64),
-                np.array([one.end for one in points], dtype=np.int64),
-                np.array([one.value for one in points]),
-                np.array([one.alarm for one in points]),
-                [one.label for one in points],
+                np.array(starts, dtype=np.int64),
+                np.array(ends, dtype=np.int64),
+                np.array(values),
+                np.array(alarms),
+                labels,
                 x_label=self._unit,
                 x_unit=self._size,
                 y_label="score, bits",
-                note="; ".join(filter(None, ["shaded: alarms", known, _THINNED if track.thinned else ""])),
+                note="; ".join(filter(None, ["shaded: alarms", known, thin])),
                 below=below,
             )
         if len(self._axes) > DRAWN:

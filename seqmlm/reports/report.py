@@ -14,16 +14,17 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 from markupsafe import Markup
 
-from seqmlm.anomaly.values import SEEN, Row, Scored
+from seqmlm.anomaly.values import Scored
 from seqmlm.errors import plural
 from seqmlm.reports.page import Cell, Page
-from seqmlm.reports.pictures import Picture, Shown
-from seqmlm.reports.reasons import counted
+from seqmlm.reports.pictures import Marked, Picture, Shown
+from seqmlm.reports.reasons import Meaning, unit_fields
 
 WORST = 50
 """Rows that the report names."""
@@ -46,17 +47,13 @@ def _nothing(text: str) -> None:
     """No unit is more than its text."""
 
 
-class Judged(Protocol):
+class Judged(Marked, Protocol):
     """A row with what calibration says of it (`seqmlm.inference.detector.JudgedRow`)."""
 
-    @property
-    def row(self) -> Row: ...
     @property
     def scored(self) -> Scored: ...
     @property
     def p_value(self) -> float | None: ...
-    @property
-    def alarm(self) -> bool | None: ...
 
 
 class _Worst:
@@ -97,15 +94,13 @@ class ScoreReport:
         self,
         *,
         pictures: Sequence[Picture] = (),
-        statistics: Mapping[str, str] | None = None,
+        statistics: Mapping[str, str] = MappingProxyType({}),
         unit: str = "unit",
         surface: Callable[[int], str | None] = str,
-        meaning: Callable[[str], str | None] = _nothing,
+        meaning: Meaning = _nothing,
         first: int = 0,
     ) -> None:
-        self._first = first
-        self._pictures = tuple(pictures)
-        self._statistics = statistics or {}
+        self._pictures, self._statistics, self._first = tuple(pictures), statistics, first
         self._unit, self._surface, self._meaning = unit, surface, meaning
         self._shown, self._seen = _Worst(), 0
 
@@ -121,25 +116,17 @@ class ScoreReport:
         facts: Mapping[str, Cell] | None = None,
         alpha: float | None = None,
     ) -> None:
-        """Draw all of it on a page.
-
-        Args:
-            rows: all that are finished, as they are written.
-            facts: further figures for its head: incidents, the asked rate.
-            alpha: p-value up to which a row raises an alarm, if any does.
-        """
+        """Draw all of it on a page: all finished rows, as they are written, and further figures for its head;
+        a row of a p-value up to `alpha` raises an alarm."""
         found = _Found(self._pictures)
         for row in rows:
             found.add(row)
-        head: dict[str, Cell] = {"rows": found.rows}
-        if found.judged:
-            head |= {"alarms": found.alarms}
-        page.head({**head, **(facts or {})})
+        alarms = {"alarms": found.alarms} if found.judged else {}
+        page.head({"rows": found.rows, **alarms, **(facts or {})})
         if not found.rows:
             page.section("", "There was nothing to score.")
         found.add_histogram(page, alpha)
-        worst = found.worst.ordered()
-        if worst:
+        if worst := found.worst.ordered():
             self._add_table(page, worst, found.rows)
         if found.strange:
             page.table(
@@ -182,11 +169,10 @@ class ScoreReport:
         }
 
     def _add_reading(self, page: Page, worst: Sequence[Mapping[str, Any]], rows: int) -> None:
-        found = dict.fromkeys(name for row in worst for name in row.get("channels", ()))
         sentences = reading(
             self._unit,
             rows,
-            {name: self._statistics.get(name, "") for name in found},
+            {name: self._statistics.get(name, "") for row in worst for name in row.get("channels", ())},
             calibrated=any(row.get("p_value") is not None for row in worst),
             extrapolated=any(row.get("extrapolated") for row in worst),
             first=self._first,
@@ -204,16 +190,17 @@ class ScoreReport:
         scale = shown_scale([rows[0].scored for rows in pictured])
         for own in pictured:
             scored = own[0].scored
-            note = "; ".join(
-                f"{'' if one.row.id == scored.record.id else f'{one.row.id}: '}"
+            name = scored.record.id
+            notes = [
+                f"{'' if one.row.id == name else f'{one.row.id}: '}"
                 f"{verdict(one.row.score, one.p_value, one.alarm)}"
                 for one in own[:_NAMED]
-            )
+            ]
             shown = Shown(
                 scored=scored,
                 rows=own,
-                heading=scored.record.id,
-                note=note,
+                heading=name,
+                note="; ".join(notes),
                 unit=self._unit,
                 tell=partial(told, scored, surface=self._surface, meaning=self._meaning),
                 scale=scale,
@@ -269,31 +256,11 @@ def told(
     scored: Scored,
     unit: int,
     surface: Callable[[int], str | None],
-    meaning: Callable[[str], str | None] = _nothing,
+    meaning: Meaning = _nothing,
 ) -> str:
-    """A unit: its text, its surprisal, what was counted where it stands, and what was expected.
-
-    Args:
-        scored: the record.
-        unit: index into it.
-        surface: spelling of a symbol (an id of `top_ids`); None for one that is not to be named.
-        meaning: what a unit spelled so stands for, or None; it is shown in brackets.
-    """
-    own = scored.text(unit)
-    fields: dict[str, Any] = {"unit": own, "description": meaning(own)}
-    fields["surprisal"] = float(scored.surprisal[unit])
-    values = {name: own[unit] for name, own in scored.values.items()}
-    if "entropy" in values:
-        fields["entropy"] = float(values["entropy"])
-    if SEEN in values:
-        fields["reason"] = counted(scored, unit)
-    if "top_ids" in values:
-        pairs = zip(values["top_ids"].tolist(), values["top_log_probs"].tolist(), strict=True)
-        named = [(surface(token), math.exp(p)) for token, p in pairs if token >= 0]
-        fields["expected"] = [
-            {"unit": text, "p": p, "description": meaning(text)} for text, p in named if text is not None
-        ]
-    return _in_words(fields, _MOST)
+    """A unit, as of `unit_fields`: its text, surprisal, what was counted where it stands, what was
+    expected."""
+    return _in_words(unit_fields(scored, unit, surface, meaning), _MOST)
 
 
 def standing_out(row: Mapping[str, Any]) -> str:
@@ -359,13 +326,10 @@ def reading(
     extrapolated: bool = False,
     first: int = 0,
 ) -> list[str]:
-    """Sentences that explain a report.
+    """Sentences that explain a report of some rows.
 
     Args:
-        unit: what the field counts.
-        rows: that were judged.
         statistics: whose p-values the report has, and what each means; without a meaning it goes unexplained.
-        calibrated: whether rows have p-values.
         extrapolated: whether some of these lie below all that normal rows can show.
         first: number of the first place, 0 or 1.
     """
@@ -376,10 +340,8 @@ def reading(
         f"Places count from {first}; their end is {'' if first else 'not '}included.",
     ]
     if not calibrated:
-        return [
-            *told,
-            "These scores are not calibrated: they order rows, but do not say which are too unusual.",
-        ]
+        why = "These scores are not calibrated: they order rows, but do not say which are too unusual."
+        return [*told, why]
     told.append(
         "The p-value is the share of normal rows, of similar length, that are at least as unusual. "
         f"If all {rows:,} rows were normal, about {0.01 * rows:,.1f} of them would have one of 0.01 or less: "
@@ -392,8 +354,6 @@ def reading(
         )
     known = [f"{name} ({meaning})" for name, meaning in statistics.items() if meaning]
     if known:
-        fused = (
-            "Statistics have a p-value each, fused into one" if len(known) > 1 else "The p-value is that of"
-        )
-        told.append(f"{fused}: {'; '.join(known)}.")
+        many = "Statistics have a p-value each, fused into one"
+        told.append(f"{many if len(known) > 1 else 'The p-value is that of'}: {'; '.join(known)}.")
     return told

@@ -11,15 +11,14 @@ import numpy as np
 
 from seqmlm.anomaly.findings import told
 from seqmlm.anomaly.levels import UNKNOWN, Level
-from seqmlm.anomaly.values import ALONE, COUNTED, Doubles, Row, Scored
+from seqmlm.anomaly.values import Doubles, Row, Scored
 from seqmlm.data.problems import Problems
-from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs
 from seqmlm.errors import number_of, plural
 from seqmlm.evaluation.incidents import Incidents
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.calibrations import stored_trained_on
 from seqmlm.inference.detector import SMALL, JudgedRow
-from seqmlm.reports.reasons import counted
+from seqmlm.reports import reasons
 from seqmlm.streams.sinks import Kind, Schema
 from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.tasks.score_shift import FEWEST_TOLD, shifted
@@ -143,43 +142,9 @@ def summary(bits: Doubles) -> dict[str, float | None]:
 
 
 def unit_fields(row: Row, scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, Any]:
-    """One unit of a row: its text, its meaning and place, its surprisal, and what was expected instead.
-
-    What can only be a piece of a unit is not named, so that `expected` has fewer entries then, or none.
-    """
-    start, end = row.at(*scored.spans[unit].tolist())
-    fields: dict[str, Any] = {
-        "unit": scored.text(unit),
-        "start": start,
-        "end": end,
-        "surprisal": float(scored.surprisal[unit]),
-    }
-    fields = _with_meaning(fields, tokenizer.spelling.meaning(fields["unit"]))
-    values = {name: own[unit] for name, own in scored.values.items()}
-    if COUNTED in values:
-        fields["model_surprisal"] = float(values[ALONE])
-        fields["counted"] = float(values[COUNTED])
-        fields["reason"] = counted(scored, unit)
-    if Entropy.name in values:
-        fields["entropy"] = float(values[Entropy.name])
-    if Rank.name in values:
-        fields["rank"] = int(values[Rank.name])
-    if TopIds.name in values:
-        names = scored.rule.names
-        symbols, log_probs = values[TopIds.name].tolist(), values[TopLogProbs.name].tolist()
-        spelled = [
-            tokenizer.spelling.alone(one) if names is None else names[one] for one in symbols if one >= 0
-        ]
-        fields["expected"] = [
-            _with_meaning({"unit": text, "p": math.exp(log_prob)}, tokenizer.spelling.meaning(text))
-            for text, log_prob in zip(spelled, log_probs, strict=False)
-            if text is not None
-        ]
-    return fields
-
-
-def _with_meaning(fields: dict[str, Any], meaning: str | None) -> dict[str, Any]:
-    return fields if meaning is None else {**fields, "description": meaning}
+    """What is said of a unit of a row."""
+    spelling = tokenizer.spelling
+    return reasons.unit_fields(scored, unit, spelling.alone, spelling.meaning, row)
 
 
 def _finite(value: float | None) -> float | None:
