@@ -46,12 +46,9 @@ class Asked(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A record that a map is made of.
+    """A record that a map is made of; of a family its first member.
 
-    record: as the field has it; of a family its first member.
-    units: (N,) how each is spelled.
-    asked: what the map is made of.
-    rows: that an earlier run wrote of it.
+    units: (N,) how each is spelled. rows: that an earlier run wrote of it.
     """
 
     record: Record
@@ -61,12 +58,10 @@ class Subject(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The file."""
         return self.record.source
 
     @property
     def line(self) -> int:
-        """Where in it."""
         return self.record.line
 
 
@@ -112,12 +107,8 @@ class Maps:
             for _, asked in self.encoded(corpus, quiet):
                 for encoding in asked.encodings:
                     counts.add(self.units.spelled(encoding))
-        self._estimator = estimator(
-            replace(self.settings, apc=False),
-            session.conditionals(),
-            self.units,
-            counts=counts,
-        )
+        alone = replace(self.settings, apc=False)
+        self._estimator = estimator(alone, session.conditionals(), self.units, counts=counts)
 
     @property
     def name(self) -> str:
@@ -141,10 +132,7 @@ class Maps:
                 yield parts[0], Asked(made, family)
 
     def subject(self, record: Record, asked: Asked, names: Names | None = None) -> Subject:
-        """What is read, with its units.
-
-        Args:
-            names: of the units, where those of one name are hidden together.
+        """What is read, with its units, and names of these where those of one name are hidden together.
 
         Raises:
             DataError: it is too long, or a family whose units are not its letters.
@@ -272,41 +260,26 @@ class Maps:
             place = np.arange(len(at))
             asked = np.flatnonzero(self._estimator.representatives(window) == place)
             central = np.minimum(place, place[::-1])[asked].astype(np.float64)
-            own, here, there = (
-                np.minimum.outer(central, central),
-                np.ix_(at[asked], at[asked]),
-                np.ix_(asked, asked),
-            )
+            own = np.minimum.outer(central, central)
+            here, there = np.ix_(at[asked], at[asked]), np.ix_(asked, asked)
             better = (own > depth[here]) & np.isfinite(one.values[there])
             depth[here] = np.where(better, own, depth[here])
             values[here] = np.where(better, one.values[there], values[here])
             if one.error is not None:
                 error[here] = np.where(better, one.error[there], error[here])
-        return replace(
-            first,
-            values=values,
-            error=None if first.error is None else error,
-            passes=sum(one.passes for one in found),
-            details=mean_details(found),
-        )
+        error = None if first.error is None else error
+        return replace(first, values=values, error=error, **_joint(found))
 
 
 def _check_strands(session: Session, settings: StructureSettings) -> None:
-    """Refuse both strands of what has one.
-
-    Raises:
-        UsageError: it has.
-    """
+    """Refuse both strands of what has one, and of what asks the model nothing."""
     if session.tokenizer.units.mirrored is None:
-        raise UsageError(
-            f"both_strands is for sequences with two strands, and those of {session.domain.name} have one: "
-            "leave it out"
-        )
-    if settings.method in ("pmi", "couplings"):
-        raise UsageError(
-            f"both_strands asks the model about the other strand, and --method {settings.method} asks it "
-            "nothing: leave it out"
-        )
+        why = f"is for sequences with two strands, and those of {session.domain.name} have one"
+    elif settings.method in ("pmi", "couplings"):
+        why = f"asks the model about the other strand, and --method {settings.method} asks it nothing"
+    else:
+        return
+    raise UsageError(f"both_strands {why}: leave it out")
 
 
 def _both_strands(own: DependenceMap, other: DependenceMap) -> DependenceMap:
@@ -314,14 +287,8 @@ def _both_strands(own: DependenceMap, other: DependenceMap) -> DependenceMap:
     error = None
     if own.error is not None and other.error is not None:
         error = np.sqrt(own.error**2 + other.error[::-1, ::-1] ** 2) / 2
-    return replace(
-        own,
-        values=(own.values + other.values[::-1, ::-1]) / 2,
-        error=error,
-        method=f"{own.method}, both strands",
-        passes=own.passes + other.passes,
-        details=mean_details([own, other]),
-    )
+    values, method = (own.values + other.values[::-1, ::-1]) / 2, f"{own.method}, both strands"
+    return replace(own, values=values, error=error, method=method, **_joint([own, other]))
 
 
 def candidates(session: Session) -> tuple[int, ...] | None:
@@ -336,9 +303,13 @@ def candidates(session: Session) -> tuple[int, ...] | None:
 def mean_details(found: Sequence[DependenceMap]) -> dict[str, float]:
     """Figures of several maps, as means over those that have them."""
     names = dict.fromkeys(name for one in found for name in one.details)
-    return {
-        name: float(np.mean([one.details[name] for one in found if name in one.details])) for name in names
-    }
+    each = {name: [one.details[name] for one in found if name in one.details] for name in names}
+    return {name: float(np.mean(own)) for name, own in each.items()}
+
+
+def _joint(found: Sequence[DependenceMap]) -> dict[str, Any]:
+    """What a map made of several has of all of them."""
+    return {"passes": sum(one.passes for one in found), "details": mean_details(found)}
 
 
 # Aligned families
@@ -423,12 +394,7 @@ def row_options(session: Session, format: str | None) -> dict[str, Any]:
 
 
 def family_map(family: Family, found: Sequence[DependenceMap]) -> DependenceMap:
-    """The mean of the maps of a family in the columns of its first member.
-
-    Args:
-        family: of M members.
-        found: M maps.
-    """
+    """The mean of the maps of the members of a family in the columns of its first member."""
     query = family.members[0].columns
     size = (len(query), len(query))
     total, square, count = np.zeros(size), np.zeros(size), np.zeros(size)
@@ -442,10 +408,5 @@ def family_map(family: Family, found: Sequence[DependenceMap]) -> DependenceMap:
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = total / count
         spread = np.sqrt(np.maximum(square / count - mean**2, 0.0) / (count - 1))
-    return replace(
-        found[0],
-        values=mean,
-        error=np.where(count > 1, spread, np.nan),
-        passes=sum(one.passes for one in found),
-        details=mean_details(found),
-    )
+    error = np.where(count > 1, spread, np.nan)
+    return replace(found[0], values=mean, error=error, **_joint(found))

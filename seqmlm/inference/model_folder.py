@@ -139,12 +139,10 @@ def write(
     card: Card,
     further: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
-    """Write a model folder; the card goes last, so a folder with a card is complete.
+    """Write a model folder, with further files by name; the card goes last, so a folder with a card is
+    complete.
 
     Files of a sensitive model are readable by their owner alone, others as the process's umask says.
-
-    Args:
-        further: other files, by name.
     """
     with owner_only(card.sensitive):
         directory.mkdir(parents=True, exist_ok=True)
@@ -159,11 +157,7 @@ def write_plain(directory: Path, folder: Path, card: Card) -> None:
     """Write settings and weights of a model so that plain transformers gives its probabilities too.
 
     What the model's probability space excludes (special ids, padded vocabulary) gets no probability by the
-    decoder's bias: see `never_predict`.
-
-    Args:
-        directory: to write to; no card is written.
-        folder: the model's, its files checked. card: of it.
+    decoder's bias: see `never_predict`. No card is written; the files of the model's folder were checked.
 
     Raises:
         UsageError, StateError: the model or its tokenizer cannot be loaded.
@@ -226,18 +220,15 @@ def changing(folder: Path, *, private: bool) -> Iterator[Callable[[str, bytes | 
     A kill at any moment leaves each file as it was or as it shall be, and a card that accepts it: the card
     first lists both, then the file is replaced, then the card lists the new one.
 
-    Args:
-        folder: the model's.
-        private: whether only their owner may read the files, from their first byte on.
-
     Yields:
-        put(name, content): replaces a file by all of its content, or removes it for None.
+        put(name, content): replaces a file by all of its content, or removes it for None; of a private one
+        only
+            the owner may read any byte.
 
     Raises:
         StateError: the folder cannot be written (the old files are still there), or another process has been
             replacing files in it for a minute.
     """
-
     lock = FileLock(folder / LOCK, wait=_PATIENCE, holder=f"the model in {folder}", passing=True)
     try:
         lock.acquire()
@@ -283,8 +274,6 @@ def check_files(folder: Path, card: Card, *, weights: bool = True, replaced: str
     """Refuse a folder one of whose files is not what its card says.
 
     Args:
-        folder: of the model.
-        card: its card.
         weights: False checks all but tensors.
         replaced: a file that will be replaced, whatever it is.
 
@@ -304,11 +293,9 @@ def check_files(folder: Path, card: Card, *, weights: bool = True, replaced: str
             what = "is missing" if found is None else "is damaged (its SHA-256 is not that on the card)"
             raise StateError(f"{folder / name} {what}: {remedy}")
     present = {path.name for path in folder.iterdir()} - {*card.files, CARD}
-    added = sorted(filter(_is_read, present))
-    if added:
-        raise StateError(
-            f"{folder / added[0]} is not one of the files that {CARD} lists: remove it, or {_COPY}"
-        )
+    if added := sorted(filter(_is_read, present)):
+        what = f"is not one of the files that {CARD} lists: remove it, or {_COPY}"
+        raise StateError(f"{folder / added[0]} {what}")
 
 
 def _is_read(name: str) -> bool:
@@ -349,9 +336,8 @@ def _tokenizer(reference: str | Path) -> Tokenizer:
     except StateError:
         raise
     except Exception as error:  # each tokenizer has its own files, and they may hold anything
-        raise StateError(
-            f"the tokenizer in {directory} cannot be read: {type(error).__name__}: {error}; copy it again"
-        ) from error
+        why = f"{type(error).__name__}: {error}"
+        raise StateError(f"the tokenizer in {directory} cannot be read: {why}; copy it again") from error
 
 
 def _named(reference: str | Path, find: Callable[[str], T], name: object) -> T:
@@ -395,28 +381,26 @@ def load(
         )
     found = plugins.domain(name) if card is None else _named(reference, plugins.domain, name)
     tokenizer = _tokenizer(reference)
-    rows = linear.load(reference, tokenizer.space)
+    rows: MaskedRows | LinearRows | None = linear.load(reference, tokenizer.space)
     if rows is not None:
         if card is None:
             raise StateError(f"{reference} is a linear model without its card {CARD}: {_COPY}")
         tokenizer = of_length(tokenizer, rows.model.config.length)
-        return LoadedModel(rows=rows, tokenizer=tokenizer, domain=found, card=card, path=str(reference))
-    model = _weights(reference, tokenizer.space, head)
-    if card is None:
-        limit = min(
-            found.defaults.max_length, getattr(model.config, "max_position_embeddings", None) or 10**9
-        )
-        card = Card(
-            domain=name,
-            unit=tokenizer.traits.unit,
-            tokenizer=tokenizer.name,
-            max_length=limit,
-            probability="full",
-            sensitive=found.sensitive,
-        )
-    channels = load_channels(reference, model)
-    encoder = MaskedRows(model, tokenizer.space, probability=card.probability, channels=channels)
-    return LoadedModel(rows=encoder, tokenizer=tokenizer, domain=found, card=card, path=str(reference))
+    else:
+        model = _weights(reference, tokenizer.space, head)
+        if card is None:
+            most = getattr(model.config, "max_position_embeddings", None) or 10**9
+            card = Card(
+                domain=name,
+                unit=tokenizer.traits.unit,
+                tokenizer=tokenizer.name,
+                max_length=min(found.defaults.max_length, most),
+                probability="full",
+                sensitive=found.sensitive,
+            )
+        channels = load_channels(reference, model)
+        rows = MaskedRows(model, tokenizer.space, probability=card.probability, channels=channels)
+    return LoadedModel(rows=rows, tokenizer=tokenizer, domain=found, card=card, path=str(reference))
 
 
 def _checked_card(folder: Path, replaced: str | None = None) -> Card | None:
@@ -493,9 +477,8 @@ def read_card(folder: Path) -> Card | None:
 def _check_card(card: Card) -> None:
     """Raise ValueError for values that no model of ours has, and that would lead out of the folder."""
     if "words_file" in (card.masking.get("options") or {}):
-        raise ValueError(
-            "masking.options.words_file names a file elsewhere: a card holds the words themselves"
-        )
+        what = "names a file elsewhere: a card holds the words themselves"
+        raise ValueError(f"masking.options.words_file {what}")
     if not 3 <= card.max_length <= _LONGEST:
         raise ValueError(f"max_length is {card.max_length}")
     for name, accepted in card.files.items():
@@ -553,19 +536,15 @@ def inline_words(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     inlined = dict(options)
     if "words_file" in inlined:
-        words = _read_words(inlined.pop("words_file"))
+        path = inlined.pop("words_file")
+        try:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            what = f"cannot read {path} ({error}); give one word a line"
+            raise UsageError(f"masking.options.words_file: {what}") from None
+        words = [line.strip() for line in lines if line.strip() and not line.startswith(("#", ";"))]
         inlined["words"] = [*inlined.get("words", ()), *words]
     return inlined
-
-
-def _read_words(path: str) -> list[str]:
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"masking.options.words_file: cannot read {path} ({error}); give one word a line"
-        ) from None
-    return [line.strip() for line in lines if line.strip() and not line.startswith(("#", ";"))]
 
 
 def _spelled(word: str, tokenizer: Tokenizer) -> list[int]:

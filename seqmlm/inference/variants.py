@@ -61,10 +61,8 @@ Effects = dict[str, float]
 class Context(NamedTuple):
     """What a place is asked in: a copy of a wild type.
 
-    Args:
-        place: the unit that is asked.
-        masked: units that hold [MASK].
-        put: (unit, token) of those that hold another token.
+    place: the unit that is asked. masked: units that hold [MASK]. put: (unit, token) of those that hold
+    another token.
     """
 
     place: int
@@ -75,14 +73,9 @@ class Context(NamedTuple):
 class _Wildtype:
     """A wild type, and what is known of it.
 
-    Args:
-        text: raw.
-        encoding: of it, every unit a token.
-        tokens: (U,) where its units stand, one a letter; -1 where a letter is no unit.
-
-    Attributes:
-        known: (V,) log-probabilities in the contexts that variants share.
-        pll: its pseudo-log-likelihood and the excess of that, or None as long as nobody asked.
+    tokens: (U,) where its units stand, every one a token, one a letter; -1 where a letter is no unit.
+    known: (V,) log-probabilities in the contexts that variants share.
+    pll: its pseudo-log-likelihood and the excess of that, or None as long as nobody asked.
     """
 
     def __init__(self, text: str, encoding: Encoding, tokens: Longs) -> None:
@@ -184,25 +177,28 @@ class VariantScorer:
     def _effects(self, variants: Sequence[Variant]) -> list[Effects]:
         found: list[Effects] = [{} for _ in variants]
         exchanged = [n for n, one in enumerate(variants) if one.scored and one.substitutions]
-        if not self.one_letter:
-            for n, effects in zip(exchanged, self._hidden([variants[n] for n in exchanged]), strict=True):
-                found[n] = effects
-            exchanged = []
-        places = {n: self._places(variants[n]) for n in exchanged}
+        effects_of = self._exchanged if self.one_letter else self._hidden
+        whole = [n for n, one in enumerate(variants) if one.scored and (self._pll or not one.substitutions)]
+        for numbers, effects in ((exchanged, effects_of), (whole, self._deltas)):
+            for n, own in zip(numbers, effects([variants[n] for n in numbers]), strict=True):
+                found[n] |= own
+        return found
+
+    def _exchanged(self, variants: Sequence[Variant]) -> list[Effects]:
+        """`MASKED` of substitutions, where every letter is a token."""
+        places = [self._places(one) for one in variants]
         contexts: dict[str, dict[Context, None]] = {}
-        for number, own in places.items():
-            wanted = contexts.setdefault(variants[number].wildtype, {})
+        for variant, own in zip(variants, places, strict=True):
+            wanted = contexts.setdefault(variant.wildtype, {})
             wanted.update(dict.fromkeys(context for place in own for context in place[2:]))
         for text in contexts:
             shared = sorted(self._expected.pop(text, ()))
             self._rows(self._own(text), [Context(one, at) for one in shared for at in ((), (one,))])
         answers = {text: self._rows(self._own(text), asked) for text, asked in contexts.items()}
-        for number, own in places.items():
-            rows = answers[variants[number].wildtype]
-            found[number] = _summed(own, rows) | _bits([float(rows[one.masked][one.old]) for one in own])
-        whole = [n for n, one in enumerate(variants) if one.scored and (self._pll or not one.substitutions)]
-        for number, delta in zip(whole, self._deltas([variants[n] for n in whole]), strict=True):
-            found[number] |= delta
+        found = []
+        for variant, own in zip(variants, places, strict=True):
+            rows = answers[variant.wildtype]
+            found.append(_summed(own, rows) | _bits([float(rows[one.masked][one.old]) for one in own]))
         return found
 
     def map(self, wildtype: str) -> Doubles:
