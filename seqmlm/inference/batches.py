@@ -67,11 +67,8 @@ class Budget:
         """What `BATCH_SECONDS` and `COMMIT_SECONDS` are roughly spent on, in a mode."""
         each_second = tokens_per_second(model)
         batch = max(_LEAST[_has_gpu()], int(BATCH_SECONDS * each_second))
-        return cls(
-            batch=batch,
-            commit_interval=max(batch, int(COMMIT_SECONDS * each_second)),
-            cost=forward_tokens(model, mode),
-        )
+        commit = max(batch, int(COMMIT_SECONDS * each_second))
+        return cls(batch=batch, commit_interval=commit, cost=forward_tokens(model, mode))
 
 
 def _has_gpu() -> bool:
@@ -128,8 +125,7 @@ def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
 
     Those before an error come before it is raised.
     """
-    batch: list[Record] = []
-    size = 0
+    batch, size = list[Record](), 0
     try:
         for record in records:
             batch.append(record)
@@ -165,8 +161,15 @@ def tokenized(
     Raises:
         DataError: a record that cannot be spelled, where `problems` raises; those before it come first.
     """
-    found = []
-    for one in _tokenized(domain, tokenizer, records, problems):
+    found = list[Encoded]()
+    every: Iterator[Encoded]
+    try:
+        encodings = tokenizer.encode_batch([record.raw for record in records])
+    except DataError:
+        every = _singly(domain, tokenizer, records, problems)
+    else:
+        every = map(Encoded, records, encodings)
+    for one in every:
         found.append(one)
         yield one
     problems.note(_UNFAMILIAR, _unfamiliar(found, tokenizer))
@@ -198,17 +201,6 @@ def unknown_tokens(tokenizer: Tokenizer, encodings: Iterable[Encoding]) -> int:
     return sum(int(np.isin(one.ids, unfamiliar).sum()) for one in encodings) if len(unfamiliar) else 0
 
 
-def _tokenized(
-    domain: Field, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
-) -> Iterator[Encoded]:
-    try:
-        encodings = tokenizer.encode_batch([record.raw for record in records])
-    except DataError:
-        yield from _singly(domain, tokenizer, records, problems)
-    else:
-        yield from map(Encoded, records, encodings)
-
-
 def _singly(
     domain: Field, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
 ) -> Iterator[Encoded]:
@@ -235,9 +227,8 @@ def _unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer) -> int:
     # What is not known may stand outside of all units.
     strange = unknown[np.concatenate([one.encoding.ids for one in batch])]
     inside = strange | (np.concatenate([one.encoding.groups for one in batch]) >= 0)
-    most = 2 * np.bincount(record[strange], minlength=len(batch)) > np.bincount(
-        record[inside], minlength=len(batch)
-    )
+    size = len(batch)
+    most = 2 * np.bincount(record[strange], minlength=size) > np.bincount(record[inside], minlength=size)
     return int(np.count_nonzero(most))
 
 

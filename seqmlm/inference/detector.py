@@ -97,11 +97,7 @@ class Detector:
     def each(
         self, encoded: Sequence[Encoded], wanted: Sequence[Bools] | None = None
     ) -> list[list[JudgedRow]]:
-        """`encoded`, by record.
-
-        Args:
-            wanted: for each (L,) True at the tokens of units to score; None for all.
-        """
+        """`encoded`, by record; of each the units at the (L,) tokens that are wanted, None for all."""
         found = self.scored(encoded, wanted)
         rows = self.rows(found)
         judged = iter(self.judge(found, rows))
@@ -109,15 +105,19 @@ class Detector:
 
     def judge(self, found: Sequence[Scored], rows: Sequence[list[Row]]) -> list[JudgedRow]:
         """Judge the rows of each of some records that are scored."""
-        owners = [one for one, own in zip(found, rows, strict=True) for _ in own]
-        flat = [row for own in rows for row in own]
-        judgement = self.judgement(flat)
+        pairs = [(row, one) for one, own in zip(found, rows, strict=True) for row in own]
+        judgement = self.judgement([row for row, _ in pairs])
         if judgement is None:
             return [
-                JudgedRow(row=row, scored=one, unfamiliar=self._unfamiliar(row, one))
-                for row, one in zip(flat, owners, strict=True)
+                JudgedRow(row=row, scored=one, unfamiliar=self._unfamiliar(row, one)) for row, one in pairs
             ]
-        return self._with_p_values(flat, owners, judgement)
+        each = zip(judgement.p_value.tolist(), judgement.extrapolated.tolist(), strict=True)
+        shape = len(judgement.p_values), len(pairs)
+        columns = np.array(list(judgement.p_values.values())).reshape(shape).T.tolist()
+        return [
+            self._with_p_values(*pair, *own, dict(zip(judgement.p_values, column, strict=True)))
+            for pair, own, column in zip(pairs, each, columns, strict=True)
+        ]
 
     def judgement(self, rows: Sequence[Row]) -> Judgement | None:
         """What the calibration says of rows; None without one."""
@@ -147,49 +147,30 @@ class Detector:
         return [second.combined(first, other) for first, other in zip(found, scored, strict=True)]
 
     def _with_p_values(
-        self, rows: Sequence[Row], owners: Sequence[Scored], judgement: Judgement
-    ) -> list[JudgedRow]:
-        names = list(judgement.p_values)
-        calibration = self.calibration
-        columns = np.array([judgement.p_values[name] for name in names]).reshape(len(names), len(rows))
-        alpha = self.alpha
-
-        def judged(row: Row, one: Scored, p: float, beyond: bool, own: list[float]) -> JudgedRow:
-            if row.score is None:
-                unfamiliar = self._unfamiliar(row, one)
-                rare = calibration is not None and alpha is not None and calibration.unfamiliar_rate <= alpha
-                alarm = None if alpha is None else unfamiliar and rare
-                return JudgedRow(row=row, scored=one, alarm=alarm, unfamiliar=unfamiliar)
-            # What few rows cannot rank above their largest value, an infinite statistic, says most.
-            endless = [
-                row.statistics.get(name) == np.inf and own[at] <= SMALL for at, name in enumerate(names)
-            ]
-            least = min(range(len(names)), key=lambda at: (not endless[at], own[at]))
-            fired = names[least] if own[least] <= max(SMALL, p, alpha or 0.0) else None
-            alarm = None if alpha is None else p <= alpha
-            return JudgedRow(
-                row=row,
-                scored=one,
-                p_value=p,
-                extrapolated=beyond,
-                alarm=alarm,
-                p_values=dict(zip(names, own, strict=True)),
-                fired=fired,
-                beyond=calibration.rows if calibration and beyond else None,
-                usual=calibration.usual(fired, row.length) if calibration and alarm and fired else None,
-            )
-
-        return [
-            judged(row, one, p, beyond, own)
-            for row, one, p, beyond, own in zip(
-                rows,
-                owners,
-                judgement.p_value.tolist(),
-                judgement.extrapolated.tolist(),
-                columns.T.tolist(),
-                strict=True,
-            )
-        ]
+        self, row: Row, one: Scored, p: float, beyond: bool, own: dict[str, float]
+    ) -> JudgedRow:
+        assert self.calibration is not None
+        normal, alpha = self.calibration, self.alpha
+        if row.score is None:
+            unfamiliar = self._unfamiliar(row, one)
+            alarm = None if alpha is None else unfamiliar and normal.unfamiliar_rate <= alpha
+            return JudgedRow(row=row, scored=one, alarm=alarm, unfamiliar=unfamiliar)
+        # What few rows cannot rank above their largest value, an infinite statistic, says most.
+        endless = {name for name in own if row.statistics.get(name) == np.inf and own[name] <= SMALL}
+        least = min(own, key=lambda name: (name not in endless, own[name]))
+        fired = least if own[least] <= max(SMALL, p, alpha or 0.0) else None
+        alarm = None if alpha is None else p <= alpha
+        return JudgedRow(
+            row=row,
+            scored=one,
+            p_value=p,
+            extrapolated=beyond,
+            alarm=alarm,
+            p_values=own,
+            fired=fired,
+            beyond=normal.rows if beyond else None,
+            usual=normal.usual(fired, row.length) if alarm and fired else None,
+        )
 
     def _unfamiliar(self, row: Row, scored: Scored) -> bool:
         """Whether nothing of a row could be scored, and some of it is outside the model's vocabulary."""
@@ -202,8 +183,7 @@ class Detector:
 def table(rows: Sequence[Row], names: Iterable[str]) -> tuple[dict[str, Doubles], Longs]:
     """Statistics of rows by name (M,), NaN where a row does not have one, and their lengths (M,)."""
     nothing = float("nan")
-    statistics = {
-        name: np.array([row.statistics.get(name, nothing) for row in rows], dtype=np.float64)
-        for name in names
+    found = {
+        name: np.array([row.statistics.get(name, nothing) for row in rows], np.float64) for name in names
     }
-    return statistics, np.array([row.length for row in rows], dtype=np.int64)
+    return found, np.array([row.length for row in rows], dtype=np.int64)

@@ -48,15 +48,9 @@ def work_of(
 ) -> Work | None:
     """What a scoring takes in some modes, by estimate; no clock is asked.
 
-    Records are read and counted, equal ones once. Of an input of more than `LOOK` tokens, or `GLANCE`, the
-    rest is taken to be like its beginning, by the bytes that were read for it, which may be compressed.
-
-    Args:
-        session, level, modes: of the scoring.
-        sources, format, options: its input, as `Field.read` takes it.
-
-    Returns:
-        None where the input can be read only once. Records that cannot be read count nothing.
+    Records are read and counted, equal ones once; what cannot be read counts nothing. Of an input of more
+    than `LOOK` tokens, or `GLANCE`, the rest is taken to be like its beginning, by the bytes that were read
+    for it, which may be compressed. None of an input, as `Field.read` takes it, that can be read only once.
     """
     costs = [cost_of(session, level, mode) for mode in modes]
     size = input_bytes(sources)
@@ -105,13 +99,8 @@ def cost_of(session: Session, level: Level, mode: Mode) -> Callable[[Encoding], 
 
         def of_windows(encoding: Encoding) -> float:
             parts = view.windows(encoding, session.tokenizer, session.card.max_length)
-            return float(
-                sum(
-                    query.variants * len(query.encoding)
-                    for window, owned in parts
-                    for query in rule.questions(window, owned, mode)
-                )
-            )
+            asked = (query for window, owned in parts for query in rule.questions(window, owned, mode))
+            return float(sum(query.variants * len(query.encoding) for query in asked))
 
         return of_windows
     passes = forward_tokens(model, mode)

@@ -6,15 +6,16 @@ counts.safetensors    counts of the training split and the weights of the mixtur
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Scored
+from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Doubles, Scored
 from seqmlm.engine.expert import ALONE as COUNTS_ALONE
 from seqmlm.engine.expert import CountExpert, Priced
 from seqmlm.engine.scoring import SequenceScore
@@ -40,10 +41,8 @@ def stored_expert(model: LoadedModel, use: Use = "auto") -> CountExpert | None:
     file = Path(model.path) / COUNTS
     if use == "none" or not file.is_file():
         if use == "counts":
-            raise StateError(
-                f"{model.path} has no counts ({COUNTS}), as models of few data: train it again with more, "
-                "or leave expert out"
-            )
+            why = "as models of few data: train it again with more, or leave expert out"
+            raise StateError(f"{model.path} has no counts ({COUNTS}), {why}")
         return None
     arrays, header = tensors(file, _AGAIN)
     try:
@@ -69,23 +68,16 @@ def counts_identity(model: LoadedModel, expert: CountExpert | None) -> str:
 
 
 def mixed(expert: CountExpert, found: Sequence[Scored], *, seen: bool) -> list[Scored]:
-    """Scores with the counts mixed in.
+    """Scores of whole records, with what `CountExpert.needs`, with the counts mixed in.
 
-    Args:
-        found: of whole records, with what `CountExpert.needs`. seen: the model saw what it was asked about.
-
-    Returns:
-        The same with the mixture's surprisals, and the values `ALONE`, `COUNTED` and `SEEN` in the place of
-        what the expert needs.
+    They have the mixture's surprisals, and the values `ALONE`, `COUNTED` and `SEEN` in the place of what the
+    expert needs. `seen`: the model saw what it was asked about.
     """
     priced = _priced(expert, [one.encoding for one in found])
     result, needed = [], {wish.name for wish in expert.needs}
     for one, prices in zip(found, priced, strict=True):
         own = prices.some(one.places)
-        if seen:
-            log2, share = expert.bounded(-one.surprisal, own)
-        else:
-            log2, share = expert.mixed(expert.told(-one.surprisal, one.values), own, str(EXACT))
+        log2, share = _mixture(expert, -one.surprisal, one.values, own, seen)
         read = {name: values for name, values in one.values.items() if name not in needed}
         values = {**read, ALONE: one.surprisal, COUNTED: share, SEEN: own.seen}
         result.append(replace(one, surprisal=-log2, values=values))
@@ -100,15 +92,21 @@ def mixed_sequences(
     for encoding, one, prices in zip(encodings, scores, _priced(expert, encodings), strict=True):
         groups, nats = one.units
         places = np.searchsorted(expert.rule.numbers(encoding), groups)
-        own, bits = prices.some(places), nats / np.log(2)
-        if seen:
-            log2, _ = expert.bounded(bits, own)
-        else:
-            log2, _ = expert.mixed(expert.told(bits, one.values), own, str(EXACT))
+        log2, _ = _mixture(expert, nats / np.log(2), one.values, prices.some(places), seen)
         first = np.unique(one.groups, return_index=True)[1]
         mixture = (log2 * np.log(2)).astype(np.float32)
         result.append(SequenceScore(one.positions[first], mixture, groups))
     return result
+
+
+def _mixture(
+    expert: CountExpert, log2: Doubles, values: Mapping[str, NDArray[Any]], own: Priced, seen: bool
+) -> tuple[Doubles, Doubles]:
+    """(U,) bits (log2 p) of units, and the share of p that comes from counts; of seen ones the larger of
+    both."""
+    if seen:
+        return expert.bounded(log2, own)
+    return expert.mixed(expert.told(log2, values), own, str(EXACT))
 
 
 def _priced(expert: CountExpert, encodings: Sequence[Encoding]) -> list[Priced]:

@@ -36,11 +36,7 @@ class _Request(NamedTuple):
 
 
 class RecordScorer:
-    """Scores sequences with one model, batch by batch.
-
-    Args:
-        session: the model, and what it remembers.
-    """
+    """Scores sequences with one model, batch by batch."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -61,40 +57,32 @@ class RecordScorer:
     ) -> list[Scored]:
         """Score every unit of a batch; long records window by window, each unit where it is most central.
 
+        Sequences that the model cannot tell apart are scored once. Where the model has counts that help, and
+        is shown the whole record, surprisals are those of the mixture of both; where the model sees the
+        units, the larger of both.
+
         Args:
-            batch: what `encoded` gave.
-            mode: how units are hidden.
             want: what is read of every unit beside its surprisal (`seqmlm.engine.reductions`).
             view: what of a record the model is shown.
             wanted: for each (L,) True at the tokens of units to score; None for all, which are remembered.
-
-        Sequences that the model cannot tell apart are scored once. Where the model has counts that help, and
-        is shown the whole record, surprisals are those of the mixture of both; where the
-        model sees the units, the larger of both.
-
-        Returns:
-            One for each record, in order.
         """
         expert = self.session.expert if view == WHOLE else None
         request = _Request(mode, union(want, () if expert is None else expert.needs), view)
 
         def score(chosen: list[int]) -> list[Scored]:
             own = [batch[number] for number in chosen]
+            encodings = [one.encoding for one in own]
             asked = None if wanted is None else [wanted[number] for number in chosen]
             rule = self._scorer(request).rule
             try:
-                parts = self._windows(request, [one.encoding for one in own], asked)
+                parts = self._windows(request, encodings, asked)
             except NotFiniteError as error:
-                number = self._culprit(request, [one.encoding for one in own], asked)
-                record, model = own[number].record, self.session.model.path
+                record = own[self._culprit(request, encodings, asked)].record
                 name = "" if self.session.card.sensitive else f" ({record.id})"
-                raise NotFiniteError(
-                    f"{model}: record {record.source}:{record.line}{name}: {error}"
-                ) from None
-            found = [
-                scored(one.record, one.encoding, rule, windows, request.want)
-                for one, windows in zip(own, parts, strict=True)
-            ]
+                where = f"{self.session.model.path}: record {record.source}:{record.line}{name}"
+                raise NotFiniteError(f"{where}: {error}") from None
+            both = zip(own, parts, strict=True)
+            found = [scored(one.record, one.encoding, rule, some, request.want) for one, some in both]
             return found if expert is None else mixed(expert, found, seen=self._sees(mode))
 
         conceal = self.session.tokenizer.spelling.conceal
@@ -118,14 +106,12 @@ class RecordScorer:
     ) -> list[SequenceScore]:
         """Score sequences of which only the pseudo-log-likelihood is wanted; nothing is remembered.
 
+        Positions count the scored tokens of a sequence of several windows.
+
         Args:
-            encodings: what the model sees.
             mode, view: as of `scored`.
             wanted: for each (L,) True at the tokens to score; None for all of all.
             named: what the sequence of a number, from 0 on, is called where its answers are not finite.
-
-        Returns:
-            One for each, in order; positions count the scored tokens of a sequence of several windows.
 
         Raises:
             NotFiniteError: an answer is not a finite number.
@@ -146,7 +132,7 @@ class RecordScorer:
         return mode == ONE_PASS and self.session.model.rows.has_hidden_states
 
     def _windows(
-        self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None = None
+        self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None
     ) -> Iterator[list[SequenceScore]]:
         """The scores of the windows of each sequence, one at least."""
         tokenizer, longest = self.session.tokenizer, self.session.card.max_length
@@ -163,7 +149,7 @@ class RecordScorer:
         return (list(islice(stream, count)) or [_NOTHING] for count in counts)
 
     def _culprit(
-        self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None = None
+        self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None
     ) -> int:
         """The first of some sequences whose answers are not finite, each asked alone."""
         for number, one in enumerate(encodings):
@@ -175,15 +161,10 @@ class RecordScorer:
 
     def _scorer(self, request: _Request) -> Scorer:
         """The one scorer for a request."""
-        made = self._scorers.get(request)
-        if made is None:
-            made = self._scorers[request] = Scorer(
-                self.session.conditionals(),
-                request.view.units(self.session.tokenizer),
-                mode=request.mode,
-                want=request.want,
-            )
-        return made
+        if request not in self._scorers:
+            rule, ask = request.view.units(self.session.tokenizer), self.session.conditionals()
+            self._scorers[request] = Scorer(ask, rule, mode=request.mode, want=request.want)
+        return self._scorers[request]
 
 
 _EMPTY = np.zeros(0, dtype=np.int32)

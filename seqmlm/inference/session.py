@@ -99,7 +99,6 @@ class Session:
         Args:
             reference: NAME, NAME@ALIAS, NAME:VERSION, a folder or a hub id.
             domain: needed for a model without our card; for one with it, must agree.
-            tokens_per_batch, precision, expert: as for the class.
             folder: something is to be kept with the model, so that it must be a folder here.
             replaced: a file of the model that will be replaced, so that it may be damaged.
             shown: results for single records will be shown on the console: refused for a sensitive model.
@@ -125,12 +124,10 @@ class Session:
                 f"nothing else: use seqmlm predict {reference}, or the model it was made from"
             )
         if shown and model.card.sensitive:
-            raise UsageError(
-                f"scores of sensitive data are not shown on the console{remedy and ': '}{remedy}"
-            )
-        return cls(
-            model, tokens_per_batch=tokens_per_batch, precision=precision, entry=found.entry, expert=expert
-        )
+            instead = f": {remedy}" if remedy else ""
+            raise UsageError(f"scores of sensitive data are not shown on the console{instead}")
+        how: dict[str, Any] = {"tokens_per_batch": tokens_per_batch, "precision": precision, "expert": expert}
+        return cls(model, entry=found.entry, **how)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -174,10 +171,10 @@ class Session:
         return lambda problems: self.domain.read(sources, problems, format=format, scoring=True, **given)
 
     def check_text(self) -> None:
-        """Refuse a model whose sequences are no strings.
+        """Refuse a model whose sequences are no strings (patients, log windows).
 
         Raises:
-            UsageError: a sequence of the model's is no text (patients, log windows).
+            UsageError: it is one.
         """
         if not self.tokenizer.traits.reads(""):
             raise UsageError(
@@ -220,14 +217,9 @@ class Session:
         return Embedder(self.conditionals(), self.tokenizer, self.card.max_length, **how)
 
     def embed(self, records: Iterable[Record], **how: Any) -> Iterator[tuple[Record, Floats]]:
-        """Vectors of records, lazily and in order.
-
-        Args:
-            how: layers, of (not "span"), pool: as of `embedder`.
-
-        Yields:
-            A record, and (T, H) float32 vectors of it: one, or one for each unit or window; none of a record
-            without a unit.
+        """Vectors of records, lazily and in order: a record, and (T, H) float32 of it, one, or one for each
+        unit or window; none of a record without a unit. `how`: layers, of (not "span"), pool, as of
+        `embedder`.
 
         Raises:
             DataError: a record that cannot be spelled in the model's units.
@@ -260,11 +252,8 @@ class Session:
 
 
 class ScoreCache:
-    """Scores by what the model saw; bounded, exact, and the same for any order of the input.
-
-    Args:
-        units: most units remembered, over all sequences.
-    """
+    """Scores by what the model saw; bounded (units over all sequences), exact, the same for any order of the
+    input."""
 
     def __init__(self, units: int = CACHED_UNITS) -> None:
         self._most, self._units = units, 0
@@ -279,7 +268,6 @@ class ScoreCache:
         """Scores of a batch, one each, without record and encoding; of equal sequences the same object.
 
         Args:
-            encodings: what the model sees.
             request: whatever else decides the answer (mode, what is read of it).
             score: scores the sequences with these indices, those that are not known.
         """
@@ -291,20 +279,16 @@ class ScoreCache:
             keys[number]: replace(one, record=NO_RECORD, encoding=NO_ENCODING)
             for number, one in zip(asked, scores, strict=True)
         }
-        known = [found[key] if key in found else self._again(key) for key in keys]
+        for key in keys:
+            if key not in found:
+                self._known.move_to_end(key)
+        known = [found[key] if key in found else self._known[key] for key in keys]
         for key, one in found.items():
-            self._keep(key, one)
+            self._known[key] = one
+            self._units += len(one) + 1
+            while self._units > self._most:
+                self._units -= len(self._known.popitem(last=False)[1]) + 1
         return known
-
-    def _again(self, key: Key) -> Scored:
-        self._known.move_to_end(key)
-        return self._known[key]
-
-    def _keep(self, key: Key, one: Scored) -> None:
-        self._known[key] = one
-        self._units += len(one) + 1
-        while self._units > self._most:
-            self._units -= len(self._known.popitem(last=False)[1]) + 1
 
 
 def digest(encoding: Encoding) -> bytes:
