@@ -79,4 +79,4 @@ class Rankings:
 def _bounds(values: Doubles) -> dict[str, float | None]:
     """The first value, with bounds by the others."""
     found = summarized(float(values[0]), values[1:])
-    return {name: None if np.isnan(x := getattr(found, name)) else x for name in ("value", "low", "high")}
+    return {name: None if np.isnan(one) else one for name, one in found.bounds().items()}

@@ -48,6 +48,10 @@ class Difference:
     high: float
     draws: int
 
+    def bounds(self) -> dict[str, float]:
+        """It and its bounds, as JSON has them."""
+        return {"value": self.value, "low": self.low, "high": self.high}
+
 
 def exact_rate(hits: int, trials: int) -> Rate:
     """A rate with its Clopper-Pearson interval (1934), whose coverage is at least the nominal one.

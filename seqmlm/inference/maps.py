@@ -267,8 +267,7 @@ class Maps:
             values[here] = np.where(better, one.values[there], values[here])
             if one.error is not None:
                 error[here] = np.where(better, one.error[there], error[here])
-        error = None if first.error is None else error
-        return replace(first, values=values, error=error, **_joint(found))
+        return replace(first, values=values, error=None if first.error is None else error, **_joint(found))
 
 
 def _check_strands(session: Session, settings: StructureSettings) -> None:

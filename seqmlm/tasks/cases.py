@@ -58,11 +58,8 @@ def cases(
     *,
     units: bool = True,
 ) -> list[Case]:
-    """Spell examples in tokens; those that cannot be go to `problems`.
-
-    Args:
-        units: whether rivals will see them.
-    """
+    """Spell examples in tokens, with `units` where rivals will see them; those that cannot be go to
+    `problems`."""
     made: list[Case] = []
     own = [replace(one.record) for one in found]  # a record may be in several pairs
     example_of = {id(record): one for record, one in zip(own, found, strict=True)}
@@ -73,10 +70,8 @@ def cases(
                 case = _case(session, card, example, encoding, problems, prompts)
                 made.append(case if units else replace(case, units=[]))
             except DataError as error:
-                problems.bad(
-                    DataError(error.reason, source=record.source, line=record.line, remedy=error.remedy),
-                    str(record.raw),
-                )
+                place: dict[str, Any] = {"source": record.source, "line": record.line}
+                problems.bad(DataError(error.reason, **place, remedy=error.remedy), str(record.raw))
     return made
 
 
@@ -94,7 +89,6 @@ def _case(
     prompts: Prompts | None,
 ) -> Case:
     record, space, text = example.record, session.tokenizer.space, str(example.record.raw)
-    bounds = None
     targets: Floats
     if card.kind == "entities" and example.label == ():  # an empty list, where others are of spans
         example = replace(example, label=NO_ENTITIES)
@@ -113,9 +107,8 @@ def _case(
             where, _ = pieces(encoding, space, card, spans.bounds)
         if not where:
             raise DataError("no label of a place with a token", remedy="correct it, or leave it out")
-        bounds = spans.bounds
         targets = _numbers(card, spans.labels, problems.sensitive)[:, None]
-        shown = [text[start:end] for start, end in bounds.tolist()]
+        shown = [text[start:end] for start, end in spans.bounds.tolist()]
     else:
         if card.of_parts:
             raise DataError("no labels of parts", remedy="give a label for each unit")
@@ -127,8 +120,7 @@ def _case(
             shown = _units(text, encoding)
             where = pieces(encoding, space, card)[0] if prompts is None else prompts.pieces(record)
         targets = target(card, example.label, problems.sensitive)
-    group = group_of(session, example)
-    return Case(replace(record, raw=""), group, where, targets, shown)
+    return Case(replace(record, raw=""), group_of(session, example), where, targets, shown)
 
 
 def _units(text: str, encoding: Encoding) -> list[str]:

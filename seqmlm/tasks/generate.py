@@ -120,8 +120,7 @@ class Generate(Task[GenerateConfig, Draw]):
         """What is filled, once for each sequence that is wanted.
 
         Raises:
-            UsageError: a template without a gap.
-            DataError: files without any.
+            UsageError, DataError: a template without a gap, files without any.
         """
         copies = 1 if self.config.length is not None else self.config.n
         for prompt, source, line in self._given(records, problems):
@@ -163,9 +162,10 @@ class Generate(Task[GenerateConfig, Draw]):
     def written(self, rows: Iterator[Row]) -> Iterable[str]:
         """The sequences as a file of the field has them."""
         domain, copies = self.session.domain, 1 if self.config.length is not None else self.config.n
+        prompts = (prompt for prompt in self._prompts for _ in range(copies))
         filled = (
-            (str(row["id"]), domain.gaps.filled(self._prompts[number // copies], row["filled"]).raw)
-            for number, row in enumerate(rows)
+            (str(row["id"]), domain.gaps.filled(own, row["filled"]).raw)
+            for own, row in zip(prompts, rows, strict=False)
         )
         return domain.text.written(filled)
 

@@ -149,9 +149,8 @@ class JointTask(Gaps[JointConfig]):
         space = session.tokenizer.space
         self.alphabet: Ids = np.unique(space.ordinary if ordinary is None else ordinary).astype(np.int32)
         if len(self.alphabet) > MOST_SYMBOLS and config.candidates is None:
-            raise UsageError(
-                f"{len(self.alphabet):,} symbols are too many to try all at two places: --set candidates=256"
-            )
+            many = f"{len(self.alphabet):,} symbols are too many to try all at two places"
+            raise UsageError(f"{many}: --set candidates=256")
         self.problems = Problems()
 
     # Pairs
@@ -190,10 +189,10 @@ class JointTask(Gaps[JointConfig]):
             UsageError: there are others.
         """
         if len(prompt.holes) != 2 or any(hole.tokens != 1 for hole in prompt.holes):
-            tokens = sum(hole.tokens for hole in prompt.holes)
+            gaps, tokens = len(prompt.holes), sum(hole.tokens for hole in prompt.holes)
             raise UsageError(
-                f"a joint is of two gaps of one token each, and this sequence has "
-                f"{number_of(len(prompt.holes), 'gap')} of {number_of(tokens, 'token')} together"
+                "a joint is of two gaps of one token each, and this sequence has "
+                f"{number_of(gaps, 'gap')} of {number_of(tokens, 'token')} together"
             )
         tokenizer, longest = self.session.tokenizer, self.session.card.max_length
         filled = self.session.domain.gaps.filled(prompt, [tokenizer.spelling.stand_in] * 2)
@@ -361,11 +360,7 @@ def best_pairs(joint: Doubles, tried: Candidates, top: int) -> Iterator[tuple[in
 
 
 def measured(rows: Sequence[Row], methods: Sequence[str]) -> Figures:
-    """The measures of all pairs, and the divergence by how far the places are apart.
-
-    Args:
-        rows: of evaluated pairs.
-    """
+    """The measures of all evaluated pairs, and the divergence by how far the places are apart."""
     names = ["deviation", *(f"{MODEL}_{name}" for name in ("u", "p", "hit"))]
     names += [f"{one}_{name}" for one in methods for name in NAMES]
     values = np.array([[row[name] for name in names] for row in rows])
@@ -375,26 +370,16 @@ def measured(rows: Sequence[Row], methods: Sequence[str]) -> Figures:
 
     found = resampled(means, np.arange(len(rows)))
     apart = np.searchsorted(DISTANCES, [row["j"] - row["i"] for row in rows], side="right") - 1
-    return {
-        "deviation": _interval(found["deviation"]),
-        "methods": {
-            one: {
-                name: _interval(found[f"{one}_{name}"], exponential=name in ("u", "p"))
-                for name in NAMES
-                if f"{one}_{name}" in found
-            }
-            for one in (MODEL, *methods)
-        },
-        "distances": {
-            _span(int(group)): {
-                "pairs": int((apart == group).sum()),
-                "a_kl": {
-                    one: float(values[apart == group, names.index(f"{one}_a_kl")].mean()) for one in methods
-                },
-            }
-            for group in np.unique(apart)
-        },
+    methods_of = {
+        one: {x: _interval(own, x in ("u", "p")) for x in NAMES if (own := found.get(f"{one}_{x}"))}
+        for one in (MODEL, *methods)
     }
+    distances = dict[str, Any]()
+    for group in np.unique(apart).tolist():
+        own = values[apart == group]
+        a_kl = {one: float(own[:, names.index(f"{one}_a_kl")].mean()) for one in methods}
+        distances[_span(group)] = {"pairs": len(own), "a_kl": a_kl}
+    return {"deviation": _interval(found["deviation"]), "methods": methods_of, "distances": distances}
 
 
 def _span(group: int) -> str:
@@ -404,9 +389,9 @@ def _span(group: int) -> str:
     return str(begin) if rest[0] == begin + 1 else f"{begin} to {rest[0] - 1}"
 
 
-def _interval(found: Difference, *, exponential: bool = False) -> dict[str, float]:
-    bounds = {"value": found.value, "low": found.low, "high": found.high}
-    return {name: float(np.exp(one)) if exponential else one for name, one in bounds.items()}
+def _interval(found: Difference, exponential: bool = False) -> dict[str, float]:
+    bounds = found.bounds()
+    return {name: float(np.exp(one)) for name, one in bounds.items()} if exponential else bounds
 
 
 def _cell(one: Mapping[str, float] | None) -> str:

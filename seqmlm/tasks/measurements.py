@@ -38,8 +38,7 @@ class Measurements:
         values: (N,) NaN where there is none.
         fit: (N,) True for those that count as fit.
         predictions: by name (N,).
-        variants: N of them.
-        places: of each; variants of one place count together in a bootstrap.
+        places: of the variants; those of one place count together in a bootstrap.
     """
 
     values: Doubles
@@ -60,11 +59,8 @@ class Measurements:
         cutoff: float | None = None,
         alignment: str | None = None,
     ) -> Measurements:
-        """Read them from the rows of the table.
-
-        Args:
-            column: of the measurements.
-            prediction, cutoff: as of `seqmlm.tasks.variants.VariantsConfig`; alignment: its `family`.
+        """Read them from a column of the table; `prediction` and `cutoff` as of
+        `seqmlm.tasks.variants.VariantsConfig`, `alignment` its `family`.
 
         Raises:
             DataError: no such column, or one without a number.
@@ -91,15 +87,14 @@ class Measurements:
     def compared(self, rows: Iterable[Row], draws: int = DRAWS) -> Figures:
         """How effects and the others agree with the measurements, on variants that have all of them.
 
-        Args:
-            rows: of the variants, in their order, with `line`, `id` and `effect`; some may have none.
-            draws: of the bootstrap; 0 for figures without intervals.
+        Rows have `line`, `id` and `effect`, in the variants' order; some may have none. 0 draws: no
+        intervals.
         """
         own = np.array([_number(one) for one in effects_of(self.variants, rows)])
         named = {"model": own, **self.predictions}
         found = agreement(self.values, named, self.fit, self.places, draws=draws)
         each = intervals(found.metrics)
-        gain = None if found.gain is None else {"against": found.against, **interval(found.gain)}
+        gain = None if found.gain is None else {"against": found.against, **found.gain.bounds()}
         return {"measured": found.n, "fit": found.positive, "agreement": each, "gain": gain}
 
     def substitutions(self) -> set[tuple[int, str]]:
@@ -121,14 +116,9 @@ def effects_of(variants: Iterable[Variant], rows: Iterable[Row]) -> Iterator[flo
             yield None
 
 
-def interval(found: Difference) -> dict[str, float]:
-    """A figure with its interval, as JSON has it."""
-    return {"value": found.value, "low": found.low, "high": found.high}
-
-
 def intervals(found: Mapping[str, Mapping[str, Difference]]) -> dict[str, dict[str, dict[str, float]]]:
     """Figures by prediction and metric, each with its interval, as JSON has them."""
-    return {name: {key: interval(one) for key, one in own.items()} for name, own in found.items()}
+    return {name: {key: one.bounds() for key, one in own.items()} for name, own in found.items()}
 
 
 def agreement_table(found: Figures) -> tuple[list[str], list[list[str]]]:
@@ -175,10 +165,8 @@ def training_floor(session: Session) -> Any:
             return None
         old = "".join(variant.wildtype[edit.start] for edit in variant.edits)
         new = "".join(edit.text for edit in variant.edits)
-        before, after = (
-            own.ids[tokenizer.units.places(own)]
-            for own in (encode_symbols(tokenizer, one) for one in (old, new))
-        )
+        both = (encode_symbols(tokenizer, one) for one in (old, new))
+        before, after = (own.ids[tokenizer.units.places(own)] for own in both)
         return float((log2[after] - log2[before]).sum())
 
     return predict
@@ -205,13 +193,8 @@ def _numbers(variants: Sequence[Variant], column: str) -> Doubles:
         try:
             found[number] = float(cell)
         except ValueError:
-            raise DataError(
-                "not a number",
-                source=one.source,
-                line=one.line,
-                field=column,
-                remedy="name a column of numbers",
-            ) from None
+            where: dict[str, Any] = {"source": one.source, "line": one.line, "field": column}
+            raise DataError("not a number", **where, remedy="name a column of numbers") from None
     if not np.isfinite(found).any():
         raise DataError("a column without numbers", source=variants[0].source, field=column)
     return found

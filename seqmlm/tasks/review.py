@@ -125,12 +125,11 @@ class Review(Score):
         if config.changes and level.name != domain.changes.level:
             raise UsageError(f"changes of a folder are judged only at the level {domain.changes.level!r}")
         self._rule = CHANGE if config.changes else level.name
-        self._findings = Findings(
-            self._rule, level, config.baseline, config.sarif, private=self.plan.sensitive
-        )
+        given = self._rule, level, config.baseline, config.sarif
+        self._findings = Findings(*given, private=self.plan.sensitive)
         self.may_be_empty = config.changes
         if config.baseline is not None:
-            self.wanted = _new
+            self.wanted = lambda row: not row.get("known")
 
     def files(self) -> list[str]:
         """None: a review is not resumed."""
@@ -149,13 +148,11 @@ class Review(Score):
         if not self.config.changes:
             yield from super().items(records, problems)
             return
+        spelled = self.detector.scorer.encoded
         for change in records:
-            self._findings.look_at(change.source)
-            spelled = self.detector.scorer.encoded
-            before, after = (
-                [] if one is None else spelled([one], problems) for one in (change.before, change.after)
-            )
-            yield _Versions(change, before, after)
+            self._findings.looked_at.add(change.source)
+            both = [[] if one is None else spelled([one], problems) for one in (change.before, change.after)]
+            yield _Versions(change, *both)
 
     def share(self, item: Any) -> float:
         return 1.0 if self.config.changes else super().share(item)
@@ -168,7 +165,11 @@ class Review(Score):
         before = self._touched(versions.before, versions.change.gone)
         after = self._touched(versions.after, versions.change.came)
         changed = versions.change.rows([one.row for one in before], [one.row for one in after])
-        return [_became(after[index], replace(after[index], row=row)) for index, row in changed]
+        found = []
+        for index, row in changed:
+            now, worse = after[index], row.score is not None and row.score > 0
+            found.append(replace(now, row=row, alarm=None if now.alarm is None else now.alarm and worse))
+        return found
 
     def _touched(self, version: list[Encoded], stretches: Sequence[tuple[int, int]]) -> list[JudgedRow]:
         """The rows of what begins in some stretches of a version: the rest of the file is context."""
@@ -193,19 +194,13 @@ class Review(Score):
         return () if self.config.sarif is None else (self.config.sarif,)
 
 
-def _new(row: Row) -> bool:
-    return not row.get("known")
-
-
 class Findings:
     """Collects the alarms of one scoring; other rows pass.
 
     Args:
         rule: what is found.
-        level: that is judged.
         baseline: an earlier run's SARIF or JSON lines; None for none.
-        out: SARIF file, or None.
-        private: only the owner may read it.
+        out: SARIF file, or None; a private one only the owner may read.
 
     Raises:
         DataError: the baseline cannot be read.
@@ -217,31 +212,23 @@ class Findings:
         self._rule, self._level, self._out, self._private = rule, level, out, private
         self._baseline = None if baseline is None else Baseline.read(baseline)
         self._found: list[Finding] = []
-        self._looked_at: set[str] = set()
+        self.looked_at: set[str] = set()
 
     def is_new(self, judged: JudgedRow) -> bool:
         """Take a row; whether it is to be shown: every one without a baseline, with one only new alarms."""
         if self._baseline is None and self._out is None:
             return True
         row, scored = judged.row, judged.scored
-        self._looked_at.add(uri_of(scored))
+        self.looked_at.add(uri_of(scored))
         if not judged.alarm:
             return self._baseline is None
         one = finding(self._rule, row, scored, judged.p_value, reason(self._rule, self._level, judged))
-        if self._baseline is None:
-            self._keep(one)
-            return True
-        known = self._baseline.is_known(one)
-        self._keep(replace(one, state="unchanged" if known else "new"))
-        return not known
-
-    def look_at(self, uri: str) -> None:
-        """A file that was looked at, also where it has no rows any more."""
-        self._looked_at.add(uri)
-
-    def _keep(self, one: Finding) -> None:
+        known = self._baseline is not None and self._baseline.is_known(one)
+        if self._baseline is not None:
+            one = replace(one, state="unchanged" if known else "new")
         if self._out is not None:
             self._found.append(one)
+        return not known
 
     def finish(self) -> None:
         """Write the SARIF file; findings of the baseline that were not met again are absent.
@@ -251,10 +238,5 @@ class Findings:
         """
         if self._out is None:
             return
-        gone = [] if self._baseline is None else self._baseline.absent(self._looked_at)
+        gone = [] if self._baseline is None else self._baseline.absent(self.looked_at)
         write_sarif(self._out, [*self._found, *gone], version=__version__, private=self._private)
-
-
-def _became(now: JudgedRow, changed: JudgedRow) -> JudgedRow:
-    worse = changed.row.score is not None and changed.row.score > 0
-    return replace(changed, alarm=None if now.alarm is None else now.alarm and worse)

@@ -208,9 +208,8 @@ def known_codes(wanted: Sequence[str], session: Session) -> list[str]:
         if not own:
             alike = sorted(code for code in known if fnmatchcase(code, f"*//{pattern}"))
             alike = alike or get_close_matches(pattern, known, n=1)
-            meant = (
-                f"did you mean {' or '.join(alike)}?" if alike else "it knows those of enough subjects only"
-            )
+            few = "it knows those of enough subjects only"
+            meant = f"did you mean {' or '.join(alike)}?" if alike else few
             raise UsageError(f"the model has no code {pattern!r}: {meant}")
         found |= own
     return sorted(found)

@@ -157,14 +157,14 @@ def _graphs(folder: Path) -> dict[str, Path]:
     return {f"{name} of --graphs": folder / name for name in GRAPHS}
 
 
+@dataclass(frozen=True)
 class Again(Generic[Made]):
     """What is made anew for everyone who goes through it."""
 
-    def __init__(self, make: Callable[[], Iterator[Made]]) -> None:
-        self._make = make
+    make: Callable[[], Iterator[Made]]
 
     def __iter__(self) -> Iterator[Made]:
-        return self._make()
+        return self.make()
 
 
 class Structure(Task[StructureConfig, Subject]):
@@ -254,22 +254,19 @@ class Structure(Task[StructureConfig, Subject]):
     # Sequences
 
     def records(self, problems: Problems) -> Iterable[Record]:
-        found = self._all(problems)
-        return found if self.config.query is None else self._queried(found)
+        found, query = self._all(problems), self.config.query
+        return found if query is None else self._queried(found, query)
 
     def _all(self, problems: Problems) -> Iterable[Record]:
         return read(self.session, self.config, problems, self.gaps)
 
-    def _queried(self, records: Iterable[Record]) -> Iterator[Record]:
+    def _queried(self, records: Iterable[Record], query: str) -> Iterator[Record]:
         """The sequence that is asked about; raises DataError where there is none of its name."""
-        for one in records:
-            if one.id == self.config.query:
-                yield one
-                return
-        remedy = "give the id of one as the file has it"
-        raise DataError(
-            f"no sequence is called {self.config.query}", source=self.config.paths[0], remedy=remedy
-        )
+        one = next((one for one in records if one.id == query), None)
+        if one is None:
+            source, remedy = self.config.paths[0], "give the id of one as the file has it"
+            raise DataError(f"no sequence is called {query}", source=source, remedy=remedy)
+        yield one
 
     def _quiet(self) -> tuple[Iterable[Record], Problems]:
         """What is read once more, without a word."""
@@ -291,17 +288,14 @@ class Structure(Task[StructureConfig, Subject]):
                 source = str(self.config.truth)
                 raise DataError("none of the sequences is in this truth", source=source, remedy=remedy)
         found = self._subjects(records, problems)
-        if self.config.edges is None:
-            return found
-        return self._with_rows(found, problems)
+        return found if self.config.edges is None else self._with_rows(found, problems)
 
     def _with_rows(self, subjects: Iterable[Subject], problems: Problems) -> Iterator[Subject]:
         """Sequences with the rows of an earlier run, which may have printed edges alone."""
         for one, own in self._matched(subjects, self._earlier()):
             rows, n = [*own], len(one.units)
             if rows and all(row.get("predicted") for row in rows) and len(rows) < n * (n - 1) // 2:
-                record = one.record
-                problems.note(EDGES_ALONE, source=record.source, line=record.line)
+                problems.note(EDGES_ALONE, source=one.source, line=one.line)
             yield one._replace(rows=rows)
 
     def _subjects(self, records: Iterable[Record], problems: Problems) -> Iterator[Subject]:
@@ -327,9 +321,7 @@ class Structure(Task[StructureConfig, Subject]):
         elif self.config.edges is not None:
             yield from ([row for row in one.rows if self.every or row.get("predicted")] for one in items)
         else:
-            maps = self.maps.of([one.asked for one in items])
-            for one, made in zip(items, maps, strict=True):
-                yield self._rows(one, made)
+            yield from map(self._rows, items, self.maps.of([one.asked for one in items]))
 
     def _rows(self, one: Subject, made: DependenceMap) -> Sequence[Row]:
         edges = frozenset[Pair]()
@@ -467,9 +459,8 @@ class Structure(Task[StructureConfig, Subject]):
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if ranking := figures.get("ranking"):
-            rows = [
-                (name, *(_interval(ranking[kind][one]) for one in MEASURES)) for kind, name in RANKED.items()
-            ]
+            each = ((name, ranking[kind]) for kind, name in RANKED.items())
+            rows = [(name, *(_interval(own[one]) for one in MEASURES)) for name, own in each]
             yield Table("Pairs against the truth", ["ranked by", "AUROC", "AUPRC"], rows)
         if measures := figures.get("measures"):
             yield Table("Figures of the field", ["figure", "value"], [*measures.items()])

@@ -20,11 +20,8 @@ SCALE = 6.0
 class Grid:
     """Every single substitution of one wild type.
 
-    Args:
-        wildtype: L units.
-        letters: A of them.
-        values: (L, A) the model's log-ratios, by `masked`; NaN where no unit stands.
-        numbers: L, of the units as people count.
+    values: (L, A) the model's log-ratios of A letters at L units, by `masked`; NaN where no unit stands.
+    numbers: L, of the units as people count.
     """
 
     wildtype: str
@@ -47,19 +44,13 @@ class Grid:
         Greedy: the best of all places first; a place comes again when all others had their turn.
         """
         known = set() if measured is None else measured.substitutions()
-        offered = [
-            [
-                (float(self.values[place, number]), place, number)
-                for number, letter in enumerate(self.letters)
-                if letter != old and (place, letter) not in known
-            ]
-            for place, old in self._units()
-        ]
-        turns = [
-            (-turn, *one) for own in offered for turn, one in enumerate(sorted(own, key=lambda x: -x[0]))
-        ]
-        best = sorted(turns, key=lambda one: (-one[0], -one[1], one[2]))[:count]
-        return [{"variant": self.name(place, n), "effect": value} for _, value, place, n in best]
+        turns = []
+        for place, old in self._units():
+            free = [n for n, own in enumerate(self.letters) if own != old and (place, own) not in known]
+            free.sort(key=lambda n: -self.values[place, n])
+            turns += [(turn, -float(self.values[place, n]), place, n) for turn, n in enumerate(free)]
+        best = sorted(turns, key=lambda one: one[:3])[:count]
+        return [{"variant": self.name(place, n), "effect": -worth} for _, worth, place, n in best]
 
     def draw(self, page: Page) -> None:
         """Add the picture to a report."""

@@ -273,13 +273,13 @@ class VariantsTask(Task[VariantsConfig, Variant]):
         super().page(page, rows, figures)
         if self.grid is not None:
             self.grid.draw(page)
+        columns = ("variant", "effect, nats", "convention", "line")
         for heading, best in (("Fittest", heapq.nlargest), ("Least fit", heapq.nsmallest)):
             known = (row for row in rows() if row["effect"] is not None)
-            cells = [
-                (row["id"], row["effect"], row["convention"], row["line"])
-                for row in best(LISTED, known, key=lambda row: row["effect"])
-            ]
-            page.table(heading, ("variant", "effect, nats", "convention", "line"), cells)
+            found = best(LISTED, known, key=lambda row: row["effect"])
+            page.table(
+                heading, columns, [[row[x] for x in ("id", "effect", "convention", "line")] for row in found]
+            )
 
 
 def _low(bits: Sequence[float]) -> float | None:

@@ -130,11 +130,8 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """A row for each record: the most probable class, all of them, and what each wording alone says."""
-        found, names, truth = (
-            self.classifier.asked(items),
-            self.classifier.verbalizer.names,
-            self.config.truth,
-        )
+        found, truth = self.classifier.asked(items), self.config.truth
+        names = self.classifier.verbalizer.names
         alone = self.classifier.wordings(found) if truth else {}
         for number, own in enumerate(self.classifier.scores(found)):
             record, scores = items[number], dict(zip(names, own.tolist(), strict=True))
