@@ -38,6 +38,7 @@ _CALIBRATE = "calibrate the model again ('seqmlm calibrate')"
 # What arrays and settings that do not fit together raise: a file that is whole may still say anything.
 _UNFIT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 _FORMAT = 5
+_FACTS = ("rows_per_day", "records", "precision", "source", "counts")
 FEW_RECORDS = 30
 """Records of a calibration below which their number is said, for rows of one record are alike."""
 
@@ -72,12 +73,7 @@ class Stored:
         return self.fitted.rows
 
     def facts(self, model: LoadedModel, alpha: float | None = None) -> dict[str, Any]:
-        """What a person or a machine should know of it.
-
-        Args:
-            model: whose it is.
-            alpha: a rate of alarms, of which it is said what it would rest on.
-        """
+        """What a person or a machine should know of it, and what a rate of alarms (`alpha`) would rest on."""
         fitted = self.fitted
         found: dict[str, Any] = {
             "rows": fitted.rows,
@@ -108,30 +104,16 @@ def rate_above(rate: float) -> str:
 
 def told(made: Mapping[tuple[str, str], Stored]) -> str:
     """Rows and rates of calibrations in one sentence."""
-    levels = dict.fromkeys(level for level, _ in made)
-    parts = [
-        f"level {level}: "
-        + ", ".join(
-            f"{mode} {one.rows:,} rows{_few_records(one)}{_counted(one)} "
-            f"(rates from {rate_above(one.fitted.smallest_rate)})"
-            for (own, mode), one in made.items()
-            if own == level
-        )
-        for level in levels
-    ]
+    levels: dict[str, list[str]] = {}
+    for (level, mode), one in made.items():
+        counted = one.fitted.counted
+        # Rows of few records: their number promises more than they hold.
+        few = 0 < one.records < FEW_RECORDS and one.rows > one.records
+        rows = f"{mode} {one.rows:,} rows{f' of {one.records} records only' if few else ''}"
+        rows += "" if counted is None else f", {counted.rows:,} of what is counted"
+        levels.setdefault(level, []).append(f"{rows} (rates from {rate_above(one.fitted.smallest_rate)})")
+    parts = [f"level {level}: {', '.join(own)}" for level, own in levels.items()]
     return f"calibrated {'; '.join(parts)}"
-
-
-def _few_records(one: Stored) -> str:
-    """What is to be said where rows are of few records: their number promises more than they hold."""
-    return (
-        f" of {one.records} records only" if 0 < one.records < FEW_RECORDS and one.rows > one.records else ""
-    )
-
-
-def _counted(one: Stored) -> str:
-    """What is to be said of rows that only statistics without the model are known of."""
-    return "" if one.fitted.counted is None else f", {one.fitted.counted.rows:,} of what is counted"
 
 
 def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
@@ -218,20 +200,11 @@ def stored_trained_on(folder: Path) -> TrainedOn | None:
         raise _broken(file, error) from None
 
 
-def store(
-    folder: Path,
-    made: Mapping[tuple[str, str], Stored],
-    *,
-    private: bool = False,
-) -> None:
+def store(folder: Path, made: Mapping[tuple[str, str], Stored], *, private: bool = False) -> None:
     """Put calibrations, by level and mode, in the place of those a model has; its others stay.
 
-    The others are those there are at this moment: two processes that calibrate at once keep both.
-
-    Args:
-        folder: of the model.
-        made: the new ones.
-        private: only the owner may read them.
+    The others are those there are at this moment: two processes that calibrate at once keep both. Private
+    ones only the owner may read.
 
     Raises:
         StateError: the folder cannot be written; the calibrations it had are untouched.
@@ -243,25 +216,13 @@ def store(
 
 def _content(stored: Mapping[tuple[str, str], Stored]) -> bytes:
     """The file of some calibrations."""
-    arrays: Arrays = {}
-    facts = []
+    arrays, facts = Arrays(), []
     for (level, mode), one in stored.items():
         state, own = one.fitted.to_state()
         arrays |= {f"{level}/{mode}/{name}": values for name, values in own.items()}
-        facts.append(
-            {
-                "level": level,
-                "mode": mode,
-                "rows": one.rows,
-                "rows_per_day": one.rows_per_day,
-                "records": one.records,
-                "precision": one.precision,
-                "source": one.source,
-                "counts": one.counts,
-                "created": one.created or datetime.now(UTC).isoformat(timespec="seconds"),
-                "state": state,
-            }
-        )
+        created = one.created or datetime.now(UTC).isoformat(timespec="seconds")
+        known = {"level": level, "mode": mode, "rows": one.rows, **{x: getattr(one, x) for x in _FACTS}}
+        facts.append({**known, "created": created, "state": state})
     return saved(arrays, {HEADER: json.dumps({"format": _FORMAT, "entries": facts})})
 
 
@@ -291,15 +252,8 @@ def store_trained_on(folder: Path, trained_on: TrainedOn, *, private: bool = Fal
 
 
 def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
-    return Stored(
-        fitted=Normal.from_state(facts["state"], arrays),
-        rows_per_day=facts["rows_per_day"],
-        records=int(facts["records"]),
-        precision=facts["precision"],
-        source=facts["source"],
-        created=facts["created"],
-        counts=facts["counts"],
-    )
+    known = {name: facts[name] for name in (*_FACTS, "created")} | {"records": int(facts["records"])}
+    return Stored(fitted=Normal.from_state(facts["state"], arrays), **known)
 
 
 def tensors(file: Path, remedy: str = _CALIBRATE) -> tuple[Arrays, dict[str, str]]:
@@ -335,11 +289,9 @@ Made = TypeVar("Made", bound=OfVectors)
 def of_vectors(
     file: Path, make: Callable[[Arrays, Any], Made], wanted: Mapping[str, Any], *, name: str, remedy: str
 ) -> Made:
-    """What a model keeps of vectors.
+    """What a model keeps of vectors in a file, made of its arrays and what its header says.
 
     Args:
-        file: of the model's folder.
-        make: it, of the arrays of the file and what its header says.
         wanted: facts that it must agree with.
         name, remedy: what it is called, and how a person gets another.
 
@@ -356,10 +308,8 @@ def of_vectors(
     except _UNFIT as error:
         raise _broken(file, error, remedy) from None
     if other is not None:
-        raise UsageError(
-            f"{file} is of vectors with {other} {found.facts.get(other)}, and these have {wanted[other]}: "
-            f"{remedy}"
-        )
+        own = f"{other} {found.facts.get(other)}, and these have {wanted[other]}"
+        raise UsageError(f"{file} is of vectors with {own}: {remedy}")
     return found
 
 

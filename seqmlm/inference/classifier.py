@@ -55,12 +55,8 @@ class Verbalizer:
         return cls(names=tuple(labels), words=tuple(every), owner=owner)
 
     def probabilities(self, log_probs: Doubles, words: Longs | None = None) -> Doubles:
-        """(..., C) of the classes: a class has the geometric mean of its words, among all words.
-
-        Args:
-            log_probs: (..., W) of the words, calibrated; in any unit but that of a factor.
-            words: those that count; None for all.
-        """
+        """(..., C) of the classes: a class has the geometric mean of its words, among all of (..., W) words
+        or those that are chosen. Log-probabilities are calibrated, in any unit but that of a factor."""
         chosen = np.arange(len(self.words)) if words is None else words
         own = log_probs[..., chosen]
         own = own - np.logaddexp.reduce(own, axis=-1, keepdims=True)
@@ -130,31 +126,25 @@ class Classifier:
     def _log_probs(self, prompts: Sequence[Prompt]) -> Doubles:
         """(N, T, W) of the words in the gaps of N x T prompts, in nats per token."""
         words = self.verbalizer.words
-        gapped = self.cloze.put(
-            [prompt for prompt in prompts for _ in words], [[word] for _ in prompts for word in words]
-        )
+        pairs = [(prompt, [word]) for prompt in prompts for word in words]
+        gapped = self.cloze.put([prompt for prompt, _ in pairs], [word for _, word in pairs])
         fits = [fit.log_prob / fit.units for fit in self.cloze.fits(gapped)]
         return np.array(fits, dtype=np.float64).reshape(-1, len(self.templates), len(words))
 
     def asked(self, records: Sequence[Record]) -> Doubles:
         """(N, T, W) of the words in each template of each record, in nats per token, calibrated."""
-        prompts = [
-            self._prompt(template, one.raw, one.meta) for one in records for template in self.templates
-        ]
+        every = [(one, template) for one in records for template in self.templates]
+        prompts = [self._prompt(template, one.raw, one.meta) for one, template in every]
         found: Doubles = self._log_probs(prompts) - self._prior
         return found
 
     def calibrate(self, contexts: Sequence[Record]) -> None:
-        """Take off, from now on, what words have anyway.
-
-        Args:
-            contexts: unlabelled records whose mean that is; none for what words have without data.
-        """
+        """Take off, from now on, what words have anyway: in the mean over unlabelled records, or without
+        data, where there are none."""
         if contexts:
-            found = np.logaddexp.reduce(self.asked(contexts), axis=0) - math.log(len(contexts))
+            self._prior = np.logaddexp.reduce(self.asked(contexts), axis=0) - math.log(len(contexts))
         else:
-            found = self._log_probs(self._empty)[0]
-        self._prior = found
+            self._prior = self._log_probs(self._empty)[0]
 
     def scores(self, calibrated: Doubles) -> Doubles:
         """(N, C) of the classes, the mean over templates."""
@@ -174,11 +164,8 @@ class Classifier:
 def read_wording(
     templates: Sequence[str], labels: Sequence[str], file: Path | None
 ) -> tuple[Sequence[str], dict[str, list[str]]]:
-    """Templates and the words of each class, as a person wrote them.
-
-    Args:
-        templates: as they are. labels: CLASS=WORD,WORD of each class.
-        file: YAML with `templates` and `labels`, in place of both.
+    """Templates and the words of each class, as a person wrote them: CLASS=WORD,WORD, or a file of YAML with
+    `templates` and `labels`, in place of both.
 
     Raises:
         UsageError: a class without words or given twice, or a file that cannot be read.
@@ -187,13 +174,12 @@ def read_wording(
         found = dict[str, list[str]]()
         for text in labels:
             name, equals, words = text.partition("=")
-            if not equals or not name.strip():
+            name = name.strip()
+            if not equals or not name:
                 raise UsageError(f"--label {text!r}: write CLASS=WORD,WORD, such as positive=great,excellent")
-            if name.strip() in found:
-                raise UsageError(
-                    f"--label names the class {name.strip()!r} twice: give all its words at once"
-                )
-            found[name.strip()] = [word.strip() for word in words.split(",")]
+            if name in found:
+                raise UsageError(f"--label names the class {name!r} twice: give all its words at once")
+            found[name] = [word.strip() for word in words.split(",")]
         return templates, found
     if templates or labels:
         raise UsageError("task is a file with templates and labels: leave --template and --label out")

@@ -8,7 +8,7 @@ that are equal once the gap is hidden are computed once: all candidates of one t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -45,25 +45,15 @@ def most_probable(number: int, done: int, log_probs: Doubles) -> Longs:
     return np.asarray(log_probs.argmax(axis=1), dtype=np.int64)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fit:
-    """How well a candidate fits.
-
-    Args:
-        log_prob: natural log-probability of all its units.
-        units: how many these are.
-    """
+class Fit(NamedTuple):
+    """How well a candidate fits: the natural log-probability of all its units, and how many these are."""
 
     log_prob: float
     units: int
 
 
 class _State:
-    """A sequence whose gaps are being filled.
-
-    Args:
-        prompt, gapped: as it was given.
-    """
+    """A sequence whose gaps are being filled, as it was given."""
 
     def __init__(self, prompt: Prompt, gapped: Gapped) -> None:
         self.prompt, self.gapped = prompt, gapped
@@ -113,9 +103,6 @@ class Cloze:
     def put(self, prompts: Sequence[Prompt], texts: Sequence[Sequence[str]]) -> list[Gapped]:
         """Encode sequences with a candidate in each gap.
 
-        Args:
-            texts: for each sequence, a text for each of its gaps.
-
         Raises:
             UsageError: a text that is not there once it is encoded, or that the vocabulary does not have.
             DataError: one that the alphabet does not have.
@@ -125,18 +112,11 @@ class Cloze:
         return [self.rule.open(own, one.spans) for own, one in zip(encodings, filled, strict=True)]
 
     def guesses(self, gapped: Sequence[Gapped], k: int) -> list[list[list[Guess]]]:
-        """The most probable units of all gaps, while all of them are hidden.
-
-        Args:
-            k: how many of each.
-
-        Returns:
-            For each sequence, for each unit of its gaps in order: guesses, the most probable first.
-        """
+        """For each sequence, for each unit of its gaps in order, the k most probable guesses, best first,
+        while all gaps are hidden."""
         k = min(k, self.symbols)
         width = k if self._allowed is None else self.symbols
         want = top(width)
-        found = []
         queries, of = self._windows(gapped)
         parts: dict[tuple[int, int], list[list[Guess]]] = {}
         answers = self.session.conditionals().ask(queries, self.rule.needs(want))
@@ -148,17 +128,13 @@ class Cloze:
             parts[number, at] = [
                 self._named(one, own, k) for one, own in zip(ids.tolist(), log_probs.tolist(), strict=True)
             ]
-        for number, one in enumerate(gapped):
-            found.append([units for at in range(len(one.gaps)) for units in parts[number, at]])
-        return found
+        return [
+            [units for at in range(len(one.gaps)) for units in parts[number, at]]
+            for number, one in enumerate(gapped)
+        ]
 
     def fits(self, gapped: Sequence[Gapped], gap: int = 0) -> list[Fit]:
-        """How probable what stands in a gap is, while nothing is known of the other gaps.
-
-        Args:
-            gapped: as `put` gives them.
-            gap: which of their gaps.
-        """
+        """How probable what stands in a gap of each sequence is, while nothing is known of the other gaps."""
         longest = self.session.card.max_length
         queries = [self.rule.ask_chain(self.rule.narrowed(one, gap, longest), gap) for one in gapped]
         answers = self.session.conditionals().ask(queries, self.rule.needs())
@@ -171,20 +147,15 @@ class Cloze:
     def refined(
         self, prompts: Sequence[Prompt], rounds: int, choose: Choose, again: Again | None = None
     ) -> list[list[str]]:
-        """Fill all gaps together, so that what stands in one fits what stands in the others.
+        """Fill all gaps together, so that what stands in one fits what stands in the others: a text for each.
 
         All units are asked while all are hidden; then, in every further round, some are hidden again and
         asked anew, given what the others have become.
 
         Args:
-            prompts: sequences with gaps, each no longer than the model.
-            rounds: 1 for one pass.
             choose: what is put at units, given their distributions.
             again: which units are asked again; None for mask-predict (Ghazvininejad et al. 2019): those one
                 is least sure of, fewer each time.
-
-        Returns:
-            For each sequence, a text for each of its gaps.
 
         Raises:
             UsageError: a sequence is longer than the model.
@@ -281,11 +252,7 @@ class Cloze:
         return self.tokenizer.spelling.surface(symbol) if self.rule.names is None else self.rule.names[symbol]
 
     def prompts(self, raws: Sequence[object], written: Sequence[str] = ()) -> list[Prompt]:
-        """Sequences in which gaps are written.
-
-        Args:
-            raws: the sequences.
-            written: what each is called in a message.
+        """Sequences in which gaps are written; `written`: what each is called in a message.
 
         Raises:
             UsageError: one has no gap.

@@ -213,9 +213,8 @@ class Embedder:
         self, encoding: Encoding, units: Longs, wanted: Bools | None = None
     ) -> Iterator[list[Segment]]:
         """The windows of a record, each with that of its other strand."""
-        numbered = replace(
-            encoding, symbols=units.astype(np.int32), weights=None
-        )  # a column that travels with the tokens
+        # A column that travels with the tokens.
+        numbered = replace(encoding, symbols=units.astype(np.int32), weights=None)
         space = self.tokenizer.space
         if self.of == "window":
             cut = self.tokenizer.units.windows(numbered, self.max_length)
@@ -266,10 +265,7 @@ class Embedder:
         pooled = np.full((len(item.bounds), self.width), -np.inf if largest else 0.0, dtype=np.float32)
         counts = np.zeros((len(item.bounds), 1), dtype=np.float32)
         for units, vectors in self._units(item, states):
-            first, behind = (
-                np.searchsorted(units, item.bounds[:, 0]),
-                np.searchsorted(units, item.bounds[:, 1]),
-            )
+            first, behind = (np.searchsorted(units, edges) for edges in item.bounds.T)
             for number in np.flatnonzero(behind > first).tolist():
                 own = vectors[first[number] : behind[number]]
                 if largest:

@@ -28,13 +28,7 @@ _TOGETHER = 256  # sequences whose outputs are held
 
 
 class Labeller:
-    """Predicts with an encoder and its head.
-
-    Args:
-        rows: of them.
-        card: what the head is.
-        ask: asks the encoder; None makes it anew.
-    """
+    """Predicts with an encoder and its head; `ask` asks the encoder, and is made anew for None."""
 
     def __init__(self, rows: LabelledRows, card: HeadCard, ask: Conditionals | None = None) -> None:
         self.rows, self.card = rows, card
@@ -63,12 +57,8 @@ class Labeller:
         return {HEAD: save(module_tensors(_head(self.rows)))}
 
     def outputs(self, sequences: Iterable[Sequence[Piece]], counts: Sequence[int]) -> Iterator[Floats]:
-        """(N, K) logits or values of each sequence, before temperature and scale.
-
-        Args:
-            sequences: the pieces of each.
-            counts: N, labels of each; a label that no piece reads has NaN.
-        """
+        """(N, K) logits or values of each sequence of pieces, before temperature and scale; N labels each, of
+        which one that no piece reads has NaN."""
         return self._read(sequences, counts, self.rows.scores)
 
     def features(self, sequences: Iterable[Sequence[Piece]], counts: Sequence[int]) -> Iterator[Floats]:

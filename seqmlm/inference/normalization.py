@@ -68,11 +68,8 @@ class Normalization:
         kept = pca.explained_variance_ > _NONE * pca.explained_variance_.mean()
         components = pca.components_[kept] / np.sqrt(pca.explained_variance_[kept])[:, None]
         scale = np.where(varied, np.sqrt(pca.var_), 0.0)
-        arrays = (one.astype(np.float32) for one in (pca.mean_, scale, components))
-        return cls(
-            **dict(zip(("mean", "scale", "components"), arrays, strict=True)),
-            facts={**facts, "vectors": count},
-        )
+        mean, scale, components = (one.astype(np.float32) for one in (pca.mean_, scale, components))
+        return cls(mean=mean, scale=scale, components=components, facts={**facts, "vectors": count})
 
     @property
     def dropped(self) -> int:

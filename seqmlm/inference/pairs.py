@@ -38,11 +38,9 @@ class PairScorer:
         self.session, self._scorer, self._mode, self._metric = session, RecordScorer(session), mode, metric
 
     def scored(self, pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
-        """Score pairs together; equal masked copies are computed once.
-
-        Returns:
-            For each pair a row with both sequences' pseudo-log-likelihoods (nats), units and characters, the
-            tokens that the vocabulary does not have, which no score counts, and what the metric makes of it.
+        """Score pairs together; equal masked copies are computed once. A row has both sequences'
+        pseudo-log-likelihoods (nats), units and characters, the tokens that the vocabulary does not have,
+        which no score counts, and what the metric makes of it.
 
         Raises:
             DataError: a sequence that cannot be spelled.

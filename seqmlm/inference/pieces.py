@@ -211,11 +211,9 @@ def pieces_of_pair(
     found = []
     for own in (first, second):
         for number, piece in enumerate(_of_record(own, space, card)):
-            labels = piece.labels  # further windows go on with what the first one began
-            labels = labels._replace(
-                first=labels.first & (number == 0), weights=labels.weights * np.float32(0.5)
-            )
-            found.append(piece._replace(labels=labels))
+            first_of, weights = piece.labels.first & (number == 0), piece.labels.weights * np.float32(0.5)
+            # Further windows go on with what the first one began.
+            found.append(piece._replace(labels=piece.labels._replace(first=first_of, weights=weights)))
     return found
 
 
@@ -228,10 +226,8 @@ def _paired(first: Encoding, second: Encoding, space: TokenSpace, types: bool, l
     """Two sequences as one: start, the first, end, the second, end (Devlin et al. 2019)."""
     both = join([first, second], space, len(first) + len(second))[0]
     if len(both) > length:
-        raise DataError(
-            f"a pair of {len(both)} tokens, and the model reads {length}",
-            remedy="shorten it, or leave it out",
-        )
+        why = f"a pair of {len(both)} tokens, and the model reads {length}"
+        raise DataError(why, remedy="shorten it, or leave it out")
     if not types:
         return replace(both, spans=None)
     segment = (np.arange(len(both)) >= len(first)).astype(np.float32)

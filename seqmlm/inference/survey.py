@@ -8,13 +8,7 @@ from itertools import islice
 import numpy as np
 
 from seqmlm.engine.types import Floats
-from seqmlm.evaluation.geometry import (
-    Geometry,
-    frequency_correlation,
-    geometry,
-    neighbourhoods,
-    plane,
-)
+from seqmlm.evaluation.geometry import Geometry, frequency_correlation, geometry, neighbourhoods, plane
 from seqmlm.inference.batches import BATCH_RECORDS
 from seqmlm.inference.embedder import Embedder, Item
 from seqmlm.reports.page import Cell, Page
@@ -24,13 +18,7 @@ MOST = 2000
 ITEMS = 512
 """Of the input that each layer is asked about."""
 
-_COLUMNS = (
-    "vectors",
-    "mean cosine",
-    "low",
-    "high",
-    "dimensions with the largest share of it",
-)
+_COLUMNS = ("vectors", "mean cosine", "low", "high", "dimensions with the largest share of it")
 
 
 def survey(
@@ -43,8 +31,7 @@ def survey(
         words: N units, or none. kinds: N values of a column, by which the map is coloured, or none.
     """
     vectors = np.stack(rows)
-    whole = geometry(vectors)
-    if whole is None:
+    if (whole := geometry(vectors)) is None:
         return
     page.table("How alike random pairs are", _COLUMNS, [_row(normal, whole)])
     if words:
@@ -57,11 +44,8 @@ def survey(
 
 
 def by_layer(embedder: Embedder, items: Iterable[Item]) -> Iterator[list[Cell]]:
-    """Rows of a table: the vectors of each layer, raw, and those of one half without the mean of the other.
-
-    Args:
-        embedder: of all layers. items: of the input, of which the first are asked about.
-    """
+    """Rows of a table: the vectors of each layer, raw, and those of one half without the mean of the other;
+    of the first items of the input."""
     found, first = list[Floats](), islice(items, ITEMS)
     while some := [*islice(first, BATCH_RECORDS)]:
         found += embedder.vectors(some)
@@ -69,8 +53,7 @@ def by_layer(embedder: Embedder, items: Iterable[Item]) -> Iterator[list[Cell]]:
     half = len(vectors) // 2
     for layer, own in enumerate(np.split(vectors, len(embedder.layers.numbers), axis=1)):
         for name, shown in (("raw", own), ("centred", own[half:] - own[:half].mean(0) if half else own[:0])):
-            whole = geometry(shown)
-            if whole is not None:
+            if (whole := geometry(shown)) is not None:
                 yield _row(f"layer {layer}, {name}", whole)
 
 

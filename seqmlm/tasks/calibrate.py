@@ -133,11 +133,6 @@ def calibrate_files(
 ) -> CalibrateResult:
     """Replace a model's calibrations of one level by those from normal data.
 
-    Args:
-        config: which model, which data.
-        notify: told what could not be done.
-        progress: told how far it is.
-
     Raises:
         UsageError: no input, or a level or mode the model does not have.
         DataError: records the model was trained on, unreadable ones, or none with a score.
@@ -191,18 +186,16 @@ def _replaced(
     model = calibrator.session.model
     folder, private = Path(model.path), model.card.sensitive
     kept_calibrations(folder, calibrator.notify)  # says now what of a broken file will be lost
-    background = stored_background(model, level)
-    learnt: dict[str, Background] = {}
+    background, learnt = stored_background(model, level), None
     if level.background is not None and background is None:
         background, normal = calibrator.background(level, normal, None)
-        assert background is not None
-        learnt[level.name] = background
+        learnt = background
     modes = default_modes(calibrator.session) if mode is None else (mode,)
     made = calibrator.calibrate(level, modes, normal, background)
     if not made:
         raise DataError("too few normal records for sensitive data", remedy="give at least eleven")
-    if learnt:
-        store_backgrounds(folder, learnt, private=private)
+    if learnt is not None:
+        store_backgrounds(folder, {level.name: learnt}, private=private)
     store(folder, made, private=private)
     return made
 
@@ -217,16 +210,8 @@ def default_modes(session: Session) -> tuple[str, ...]:
 def calibrate_trained(model: LoadedModel, corpus: Corpus, budget: int, console: Console) -> dict[str, float]:
     """Calibrate a model just trained with the records set aside, and write into its folder what it needs.
 
-    A model whose data leave nothing to calibrate with stays without calibrations.
-
-    Args:
-        model: in its folder.
-        corpus: that it was trained on.
-        budget: forward tokens to spend.
-        console: told what was calibrated, what could not be, and how far it is.
-
-    Returns:
-        Rows and smallest rates, by mode and name.
+    It may spend so many forward tokens. A model whose data leave nothing to calibrate with stays without
+    calibrations. Returns rows and smallest rates, by mode and name.
     """
     began, level = time.monotonic(), model.domain.level(None)
     folder, private, notify = Path(model.path), model.card.sensitive, console.message
@@ -265,11 +250,8 @@ def calibrate_trained(model: LoadedModel, corpus: Corpus, budget: int, console: 
 
 
 def few_held_out(records: int, name: str, *, sensitive: bool, counted: bool) -> str:
-    """What is to be said before a training of which too few records are held out for a rate of .01.
-
-    Args:
-        counted: the training records judge, too, by what needs no model.
-    """
+    """What is to be said before a training of which too few records are held out for a rate of .01;
+    `counted`: the training records judge, too, by what needs no model."""
     needed = (2 if counted else 1) * LEAST_ROWS - 1  # of two p-values the smaller one counts twice
     if records >= needed:
         return ""
@@ -337,10 +319,9 @@ def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Records:
-    """Normal records to calibrate with.
+    """Normal records to calibrate with, none of which the model was trained on.
 
     Args:
-        records: none of which the model was trained on.
         of: how many records they stand for, where they were drawn evenly from more.
         source: fingerprint of the data.
     """
@@ -410,13 +391,8 @@ class Calibrator:
     def background(
         self, level: Level, normal: Records, train: Sequences | None
     ) -> tuple[Background | None, Records]:
-        """What a level must know, and the records left to calibrate with.
-
-        Args:
-            level: asked for its background.
-            normal: half of these teach it, where it must see scores or there is no training data.
-            train: the training split.
-        """
+        """What a level must know, and the records left to calibrate with: half of them teach it, where it
+        must see scores or there is no training split."""
         if level.background is None:
             return None, normal
         half, rest = normal.records[::2], replace(normal, records=normal.records[1::2])
@@ -457,13 +433,9 @@ class Calibrator:
         background: Background | None,
         counted: CountedRows | None = None,
     ) -> dict[tuple[str, str], Stored]:
-        """Calibrate a level in some modes, the cheapest first.
+        """Calibrate a level in some modes, the cheapest first, with further rows that are counted.
 
-        Args:
-            counted: further rows, of the training data.
-
-        Returns:
-            By level and mode; nothing for a mode in which fewer than eleven sensitive records have rows.
+        Nothing is made for a mode in which fewer than eleven sensitive records have rows.
 
         Raises:
             DataError: no record has a score.
@@ -513,12 +485,13 @@ class Calibrator:
         detector = Detector(self._scorer(), level, mode=Mode.parse(name), background=background)
         everything, taken, spent = self._judged(detector, normal, limit, name)
         judged = [one for one in everything if one.row.score is not None]
-        if self._too_few(judged):
+        people = {(one.row.source, one.scored.record.id) for one in judged}
+        if self.session.card.sensitive and 0 < len(people) < SMALLEST:  # they would tell of single ones
             return None, spent
         fitted = self._fitted(level, judged, counted)
         unfamiliar = sum(one.unfamiliar for one in everything)
         if unfamiliar and self.session.card.sensitive:
-            unfamiliar = max(unfamiliar, SMALLEST)  # fewer would tell of single people
+            unfamiliar = max(unfamiliar, SMALLEST)  # as above
         fitted = replace(fitted, unfamiliar=unfamiliar)
         return Stored(fitted=fitted, **self._facts(judged, taken, normal)), spent
 
@@ -583,11 +556,6 @@ class Calibrator:
         if len(set(keys)) == 1:
             keys = [f"{one.row.source}\0{one.scored.record.id}" for one in judged]
         return np.array([hash64(key) for key in keys], dtype=np.int64)
-
-    def _too_few(self, judged: Sequence[JudgedRow]) -> bool:
-        """Whether sensitive rows are of so few records that what is kept would tell of single ones."""
-        found = {(one.row.source, one.scored.record.id) for one in judged}
-        return self.session.card.sensitive and 0 < len(found) < SMALLEST
 
     def _scorer(self) -> RecordScorer:
         """A scorer that remembers nothing of the calibrations before: each is the same on its own."""

@@ -34,7 +34,6 @@ def line(
     tokenizer: Tokenizer,
     *,
     per_unit: bool = False,
-    top: bool = True,
     sensitive: bool = False,
     calibrated: bool | None = None,
     level: Level | None = None,
@@ -44,10 +43,7 @@ def line(
     Of a record that is a part of something longer (a block of a contig), places are those in the whole.
 
     Args:
-        judged: the row.
-        tokenizer: names the expected alternatives.
         per_unit: every unit with its surprisal, entropy and rank.
-        top: the most surprising units, with what was expected instead.
         sensitive: the row says that it is of sensitive data, for whoever reads it.
         calibrated: rows have p-values, and one without a score has None; default: if this one has.
         level: it was judged at; then an alarm says why it is one.
@@ -62,7 +58,8 @@ def line(
     if not whole:
         start, end = row.at(row.start, row.end)
         fields |= {"start": start, "end": end}
-    fields |= {"units": len(bits), **summary(bits), "score": _finite(row.score), **row.extra}
+    score = row.score if row.score is not None and math.isfinite(row.score) else None
+    fields |= {"units": len(bits), **summary(bits), "score": score, **row.extra}
     if sensitive:
         fields["sensitive"] = True
     if judged.unfamiliar:
@@ -78,11 +75,9 @@ def line(
         fields["reason"] = reason(level.noun(judged.scored.record), level, judged, tokenizer.spelling.meaning)
     if calibrated:
         fields["channels"] = dict(judged.p_values)
-    if top:
-        worst = row.units[np.argsort(-bits, kind="stable")[:TOP_UNITS]]
-        fields["top"] = [unit_fields(row, scored, unit, tokenizer) for unit in worst.tolist()]
-    if per_unit:
-        fields["per_unit"] = [unit_fields(row, scored, unit, tokenizer) for unit in row.units.tolist()]
+    worst = row.units[np.argsort(-bits, kind="stable")[:TOP_UNITS]]
+    for name, units in {"top": worst, **({"per_unit": row.units} if per_unit else {})}.items():
+        fields[name] = [unit_fields(row, scored, unit, tokenizer) for unit in units.tolist()]
     return fields
 
 
@@ -147,26 +142,12 @@ def unit_fields(row: Row, scored: Scored, unit: int, tokenizer: Tokenizer) -> di
     return reasons.unit_fields(scored, unit, spelling.alone, spelling.meaning, row)
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
 # The columns of the rows
 
 _COLUMNS: dict[str, Kind] = {
-    "id": "text",
-    "source": "text",
-    "line": "integer",
-    "start": "integer",
-    "end": "integer",
-    "units": "integer",
-    "pll": "number",
-    "bits_per_unit": "number",
-    "sum": "number",
-    "max": "number",
-    "top_mean": "number",
-    "perplexity": "number",
-    "score": "number",
+    **dict.fromkeys(("id", "source"), "text"),
+    **dict.fromkeys(("line", "start", "end", "units"), "integer"),
+    **dict.fromkeys(("pll", "bits_per_unit", "sum", "max", "top_mean", "perplexity", "score"), "number"),
 }
 
 
@@ -176,12 +157,9 @@ def schema(plan: ScoringPlan) -> Schema:
     if plan.sensitive:
         columns["sensitive"] = "flag"
     if plan.calibrated:
-        columns["p_value"] = "number"
-        columns["extrapolated"] = "flag"
+        columns |= {"p_value": "number", "extrapolated": "flag"}
         if plan.alpha is not None:
-            columns["alarm"] = "flag"
-            columns["reason"] = "text"
-            columns["unfamiliar"] = "flag"
+            columns |= {"alarm": "flag", "reason": "text", "unfamiliar": "flag"}
         columns["channels"] = "p_values"
     columns["top"] = "units"
     if plan.per_unit:
@@ -193,11 +171,7 @@ def schema(plan: ScoringPlan) -> Schema:
 
 
 class Familiar:
-    """Notes which records the model was trained on, and units that its vocabulary does not have.
-
-    Args:
-        plan: of the scoring.
-    """
+    """Notes which records the model was trained on, and units that its vocabulary does not have."""
 
     def __init__(self, plan: ScoringPlan) -> None:
         tokenizer = plan.session.tokenizer
@@ -223,11 +197,7 @@ TRAINED_ON = "record that the model was trained on: its scores are lower than th
 
 
 class Tally:
-    """Counts rows one by one: alarms, incidents, and how p-values lie.
-
-    Args:
-        state: of a tally that goes on.
-    """
+    """Counts rows one by one: alarms, incidents, and how p-values lie."""
 
     numbers: ClassVar[Sequence[str]] = (
         *("rows", "units", "alarms", "unscored", "unfamiliar"),
@@ -275,24 +245,16 @@ class Tally:
         low, lowest = self.low_p / self.with_p, self.lowest_p / self.with_p
         return {"low_p": low, "lowest_p": lowest, "normal_rows": normal}
 
-    def incidents(self) -> int:
-        """Groups of alarms that overlap or touch."""
-        return self._incidents.count
-
     def figures(self, plan: ScoringPlan) -> dict[str, Any]:
-        """What the rows come to.
-
-        They are `rows` and `units` in them; `unscored` and `unfamiliar` rows; `alarms` and `incidents`, where
-        a rate was asked; `low_p` and `lowest_p`, shares of p-values of at most .5 and .05, of enough rows,
-        and `normal_rows`, those of the calibration.
-        """
-        found: dict[str, Any] = {name: getattr(self, name) for name in ("rows", "units")}
+        """What the rows come to: `rows` and `units` in them; `unscored` and `unfamiliar` rows; `alarms` and
+        `incidents` (groups that overlap or touch), where a rate was asked; and `shares`."""
+        found: dict[str, Any] = {"rows": self.rows, "units": self.units}
         if self.unscored:
             found |= {"unscored": self.unscored, "first_unscored": self.first}
         if self.unfamiliar:
             found["unfamiliar"] = self.unfamiliar
         if plan.alpha is not None:
-            found |= {"alarms": self.alarms, "incidents": self.incidents()}
+            found |= {"alarms": self.alarms, "incidents": self._incidents.count}
         return {**found, **self.shares(0 if plan.stored is None else plan.stored.rows)}
 
 
@@ -319,12 +281,7 @@ UNSCORED = "rows without a score, for nothing in them, or too little, can be sco
 
 
 def sentence(plan: ScoringPlan, figures: Mapping[str, Any], records: int, seconds: float, rate: float) -> str:
-    """What was done, and what to know of it, a line each.
-
-    Args:
-        figures: of a tally.
-        records: that were scored. rate: of them, a second.
-    """
+    """What was done, and what to know of it, a line each; `rate`: of records, a second."""
     one = plan.session.tokenizer.traits.unit
     what = number_of(figures["rows"], "row")
     if figures["rows"] == records:
@@ -332,7 +289,10 @@ def sentence(plan: ScoringPlan, figures: Mapping[str, Any], records: int, second
     alarms = ""
     if "alarms" in figures:
         alarms = f", {number_of(figures['alarms'], 'alarm')} in {number_of(figures['incidents'], 'incident')}"
-    scored = f"scored {number_of(records, 'record')}, {what} in {seconds:.1f} s ({_rate(rate)} records/s)"
+    fast = (
+        f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+    )  # of slow ones, as with long records, more than "0"
+    scored = f"scored {number_of(records, 'record')}, {what} in {seconds:.1f} s ({fast} records/s)"
     return "\n".join([scored + alarms, *warnings(figures)])
 
 
@@ -352,8 +312,3 @@ def extent(judged: JudgedRow) -> tuple[str, float, float]:
     elif lines and row.id == record.id:
         start, end = lines[0], lines[-1]
     return name, float(start), float(end)
-
-
-def _rate(rate: float) -> str:
-    """Records a second; of slow ones, as with long records, more than "0"."""
-    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"

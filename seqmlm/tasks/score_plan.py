@@ -5,7 +5,7 @@ The same request to the same model always gives the same plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +13,6 @@ from typing import NamedTuple
 from seqmlm import plugins
 from seqmlm.anomaly.levels import WHOLE, Background, Level
 from seqmlm.engine.reductions import Entropy, Rank, top
-from seqmlm.engine.types import Precision
 from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for
@@ -131,7 +130,11 @@ def choose(config: ScoringRequest, session: Session) -> ScoringPlan:
             f"rows have no p-values: level {level.name} is not calibrated in mode {name}; from "
             f"normal data {_calibrating(config, level, name)} does that"
         )
-    notes += _other_precision(stored, session.precision)
+    if stored is not None and stored.precision != session.precision:
+        notes.append(
+            f"the calibration was made in {stored.precision}, this scoring is in {session.precision}: their "
+            "log-probabilities differ by some hundredths"
+        )
     alpha = _alpha(config, level, name, stored)
     notes += _silent(config, level, name, stored, alpha)
     return ScoringPlan(
@@ -148,12 +151,8 @@ def choose(config: ScoringRequest, session: Session) -> ScoringPlan:
 
 
 class Choice(NamedTuple):
-    """The mode of a scoring that asks for none.
-
-    mode: its name.
-    why: in a part of a sentence.
-    characters: of all records, by estimate; None where it was not looked at.
-    """
+    """The mode of a scoring that asks for none, by name; why, in a part of a sentence; and the characters of
+    all records, by estimate, None where it was not looked at."""
 
     mode: str
     why: str
@@ -175,8 +174,10 @@ def choose_mode(config: ScoringRequest, session: Session, level: Level) -> Choic
     modes = enough or [own, *([str(ONE_PASS)] if session.tokenizer.units.one_pass else [])]
     asked = [Mode.parse(name) for name in dict.fromkeys([*modes, own])]
     work = work_of(session, level, asked, config.measured, format=config.format, options=config.options)
-    if work is None:
-        return Choice(*_of_unknown(own, stored, modes))
+    if work is None:  # an input of unknown size
+        if own in modes:
+            return Choice(own, _DEFAULT)
+        return Choice(modes[0], f"--mode {own}, {_DEFAULT}, {_lack(own, stored)}")
     rate = tokens_per_second(session.model)
     seconds = {name: tokens / rate for name, tokens in work.tokens.items()}
     if own in modes and seconds[own] <= PATIENCE:
@@ -192,13 +193,6 @@ def choose_mode(config: ScoringRequest, session: Session, level: Level) -> Choic
 _DEFAULT = "the default of this field"
 
 
-def _of_unknown(own: str, stored: Mapping[str, Stored], modes: Sequence[str]) -> tuple[str, str]:
-    """The mode for an input of unknown size, and why."""
-    if own in modes:
-        return own, _DEFAULT
-    return modes[0], f"--mode {own}, {_DEFAULT}, {_lack(own, stored)}"
-
-
 def _lack(own: str, stored: Mapping[str, Stored]) -> str:
     """Why a mode cannot be taken where others can."""
     if own not in stored:
@@ -208,13 +202,9 @@ def _lack(own: str, stored: Mapping[str, Stored]) -> str:
 
 def _usable(session: Session, level: Level) -> dict[str, Stored]:
     """The calibrations of a level, by mode, that are of the scores that are mixed now."""
-    found = {}
-    for name, mode in stored_calibrations(Path(session.model.path)):
-        if name == level.name:
-            one = stored_calibration(session.model, level, mode)
-            if one is not None and _rests_on(one, session, level):
-                found[mode] = one
-    return found
+    every = stored_calibrations(Path(session.model.path))
+    own = {mode: one for (name, mode), one in every.items() if name == level.name}
+    return {mode: one for mode, one in own.items() if _rests_on(one, session, level)}
 
 
 _OTHER_COUNTS = "the calibration was made with other counts than these scores mix in"
@@ -238,15 +228,6 @@ def _counts(session: Session, level: Level) -> list[str]:
         f"counts are mixed in: {bits['mixture']:.3f} bits per {unit} on validation records "
         f"({bits['model']:.3f} by the model alone, {bits['counts']:.3f} by counts alone; --set expert=none "
         "leaves them out)"
-    ]
-
-
-def _other_precision(stored: Stored | None, precision: Precision) -> list[str]:
-    if stored is None or stored.precision == precision:
-        return []
-    return [
-        f"the calibration was made in {stored.precision}, this scoring is in {precision}: their "
-        "log-probabilities differ by some hundredths"
     ]
 
 

@@ -62,15 +62,11 @@ def of_columns(
 def figures_of(
     card: HeadCard, primary: str, test: Sequence[Case], ours: Predictions, others: Mapping[str, Predictions]
 ) -> tuple[dict[str, Any], Table]:
-    """Figures of a model's predictions, with intervals, and beside those of rivals.
+    """Figures of predictions of the test cases by a model, with intervals, and beside those of rivals; a
+    table.
 
-    Args:
-        primary: the measure that decides.
-        ours, others: predictions of the test cases, of the model and of rivals by name.
-
-    Returns:
-        Measures by name, `intervals`, those of `rivals`, the `lead` over the best of these, and, where there
-        are `of_columns`, differences `over_columns`; and a table.
+    They are measures by name, `intervals`, those of `rivals`, the `lead` over the best of these by the
+    `primary` measure, which decides, and, where there are `of_columns`, differences `over_columns`.
     """
     own, beside = worth(card, test, ours), {who: worth(card, test, said) for who, said in others.items()}
     figures: dict[str, Any] = {name: one.value for name, one in own.items()}
