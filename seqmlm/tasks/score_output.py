@@ -245,16 +245,20 @@ class Tally:
         low, lowest = self.low_p / self.with_p, self.lowest_p / self.with_p
         return {"low_p": low, "lowest_p": lowest, "normal_rows": normal}
 
+    def incidents(self) -> int:
+        """Groups of alarms that overlap or touch."""
+        return self._incidents.count
+
     def figures(self, plan: ScoringPlan) -> dict[str, Any]:
         """What the rows come to: `rows` and `units` in them; `unscored` and `unfamiliar` rows; `alarms` and
-        `incidents` (groups that overlap or touch), where a rate was asked; and `shares`."""
+        `incidents`, where a rate was asked; and `shares`."""
         found: dict[str, Any] = {"rows": self.rows, "units": self.units}
         if self.unscored:
             found |= {"unscored": self.unscored, "first_unscored": self.first}
         if self.unfamiliar:
             found["unfamiliar"] = self.unfamiliar
         if plan.alpha is not None:
-            found |= {"alarms": self.alarms, "incidents": self._incidents.count}
+            found |= {"alarms": self.alarms, "incidents": self.incidents()}
         return {**found, **self.shares(0 if plan.stored is None else plan.stored.rows)}
 
 

@@ -153,33 +153,25 @@ class TaskConfig(CommandConfig):
         return {"--out": self.out, "--report": self.report, **aside}
 
     def check(self) -> None:
-        """Refuse what makes no sense, before anything is read or loaded.
-
-        Raises:
-            UsageError: what, and why.
-        """
+        """Refuse what makes no sense, before anything is read or loaded, by a UsageError that says why."""
         if not self.paths:
             raise UsageError("nothing to read: name files, folders, or - for standard input")
         self.check_files()
 
     def check_files(self) -> None:
-        """Refuse outputs that are inputs or no files, and what cannot be resumed.
+        """Refuse outputs that are inputs or no files, and what cannot be resumed; as `check`."""
 
-        Raises:
-            UsageError: what, and why.
-        """
-        if self.resume and (self.out is None or any(map(is_pipe, expand(self.read)))):
+        def piped() -> bool:
+            return any(map(is_pipe, expand(self.read)))
+
+        if self.resume and (self.out is None or piped()):
             raise UsageError(
                 "--resume continues a file named with --out, from files that can be read again: what was "
                 "read from standard input or a pipe is gone; write it to a file first"
             )
         if self.shard is not None:
             shards.parse(self.shard)
-            if (
-                self.out is None
-                or self.out.suffix.lower() != ".jsonl"
-                or any(map(is_pipe, expand(self.read)))
-            ):
+            if self.out is None or self.out.suffix.lower() != ".jsonl" or piped():
                 raise UsageError("--shard reads files, and writes rows to a .jsonl that --out names")
         check_outputs(self.outputs, inputs=expand(self.read), streams=True)
 
@@ -191,10 +183,6 @@ class Task(ABC, Generic[ConfigT, Item]):
     """One capability: made of its config and a session, then asked for items, rows and figures.
 
     The docstring of the class is the help of its command.
-
-    Args:
-        config: what was asked for.
-        session: the model.
 
     Attributes:
         Config: class of the config; its docstring describes the options.
@@ -250,11 +238,7 @@ class Task(ABC, Generic[ConfigT, Item]):
 
     @classmethod
     def opened(cls, config: ConfigT) -> Session:
-        """The model.
-
-        Raises:
-            UsageError, StateError: as `Session.open`; an output in the model's folder.
-        """
+        """The model, as `open_model` opens it."""
         return open_model(config, labels="learnt" if cls.learnt else "none")
 
     @classmethod
@@ -294,10 +278,7 @@ class Task(ABC, Generic[ConfigT, Item]):
 
     @abstractmethod
     def rows(self, items: Sequence[Item]) -> Iterable[Sequence[Row]]:
-        """Ask about some items together.
-
-        Returns:
-            The rows of each item, in order.
+        """The rows of each of some items, in order, which are asked about together.
 
         Raises:
             DataError, UsageError: an item that cannot be asked about. Then each is asked about alone, and
@@ -421,13 +402,10 @@ class Summary:
     """How a run ended.
 
     Args:
-        task: its name.
         items, bad: that the model was asked about, and what was left out.
         notes: what was met on the way, and how often; places: where first, if that is known.
         quarantine: where what was left out is kept, or None.
-        figures: of the task.
-        answer: all of that in a sentence.
-        tables: the figures as tables.
+        answer: the figures in a sentence; tables: the same as tables.
         streamed: whether rows went to standard output.
         stopped: the signal that ended it early, or None; then there are no figures.
         seconds: that it took.
@@ -472,11 +450,7 @@ def read(
     options: Mapping[str, Any],
     sources: Sequence[str | Source] | None = None,
 ) -> Iterator[Record]:
-    """The records of some sources, the paths if nothing else.
-
-    Args:
-        options: of the readers, beside those of the config.
-    """
+    """The records of some sources, the paths if nothing else; options are of readers, beside the config's."""
     given = config.paths if sources is None else sources
     yield from session.reader(given, format=config.format, options={**options, **config.options})(problems)
 
@@ -493,11 +467,7 @@ def run(
     """Run a task: read, ask, write, resumed where it stopped; then its figures, tables and report.
 
     Args:
-        name: of the task.
-        make: its class.
-        config: what was asked for.
         stdout: where rows go without `config.out`; None for nowhere.
-        progress: told what happens.
         as_json: only JSON goes to `stdout`: rows of tasks with `json_rows`, of others none.
 
     Raises:
@@ -576,9 +546,8 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
     asked = "own" if task.further_format else format_of(task.out, config.format_out)
     lines = as_json or (task.out is not None and task.out.suffix.lower() == ".jsonl")
     if asked == "npy" and not (isinstance(task.columns, Schema) and task.columns.width):
-        raise UsageError(
-            f"{task.out}: an array of numpy holds vectors (seqmlm embed), and these are other rows"
-        )
+        what = "an array of numpy holds vectors (seqmlm embed), and these are other rows"
+        raise UsageError(f"{task.out}: {what}")
     own = task.own_format and config.format_out is None and not lines
     people = stdout is not None and stdout.isatty() and config.format_out is None and not as_json
     return Rows(
