@@ -376,9 +376,8 @@ def load(
         raise UsageError(f"{reference} is a {card.domain} model; it cannot be used with --domain {domain}")
     name = card.domain if card is not None else domain
     if name is None:
-        raise UsageError(
-            f"{reference} has no {CARD}: say what its sequences are with --domain, or --set domain=NAME"
-        )
+        how = "say what its sequences are with --domain, or --set domain=NAME"
+        raise UsageError(f"{reference} has no {CARD}: {how}")
     found = plugins.domain(name) if card is None else _named(reference, plugins.domain, name)
     tokenizer = _tokenizer(reference)
     rows: MaskedRows | LinearRows | None = linear.load(reference, tokenizer.space)

@@ -8,7 +8,6 @@ sensitive data every figure from which a count from 1 to 10 could be derived is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -194,9 +193,6 @@ class Evaluated:
 def evaluate_scores(config: EvaluateConfig) -> Evaluated:
     """Evaluate scores against labels.
 
-    Args:
-        config: which, and how.
-
     Raises:
         UsageError: settings that exclude each other, or a report that is no file of its own.
         DataError: files that cannot be read or joined, one class only, or fewer than 11 rows of a class of
@@ -215,8 +211,11 @@ def evaluate_scores(config: EvaluateConfig) -> Evaluated:
         config.paths, columns, labels=config.labels, partial=config.partial, sensitive=config.sensitive
     )
     scores = {columns.score: Detection(read.labels, read.scores)}
-    if read.sensitive:
-        _enough(read)
+    positives = sum(read.labels)
+    if read.sensitive and min(positives, len(read.labels) - positives) < SMALLEST:
+        few = f"one class has fewer than {SMALLEST} rows"
+        why = "counts that small are withheld for sensitive data"
+        raise DataError(f"{few}; {why}", remedy="evaluate on more records")
     differences: dict[str, Difference] = {}
     if config.baseline is None and columns.baseline is not None:
         scores[columns.baseline] = Detection(read.labels, read.baseline)
@@ -227,9 +226,11 @@ def evaluate_scores(config: EvaluateConfig) -> Evaluated:
             rival, raised = aligned(config.baseline, column, read.keys, read.sensitive)
         name = config.baseline if config.baseline != columns.score else "baseline"
         scores[name] = Detection(read.labels, rival)
-        differences = _differences(scores[columns.score], scores[name], read, config)
+        compared = partial(compare, groups=read.groups, draws=config.draws, seed=config.seed)
+        differences = compared(scores[columns.score], scores[name], _MEASURES)
         if raised is not None and read.alarms is not None:
-            differences["f1"] = _f1_difference(read, read.alarms, raised, config)
+            both = Detection(read.labels, read.alarms), Detection(read.labels, raised)
+            differences |= compared(*both, {"f1": f1_of_alarms})
     if read.lengths is not None:
         scores[f"length{FLOOR}"] = Detection(read.labels, read.lengths)
     scores[f"flag everything{FLOOR}"] = Detection(read.labels, np.zeros(len(read.labels)))
@@ -238,27 +239,12 @@ def evaluate_scores(config: EvaluateConfig) -> Evaluated:
     return Evaluated(result, curves)
 
 
-def _enough(read: Labelled) -> None:
-    positives = sum(read.labels)
-    fewest = min(positives, len(read.labels) - positives)
-    if fewest < SMALLEST:
-        raise DataError(
-            f"one class has fewer than {SMALLEST} rows; counts that small are withheld for sensitive data",
-            remedy="evaluate on more records",
-        )
-
-
-def _differences(
-    first: Detection, second: Detection, read: Labelled, config: EvaluateConfig
-) -> dict[str, Difference]:
-    measures: dict[str, Measure] = {
-        "auroc": lambda curve: curve.auroc,
-        "average_precision": lambda curve: curve.average_precision,
-        "oracle_f1": lambda curve: curve.oracle_f1,
-    }
-    for rate in FALSE_POSITIVE_RATES:
-        measures[f"recall_at_fpr_{rate:g}"] = partial(Curve.recall_at, rate=rate)
-    return compare(first, second, measures, read.groups, draws=config.draws, seed=config.seed)
+_MEASURES: dict[str, Measure] = {
+    "auroc": lambda curve: curve.auroc,
+    "average_precision": lambda curve: curve.average_precision,
+    "oracle_f1": lambda curve: curve.oracle_f1,
+    **{f"recall_at_fpr_{rate:g}": partial(Curve.recall_at, rate=rate) for rate in FALSE_POSITIVE_RATES},
+}
 
 
 def _evaluation(
@@ -275,19 +261,15 @@ def _evaluation(
         "unscored": sum(score == -math.inf for score in read.scores),
         "missing": read.missing,
     }
-    raised = {}
-    if read.alarms is not None:
-        raised["alarms"] = confusion(read.labels, read.alarms)
-    raised[f"flag everything{FLOOR}"] = confusion(read.labels, [True] * len(read.labels))
+    raised = {} if read.alarms is None else {"alarms": read.alarms}
+    raised[f"flag everything{FLOOR}"] = [True] * len(read.labels)
+    found = {name: confusion(read.labels, own) for name, own in raised.items()}
+    by_group = config if grouped else None
     return Evaluation(
         **redact_small_counts(counts, read.sensitive),
         interval="bootstrap over groups" if grouped else "DeLong",
-        rankings=tuple(
-            _ranking(name, score, read, config if grouped else None) for name, score in scores.items()
-        ),
-        alarms=tuple(
-            _alarms(name, found, config.prevalence, read.sensitive) for name, found in raised.items()
-        ),
+        rankings=tuple(_ranking(name, own, read, by_group) for name, own in scores.items()),
+        alarms=tuple(_alarms(name, own, config.prevalence, read.sensitive) for name, own in found.items()),
         differences=differences,
         sensitive=read.sensitive,
     )
@@ -295,13 +277,12 @@ def _evaluation(
 
 def _ranking(name: str, score: Detection, read: Labelled, resampled: EvaluateConfig | None) -> Ranking:
     curve = score.curve()
-    if resampled is not None:
-        drawn = score.bootstrap(
-            {"auroc": lambda one: one.auroc}, read.groups, draws=resampled.draws, seed=resampled.seed
-        )["auroc"]
-        low, high = drawn.low, drawn.high
-    else:
+    if resampled is None:
         low, high = score.auroc_interval()
+    else:
+        measure = {"auroc": _MEASURES["auroc"]}
+        drawn = score.bootstrap(measure, read.groups, draws=resampled.draws, seed=resampled.seed)["auroc"]
+        low, high = drawn.low, drawn.high
     recalls = [exact_rate(int(curve.found(rate)), int(curve.positives)) for rate in FALSE_POSITIVE_RATES]
     return Ranking(
         name=name,
@@ -341,15 +322,6 @@ def _rate(rate: Rate, sensitive: bool) -> Rate | None:
     return None if sensitive and small else rate
 
 
-def _f1_difference(
-    read: Labelled, alarms: Sequence[bool], other: Sequence[bool], config: EvaluateConfig
-) -> Difference:
-    """F1 of the alarms minus F1 of other alarms."""
-    first, second = Detection(read.labels, alarms), Detection(read.labels, other)
-    measures: dict[str, Measure] = {"f1": f1_of_alarms}
-    return compare(first, second, measures, read.groups, draws=config.draws, seed=config.seed)["f1"]
-
-
 def write_report(evaluated: Evaluated, path: Path) -> None:
     """Write a self-contained HTML page; for sensitive data without curves and with mode 0600.
 
@@ -387,37 +359,27 @@ def ranking_table(result: Evaluation) -> Table:
     """One row per score: AUROC, AUPRC, recalls, oracle F1."""
     rates = (f"recall at FPR {rate:g}" for rate in FALSE_POSITIVE_RATES)
     columns = ("score", "AUROC", f"95 % ({result.interval})", "AUPRC", *rates, "oracle F1")
-    return columns, [_ranking_cells(one) for one in result.rankings]
-
-
-def _ranking_cells(one: Ranking) -> tuple[Cell, ...]:
-    interval = "-" if one.auroc_low is None else f"{one.auroc_low:.4f} to {one.auroc_high:.4f}"
-    oracle = "withheld" if one.oracle_f1 is None else f"{one.oracle_f1:.4f}"
-    recalls = (_shown(rate) for rate in one.recall)
-    return (one.name, f"{one.auroc:.4f}", interval, f"{one.average_precision:.4f}", *recalls, oracle)
+    cells: list[tuple[Cell, ...]] = []
+    for one in result.rankings:
+        interval = "-" if one.auroc_low is None else f"{one.auroc_low:.4f} to {one.auroc_high:.4f}"
+        oracle = "withheld" if one.oracle_f1 is None else f"{one.oracle_f1:.4f}"
+        precision, recalls = f"{one.average_precision:.4f}", map(_shown, one.recall)
+        cells.append((one.name, f"{one.auroc:.4f}", interval, precision, *recalls, oracle))
+    return columns, cells
 
 
 def alarm_table(result: Evaluation) -> Table:
     """One row per set of alarms: confusion counts, precision, recall, F1."""
     columns = ("threshold", "TP", "FP", "FN", "TN", "precision", "recall", "F1", "at prevalence")
-    return columns, [_alarm_cells(one) for one in result.alarms]
-
-
-def _alarm_cells(one: Alarms) -> tuple[Cell, ...]:
-    at = "-"
-    if one.f1_at_prevalence is not None:
-        at = f"{one.prevalence:g}: precision {one.precision_at_prevalence:.4f}, F1 {one.f1_at_prevalence:.4f}"
-    return (
-        one.name,
-        one.true_positives,
-        one.false_positives,
-        one.false_negatives,
-        one.true_negatives,
-        _shown(one.precision),
-        _shown(one.recall),
-        "withheld" if one.f1 is None else f"{one.f1:.4f}",
-        at,
-    )
+    cells: list[tuple[Cell, ...]] = []
+    for one in result.alarms:
+        at, f1 = "-", "withheld" if one.f1 is None else f"{one.f1:.4f}"
+        if one.f1_at_prevalence is not None:
+            own = f"precision {one.precision_at_prevalence:.4f}, F1 {one.f1_at_prevalence:.4f}"
+            at = f"{one.prevalence:g}: {own}"
+        counts = one.true_positives, one.false_positives, one.false_negatives, one.true_negatives
+        cells.append((one.name, *counts, _shown(one.precision), _shown(one.recall), f1, at))
+    return columns, cells
 
 
 def _shown(rate: Rate | None) -> str:
@@ -438,9 +400,8 @@ def notes(result: Evaluation) -> str:
     if result.missing:
         parts.append(f"{result.missing} labels have no score and are not evaluated.")
     if result.sensitive:
-        parts.append(
-            "The data are sensitive: counts below 11, and figures that would reveal them, are withheld."
-        )
+        small = "counts below 11, and figures that would reveal them, are withheld"
+        parts.append(f"The data are sensitive: {small}.")
     return "\n\n".join(parts)
 
 

@@ -76,13 +76,10 @@ def evaluate_predictions(config: EvaluateConfig) -> dict[str, Any]:
         "intervals": {name: [one.low, one.high] for name, one in own.items()},
     }
     if config.report is not None:  # it names records, as the predictions do
-        private = config.sensitive or any(_is_private(Path(path)) for path in config.paths)
+        modes = [path.stat().st_mode for path in map(Path, config.paths) if path.is_file()]
+        private = config.sensitive or not all(mode & 0o044 for mode in modes)
         _page(found, figures, sensitive=private).write(config.report, private=private)
     return figures
-
-
-def _is_private(path: Path) -> bool:
-    return path.is_file() and not path.stat().st_mode & 0o044
 
 
 def _page(found: Predictions, figures: Mapping[str, Any], *, sensitive: bool) -> Page:
@@ -110,18 +107,15 @@ def _page(found: Predictions, figures: Mapping[str, Any], *, sensitive: bool) ->
     if len(names) <= _MOST_CLASSES:
         counts = np.zeros((len(names), len(names)), dtype=np.int64)
         np.add.at(counts, (found.truth, said), 1)
-        cells: list[list[Any]] = [
-            [one, *own, sum(own)] for one, own in zip(names, counts.tolist(), strict=True)
-        ]
+        each = zip(names, counts.tolist(), strict=True)
+        cells: list[list[Any]] = [[one, *own, sum(own)] for one, own in each]
         page.table("What was taken for what", ("truth \\ prediction", *names, "all"), cells)
     probability = found.predicted.max(axis=1)
     wrong = np.flatnonzero(said != found.truth)
     surest = wrong[np.argsort(-probability[wrong], kind="stable")][:_MISTAKES].tolist()
     if surest and found.kind == "class":  # where a tag stands is not kept
-        mistakes = [
-            (found.ids[n], names[found.truth[n]], names[said[n]], float(probability[n])) for n in surest
-        ]
-        page.table("Surest mistakes", ("id", "truth", "prediction", "probability"), mistakes)
+        what = [(found.ids[n], names[found.truth[n]], names[said[n]], float(probability[n])) for n in surest]
+        page.table("Surest mistakes", ("id", "truth", "prediction", "probability"), what)
     return page
 
 
@@ -175,9 +169,8 @@ def _fault(kind: Kind, names: Sequence[str], row: Mapping[str, Any], truth: Any)
     if kind == "entities":
         return None if row.get("prediction") in names else "a prediction that is no tag of the first row"
     numbers = _predicted(kind, names, row)
-    return (
-        None if len(numbers) == len(names) and np.isfinite(numbers).all() else "a prediction without numbers"
-    )
+    good = len(numbers) == len(names) and np.isfinite(numbers).all()
+    return None if good else "a prediction without numbers"
 
 
 def _predicted(kind: Kind, names: Sequence[str], row: Mapping[str, Any]) -> list[float]:
@@ -213,9 +206,8 @@ def _records(config: EvaluateConfig) -> Iterator[Record]:
             named = TRUTH if column == Columns.label and column not in row else column
             if named not in row:
                 remedy = "seqmlm predict --truth COLUMN writes it, --label-field NAME names another column"
-                raise DataError(
-                    "no truth beside the predictions", source=path, line=line, field=named, remedy=remedy
-                )
+                reason = "no truth beside the predictions"
+                raise DataError(reason, source=path, line=line, field=named, remedy=remedy)
             truth = required(row, named, path, line)
             name = str(required(row, "id", path, line))
             yield Record(id=name, raw="", source=path, line=line, meta={**row, TRUTH: truth})

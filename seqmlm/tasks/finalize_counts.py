@@ -102,9 +102,8 @@ class _Learner:
         self, model: LoadedModel, validation: Windows, budget: int, seed: int, want: tuple[Reduction, ...]
     ) -> None:
         self._rule = model.tokenizer.units
-        indices, records = _whole_records(validation)
+        indices, self._records = _whole_records(validation)
         self._encodings = [validation[index] for index in indices]
-        self._records = records
         ask, cost = Conditionals(model.rows), forward_tokens(model)
         each = np.mean([cost(len(one)) / max(1, len(one)) for one in self._encodings] or [1.0])
         asked = self._asked(int(budget / max(1.0, float(each))), seed)
@@ -123,10 +122,10 @@ class _Learner:
         self._window, self._unit = np.concatenate(owner), np.concatenate(places)
         self._model = np.concatenate(found)
         self._values = {name: np.concatenate(some) for name, some in values.items() if some}
-        self._record = records[self._window]
+        record = self._records[self._window]
         # Of a few long records windows must do, though neighbours are alike.
-        several = len(np.unique(self._record)) >= _RECORDS
-        self._group = np.unique(self._record if several else self._window, return_inverse=True)[1]
+        several = len(np.unique(record)) >= _RECORDS
+        self._group = np.unique(record if several else self._window, return_inverse=True)[1]
         self.learns = self._group % 2 == 0
 
     def _asked(self, units: int, seed: int) -> list[Bools]:
@@ -151,11 +150,8 @@ class _Learner:
         at = first[self._window] + self._unit
         mine, rest = priced.some(at[self.learns]), priced.some(at[~self.learns])
         told = expert.told(self._model, self._values)
-        weights = {
-            str(EXACT): learnt_weights(told[self.learns], mine),
-            COUNTS_ALONE: learnt_weights(None, mine),
-        }
-        expert = replace(expert, weights=weights)
+        with_model = learnt_weights(told[self.learns], mine)
+        expert = replace(expert, weights={str(EXACT): with_model, COUNTS_ALONE: learnt_weights(None, mine)})
         bits = {
             "model": -self._model[~self.learns],
             "counts": -expert.alone(rest),
@@ -173,12 +169,8 @@ class _Learner:
             gain = bits[name] - bits["mixture"]
             means = drawn @ gain / drawn.sum(axis=1)
             facts[f"gain_over_{name}"] = asdict(summarized(float(gain.mean()), means))
-        return {
-            **facts,
-            "units": len(group),
-            "groups": len(np.unique(group)),
-            "better": facts["gain_over_model"]["low"] > 0,
-        }
+        better = facts["gain_over_model"]["low"] > 0
+        return {**facts, "units": len(group), "groups": len(np.unique(group)), "better": better}
 
 
 _DRAWS = 500

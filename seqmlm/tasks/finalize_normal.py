@@ -57,13 +57,8 @@ class _Chosen:
 
 
 def counted_rows(level: Level, session: Session, corpus: Corpus, seed: int) -> CountedRows | None:
-    """Rows of training records, or None where a level counts nothing, or there are too few to be divided.
-
-    Args:
-        level: judges.
-        corpus: of the training.
-        seed: of the backgrounds, and of what records may come as (`Level.as_judged`).
-    """
+    """Rows of training records, or None where a level counts nothing, or there are too few to be divided; the
+    seed is of backgrounds, and of what records may come as (`Level.as_judged`)."""
     pairs = list(corpus.training(MOST_RECORDS)) if level.background and level.counted else []
     if not pairs:
         return None

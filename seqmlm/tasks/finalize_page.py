@@ -58,24 +58,15 @@ def training_page(
     """The page.
 
     Args:
-        model: name and version.
-        card: of the model.
-        facts: further ones for the head.
+        model: name and version. facts: further ones for the head. metrics: lines of metrics.jsonl.
         values: the final evaluation, and what calibrations came to.
-        metrics: lines of metrics.jsonl.
         examples: sequences as they are, masked and filled; empty where none may be shown.
     """
     lead, *warnings = verdict(card, values)
     page = Page(f"Training: {model}", lead)
     page.warnings(warnings)
-    name = model.partition(":")[0]
-    page.head(
-        {
-            **facts,
-            "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seqmlm {__version__}",
-            "next": f"seqmlm score {name} NEW --fpr 0.05 --report new.html",
-        }
-    )
+    next_one = f"seqmlm score {model.partition(':')[0]} NEW --fpr 0.05 --report new.html"
+    page.head({**facts, **_date(), "next": next_one})
     held = "eval/bits_per_unit", f"bits per {card.unit}", "eval/unigram_bits_per_unit"
     page.section("Loss", _curves(metrics, *held))
     modes = [found[1] for key in values if (found := _CALIBRATED.fullmatch(key))]
@@ -112,12 +103,16 @@ def finetuning_page(
         primary: the measure that decides. metrics: lines of metrics.jsonl. tables: of the test data.
     """
     page = Page(f"Fine-tuning: {model}", lead)
-    page.head({**facts, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seqmlm {__version__}"})
+    page.head({**facts, **_date()})
     if any("train/loss" in one for one in metrics):
         page.section("Loss", _curves(metrics, f"valid/{primary}", primary))
     for table in tables:
         page.table(*table)
     return page
+
+
+def _date() -> dict[str, str]:
+    return {"date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seqmlm {__version__}"}
 
 
 def _curves(metrics: Sequence[Mapping[str, Any]], held: str, label: str, floor: str | None = None) -> Markup:
@@ -136,24 +131,14 @@ def _curves(metrics: Sequence[Mapping[str, Any]], held: str, label: str, floor: 
                 smooth = np.convolve(values, np.ones(width) / width, mode="valid")
                 left.plot(steps[width - 1 :], smooth, color=MARK, label=f"mean of {width} steps")
             left.legend(frameon=False)
-        left.set(
-            xlabel="optimizer step",
-            ylabel="loss, nats per masked token" if floor else "loss",
-            title="training",
-        )
+        nats = "loss, nats per masked token" if floor else "loss"
+        left.set(xlabel="optimizer step", ylabel=nats, title="training")
         found = [one for one in metrics if one.get(held) is not None]
         if floor is not None and found:
             right.axhline(found[-1][floor], label="frequencies alone", **THRESHOLD)
         if floor is not None and len(found) > 1:  # the last evaluation of a pretraining is of more records
-            last = found.pop()
-            right.plot(
-                last["step"],
-                last[held],
-                "D",
-                color=MARK,
-                markersize=5,
-                label="model, at the end: of more data",
-            )
+            last, told = found.pop(), "model, at the end: of more data"
+            right.plot(last["step"], last[held], "D", color=MARK, markersize=5, label=told)
         steps, values = [one["step"] for one in found], [one[held] for one in found]
         right.plot(steps, values, "o-", color=MARK, markersize=3, label="model")
         right.legend(frameon=False)
