@@ -119,7 +119,7 @@ def test_a_failure_leaves_the_old_rows_and_promises_no_resuming(
     out = tmp_path / name
     out.write_text("old")
     with monkeypatch.context() as patched:
-        patched.setattr("seqmlm.tasks.review._became", fail)
+        patched.setattr("seqmlm.tasks.review.Review._changed", fail)
         assert review(model, ".", "--since", "HEAD", "--out", out) == 3
     assert out.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("rows")] == [name]
