@@ -121,9 +121,15 @@ def test_of_bases_experts_are_multiplied(bases: LoadedModel, mode: Mode) -> None
         assert np.allclose(one.values[ALONE], own.surprisal, atol=1e-5)
         assert one.values.keys() == {ALONE, COUNTED, SEEN}
     assert both[0].surprisal.mean() < alone[0].surprisal.mean() - 0.5
-    sequences = RecordScorer(Session(bases)).sequences([one.encoding for one in both], mode)
-    for one, score in zip(both, sequences, strict=True):
+    _sum_up(bases, both, mode)
+
+
+def _sum_up(model: LoadedModel, found: Sequence[Scored], mode: Mode) -> None:
+    """Fail where sequences have another pseudo-log-likelihood than their units together."""
+    sequences = RecordScorer(Session(model)).sequences([one.encoding for one in found], mode)
+    for one, score in zip(found, sequences, strict=True):
         assert score.pll == pytest.approx(-one.surprisal.sum() * np.log(2), rel=1e-5)
+        assert len(score.units[0]) == len(one)
 
 
 def _rows(model: LoadedModel, own: Scored, mode: Mode) -> NDArray[np.float64]:
@@ -149,11 +155,7 @@ def test_scores_are_the_mixture(model: LoadedModel, mode: Mode) -> None:
         assert one.values[SEEN].shape == (len(one), 3)
         assert ALONE not in own.values
     assert both[0].surprisal.mean() < alone[0].surprisal.mean() / 2
-    encodings = [one.encoding for one in both]
-    sequences = RecordScorer(Session(model)).sequences(encodings, mode)
-    for one, score in zip(both, sequences, strict=True):
-        assert score.pll == pytest.approx(-one.surprisal.sum() * np.log(2), rel=1e-5)
-        assert len(score.units[0]) == len(one)
+    _sum_up(model, both, mode)
 
 
 def test_a_model_that_sees_the_units_is_no_surer_than_counts(model: LoadedModel) -> None:
@@ -164,9 +166,7 @@ def test_a_model_that_sees_the_units_is_no_surer_than_counts(model: LoadedModel)
         counts = -expert.alone(expert.priced(expert.named([own.encoding])))
         assert np.allclose(one.surprisal, np.maximum(own.surprisal, counts))
         assert np.allclose(one.values[COUNTED], counts > own.surprisal)
-    sequences = RecordScorer(Session(model)).sequences([one.encoding for one in both], ONE_PASS)
-    for one, score in zip(both, sequences, strict=True):
-        assert score.pll == pytest.approx(-one.surprisal.sum() * np.log(2), rel=1e-5)
+    _sum_up(model, both, ONE_PASS)
 
 
 def test_some_units_of_a_sequence_are_mixed_as_in_all_of_it(model: LoadedModel) -> None:

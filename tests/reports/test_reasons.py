@@ -6,14 +6,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tiny_models import random_model
 
 from seqmlm import plugins
 from seqmlm.anomaly.values import SEEN, Scored
+from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.engine.reductions import top
 from seqmlm.engine.types import Encoding, Longs
 from seqmlm.engine.units import Units
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.reports.reasons import counted
 from seqmlm.reports.report import told
+from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 
 TOKENIZER = plugins.tokenizer_class("residue")()
 RAW = "MKTAYIA"
@@ -78,3 +84,12 @@ def test_a_long_record_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -
     assert len({counted(scored, unit) for unit in range(len(RAW))}) == len(RAW)
     assert scored.spans[-1].tolist() == [6, 7]
     assert len(looked) == 1
+
+
+def test_what_is_expected_where_a_token_is_several_letters_are_letters() -> None:
+    model = random_model("dna", KmerBlockTokenizer(k=3))
+    scorer, record = RecordScorer(Session(model)), Record(id="x", raw="ACGTACGTA", source="x", line=1)
+    [one] = scorer.scored(scorer.encoded([record], Problems()), want=top(2))
+    shown = told(one, 4, model.tokenizer.alone).partition("expected: ")[2]
+    assert shown
+    assert {part.split()[0] for part in shown.split(", ")} <= set("ACGT")

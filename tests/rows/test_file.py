@@ -162,17 +162,10 @@ def test_another_file_is_not_gone_on_with(tmp_path: Path, kind: str) -> None:
     _write(path, kind, commit=9)
     committed = _committed(path, kind)
     committed.write_bytes(committed.read_bytes()[::-1])
-    with (
-        pytest.raises(StateError, match="is not what the unfinished scoring has written"),
-        _opened(path, kind, resume=True),
-    ):
-        pass
-    committed.unlink()
-    with (
-        pytest.raises(StateError, match="is not what the unfinished scoring has written"),
-        _opened(path, kind, resume=True),
-    ):
-        pass
+    for _ in range(2):
+        with pytest.raises(StateError, match="is not what the unfinished scoring has written"):
+            _opened(path, kind, resume=True).__enter__()
+        committed.unlink(missing_ok=True)
 
 
 def _committed(path: Path, kind: str) -> Path:
@@ -324,12 +317,10 @@ def test_no_spreadsheet_takes_a_text_for_a_formula(tmp_path: Path, stdout: bool)
     assert [unescaped(row["id"]) for row in found] == FORMULAS + PLAIN
 
 
-def test_other_formats_have_texts_as_they_are(tmp_path: Path) -> None:
-    for kind in ("jsonl", "parquet"):
-        _made(
-            tmp_path / kind, [{"id": text} for text in FORMULAS], kind, schema=Schema(columns={"id": "text"})
-        )
-        assert [row["id"] for row in _read(tmp_path / kind, kind)] == FORMULAS
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_other_formats_have_texts_as_they_are(tmp_path: Path, kind: str) -> None:
+    _made(tmp_path / kind, [{"id": text} for text in FORMULAS], kind, Schema(columns={"id": "text"}))
+    assert [row["id"] for row in _read(tmp_path / kind, kind)] == FORMULAS
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -339,9 +330,8 @@ def test_other_formats_have_texts_as_they_are(tmp_path: Path) -> None:
 def test_a_value_that_its_column_cannot_hold_is_said_without_it(
     tmp_path: Path, kind: str, name: str, value: object
 ) -> None:
-    with pytest.raises(
-        StateError, match=rf"a value of the column '{name}' is no .*ends in \.jsonl"
-    ) as caught:
+    told = rf"a value of the column '{name}' is no .*ends in \.jsonl"
+    with pytest.raises(StateError, match=told) as caught:
         _made(tmp_path / "a", [*ROWS[:3], {**ROWS[3], name: value}], kind)
     assert "secret" not in str(caught.value)
     left = {file.name for file in tmp_path.iterdir()}

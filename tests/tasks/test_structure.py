@@ -76,6 +76,11 @@ def truth(tracked_workspace: Path) -> Path:
     return file
 
 
+def printed(text: str) -> list[dict[str, Any]]:
+    """The rows on standard output."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
 def _map(model: str, *paths: Path, **settings: Any) -> Summary:
     config = StructureConfig(**{"model": model, "paths": tuple(map(str, paths)), **settings})
     return run("structure", Structure, config, as_json=True)
@@ -100,13 +105,11 @@ def test_edges_go_to_standard_output_and_all_pairs_where_they_are_asked_for(
     model: str, fasta: Path, equal: list[Equal], seqmlm: Run
 ) -> None:
     done = seqmlm("structure", model, fasta).ok()
-    found = [json.loads(line) for line in done.out.splitlines()]
+    found = printed(done.out)
     assert found
     assert all(row["predicted"] for row in found)
     assert f"20 sequences by cmi/equal, {len(found)} edges" in done.err
-    every = [
-        json.loads(line) for line in seqmlm("structure", model, fasta, "--set", "all=true").out.splitlines()
-    ]
+    every = printed(seqmlm("structure", model, fasta, "--set", "all=true").out)
     assert [row for row in every if row["predicted"]] == found
     ids, pairs = _ids(model), [(n, x, p) for n, x in _sequences(fasta) for p in _expected(x, _ids(model))]
     assert [(row["id"], (row["i"], row["j"])) for row in every] == [(n, p) for n, _, p in pairs]
@@ -148,20 +151,8 @@ def test_graphs_and_a_report_are_made_of_the_rows_and_kept_by_a_run(
     model: str, fasta: Path, equal: list[Equal], truth: Path, seqmlm: Run
 ) -> None:
     out, folder, page = (fasta.parent / name for name in ("edges.jsonl", "graphs", "r.html"))
-    done = seqmlm(
-        "structure",
-        model,
-        fasta,
-        "--out",
-        out,
-        "--graphs",
-        folder,
-        "--report",
-        page,
-        "--truth",
-        truth,
-        "--json",
-    ).ok()
+    made = ("--out", out, "--graphs", folder, "--report", page)
+    done = seqmlm("structure", model, fasta, *made, "--truth", truth, "--json").ok()
     names = {"edges.json", "edges.graphml", "pairs.txt", "units.txt"}
     assert {path.name for path in folder.iterdir()} == names
     rows = rows_of(out)
@@ -195,14 +186,9 @@ def test_figures_are_those_of_the_pairs_that_the_truth_speaks_of(
         if known.get(name):
             pairs = _expected(text, ids)
             labels = [list(pair) in known[name] for pair in pairs]
-            near = [i - j for i, j in pairs]
-            found.append(
-                [
-                    *(roc_auc_score(labels, x) for x in (list(pairs.values()), near)),
-                    *(average_precision_score(labels, x) for x in (list(pairs.values()), near)),
-                    np.mean(labels),
-                ]
-            )
+            ranked = list(pairs.values()), [i - j for i, j in pairs]
+            each = [judge(labels, x) for judge in (roc_auc_score, average_precision_score) for x in ranked]
+            found.append([*each, np.mean(labels)])
     own = told["ranking"]
     means = [own["model"]["auroc"], own["distance"]["auroc"], own["model"]["auprc"], own["distance"]["auprc"]]
     expected = np.mean(found, axis=0).tolist()
@@ -292,17 +278,18 @@ def test_records_of_a_code_are_one_unit_unless_they_shall_stand_apart(tracked_wo
 
     write("DRUG//metformin", "DRUG//sertraline", "DRUG//metformin", "DRUG//metformin")
 
+    every = ("--set", "all=true")
+
     def pairs(*flags: str) -> list[tuple[int, int]]:
-        done = seqmlm("structure", folder, table, "--set", "all=true", *flags).ok()
-        return [(row["i"], row["j"]) for row in map(json.loads, done.out.splitlines())]
+        done = seqmlm("structure", folder, table, *every, *flags).ok()
+        return [(row["i"], row["j"]) for row in printed(done.out)]
 
     assert pairs() == pairs("--method", "cpmi") == pairs("--method", "pmi") == [(0, 1)]
     assert len(pairs("--set", "together=false")) == 6
 
     def passes(*flags: str) -> int:
-        return int(
-            seqmlm("structure", folder, table, "--json", "--set", "dry_run=true", *flags).json["passes"]
-        )
+        dry = ("--json", "--set", "dry_run=true")
+        return int(seqmlm("structure", folder, table, *dry, *flags).json["passes"])
 
     assert passes("--method", "cpmi") == 3
     assert passes("--method", "cpmi", "--set", "together=false") == 10
@@ -342,7 +329,7 @@ def test_a_field_without_a_decoder_has_values_alone(
     done = seqmlm("structure", model, fasta, "--report", page).ok()
     assert "does not say which pairs are edges" in done.out
     assert "picture" not in page.read_text().replace("Pictures are", "")
-    rows = [json.loads(line) for line in seqmlm("structure", model, fasta).out.splitlines()]
+    rows = printed(seqmlm("structure", model, fasta).out)
     assert len(rows) > 100
     assert not any("predicted" in row for row in rows)
     for option in (("--truth", fasta), ("--graphs", graphs)):
@@ -351,7 +338,7 @@ def test_a_field_without_a_decoder_has_values_alone(
 
 def test_what_it_takes_is_counted_before(model: str, fasta: Path, equal: list[Equal], seqmlm: Run):
     done = seqmlm("structure", model, fasta, "--set", "dry_run=true").ok()
-    rows = [json.loads(line) for line in done.out.splitlines()]
+    rows = printed(done.out)
     assert [(row["id"], row["units"], row["passes"]) for row in rows] == [
         (name, len(text), len(text)) for name, text in _sequences(fasta)
     ]
@@ -368,9 +355,8 @@ def test_a_long_map_is_foretold(
     [subject] = islice(first.items(first.records(Problems()), Problems()), 1)
     [encoding] = subject.asked.encodings
     said = seqmlm("structure", model, fasta).ok().err
-    assert (
-        f"the first map takes {about(first.maps.cost(encoding) / 0.1)} by estimate; --set distance=N" in said
-    )
+    seconds = about(first.maps.cost(encoding) / 0.1)
+    assert f"the first map takes {seconds} by estimate; --set distance=N" in said
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(fasta.read_bytes())))
     assert "by estimate" not in seqmlm("structure", model, "-").ok().err
 
@@ -379,10 +365,8 @@ def test_null_models_leave_standard_input_unread(
     model: str, equal: list[Equal], seqmlm: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b">one\nMKTAYIAK\n")))
-    done = seqmlm(
-        "structure", model, "-", "--set", "format=fasta", "--set", "null=2", "--set", "all=true"
-    ).ok()
-    rows = [json.loads(line) for line in done.out.splitlines()]
+    settings = ("--set", "format=fasta", "--set", "null=2", "--set", "all=true")
+    rows = printed(seqmlm("structure", model, "-", *settings).ok().out)
     assert len(rows) == 8 * 7 / 2
     assert all(row["p"] is not None for row in rows)
 
@@ -394,7 +378,7 @@ def test_units_that_cannot_be_moved_are_refused_before_anything_is_written(
     folder, out = saved(loaded, tracked_workspace / "model"), tracked_workspace / "out.jsonl"
     table = tracked_workspace / "events.csv"
     table.write_text(
-        "subject_id,time,code\none,2010-01-01,DRUG//metformin\none,2010-01-01,DRUG//sertraline\n"
+        "subject_id,time,code\n" + "".join(f"one,2010-01-01,DRUG//{x}\n" for x in ("metformin", "sertraline"))
     )
     for asked in (("--out", out), ("--set", "dry_run=true")):
         done = seqmlm("structure", folder, table, "--set", "null=3", *asked)
