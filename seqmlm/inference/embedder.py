@@ -166,11 +166,8 @@ class Embedder:
             raise UsageError("pool=tokens is of records; of parts take mean, start or max")
 
     def items(self, one: Encoded, spans: Sequence[Span] = ()) -> Iterator[Item]:
-        """What of a record is embedded; nothing of one without a unit.
-
-        Args:
-            spans: of the record, where `of` is "span"; those without a token are left out (see `covered`).
-        """
+        """What of a record is embedded; nothing of one without a unit, or of spans without a token
+        (`covered`)."""
         units = unit_numbers(one.encoding)
         if (units < 0).all():
             return

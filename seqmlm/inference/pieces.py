@@ -131,14 +131,9 @@ def unit_bounds(encoding: Encoding) -> NDArray[np.int32]:
 def pieces(
     encoding: Encoding, space: TokenSpace, card: HeadCard, bounds: NDArray[np.int32] | None = None
 ) -> tuple[list[Piece], NDArray[np.bool_]]:
-    """Where the labels of a sequence are read.
+    """The windows in which the labels of a sequence are read, and (S,) which parts have a token.
 
-    Args:
-        encoding: with spans, where parts are labelled.
-        bounds: (S, 2) of the labelled parts in its text, ascending; None for the sequence itself.
-
-    Returns:
-        The windows, and (S,) which parts have a token; of a sequence (1,).
+    `bounds`: (S, 2) of the labelled parts in its text, ascending; None for the sequence itself, whose S is 1.
     """
     if bounds is None:
         return _of_record(encoding, space, card), np.ones(1, dtype=np.bool_)

@@ -94,7 +94,11 @@ class Rows:
         self.done = self.asked = 0
         self._format, self._columns, self._own, self._wanted = format, columns or {}, own, wanted
         self._resume, self._private, self._kept = resume, private, kept
-        shown = _encoder(format, columns) if line is None or format != "jsonl" else _for_people(line)
+        shown: Callable[[Sequence[Row]], bytes] | None = json_lines if format == "jsonl" else None
+        if format in ("csv", "tsv") and isinstance(columns, Schema):  # all of whose columns are known
+            shown = table_lines(columns, format)
+        elif format == "jsonl" and line is not None:
+            shown = partial(_for_people, line)
         as_they_come = shown is not None if path is None else format == "jsonl" and wanted is None
         self._at_once = as_they_come and not whole
         self._stdout = None if stdout is None else StreamSink(stdout, shown or json_lines)
@@ -170,10 +174,7 @@ class Rows:
         return self.path is None and self._stdout is not None
 
     def write(self, items: Sequence[Sequence[Row] | None]) -> None:
-        """Add the rows of some items.
-
-        Args:
-            items: the rows of each; None of one that was left out.
+        """Add the rows of some items; None of one that was left out.
 
         Raises:
             StateError: they cannot be written; those committed before are kept.
@@ -283,15 +284,8 @@ class Rows:
             raise unwritable(self.path, error) from None
 
 
-def _encoder(format: str, columns: Any) -> Callable[[Sequence[Row]], bytes] | None:
-    """What makes text of rows as they come, where that is possible: a table whose columns are all known."""
-    if format in ("csv", "tsv") and isinstance(columns, Schema):
-        return table_lines(columns, format)
-    return json_lines if format == "jsonl" else None
-
-
-def _for_people(line: Callable[[Row], str]) -> Callable[[Sequence[Row]], bytes]:
-    return lambda rows: "".join(map(line, rows)).encode()
+def _for_people(line: Callable[[Row], str], rows: Sequence[Row]) -> bytes:
+    return "".join(map(line, rows)).encode()
 
 
 def columns_of(rows: Iterable[Row], known: Mapping[str, Kind]) -> dict[str, Kind]:

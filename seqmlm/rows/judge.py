@@ -92,11 +92,11 @@ def fuse(p_values: Statistics, fusion: Fusion) -> Doubles:
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """How unusual rows are among normal ones.
+    """How unusual M rows are among normal ones.
 
     Args:
         p_value: (M,) in (0, 1]; smaller is more unusual.
-        p_values: name -> (M,) its own p-value, 1 where the statistic does not apply.
+        p_values: name -> (M,) those of a statistic, 1 where it does not apply.
         extrapolated: (M,) True where the row is beyond all normal ones and the p-value comes from the tail.
     """
 
@@ -208,16 +208,15 @@ class Ranks:
         bins = tuple(np.sort(known[owner == number]) for number in range(len(edges) + 1))
         return cls(edges, bins, np.stack([fitted_tail(own) for own in bins]))
 
-    def _owners(self, lengths: Longs) -> tuple[Longs, list[int]]:
-        """(M,) the bin of each length, and which bins these are."""
-        owner = np.searchsorted(self.edges, lengths, side="right")
-        return owner, np.unique(owner).tolist()
+    def _owner(self, lengths: Longs) -> Longs:
+        """(M,) the bin of each length."""
+        return np.asarray(np.searchsorted(self.edges, lengths, side="right"))
 
     def p_values(self, values: Doubles, lengths: Longs) -> tuple[Doubles, Bools]:
         """(M,) values and lengths to (M,) p-values and (M,) True where they are extrapolated."""
-        owner, bins = self._owners(lengths)
+        owner = self._owner(lengths)
         found, beyond = np.ones(len(values)), np.zeros(len(values), dtype=np.bool_)
-        for number in bins:
+        for number in np.unique(owner).tolist():
             here, own = owner == number, self.bins[number]
             counts = _at_least(own, values[here])
             found[here], beyond[here] = _p_values(counts, len(own), self.tails[number], values[here])
@@ -228,9 +227,9 @@ class Ranks:
 
         Beyond the largest value it is that of the largest, and by how much it is exceeded.
         """
-        owner, bins = self._owners(lengths)
+        owner = self._owner(lengths)
         found = np.empty(len(values))
-        for number in bins:
+        for number in np.unique(owner).tolist():
             here, own = owner == number, self.bins[number]
             known = np.unique(own)
             heights = -np.log((1.0 + _at_least(own, known)) / (len(own) + 1.0))
@@ -241,12 +240,12 @@ class Ranks:
     def finite(self, lengths: Longs) -> Bools:
         """(M,) True where no normal row of about this length has an infinite value."""
         ends = np.array([not np.isposinf(own[-1:]).any() for own in self.bins])
-        return np.asarray(ends[self._owners(lengths)[0]])
+        return np.asarray(ends[self._owner(lengths)])
 
     def usual(self, length: int) -> float:
         """What at most one in a hundred normal rows of about this length exceeds; minus infinity where the
         statistic applies to none."""
-        own = self.bins[int(np.searchsorted(self.edges, length, side="right"))]
+        own = self.bins[int(self._owner(np.asarray(length)))]
         return float(own[min(int(_USUAL * len(own)), len(own) - 1)]) if len(own) else -np.inf
 
     def arrays(self, name: str) -> Arrays:
@@ -345,14 +344,12 @@ class Normal:
         fusion: Fusion = "fisher",
         records: NDArray[Any] | None = None,
     ) -> Normal:
-        """Estimate the distribution of normal rows.
+        """Estimate the distribution of normal rows; the seed is of their division.
 
         Args:
             statistics: statistic -> (N,) statistics of normal rows, higher = more unusual; NaN where one does
                 not apply, infinity where it could not be more unusual.
             lengths: (N,) units of the rows.
-            seed: of the division.
-            fusion: how p-values become the fused statistic.
             records: (N,) what each row is of, as numbers: rows of one record are in one fold. Default: each
                 row is a record.
 
@@ -363,9 +360,8 @@ class Normal:
         n = len(sizes)
         if not values or not n:
             reason = "there is nothing to calibrate with: no row has a score"
-            raise DataError(
-                reason, remedy="give normal records that the model can read, of the kind it will score"
-            )
+            remedy = "give normal records that the model can read, of the kind it will score"
+            raise DataError(reason, remedy=remedy)
         if len(values) == 1:
             edges = length_edges(sizes, _FEWEST_ALONE)
             kept = np.ones(n, dtype=np.bool_)
@@ -543,9 +539,8 @@ class Normal:
             tail = arrays["tail"] if arrays["tail"][1] > 0 else NO_TAIL
             counted = None
             if "counted" in state:
-                further = {
-                    n.removeprefix("counted/"): own for n, own in arrays.items() if n.startswith("counted/")
-                }
+                own = {name: one for name, one in arrays.items() if name.startswith("counted/")}
+                further = {name.removeprefix("counted/"): one for name, one in own.items()}
                 counted = cls.from_state(state["counted"], further)
             rows, unfamiliar = int(state["rows"]), int(state.get("unfamiliar", 0))
             return cls(tuple(folds), rows, state["fusion"], tail, counted, unfamiliar)
@@ -554,17 +549,11 @@ class Normal:
 
 
 def length_edges(lengths: Longs, fewest: int) -> Longs:
-    """Lengths at which bins begin, so that rows are compared with rows of similar length.
+    """(B - 1,) first lengths of all bins but the lowest, ascending: rows are compared with rows of similar
+    length.
 
-    Bins are quantiles of length, ten at most. A bin with too few rows is merged with its
-    neighbour.
-
-    Args:
-        lengths: (N,) of the normal rows.
-        fewest: rows that a bin must have, if there are as many.
-
-    Returns:
-        (B - 1,) first lengths of all bins but the lowest, ascending.
+    Bins are quantiles of the lengths (N,) of normal rows, ten at most. One of too few rows, if there are as
+    many, is merged with its neighbour.
     """
     sizes, counts = np.unique(lengths, return_counts=True)
     wanted = max(fewest, -(-len(lengths) // MOST_BINS))
