@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from checkpoints import checkpoint
-from fork_server import Run
+from fork_server import Finished, Run
 from stopped import stop_at
 from text_models import text_model
 from written import written
@@ -46,13 +47,19 @@ def measured(tmp_path: Path, esm: Path) -> Path:
     return written(tmp_path / "dms.csv", "\n".join(rows) + "\n")
 
 
+@pytest.fixture
+def variants(seqmlm: Run, esm: Path, wildtype: Path) -> Callable[..., Finished]:
+    """`seqmlm variants` of the wild type."""
+    return lambda *given: seqmlm("variants", esm, *given, "-d", "protein", "--wildtype", wildtype)
+
+
 def table(folder: Path, *variants: str) -> Path:
     return written(folder / "variants.txt", "".join(f"{one}\n" for one in variants))
 
 
-def test_rows(seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path):
+def test_rows(variants: Callable[..., Finished], tmp_path: Path):
     asked = table(tmp_path, "A4W", "p.Ala4Trp", "A4W:Y5C", "K2del", "A4*", "A4=")
-    done = seqmlm("variants", esm, asked, "--domain", "protein", "--wildtype", wildtype).ok()
+    done = variants(asked).ok()
     one, hgvs, two, gone, stop, same = (json.loads(line) for line in done.out.splitlines())
     assert [row["line"] for row in (one, hgvs, two, gone, stop, same)] == [1, 2, 3, 4, 5, 6]
     assert one["effect"] == one["masked"] == hgvs["effect"]
@@ -70,43 +77,41 @@ def test_rows(seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path):
     assert "the model does not know this wild type: " in done.err
 
 
-def test_one_place_says_little_of_a_model(seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path):
+def test_one_place_says_little_of_a_model(variants: Callable[..., Finished], tmp_path: Path):
     """However many variants there are of it; of many places it is said, for the model is random."""
     one = [f"{WILDTYPE[3]}4{new}" for new in STANDARD if new != WILDTYPE[3]]
     every = [f"{old}{place}{'A' if old != 'A' else 'C'}" for place, old in enumerate(WILDTYPE, 1)]
     for listed, said in ((one, False), (every, True)):
         asked = table(tmp_path, *listed)
-        given = ("variants", esm, asked, "--domain", "protein", "--wildtype", wildtype)
-        assert ("the model does not know this wild type: " in seqmlm(*given).ok().err) == said
-        found = seqmlm(*given, "--json").ok().json
+        assert ("the model does not know this wild type: " in variants(asked).ok().err) == said
+        found = variants(asked, "--json").ok().json
         assert (found["wildtype_bits_low"] is None) == (not said)
         assert said == (found["wildtype_bits"] > (found["wildtype_bits_low"] or 0) > 4.4)
 
 
-def test_conventions_and_formats(seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path):
-    asked, out = table(tmp_path, "A4W:Y5C", "K2del"), tmp_path / "rows.csv"
-    given = ("variants", esm, asked, "-d", "protein", "--wildtype", wildtype, "--out", out)
-    assert seqmlm(*given, "--set", "convention=pll_delta").code == 0
+def test_conventions_and_formats(variants: Callable[..., Finished], tmp_path: Path):
+    out = tmp_path / "rows.csv"
+    given = (table(tmp_path, "A4W:Y5C", "K2del"), "--out", out)
+    assert variants(*given, "--set", "convention=pll_delta").code == 0
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert [row["effect"] == row["pll_delta"] != "" for row in rows] == [True, True]
     assert rows[0]["pll_delta"] != rows[0]["masked"]
-    seqmlm(*given, "--set", "convention=mask_fil").refused(2, "must be one of masked, wt, mask_fill")
+    variants(*given, "--set", "convention=mask_fil").refused(2, "must be one of masked, wt, mask_fill")
 
 
-def test_agreement(seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_path: Path):
-    given = ("variants", esm, measured, "-d", "protein", "--wildtype", wildtype, "--measured", "fitness")
-    done = seqmlm(*given, "--set", "prediction=[opposite]", "--set", "cutoff=0", "--json").ok()
-    found = done.json
+def test_agreement(variants: Callable[..., Finished], measured: Path):
+    given = (measured, "--measured", "fitness")
+    found = variants(*given, "--set", "prediction=[opposite]", "--set", "cutoff=0", "--json").ok().json
     assert (found["variants"], found["measured"]) == (399, 399)
     assert set(found["agreement"]) == {"model", "opposite", "BLOSUM62"}
-    for metric, best in (("spearman", 1), ("ndcg", 1), ("auc", 1)):
-        assert found["agreement"]["model"][metric]["value"] == pytest.approx(best, abs=1e-6)
+    for metric in ("spearman", "ndcg", "auc"):
+        assert found["agreement"]["model"][metric]["value"] == pytest.approx(1, abs=1e-6)
     assert found["agreement"]["opposite"]["spearman"]["value"] == pytest.approx(-1, abs=1e-6)
     assert found["gain"]["against"] == "BLOSUM62"
     assert 0 < found["fit"] < 399
-    part = seqmlm(*given, "--set", "prediction=[reported]", "--json").json
+    part = variants(*given, "--set", "prediction=[reported]", "--json").json
     assert part["measured"] == 19
-    told, *_, gain, header, first = seqmlm(*given).out.splitlines()[:-1]
+    told, *_, gain, header, first = variants(*given).out.splitlines()[:-1]
     assert told == "scored 399 of 399 variants"
     assert gain.startswith("Spearman of the model minus that of BLOSUM62: +")
     assert header.split("\t") == ["prediction", "Spearman", "NDCG@10%", "AUC", "MCC"]
@@ -114,14 +119,13 @@ def test_agreement(seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_p
 
 
 def test_next_is_fit_unmeasured_and_of_another_place(
-    seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_path: Path
+    variants: Callable[..., Finished], esm: Path, measured: Path
 ):
-    given = ("variants", esm, measured, "-d", "protein", "--wildtype", wildtype, "--json")
     grid = VariantScorer(Session.open(str(esm), domain="protein", expert="none"), STANDARD).map(WILDTYPE)
-    left = seqmlm(*given, "--measured", "fitness", "--next", "30").json["next"]
+    left = variants(measured, "--json", "--measured", "fitness", "--next", "30").json["next"]
     order = sorted((new for new in STANDARD if new != "Q"), key=lambda new: -grid[21, STANDARD.index(new)])
     assert [one["variant"] for one in left] == [f"Q22{new}" for new in order]
-    free = seqmlm(*given, "--next", "23").json["next"]
+    free = variants(measured, "--json", "--next", "23").json["next"]
     assert len({one["variant"][:-1] for one in free[:22]}) == 22
     effects = [one["effect"] for one in free[:22]]
     assert effects == sorted(effects, reverse=True)
@@ -129,28 +133,22 @@ def test_next_is_fit_unmeasured_and_of_another_place(
 
 
 def test_what_ranks_worse_than_others_says_so_beside_its_suggestions(
-    seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_path: Path
+    variants: Callable[..., Finished], measured: Path, tmp_path: Path
 ):
     head, *lines = measured.read_text().splitlines()
-    table = tmp_path / "other.csv"
     rows = [f"{line},{number * 7 % 11}" for number, line in enumerate(lines)]
-    table.write_text("\n".join([f"{head},other", *rows]) + "\n")
-    given = ("variants", esm, table, "-d", "protein", "--wildtype", wildtype, "--next", "1")
-    good = seqmlm(*given, "--measured", "fitness")
-    assert "do not choose" not in good.out
-    bad = seqmlm(*given, "--measured", "other", "--set", "prediction=[other]")
+    given = (written(tmp_path / "other.csv", "\n".join([f"{head},other", *rows]) + "\n"), "--next", "1")
+    assert "do not choose" not in variants(*given, "--measured", "fitness").out
+    bad = variants(*given, "--measured", "other", "--set", "prediction=[other]")
     assert "other ranks what was measured better than this model: do not choose" in bad.out
 
 
 def test_a_report_and_its_run(
-    seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_path: Path, tracked_workspace: Path
+    seqmlm: Run, variants: Callable[..., Finished], measured: Path, tmp_path: Path, tracked_workspace: Path
 ):
     report = tmp_path / "report.html"
-    done = seqmlm(
-        "variants", esm, measured, "-d", "protein", "--wildtype", wildtype, "--measured", "fitness",
-        "--next", "3", "--report", report, "--out", tmp_path / "rows.jsonl",
-    )  # fmt: skip
-    assert done.code == 0, done.err
+    written_to = ("--report", report, "--out", tmp_path / "rows.jsonl")
+    variants(measured, "--measured", "fitness", "--next", "3", *written_to).ok()
     html = report.read_text()
     assert html.count('class="band"') == len(WILDTYPE)  # the wild type's own letters
     assert html.count(" nats&#34;") + html.count(' nats"') == len(WILDTYPE) * 20
@@ -163,7 +161,7 @@ def test_a_report_and_its_run(
 
 
 def test_what_is_made_of_all_rows_can_be_asked_for_later(
-    seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variants: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A run goes on that was stopped in the middle of its batches, with the same bytes and figures."""
     random = np.random.default_rng(1)
@@ -174,20 +172,20 @@ def test_what_is_made_of_all_rows_can_be_asked_for_later(
         changes = [f"{WILDTYPE[at]}{at + 1}{to}" for at, to in zip((first, second), new, strict=True)]
         rows.append(f"{':'.join(changes)},{random.normal()}")
     asked = written(tmp_path / "doubles.csv", "\n".join([*rows, "W1A,0"]) + "\n")
-    given = ("variants", esm, asked, "-d", "protein", "--wildtype", wildtype, "--on-error", "skip")
-    compared, out = (*given, "--measured", "fitness", "--json", "--out"), tmp_path / "rows.csv"
-    whole = seqmlm(*compared, tmp_path / "whole.csv").ok()
+    given, out = (asked, "--on-error", "skip"), tmp_path / "rows.csv"
+    compared = (*given, "--measured", "fitness", "--json", "--out")
+    whole = variants(*compared, tmp_path / "whole.csv").ok()
     calls = stop_at(monkeypatch, VariantScorer, "effects", 3, SystemExit(9))
-    assert seqmlm(*given, "--out", out).code == 9
-    seqmlm(*given, "--out", out, "--resume", "--set", "convention=wt").refused(4, "cannot continue")
-    done = seqmlm(*compared, out, "--resume").ok()
+    assert variants(*given, "--out", out).code == 9
+    variants(*given, "--out", out, "--resume", "--set", "convention=wt").refused(4, "cannot continue")
+    done = variants(*compared, out, "--resume").ok()
     assert f"continuing {out} after 512 items" in done.err
-    assert [len(variants) for (variants,) in calls[3:]] == [600 - 512]
+    assert [len(asked_about) for (asked_about,) in calls[3:]] == [600 - 512]
     assert out.read_bytes() == (tmp_path / "whole.csv").read_bytes()
     assert done.json == whole.json
 
 
-def test_bad_input(seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_path: Path):
+def test_bad_input(variants: Callable[..., Finished], measured: Path, tmp_path: Path):
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "sequences.csv").write_text("mutated_sequence\nMKTAYIAKQRQISFVKSHFSR1\n")
     outside, wrong = table(tmp_path, "A4W", "Q99W"), tmp_path / "wrong.csv"
@@ -205,8 +203,8 @@ def test_bad_input(seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_p
         (3, "nowhere.csv", (tmp_path / "nowhere.csv",)),
     ]
     for code, told, given in cases:
-        seqmlm("variants", esm, *given, "-d", "protein", "--wildtype", wildtype).refused(code, told)
-    done = seqmlm("variants", esm, outside, "-d", "protein", "--wildtype", wildtype, "--on-error", "skip")
+        variants(*given).refused(code, told)
+    done = variants(outside, "--on-error", "skip")
     assert (done.code, len(done.out.splitlines())) == (0, 1)
     assert "Q99W: 99 is outside the wild type, whose residues are 1 to 22: 1" in done.err
 

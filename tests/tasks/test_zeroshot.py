@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from checkpoints import checkpoint, log_probs
-from fork_server import Run
+from fork_server import Finished, Run
 from mlflow.tracking import MlflowClient
 from text_models import text_model
+from written import rows as rows_of
 
 from seqmlm.errors import UsageError
 from seqmlm.inference.classifier import Verbalizer
@@ -26,17 +29,26 @@ def reviews(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def classified(
+    tmp_path: Path, reviews: Path, seqmlm: Run
+) -> Callable[..., tuple[list[dict[str, Any]], Finished]]:
+    """The rows of the reviews that a model and some arguments give, and how the command ended."""
+
+    def run(model: object, *arguments: object) -> tuple[list[dict[str, Any]], Finished]:
+        done = seqmlm("zeroshot", model, reviews, *arguments, "--out", tmp_path / "p.jsonl").ok()
+        return rows_of(tmp_path / "p.jsonl"), done
+
+    return run
+
+
 ARGUMENTS = ("--template", "{text} it was [MASK].", "--label", "good=great,cat", "--label", "bad=terrible")
 
 
-def test_scores_are_those_of_transformers(tmp_path: Path, reviews: Path, seqmlm: Run):
+def test_scores_are_those_of_transformers(tmp_path: Path, classified: Callable[..., Any]):
     model, fast = checkpoint("bert", tmp_path / "bert")
-    done = seqmlm(
-        "zeroshot", tmp_path / "bert", reviews, *ARGUMENTS, "--template", "[MASK] ! {text}", "--out",
-        tmp_path / "p.jsonl", "--set", "domain=text", "--set", "calibration=none",
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    given = ("--template", "[MASK] ! {text}", "--set", "domain=text", "--set", "calibration=none")
+    rows, _ = classified(tmp_path / "bert", *ARGUMENTS, *given)
     assert [row["line"] for row in rows] == list(range(2, 27))
 
     def log_prob(before: str, word: str, after: str) -> float:
@@ -61,14 +73,9 @@ def test_scores_are_those_of_transformers(tmp_path: Path, reviews: Path, seqmlm:
         assert row["prediction"] == ("good", "bad")[int(np.mean(shares, axis=0).argmax())]
 
 
-def test_figures_are_those_of_a_count_by_hand(tmp_path: Path, reviews: Path, seqmlm: Run):
-    model = text_model(tmp_path)
-    done = seqmlm(
-        "zeroshot", model, reviews, *ARGUMENTS, "--template", "[MASK] {text}", "--truth", "stars", "--out",
-        tmp_path / "p.jsonl", "--json", "--report", tmp_path / "r.html",
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+def test_figures_are_those_of_a_count_by_hand(tmp_path: Path, classified: Callable[..., Any]):
+    given = ("--template", "[MASK] {text}", "--truth", "stars", "--json", "--report", tmp_path / "r.html")
+    rows, done = classified(text_model(tmp_path), *ARGUMENTS, *given)
     pairs = [(row["truth"], row["prediction"]) for row in rows]
     found = done.json
     assert found["n"] == len(rows) == 25
@@ -84,12 +91,8 @@ def test_figures_are_those_of_a_count_by_hand(tmp_path: Path, reviews: Path, seq
     assert found["macro_f1"] == pytest.approx(np.mean(f1))
     assert found["calibration"] == "contextual"  # 25 inputs are enough
     spread = found["sensitivity"]
-    assert set(spread["wordings"]) == {
-        "{text} it was [MASK].",
-        "[MASK] {text}",
-        "great, terrible",
-        "cat, terrible",
-    }
+    wordings = {"{text} it was [MASK].", "[MASK] {text}", "great, terrible", "cat, terrible"}
+    assert set(spread["wordings"]) == wordings
     assert spread["min"] == min(spread["wordings"].values()) <= spread["max"]
     for name, share in spread["wordings"].items():
         assert share == sum(row["wordings"][name] == row["truth"] for row in rows) / 25
@@ -107,45 +110,33 @@ def test_figures_are_those_of_a_count_by_hand(tmp_path: Path, reviews: Path, seq
     assert "terrible" in page
 
 
-def test_one_wording_of_several_is_what_it_is_alone(tmp_path: Path, reviews: Path, seqmlm: Run):
-    model, accuracy = text_model(tmp_path), {}
-    for template in ("{text} it was [MASK].", "[MASK] {text}"):
-        done = seqmlm(
-            "zeroshot", model, reviews, "--template", template, *ARGUMENTS[2:], "--truth", "stars", "--out",
-            tmp_path / "one.jsonl", "--json",
-        )  # fmt: skip
-        accuracy[template] = done.json["accuracy"]
-    both = seqmlm(
-        "zeroshot", model, reviews, *ARGUMENTS, "--template", "[MASK] {text}", "--truth", "stars", "--out",
-        tmp_path / "both.jsonl", "--json",
-    )  # fmt: skip
+def test_one_wording_of_several_is_what_it_is_alone(tmp_path: Path, classified: Callable[..., Any]):
+    model, accuracy, given = text_model(tmp_path), {}, (*ARGUMENTS[2:], "--truth", "stars", "--json")
+    templates = ("{text} it was [MASK].", "[MASK] {text}")
+    for template in templates:
+        accuracy[template] = classified(model, "--template", template, *given)[1].json["accuracy"]
+    _, both = classified(model, *(word for one in templates for word in ("--template", one)), *given)
     wordings = both.json["sensitivity"]["wordings"]
     assert {name: wordings[name] for name in accuracy} == pytest.approx(accuracy)
 
 
-def test_calibration_takes_off_what_words_have_anyway(tmp_path: Path, reviews: Path, seqmlm: Run):
+def test_calibration_takes_off_what_words_have_anyway(tmp_path: Path, classified: Callable[..., Any]):
     """Over the inputs it was calibrated on, each word is as probable as any other."""
-    model = text_model(tmp_path)
-    shares = {}
+    model, shares = text_model(tmp_path), {}
+    given = (*ARGUMENTS[:2], "--label", "a=cat", "--label", "b=dog")
     for how in ("none", "contextual"):
-        seqmlm(
-            "zeroshot", model, reviews, "--template", "{text} it was [MASK].", "--label", "a=cat", "--label",
-            "b=dog", "--set", f"calibration={how}", "--out", tmp_path / "p.jsonl",
-        )  # fmt: skip
-        rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+        rows, _ = classified(model, *given, "--set", f"calibration={how}")
         odds = [np.log(row["scores"]["a"] / row["scores"]["b"]) for row in rows]
         shares[how] = abs(float(np.mean(odds)))
     assert shares["contextual"] < shares["none"] / 2
 
 
-def test_a_template_without_a_place_for_the_text_stands_behind_it(tmp_path: Path, reviews: Path, seqmlm: Run):
-    model, rows = text_model(tmp_path), []
-    for template in ("The review is [MASK].", "{text} The review is [MASK]."):
-        seqmlm(
-            "zeroshot", model, reviews, "--template", template, *ARGUMENTS[2:], "--out", tmp_path / "p.jsonl"
-        )
-        rows.append((tmp_path / "p.jsonl").read_text())
-    assert rows[0] == rows[1]
+def test_a_template_without_a_place_for_the_text_stands_behind_it(
+    tmp_path: Path, classified: Callable[..., Any]
+):
+    model, templates = text_model(tmp_path), ("The review is [MASK].", "{text} The review is [MASK].")
+    first, second = (classified(model, "--template", one, *ARGUMENTS[2:])[0] for one in templates)
+    assert first == second
 
 
 def test_data_cannot_write_a_gap(tmp_path: Path, seqmlm: Run):
