@@ -149,11 +149,11 @@ class Detector:
     def _with_p_values(
         self, row: Row, one: Scored, p: float, beyond: bool, own: dict[str, float]
     ) -> JudgedRow:
-        assert self.calibration is not None
         normal, alpha = self.calibration, self.alpha
         if row.score is None:
             unfamiliar = self._unfamiliar(row, one)
-            alarm = None if alpha is None else unfamiliar and normal.unfamiliar_rate <= alpha
+            rare = normal is not None and alpha is not None and normal.unfamiliar_rate <= alpha
+            alarm = None if alpha is None else unfamiliar and rare
             return JudgedRow(row=row, scored=one, alarm=alarm, unfamiliar=unfamiliar)
         # What few rows cannot rank above their largest value, an infinite statistic, says most.
         endless = {name for name in own if row.statistics.get(name) == np.inf and own[name] <= SMALL}
@@ -168,8 +168,8 @@ class Detector:
             alarm=alarm,
             p_values=own,
             fired=fired,
-            beyond=normal.rows if beyond else None,
-            usual=normal.usual(fired, row.length) if alarm and fired else None,
+            beyond=normal.rows if normal and beyond else None,
+            usual=normal.usual(fired, row.length) if normal and alarm and fired else None,
         )
 
     def _unfamiliar(self, row: Row, scored: Scored) -> bool:
