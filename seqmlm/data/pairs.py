@@ -25,6 +25,7 @@ _IDS = ("pairID", "id")
 _WINOGENDER = "sentid"  # its column of names, "technician.customer.1.male.txt"
 
 Raw = Callable[[str, Mapping[str, Any]], Any]
+Names = tuple[str | None, str | None, str | None]  # of the columns of both sequences, and of the group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,38 +65,30 @@ def read_pairs(
         UsageError: neither files nor both of `good` and `bad`.
         DataError: a file that cannot be read, or files of unequal length.
     """
-    told = problems or Problems()
+    told, names = problems or Problems(), (good, bad, group)
     found: Iterator[tuple[str, int, dict[str, Any]]]
     if paths:
         found = ((path, line, row) for path in paths for line, row in _paired(path, told))
     elif good is None or bad is None:
         raise UsageError("nothing to compare: name a file of pairs, or two files with --good and --bad")
     else:
-        found, good, bad, group = _parallel(good, bad), None, None, None
+        found, names = _parallel(good, bad), (None, None, None)
     for path, line, row in found:
         try:
-            pair = _pair(row, good, bad, group, raw, path, line)
+            pair = _pair(row, names, raw, path, line)
         except DataError as error:
             told.bad(error, json.dumps(row, default=str))
         else:
             yield pair
 
 
-def _pair(
-    row: Mapping[str, Any],
-    good: str | None,
-    bad: str | None,
-    group: str | None,
-    raw: Raw,
-    path: str,
-    line: int,
-) -> Pair:
+def _pair(row: Mapping[str, Any], names: Names, raw: Raw, path: str, line: int) -> Pair:
     """The pair of a row."""
     texts = [
         raw(_text(required(row, key, path, line), path, line, key), row)
-        for key in _columns(row, good, bad, path, line)
+        for key in _columns(row, names, path, line)
     ]
-    name = group or next((key for key in GROUPS if key in row), None)
+    name = names[2] or next((key for key in GROUPS if key in row), None)
     return Pair(
         id=next((str(row[key]) for key in _IDS if row.get(key) is not None), f"{Path(path).name}:{line}"),
         good=texts[0],
@@ -134,10 +127,9 @@ def _paired(path: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]
         )
 
 
-def _columns(
-    row: Mapping[str, Any], good: str | None, bad: str | None, path: str, line: int
-) -> tuple[str, str]:
+def _columns(row: Mapping[str, Any], names: Names, path: str, line: int) -> tuple[str, str]:
     found = next((pair for pair in COLUMNS if all(key in row for key in pair)), None)
+    good, bad, _ = names
     if good is not None and bad is not None:
         return good, bad
     if found is None:

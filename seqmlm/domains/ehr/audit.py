@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
 from typing import Any
 
 from seqmlm.data.duplicates import SeenHashes, hash128
 from seqmlm.data.privacy import SMALLEST, redacted_count, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.tokenizers.events_history import History, is_birth, is_death
+from seqmlm.tokenizers.events_history import History, is_birth, is_death, iso
 
 OTHERS = "vocabularies of few subjects"
 
-_EPOCH = datetime(1970, 1, 1)
 _DAY = 86_400.0
 
 _PLAIN = ("subjects", "subjects_without_birth", "subjects_who_died", "visits", "events", "static_events")
@@ -73,7 +71,7 @@ class _Tally:
         self.subjects_of.update({event.code for event in history.events})
         self.years.update(
             {
-                (_EPOCH + timedelta(seconds=event.time)).year
+                int(iso(event.time)[:4])
                 for event in dated
                 if event.time is not None and not is_birth(event.code)
             }

@@ -21,7 +21,6 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, Self
@@ -40,6 +39,7 @@ from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import StateError
 from seqmlm.rows.judge import HARMONIC
 from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.events_history import iso
 from seqmlm.tokenizers.events_layout import CLS, SEP, UNK, visit_starts
 
 
@@ -240,8 +240,6 @@ EXPECTED = 10
 MISSING = 0.5
 """Probability from which the absence of a code is told."""
 
-_EPOCH = datetime(1970, 1, 1)
-
 _MEAN = {"mean": "mean surprisal of the codes"}
 _MAX = {"max": "largest surprisal of a code"}
 _PAIR = {"pair": "codes of which patients with one rarely have the other"}
@@ -305,7 +303,7 @@ class PatientUnits:
             named["visit_id"] = ids[0]
         time = self.times[visit + 1]
         if time is not None:
-            named["date"] = (_EPOCH + timedelta(seconds=time)).date().isoformat()
+            named["date"] = iso(time)[:10]
         return named
 
     def missing(self, units: Longs, counts: CodeCounts) -> list[dict[str, Any]]:

@@ -249,8 +249,11 @@ def with_points(rows: Rows, places: Sequence[int], problems: Problems, source: s
     """
     head: list[tuple[int, tuple[Any, ...]]] = []
     for line, row in rows:
-        if any(commas(row[at]) for at in places):
-            head = [(line, row), *islice(rows, _HEAD)]
+        for at in places:  # nearly always numbers, and decided at once
+            if type(cell := row[at]) is str and "," in cell and commas(cell):
+                head = [(line, row), *islice(rows, _HEAD)]
+                break
+        if head:
             break
         yield line, row
     met = {at: {commas(row[at]) for _, row in head} for at in places}
