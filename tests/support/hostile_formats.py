@@ -100,6 +100,16 @@ def _long(before: bytes, unit: bytes, after: bytes = b"\n") -> Callable[[int], I
     return parts
 
 
+def _spelt(
+    value: str | None = None, label: str | None = None, time: str | None = None, unit: str | None = None
+) -> dict[str, Any]:
+    """Further records, with § where bytes stand: in what is scored (or many of a unit), a name, a time."""
+    parts = {"value": value, "label": label, "time": time}
+    spelt = {name: text.encode().split("§".encode()) for name, text in parts.items() if text is not None}
+    giant = {} if unit is None else {"giant": _long(spelt["value"][0], unit.encode(), spelt["value"][1])}
+    return {name: _around(*pieces) for name, pieces in spelt.items()} | giant
+
+
 def _lines(texts: Sequence[str]) -> tuple[bytes, ...]:
     return tuple(text.encode() + b"\n" for text in texts)
 
@@ -167,54 +177,44 @@ def _saved(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
 
 def _text(count: int) -> Iterator[Hostile]:
     sentences = SENTENCES[:count]
-    yield Hostile(
-        *("text", "txt", "t.txt"), records=_lines(sentences), value=_around(b""), giant=_long(b"", b"cat ")
-    )
+    yield Hostile(*("text", "txt", "t.txt"), records=_lines(sentences), **_spelt("§\n", unit="cat "))
     yield Hostile(
         *("text", "jsonl", "t.jsonl"),
         records=_objects([{"id": f"t{n}", "text": s} for n, s in enumerate(sentences)]),
-        value=_around(b'{"id": "v", "text": "', b'"}\n'),
-        label=_around(b'{"id": "', b'", "text": "a cat"}\n'),
+        **_spelt('{"id": "v", "text": "§"}\n', '{"id": "§", "text": "a cat"}\n', unit="cat "),
         options=("--option", "id_field=id"),
         json=True,
-        giant=_long(b'{"id": "v", "text": "', b"cat ", b'"}\n'),
     )
-    for format, mark in (("csv", b","), ("tsv", b"\t")):
+    for format, mark in (("csv", ","), ("tsv", "\t")):
         yield Hostile(
             *("text", format, f"t.{format}"),
-            head=b"id" + mark + b"text\n",
-            records=tuple(f"t{n}".encode() + mark + s.encode() + b"\n" for n, s in enumerate(sentences)),
-            value=_around(b"v" + mark),
-            label=_around(b"", mark + b"a cat\n"),
+            head=f"id{mark}text\n".encode(),
+            records=_lines([f"t{n}{mark}{s}" for n, s in enumerate(sentences)]),
+            **_spelt(f"v{mark}§\n", f"§{mark}a cat\n", unit="cat "),
             options=("--option", "id_column=id"),
-            giant=_long(b"v" + mark, b"cat "),
         )
     yield Hostile(
         *("text", "conllu", "t.conllu"),
         records=tuple(map(_conllu, sentences)),
-        value=_around(b"1\t", b"\t_\tX\t_\t_\t0\troot\t_\t_\n\n"),
-        label=_around(b"# sent_id = ", b"\n" + _conllu("a cat")),
+        **_spelt("1\t§\t_\tX\t_\t_\t0\troot\t_\t_\n\n", f"# sent_id = §\n{_conllu('a cat').decode()}"),
     )
     yield Hostile(
         *("text", "conll", "t.conll"),
         records=tuple("".join(f"{w}\tO\n" for w in s.split()).encode() + b"\n" for s in sentences),
-        value=_around(b"", b"\tO\n\n"),
-        label=_around(b"# sent_id = ", b"\na\tO\ncat\tO\n\n"),
+        **_spelt("§\tO\n\n", "# sent_id = §\na\tO\ncat\tO\n\n"),
     )
     yield Hostile(*("text", "parquet", "t.parquet"), **_table({"text": sentences}))
     yield Hostile(domain="text", format="huggingface", **_saved({"text": sentences}))
 
 
-def _sequences(domain: str, letters: Sequence[str], few: bytes, one: bytes) -> Iterator[Hostile]:
+def _sequences(domain: str, letters: Sequence[str], few: str, one: str) -> Iterator[Hostile]:
     """Tables of sequences."""
-    for format, mark in (("csv", b","), ("tsv", b"\t")):
+    for format, mark in (("csv", ","), ("tsv", "\t")):
         yield Hostile(
             *(domain, format, f"s.{format}"),
-            head=b"id" + mark + b"sequence\n",
-            records=tuple(f"s{n}".encode() + mark + s.encode() + b"\n" for n, s in enumerate(letters)),
-            value=_around(b"v" + mark),
-            label=_around(b"", mark + few + b"\n"),
-            giant=_long(b"v" + mark, one),
+            head=f"id{mark}sequence\n".encode(),
+            records=_lines([f"s{n}{mark}{s}" for n, s in enumerate(letters)]),
+            **_spelt(f"v{mark}§\n", f"§{mark}{few}\n", unit=one),
         )
 
 
@@ -236,23 +236,19 @@ def _protein(count: int) -> Iterator[Hostile]:
         yield Hostile(
             *("protein", format, name),
             records=tuple(f">p{n}\n{s}\n".encode() for n, s in enumerate(proteins)),
-            value=_around(b">v\n"),
-            label=_around(b">", b"\nMKVLAT\n"),
-            giant=_long(b">v\n", b"M"),
+            **_spelt(">v\n§\n", ">§\nMKVLAT\n", unit="M"),
         )
     yield Hostile(
         *("protein", "stockholm", "p.sto"),
         records=tuple(f"# STOCKHOLM 1.0\nrow{n} {s}\n//\n".encode() for n, s in enumerate(proteins)),
-        value=_around(b"# STOCKHOLM 1.0\nv ", b"\n//\n"),
-        label=_around(b"# STOCKHOLM 1.0\n", b" MKVLAT\n//\n"),
+        **_spelt("# STOCKHOLM 1.0\nv §\n//\n", "# STOCKHOLM 1.0\n§ MKVLAT\n//\n"),
         whole=True,
     )
     yield Hostile(
         *("protein", "clustal", "p.aln"),
         head=b"CLUSTAL W (1.82) multiple sequence alignment\n\n",
         records=tuple(f"row{n:<12}{s}\n".encode() for n, s in enumerate(proteins)),
-        value=_around(b"v              "),
-        label=_around(b"", b" " + proteins[0].encode() + b"\n"),
+        **_spelt(f"v{' ' * 14}§\n", f"§ {proteins[0]}\n"),
         whole=True,
     )
     entries = [swissprot([f"P{n:05}"], [s]).encode() for n, s in enumerate(proteins)]
@@ -274,7 +270,7 @@ def _protein(count: int) -> Iterator[Hostile]:
             files=True,
             folder=True,
         )
-    yield from _sequences("protein", proteins, b"MKVLAT", b"M")
+    yield from _sequences("protein", proteins, "MKVLAT", "M")
     yield Hostile(
         *("protein", "huggingface", "data/train-00000.parquet"),
         options=("--option", "text=chain"),
@@ -309,9 +305,7 @@ def _dna(count: int) -> Iterator[Hostile]:
         yield Hostile(
             *("dna", format, name),
             records=tuple(f">d{n}\n{s}\n".encode() for n, s in enumerate(bases)),
-            value=_around(b">v\n"),
-            label=_around(b">", b"\nACGTAC\n"),
-            giant=_long(b">v\n", b"A"),
+            **_spelt(">v\n§\n", ">§\nACGTAC\n", unit="A"),
         )
     yield Hostile(
         *("dna", "fastq", "d.fq"),
@@ -332,19 +326,17 @@ def _dna(count: int) -> Iterator[Hostile]:
     yield Hostile(
         *("dna", "stockholm", "d.sto"),
         records=tuple(f"# STOCKHOLM 1.0\nrow{n} {s}\n//\n".encode() for n, s in enumerate(bases)),
-        value=_around(b"# STOCKHOLM 1.0\nv ", b"\n//\n"),
-        label=_around(b"# STOCKHOLM 1.0\n", b" ACGTAC\n//\n"),
+        **_spelt("# STOCKHOLM 1.0\nv §\n//\n", "# STOCKHOLM 1.0\n§ ACGTAC\n//\n"),
         whole=True,
     )
     yield Hostile(
         *("dna", "bed", "w.bed"),
         records=tuple(f"c{n}\t5\t30\tw{n}\t0\t{'+-'[n % 2]}\n".encode() for n in range(count)),
-        value=_around(b"c0\t", b"\t20\tv\t0\t+\n"),
-        label=_around(b"c0\t5\t20\t", b"\t0\t+\n"),
+        **_spelt("c0\t§\t20\tv\t0\t+\n", "c0\t5\t20\t§\t0\t+\n"),
         beside={"genome.fa": b"".join(f">c{n}\n{s}\n".encode() for n, s in enumerate(bases))},
         options=("--option", "genome={}/genome.fa"),
     )
-    yield from _sequences("dna", bases, b"ACGTAC", b"A")
+    yield from _sequences("dna", bases, "ACGTAC", "A")
 
 
 # Source code
@@ -379,8 +371,7 @@ def _code(count: int) -> Iterator[Hostile]:
     yield Hostile(
         *("code", "json", "c.jsonl"),
         records=_objects([{"id": f"c{n}", "code": s.decode()} for n, s in enumerate(sources)]),
-        value=_around(b'{"id": "v", "code": "x = 1 # ', b'"}\n'),
-        label=_around(b'{"id": "', b'", "code": "x = 1"}\n'),
+        **_spelt('{"id": "v", "code": "x = 1 # §"}\n', '{"id": "§", "code": "x = 1"}\n'),
         options=("--option", "id_field=id", "--option", "language=python"),
         json=True,
         giant=_long(b'{"id": "v", "code": "', b"abc ", b'"}\n'),
@@ -436,30 +427,25 @@ def _ehr(count: int) -> Iterator[Hostile]:
         *("ehr", "events", "e.csv"),
         head=b"patient_id,time,code,value\n",
         records=joined(lambda p, n, day, code: f"{p},{day},{code},"),
-        value=_around(b"v,2024-05-01,", b",\n"),
-        label=_around(b"", b",2024-05-01,I10,\n"),
-        time=_around(b"v,", b",I10,\n"),
+        **_spelt("v,2024-05-01,§,\n", "§,2024-05-01,I10,\n", time="v,§,I10,\n"),
         giant=_long(b"v,2024-05-01,", b"cat "),
     )
     yield Hostile(
         *("ehr", "wide", "w.csv"),
         head=b"patient_id,encounter_id,date,diagnosis\n",
         records=joined(lambda p, n, day, code: f"{p},{p}-{n},{day},{code}"),
-        value=_around(b"v,v-1,2024-05-01,"),
-        label=_around(b"", b",v-1,2024-05-01,I10\n"),
-        time=_around(b"v,v-1,", b",I10\n"),
+        **_spelt("v,v-1,2024-05-01,§\n", "§,v-1,2024-05-01,I10\n", time="v,v-1,§,I10\n"),
         options=("--option", "time=date", "--option", "columns=diagnosis"),
     )
     yield Hostile(
         *("ehr", "fhir", "all.ndjson"),
         records=tuple(_fhir(*one) for one in lives),
-        value=_around(
-            b'{"resourceType": "Condition", "subject": {"reference": "Patient/v"}, "onsetDateTime": '
-            b'"2024-05-01", "code": {"coding": [{"system": "s", "code": "',
-            b'"}]}}\n',
+        **_spelt(
+            '{"resourceType": "Condition", "subject": {"reference": "Patient/v"}, "onsetDateTime": '
+            '"2024-05-01", "code": {"coding": [{"system": "s", "code": "§"}]}}\n',
+            '{"resourceType": "Patient", "id": "§", "gender": "female"}\n',
+            time='{"resourceType": "Patient", "id": "v", "birthDate": "§"}\n',
         ),
-        label=_around(b'{"resourceType": "Patient", "id": "', b'", "gender": "female"}\n'),
-        time=_around(b'{"resourceType": "Patient", "id": "v", "birthDate": "', b'"}\n'),
         json=True,
         apart=True,
     )
@@ -467,9 +453,7 @@ def _ehr(count: int) -> Iterator[Hostile]:
         *("ehr", "omop", "condition_occurrence.csv"),
         head=b"condition_occurrence_id,person_id,condition_concept_id,condition_start_date\n",
         records=joined(lambda p, n, day, code: f"{p * 100 + n},{p},{CONCEPTS[code]},{day}"),
-        value=_around(b"7,0,", b",2024-05-01\n"),
-        label=_around(b"7,", b",320128,2024-05-01\n"),
-        time=_around(b"7,0,320128,"),
+        **_spelt("7,0,§,2024-05-01\n", "7,§,320128,2024-05-01\n", time="7,0,320128,§\n"),
         beside={
             "person.csv": b"person_id,gender_concept_id,year_of_birth\n"
             + b"".join(f"{p},8507,{1950 + p}\n".encode() for p in range(count))
@@ -487,8 +471,7 @@ def _ehr(count: int) -> Iterator[Hostile]:
         *("ehr", "mimic3", "DIAGNOSES_ICD.csv"),
         head=b"ROW_ID,SUBJECT_ID,HADM_ID,SEQ_NUM,ICD9_CODE\n",
         records=joined(lambda p, n, day, code: f"{p},{p},{p * 100 + n},1,{code}"),
-        value=_around(b"7,0,0,1,"),
-        label=_around(b"7,", b",0,1,I10\n"),
+        **_spelt("7,0,0,1,§\n", "7,§,0,1,I10\n"),
         beside={
             "PATIENTS.csv": b"ROW_ID,SUBJECT_ID,GENDER,DOB,DOD,DOD_HOSP,DOD_SSN,EXPIRE_FLAG\n"
             + people.encode(),
@@ -502,9 +485,7 @@ def _ehr(count: int) -> Iterator[Hostile]:
         *("ehr", "synthea", "conditions.csv"),
         head=b"START,STOP,PATIENT,ENCOUNTER,CODE,DESCRIPTION\n",
         records=joined(lambda p, n, day, code: f"{day},,p{p},{p}-{n},{code},words"),
-        value=_around(b"2024-05-01,,p0,,", b",words\n"),
-        label=_around(b"2024-05-01,,", b",,I10,words\n"),
-        time=_around(b"", b",,p0,,I10,words\n"),
+        **_spelt("2024-05-01,,p0,,§,words\n", "2024-05-01,,§,,I10,words\n", time="§,,p0,,I10,words\n"),
         beside={
             "patients.csv": b"Id,BIRTHDATE,DEATHDATE,RACE,GENDER\n"
             + b"".join(f"p{p},{1950 + p}-01-01,,white,M\n".encode() for p in range(count)),
@@ -523,8 +504,7 @@ def _ehr(count: int) -> Iterator[Hostile]:
         *("ehr", "diabetes130", "diabetic_data.csv"),
         head=DIABETES.encode(),
         records=joined(lambda p, n, day, code: f"{p * 100 + n},{p},{rest}{code}"),
-        value=_around(b"7777,v," + rest.encode()),
-        label=_around(b"7777,", b"," + rest.encode() + b"I10\n"),
+        **_spelt(f"7777,v,{rest}§\n", f"7777,§,{rest}I10\n"),
         folder=True,
     )
     flat = [(str(p), day, code) for p, own in lives for day, code in own]
@@ -558,67 +538,52 @@ APART = ("--option", "window=1", "--option", "multiline=off", "--option", "sessi
 def _logs(count: int) -> Iterator[Hostile]:
     log = list(zip(TIMES[:count], MESSAGES[:count], strict=True))
     day = f"{TIMES[0]:%Y-%m-%dT%H:%M:%S}"
-    shapes: dict[str, tuple[str, str, str]] = {  # format, what stands before a message, and after
-        "plain": ("", "", ""),
-        "iso": ("{t:%Y-%m-%dT%H:%M:%S}+00:00 INFO app[7]: ", "", ""),
-        "syslog": ("{t:%b %e %H:%M:%S} host app[7]: ", "", ""),
-        "syslog5424": ("<34>1 {t:%Y-%m-%dT%H:%M:%S}Z host app 7 ID47 - ", "", ""),
-        "cri": ("{t:%Y-%m-%dT%H:%M:%S}.000000000Z stdout F ", "", ""),
-        "access": ('10.0.0.1 - - [{t:%d/%b/%Y:%H:%M:%S} +0000] "GET /', ' HTTP/1.1" 200 51', ""),
+    shapes = {  # format: what stands before a message, and after
+        "plain": ("", ""),
+        "iso": ("{0:%Y-%m-%dT%H:%M:%S}+00:00 INFO app[7]: ", ""),
+        "syslog": ("{0:%b %e %H:%M:%S} host app[7]: ", ""),
+        "syslog5424": ("<34>1 {0:%Y-%m-%dT%H:%M:%S}Z host app 7 ID47 - ", ""),
+        "cri": ("{0:%Y-%m-%dT%H:%M:%S}.000000000Z stdout F ", ""),
+        "access": ('10.0.0.1 - - [{0:%d/%b/%Y:%H:%M:%S} +0000] "GET /', ' HTTP/1.1" 200 51'),
     }
-    for format, (before, after, _) in shapes.items():
-        begin = before.replace("{t:", "{0:").format(TIMES[0]).encode()
+    for format, (before, after) in shapes.items():
         year = ("--option", "year=2024") if format == "syslog" else ()
+        more = {"time": "§ INFO app[7]: open\n", "unit": "cat "} if format == "iso" else {}
         yield Hostile(
             *("logs", format, "app.log"),
-            records=_lines([before.replace("{t:", "{0:").format(t) + m + after for t, m in log]),
-            value=_around(begin, after.encode() + b"\n"),
-            time=_around(b"", b" INFO app[7]: open\n") if format == "iso" else None,
+            records=_lines([before.format(t) + m + after for t, m in log]),
+            **_spelt(f"{before.format(TIMES[0])}§{after}\n", **more),
             options=(*APART, *year),
-            giant=_long(begin, b"cat ", after.encode() + b"\n") if format == "iso" else None,
         )
-    objects: dict[str, tuple[Callable[..., Any], bytes, bytes]] = {
+    objects: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         "jsonl": (
             lambda t, m: {"time": t.isoformat(), "message": m},
-            b'{"time": "' + day.encode() + b'Z", "message": "',
-            b'"}\n',
+            _spelt(f'{{"time": "{day}Z", "message": "§"}}\n', time='{"time": "§", "message": "open"}\n'),
         ),
         "journal": (
             lambda t, m: {"__REALTIME_TIMESTAMP": str(int(t.timestamp() * 1e6)), "MESSAGE": m},
-            b'{"__REALTIME_TIMESTAMP": "1709251200000000", "MESSAGE": "',
-            b'"}\n',
+            _spelt('{"__REALTIME_TIMESTAMP": "1709251200000000", "MESSAGE": "§"}\n'),
         ),
         "docker": (
             lambda t, m: {"log": m + "\n", "stream": "stdout", "time": f"{t:%Y-%m-%dT%H:%M:%S}Z"},
-            b'{"log": "',
-            b'\\n", "stream": "stdout", "time": "' + day.encode() + b'Z"}\n',
+            _spelt(f'{{"log": "§\\n", "stream": "stdout", "time": "{day}Z"}}\n'),
         ),
     }
-    for format, (shape, first, last) in objects.items():
-        yield Hostile(
-            *("logs", format, "app.jsonl"),
-            records=_objects([shape(t, m) for t, m in log]),
-            value=_around(first, last),
-            time=_around(first.partition(day.encode())[0], b'", "message": "open"}\n')
-            if format == "jsonl"
-            else None,
-            options=APART,
-            json=True,
-        )
-    for format, mark in (("csv", b","), ("tsv", b"\t")):
+    for format, (shape, spelt) in objects.items():
+        records = _objects([shape(t, m) for t, m in log])
+        yield Hostile(*("logs", format, "app.jsonl"), records=records, options=APART, json=True, **spelt)
+    for format, mark in (("csv", ","), ("tsv", "\t")):
         yield Hostile(
             *("logs", format, f"app.{format}"),
-            head=b"time" + mark + b"message\n",
-            records=tuple(t.isoformat().encode() + mark + m.encode() + b"\n" for t, m in log),
-            value=_around(day.encode() + b"Z" + mark),
-            time=_around(b"", mark + b"close session 1\n"),
+            head=f"time{mark}message\n".encode(),
+            records=_lines([f"{t.isoformat()}{mark}{m}" for t, m in log]),
+            **_spelt(f"{day}Z{mark}§\n", time=f"§{mark}close session 1\n"),
             options=APART,
         )
     yield Hostile(
         *("logs", "sessions", "s.txt"),
         records=_lines([f"5 5 22 {n % 4 + 9} 11 9 11 9 26" for n in range(count)]),
-        value=_around(b"5 5 "),
-        label=_around(b"", b",5 5 22\n"),
+        **_spelt("5 5 §\n", "§,5 5 22\n"),
     )
 
 
@@ -644,16 +609,14 @@ def _commands(count: int) -> Iterator[Hostile]:
         command="pairs",
         head=b"id,good,bad\n",
         records=tuple(f"q{n},{a},{b}\n".encode() for n, (a, b) in enumerate(pairs)),
-        value=_around(b"v,a cat,"),
-        label=_around(b"", b",the cat,a cat\n"),
+        **_spelt("v,a cat,§\n", "§,the cat,a cat\n"),
     )
-    one = json.dumps(lists[0]["hyps"]).encode()
+    one = json.dumps(lists[0]["hyps"])
     yield Hostile(
         *("text", "jsonl", "nbest.jsonl"),
         command="rescore",
         records=_objects(lists),
-        value=_around(b'{"id": "v", "hyps": [{"score": -1, "text": "', b'"}]}\n'),
-        label=_around(b'{"id": "', b'", "hyps": ' + one + b"}\n"),
+        **_spelt('{"id": "v", "hyps": [{"score": -1, "text": "§"}]}\n', f'{{"id": "§", "hyps": {one}}}\n'),
         options=("--weights", "0.5"),
         json=True,
     )
@@ -661,8 +624,7 @@ def _commands(count: int) -> Iterator[Hostile]:
         *("text", "tsv", "nbest.tsv"),
         command="rescore",
         records=tuple(f"u{n}\t-1.5\t{a}\nu{n}\t-2\t{b}\n".encode() for n, (a, b) in enumerate(pairs)),
-        value=_around(b"v\t-1\t"),
-        label=_around(b"", b"\t-1\ta cat\n"),
+        **_spelt("v\t-1\t§\n", "§\t-1\ta cat\n"),
         options=("--weights", "0.5"),
         whole=True,
     )
