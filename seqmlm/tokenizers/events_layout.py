@@ -116,11 +116,7 @@ def intervals(days: Longs) -> Longs:
 
 def lay_out(events: Events, tables: Tables) -> list[Encoding]:
     """One encoding per subject; events of one visit with the same token are one event."""
-    timed = ~np.isnan(events.time)
-    visit, owner, start = number_visits(
-        events.subject[timed], events.time[timed], events.source[timed], tables.rule, tables.gap
-    )
-    return _Sheet(events, tables, timed, visit, owner, start).encodings()
+    return _Sheet(events, tables).encodings()
 
 
 class _Sheet:
@@ -129,16 +125,12 @@ class _Sheet:
     A *block* is a subject's head ([CLS] and background) or a visit; blocks are numbered in order.
     """
 
-    def __init__(
-        self,
-        events: Events,
-        tables: Tables,
-        timed: NDArray[np.bool_],
-        visit: Longs,
-        owner: Longs,
-        start: Doubles,
-    ) -> None:
-        self.events, self.tables, self.start = events, tables, start
+    def __init__(self, events: Events, tables: Tables) -> None:
+        timed = ~np.isnan(events.time)
+        visit, owner, self.start = number_visits(
+            events.subject[timed], events.time[timed], events.source[timed], tables.rule, tables.gap
+        )
+        self.events, self.tables = events, tables
         visits = np.bincount(owner, minlength=events.subjects)
         before = np.cumsum(visits) - visits
         self.heads = np.arange(events.subjects) + before

@@ -121,11 +121,8 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_went_in_comes_out(tmp_path: Path) -> None:
     records = words(100)
     prepared = made(records, tmp_path)
-    found = {
-        dataset.origin(i): dataset[i]
-        for dataset in (prepared.train, prepared.validation)
-        for i in range(len(dataset))
-    }
+    parts = (prepared.train, prepared.validation)
+    found = {part.origin(i): part[i] for part in parts for i in range(len(part))}
     assert len(found) == 100
     by_id = {r.id: (n, r) for n, r in enumerate(records)}
     for origin, encoding in found.items():
@@ -153,9 +150,8 @@ def test_every_column_a_tokenizer_gives_is_kept(tmp_path: Path) -> None:
         for name in ("ids", "groups", "classes", "positions", "weights", "symbols"):
             assert np.array_equal(getattr(encoding, name), getattr(wanted, name))
             assert getattr(encoding, name).dtype == getattr(wanted, name).dtype
-        assert {n: c.tolist() for n, c in encoding.channels.items()} == {
-            n: c.tolist() for n, c in wanted.channels.items()
-        }
+        told = [{n: c.tolist() for n, c in one.channels.items()} for one in (encoding, wanted)]
+        assert told[0] == told[1]
 
 
 def test_statistics_by_hand(tmp_path: Path) -> None:
@@ -322,11 +318,8 @@ def test_documents_share_windows_and_know_where_each_begins(tmp_path: Path) -> N
         for i in range(len(dataset)):
             origin = dataset.origin(i)
             ordinary = [t for t in dataset[i].ids.tolist() if t > 4]
-            assert (
-                len(ordinary) == 12
-                or i == len(dataset) - 1
-                or origin.document != dataset.origin(i + 1).document
-            )
+            last = i == len(dataset) - 1 or origin.document != dataset.origin(i + 1).document
+            assert len(ordinary) == 12 or last
             before = ids.setdefault(origin.document, [])
             assert int(origin.id[1:]) % 10 == len(before) // 6  # the record this window begins in
             before += ordinary

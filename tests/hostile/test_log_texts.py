@@ -48,21 +48,12 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def alarms(texts: Sequence[str]) -> list[dict[str, Any]]:
     """An incident for each text, which stands in every field."""
+    fields = ("id", "what", "message", "template", "reason", "host", "service")
+    numbers = {"line": 1, "last_line": 9, "lines": 9, "new_lines": 1, "p_value": 0.01}
+    known = {**numbers, "alarm": True, "severity": "ERROR"}
     return [
-        {
-            "id": text,
-            "source": f"/logs/{number}{text}",
-            "line": 1,
-            "last_line": 9,
-            "lines": 9,
-            "new_lines": 1,
-            "p_value": 0.01,
-            "alarm": True,
-            **dict.fromkeys(("what", "message", "template", "reason", "host", "service"), text),
-            "severity": "ERROR",
-            "never_seen": [text],
-            "expected": [text, text],
-        }
+        {**dict.fromkeys(fields, text), "source": f"/logs/{number}{text}", **known}
+        | {"never_seen": [text], "expected": [text, text]}
         for number, text in enumerate(texts)
     ]
 

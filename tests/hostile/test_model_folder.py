@@ -124,16 +124,17 @@ def header(path: Path, length: int, data: bytes = b"{}") -> None:
     path.write_bytes(struct.pack("<Q", length) + data)
 
 
+def index(model: Path, weights: str) -> None:
+    """An index in place of the weights."""
+    (model / WEIGHTS).unlink()
+    (model / "model.safetensors.index.json").write_text(f'{{"weight_map": {weights}}}')
+
+
 DEEP = "[" * 100_000 + "]" * 100_000
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
-ENDLESS = Card(
-    domain="text",
-    unit="word",
-    tokenizer="huggingface.v1",
-    max_length=1e30,  # type: ignore[arg-type]
-    probability="full",
-)
+OURS = {"domain": "text", "unit": "word", "tokenizer": "huggingface.v1", "probability": "full"}
+ENDLESS = Card(max_length=1e30, **OURS)  # type: ignore[arg-type]
 
 DAMAGE: dict[str, Callable[[Path], Any]] = {
     "a billion layers": lambda m: rewrite(m / CONFIG, num_hidden_layers=10**9),
@@ -166,18 +167,9 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "deep special tokens": lambda m: (m / "special_tokens_map.json").write_text(f'{{"x": {DEEP}}}'),
     "no mask token": lambda m: rewrite(m / "tokenizer_config.json", mask_token=None),
     "no tokenizer": lambda m: [(m / "tokenizer.json").unlink(), (m / "tokenizer_config.json").unlink()],
-    "a deep index": lambda m: [
-        (m / WEIGHTS).unlink(),
-        (m / "model.safetensors.index.json").write_text(f'{{"weight_map": {DEEP}}}'),
-    ],
-    "an index of nothing": lambda m: [
-        (m / WEIGHTS).unlink(),
-        (m / "model.safetensors.index.json").write_text('{"weight_map": 5}'),
-    ],
-    "an index of missing files": lambda m: [
-        (m / WEIGHTS).unlink(),
-        (m / "model.safetensors.index.json").write_text('{"weight_map": {"a": "b.safetensors"}}'),
-    ],
+    "a deep index": lambda m: index(m, DEEP),
+    "an index of nothing": lambda m: index(m, "5"),
+    "an index of missing files": lambda m: index(m, '{"a": "b.safetensors"}'),
     "weights cut short": lambda m: (m / WEIGHTS).write_bytes((m / WEIGHTS).read_bytes()[:-100]),
     "weights cut in the header": lambda m: (m / WEIGHTS).write_bytes((m / WEIGHTS).read_bytes()[:200]),
     "no weights": lambda m: (m / WEIGHTS).write_bytes(b""),

@@ -58,12 +58,8 @@ def test_the_future_does_not_matter(mode):
     [whole] = scored(model, [record], mode)
     number = visits(whole.encoding, whole.position)
     for visit in range(int(number.max()) + 1):
-        [cut] = scored(model, [replace_raw(record, until(record.raw, visit))], mode)
+        [cut] = scored(model, [replace(record, raw=until(record.raw, visit))], mode)
         assert cut.surprisal == pytest.approx(whole.surprisal[number <= visit], abs=1e-4)
-
-
-def replace_raw(record: Record, raw: History) -> Record:
-    return Record(id=record.id, raw=raw, source=record.source, line=record.line)
 
 
 @pytest.mark.parametrize("max_length", [13, 20, 33, 300])

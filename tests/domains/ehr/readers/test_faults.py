@@ -182,17 +182,13 @@ def canary_tables(folder: Path) -> list[tuple[Reader, Path, dict[str, Any]]]:
     ]
     bundle.write_text("".join(json.dumps(one) + "\n" for one in resources) + f'{{"{c}": \n')
     table = folder / "meds.parquet"
-    pq.write_table(
-        pa.table(
-            {
-                "subject_id": [c, c, None],
-                "time": ["2011", c, c],
-                "code": [c, c, c],
-                "numeric_value": [c, c, c],
-            }
-        ),
-        table,
-    )
+    columns = {
+        "subject_id": [c, c, None],
+        "time": ["2011", c, c],
+        "code": [c, c, c],
+        "numeric_value": [c, c, c],
+    }
+    pq.write_table(pa.table(columns), table)
     return [
         (flat.read_long, long, {}),
         (flat.read_long, bad_header, {}),

@@ -99,13 +99,8 @@ def test_fhir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         {"resourceType": "Patient"},
         {"resourceType": "Condition", "code": {"coding": [{"code": "1"}]}, "onsetDateTime": "2011"},
         {"resourceType": "Condition", "subject": {"reference": "Patient/1"}, "onsetDateTime": "2011"},
-        {
-            "resourceType": "Condition",
-            "subject": {"reference": "Patient/1"},
-            "code": {"coding": [{"code": "1"}]},
-            "onsetDateTime": "soon",
-        },
     ]
+    broken.append({**broken[1], "subject": {"reference": "Patient/1"}, "onsetDateTime": "soon"})
     path.write_text("".join(json.dumps(one) + "\n" for one in broken) + "{oops\n[1]\n")
     problems = Problems("skip")
     assert list(fhir.read_fhir(path, problems)) == []
@@ -141,11 +136,7 @@ def test_fhir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 def test_what_did_not_happen_is_no_event(fields: dict[str, Any], tmp_path: Path) -> None:
     code = {"coding": [{"system": "http://snomed.info/sct", "code": "22298006"}]}
     where = {"code": code, "medicationCodeableConcept": code, "recordedDate": "2015-01-02"}
-    where |= {
-        "performedDateTime": "2015-01-02",
-        "authoredOn": "2015-01-02",
-        "effectiveDateTime": "2015-01-02",
-    }
+    where |= dict.fromkeys(("performedDateTime", "authoredOn", "effectiveDateTime"), "2015-01-02")
     happened = {"resourceType": "Condition", "code": code, "recordedDate": "2015-01-02"}
     both = [{"subject": {"reference": "Patient/p1"}, **own} for own in ({**where, **fields}, happened)]
     (tmp_path / "a.ndjson").write_text("".join(json.dumps(one) + "\n" for one in both))

@@ -72,16 +72,9 @@ def test_the_last_day_counts_to_its_end() -> None:
 
 
 def test_words_and_kinds() -> None:
-    assert cells.words(" a\tb\n") == "a b"
-    assert cells.words(7.0) == "7"
-    assert cells.words(7.5) == "7.5"
-    assert cells.words(None) == ""
-    assert [cells.kind_of(w) for w in ("wellness", "IMP", "ER", "other")] == [
-        "outpatient",
-        "inpatient",
-        "emergency",
-        "",
-    ]
+    assert [cells.words(cell) for cell in (" a\tb\n", 7.0, 7.5, None)] == ["a b", "7", "7.5", ""]
+    kinds = {"wellness": "outpatient", "IMP": "inpatient", "ER": "emergency", "other": ""}
+    assert {word: cells.kind_of(word) for word in kinds} == kinds
     assert [cells.number(c) for c in ("1e3", "x", "inf", None, 2)] == [1000.0, None, None, None, 2.0]
 
 

@@ -42,14 +42,16 @@ def _synthea(folder: Path) -> Iterator[Record]:
     )
 
 
+MEASURED = "person_id,measurement_concept_id,measurement_date,value_as_number,unit_concept_id"
+
+
 def _omop(folder: Path) -> Iterator[Record]:
     concepts = f"""concept_id\tconcept_name\tvocabulary_id\tconcept_code
 1\t{MEANING}\tLAB\t2345-7
 8753\tmillimole per liter\tUCUM\tmmol/L"""
     tables = {
         "person.csv": "person_id,gender_concept_id\n7,8532",
-        "measurement.csv": "person_id,measurement_concept_id,measurement_date,value_as_number,"
-        "unit_concept_id\n7,1,2011-01-02,5.5,8753",
+        "measurement.csv": f"{MEASURED}\n7,1,2011-01-02,5.5,8753",
         "concept.csv": concepts,
     }
     return exports.read_omop(write(folder, tables), Problems())
@@ -58,8 +60,8 @@ def _omop(folder: Path) -> Iterator[Record]:
 def _omop_of_a_source(folder: Path) -> Iterator[Record]:
     tables = {
         "person.csv": "person_id,gender_concept_id\n7,8532",
-        "measurement.csv": "person_id,measurement_concept_id,measurement_date,value_as_number,"
-        "unit_concept_id,unit_source_value,measurement_source_value\n7,0,2011-01-02,5.5,0,mmol/L,2345-7",
+        "measurement.csv": f"{MEASURED},unit_source_value,measurement_source_value\n"
+        "7,0,2011-01-02,5.5,0,mmol/L,2345-7",
     }
     return exports.read_omop(write(folder, tables), Problems())
 
@@ -174,11 +176,6 @@ def test_of_units_that_few_patients_have_no_name_is_told(tmp_path: Path) -> None
 
 
 def test_prose_and_numbers_of_concepts_in_a_column_of_units() -> None:
-    assert [cells.unit(cell) for cell in ("8840.0", 8840.0, " mg/dL ", "", None)] == [
-        "8840",
-        "8840",
-        "mg/dL",
-        None,
-        None,
-    ]
+    found = [cells.unit(cell) for cell in ("8840.0", 8840.0, " mg/dL ", "", None)]
+    assert found == ["8840", "8840", "mg/dL", None, None]
     assert cells.unit("as dictated by the nurse of the night shift") is None
