@@ -233,7 +233,7 @@ class _Reading:
     def _rows(self, file: str) -> Iterator[tuple[tuple[str, ...], int, dict[str, Any]]]:
         """The ids of each row of a table, its line and the row; decides which columns hold the labels."""
         ids: list[str] = []
-        for line, row in read_rows(file, self._problems):
+        for line, row in read_rows(file, self._problems, names={self._source.pair or ""}):
             if not ids:
                 usual = next((one for one in ("id", SUBJECT) if one in row), next(iter(row), "id"))
                 ids = [usual, *([self._source.pair] if self._source.pair else [])]

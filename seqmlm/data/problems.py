@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, TextIO, get_args
 
 from seqmlm.engine.durable import DISK, refuse_irregular
@@ -213,9 +212,7 @@ class Problems:
     def __enter__(self) -> Problems:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _put_aside(self, error: DataError, raw: str | None) -> None:

@@ -6,7 +6,7 @@ For files about sequences rather than of sequences: scores, labels, minimal pair
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from seqmlm.data.files import stem_suffix
@@ -25,7 +25,11 @@ _JSON = (".jsonl", ".ndjson", ".json")
 
 
 def read_rows(
-    source: str, problems: Problems | None = None, *, columns: tuple[str, ...] | None = None
+    source: str,
+    problems: Problems | None = None,
+    *,
+    columns: tuple[str, ...] | None = None,
+    names: Container[str] = (),
 ) -> Iterator[FieldRow]:
     """Yield (1-based line or row, field -> value) of a .jsonl, .csv, .tsv or .parquet file (.gz, .zst too),
     or of JSON lines on standard input ("-").
@@ -34,6 +38,8 @@ def read_rows(
         source: the file.
         problems: told of lines that cannot be read; None raises their errors.
         columns: names of a CSV or TSV file's columns if its first line is data; None reads them from it.
+        names: columns of names of records beside the first one and those called id or code, in which 1,5 is
+            no number.
 
     Raises:
         UsageError: a file of another kind.
@@ -43,7 +49,7 @@ def read_rows(
     if source == "-" or suffix in _JSON:
         yield from _json_lines(source, told)
     elif suffix in _DELIMITERS:
-        yield from _table(source, _DELIMITERS[suffix], columns, told)
+        yield from _table(source, _DELIMITERS[suffix], columns, names, told)
     elif suffix == ".parquet":
         yield from numbered_rows(source, told)
     else:
@@ -87,22 +93,27 @@ def _json_lines(source: str, problems: Problems) -> Iterator[FieldRow]:
 
 
 def _table(
-    source: str, delimiter: str | None, columns: tuple[str, ...] | None, problems: Problems
+    source: str,
+    delimiter: str | None,
+    columns: tuple[str, ...] | None,
+    names: Container[str],
+    problems: Problems,
 ) -> Iterator[FieldRow]:
-    names, numbers = None if columns is None else list(columns), list[int]()
+    head, numbers = None if columns is None else list(columns), list[int]()
     delimiter, rows = table_rows(source, problems, delimiter)
     for line, fields in rows:
-        if names is None:
-            names = fields
-            if twice := next((name for name in names if names.count(name) > 1), None):
+        if head is None:
+            head = fields
+            if twice := next((name for name in head if head.count(name) > 1), None):
                 raise ambiguous(twice, source, line)
-            numbers = numeric(names, () if "id" in names else names[:1])  # else the first names the rows
-        elif len(fields) != len(names):
-            reason = f"a row of {len(fields)} fields in a table of {len(names)} columns"
+            first = head[0] if "id" not in head else "id"
+            numbers = numeric(head, {name for name in head if name == first or name in names})
+        elif len(fields) != len(head):
+            reason = f"a row of {len(fields)} fields in a table of {len(head)} columns"
             remedy = "quote fields that contain the delimiter"
             wrong = DataError(reason, source=source, line=line, remedy=remedy)
             problems.bad(wrong, "\t".join(fields))
         else:
             if delimiter == ";":
                 decimal_points(fields, numbers, source, line, problems)
-            yield line, dict(zip(names, fields, strict=True))
+            yield line, dict(zip(head, fields, strict=True))

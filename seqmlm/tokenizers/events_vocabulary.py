@@ -242,9 +242,8 @@ class _Counts:
             self._forget()
 
     def _forget(self) -> None:
-        self.codes.forget()
-        self.texts.forget()
-        self.units.forget()
+        for people in (self.codes, self.texts, self.units):
+            people.forget()
         self.timed &= self.codes.counts.keys()
         self.opening &= self.codes.counts.keys()
         self.meanings = {code: text for code, text in self.meanings.items() if code in self.codes.counts}

@@ -241,6 +241,9 @@ def test_a_table_of_pairs_by_id(tmp_path: Path) -> None:
         ("c", "a", "0"),
     ]
     assert problems.counts == {"a pair of which a record is missing, left out": 1}
+    path = written(tmp_path / "l.csv", "one;other;y\na;1,5;2,5\n")
+    (one,) = read([*RECORDS, record({}, "MK", "1,5")], labels=str(path), pair="other")
+    assert (one.second and one.second.id, one.label) == ("1,5", "2.5"), "an id has no decimal comma"
 
 
 def fasta(folder: Path, name: str, **sequences: str) -> str:
