@@ -233,10 +233,10 @@ class TemplateTokenizer(Growing):
 
     def _knowing(self, line: str) -> Self:
         """Whose templates are to be asked about a line."""
-        own, later = next(self._own_ids(None, [line])), self._later
-        if later is None or own != _NEW or [*later._ids(None, [line])] == [_NEW]:
+        later = self._later
+        if later is None or next(self._own_ids(None, [line])) != _NEW:
             return self
-        return later._knowing(line)
+        return self if [*later._ids(None, [line])] == [_NEW] else later._knowing(line)
 
     def template(self, line: str) -> str:
         """The template of a line; of one that has none, what it would be: the line without its values."""

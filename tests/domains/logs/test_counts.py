@@ -81,12 +81,10 @@ def naive_surplus(train: list[list[str]], lines: list[str]) -> tuple[float, floa
 @settings(deadline=None, max_examples=60)
 @given(train=sessions, other=sessions)
 def test_bigrams_and_neighbours_are_those_of_loops(train: list[list[str]], other: list[list[str]]) -> None:
-    raws = [LogLines(lines=tuple(one), keys=True) for one in train]
+    raws, asked_of = ([LogLines(lines=tuple(one), keys=True) for one in some] for some in (train, other))
     tokenizer = TemplateTokenizer.train(raws)
     counts = counts_of(tokenizer.encode_batch(raws), tokenizer)
-    lines = lines_of(
-        tokenizer.encode_batch([LogLines(lines=tuple(one), keys=True) for one in other]), tokenizer
-    )
+    lines = lines_of(tokenizer.encode_batch(asked_of), tokenizer)
     together = Counting.of(lines, counts)
     found = together.statistics
     pairs, record = counts.bigrams(lines, counts.events(lines.keys))

@@ -13,22 +13,13 @@ from seqmlm.data.problems import Problems
 from seqmlm.domains.logs.readers import READERS
 from seqmlm.errors import DataError, UsageError
 
-FORMS = {
-    "%m/%d/%Y %H:%M:%S": {},
-    "%d/%m/%Y %H:%M:%S": {},
-    "%d.%m.%Y %H:%M:%S": {},
-    "%d-%m-%Y %H:%M": {},
-    "%m/%d/%Y %I:%M:%S %p": {},
-    "%m/%d/%Y, %I:%M:%S %p": {},
-    "%d.%m.%Y, %H:%M:%S": {},
-    "%d/%b/%Y %H:%M:%S": {},
-    "%d.%m.%YT%H:%M:%S.%f": {},
-    "%m/%d/%Y %H:%M:%S+02:00": {},
-    "%Y-%m-%d %H:%M:%S": {},
-    "%m/%d/%y %H:%M:%S": {"date_format": "%m/%d/%y"},
-    "%Y/%m/%d %H:%M:%S": {},
-    "%Y%m%d %H:%M:%S": {"date_format": "%Y%m%d"},
-}
+GIVEN = "%m/%d/%y %H:%M:%S", "%Y%m%d %H:%M:%S"
+"""Forms of which `date_format` has to say how dates are written."""
+FORMS = [
+    *("%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S", "%d.%m.%Y %H:%M:%S", "%d-%m-%Y %H:%M", "%Y-%m-%d %H:%M:%S"),
+    *("%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y, %I:%M:%S %p", "%d.%m.%Y, %H:%M:%S", "%d/%b/%Y %H:%M:%S"),
+    *("%d.%m.%YT%H:%M:%S.%f", "%m/%d/%Y %H:%M:%S+02:00", "%Y/%m/%d %H:%M:%S", *GIVEN),
+]
 
 
 def written(path: Path, kind: str, times: list[Any]) -> Path:
@@ -54,15 +45,17 @@ def test_times_of_exports(form: str, kind: str, tmp_path: Path):
         pytest.skip("date and time in one word")
     moments = [datetime(2024, 3, 5, 13, tzinfo=UTC) + timedelta(hours=7 * n) for n in range(40)]
     times = [moment.strftime(form).replace("/0", "/") for moment in moments]
-    path = written(tmp_path / "a", kind, times)
+    path, options = written(tmp_path / "a", kind, times), {"session": "none"}
+    if form in GIVEN:
+        options["date_format"] = form.partition(" ")[0]
     for zone, ahead in (("UTC", 0), ("+01:00", 3600), ("Europe/Berlin", 3600)):
         problems = Problems()
-        [record] = READERS["auto"](path, problems, session="none", zone=zone, **FORMS[form])
+        [record] = READERS["auto"](path, problems, zone=zone, **options)
         ahead = 7200 if "+02:00" in form else ahead
         assert record.raw.times is not None
         assert list(record.raw.times) == [moment.timestamp() - ahead for moment in moments]
         notes = [note for note in problems.counts if "dates were read" in note]
-        assert len(notes) == (not FORMS[form] and not form.startswith("%Y-"))
+        assert len(notes) == (form not in GIVEN and not form.startswith("%Y-"))
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "whole", "session", "tsv"])

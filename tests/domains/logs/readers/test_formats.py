@@ -381,16 +381,9 @@ def test_a_session_of_messages_has_no_keys(tmp_path: Path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"undecodable": "maybe"},
-        {"session": "("},
-        {"session": "(a)(b)"},
-        {"multiline": "("},
-        {"window": 0},
-        {"window": "soon"},
-        {"window": 5, "step": 6},
-        {"window": 5, "step": "1m"},
-        {"session_gap": "soon"},
-        {"zone": "Mars"},
+        *({"undecodable": "maybe"}, {"zone": "Mars"}, {"multiline": "("}, {"session_gap": "soon"}),
+        *({"session": "("}, {"session": "(a)(b)"}, {"window": 0}, {"window": "soon"}),
+        *({"window": 5, "step": 6}, {"window": 5, "step": "1m"}),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], tmp_path: Path):

@@ -111,12 +111,7 @@ TRACES = {
         *("Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "KeyError: 'a'", ""),
         *("During handling of the above exception, another exception occurred:", "", "requests.Timeout: 3 s"),
     ],
-    "go": [
-        "goroutine 1 [running]:",
-        "main.(*server).run(0xc000, 0x1)",
-        "\t/app/main.go:9",
-        "created by main.main",
-    ],
+    "go": ["goroutine 1 [running]:", "main.(*server).run(0xc0)", "\t/app/main.go:9", "created by main.main"],
     "php": ["Stack trace:", "#0 /srv/a.php(12): b()", "#1 {main}", "  thrown in /srv/a.php on line 9"],
     "ruby": ["app/a.rb:12:in `run'", "\tfrom app/b.rb:3"],
     "json": ["{", '  "a": 1', "}"],
@@ -133,15 +128,10 @@ def test_lines_that_go_on_by_their_form(name: str, head: str, tmp_path: Path):
     assert record.raw.lines == ("one", whole, "on we go")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "2024/03/05 10:01:07 [error] 12#12: *5 connect() failed (111: Connection refused)",
-        "+ exec /usr/bin/app",
-        "Killed",
-        "mem=1 cpu=2",
-    ],
-)
+FAILED = "2024/03/05 10:01:07 [error] 12#12: *5 connect() failed (111: Connection refused)"
+
+
+@pytest.mark.parametrize("line", [FAILED, "+ exec /usr/bin/app", "Killed", "mem=1 cpu=2"])
 @pytest.mark.parametrize(
     "whole",
     [
