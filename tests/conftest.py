@@ -151,16 +151,10 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
 @pytest.fixture(scope="session")
 def one_parser() -> Iterator[None]:
     """The parsers of all commands, made once: that takes Typer as long as a small command."""
-    import typer
+    from forked_cli import build_once
 
-    from seqmlm import cli
-
-    make = typer.main.get_command
-    made = make(cli.app)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("typer.main.get_command", lambda given: made if given is cli.app else make(given))
-        for name in ("command", "first_line"):
-            patch.setattr(cli, name, functools.cache(getattr(cli, name)))
+        build_once(patch.setattr)
         yield
 
 

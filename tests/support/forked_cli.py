@@ -148,17 +148,17 @@ def import_known(file: Path) -> None:
                 importlib.import_module(name)
 
 
-def build_once() -> None:
-    """Have Typer make the parsers of commands here, and not again in every child."""
+def build_once(put: Callable[[object, str, object], None] = setattr) -> None:
+    """Have Typer make the parsers of commands here, and not again in every child or test."""
     import typer
 
     from seqmlm import cli
 
     make = typer.main.get_command
     made = make(cli.app)
-    typer.main.get_command = lambda one: made if one is cli.app else make(one)  # type: ignore[assignment]
+    put(typer.main, "get_command", lambda one: made if one is cli.app else make(one))
     for name in ("command", "first_line"):
-        setattr(cli, name, functools.cache(getattr(cli, name)))
+        put(cli, name, functools.cache(getattr(cli, name)))
 
 
 def no_threads() -> None:
