@@ -80,6 +80,15 @@ def log_probs(model: Any, ids: list[int]) -> np.ndarray[Any, Any]:
         return torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), -1).numpy()
 
 
+_IDS = {"bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
+_DISTIL = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "max_position_embeddings": 64}
+KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "bert": (BertForMaskedLM, BertConfig, {**SHAPE, "max_position_embeddings": 64}),
+    "roberta": (RobertaForMaskedLM, RobertaConfig, {**SHAPE, "max_position_embeddings": 66}),
+    "distilbert": (DistilBertForMaskedLM, DistilBertConfig, _DISTIL),
+    "esm": (EsmForMaskedLM, EsmConfig, {**SHAPE, "position_embedding_type": "rotary"}),
+    "modernbert": (ModernBertForMaskedLM, ModernBertConfig, {**SHAPE, **_IDS}),
+}
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>"]
 
 
@@ -92,23 +101,10 @@ def checkpoint(kind: str, folder: Path) -> tuple[Any, Any]:
         fast = byte_level("<mask>" if kind == "roberta" else "[MASK]", ROBERTA)
     else:
         fast = wordpiece()
+    model_class, config, own = KINDS[kind]
     size = {"vocab_size": len(fast), "pad_token_id": fast.pad_token_id}
-    if kind == "bert":
-        model = BertForMaskedLM(BertConfig(**SHAPE, **size, max_position_embeddings=64))
-    elif kind == "roberta":
-        model = RobertaForMaskedLM(RobertaConfig(**SHAPE, **size, max_position_embeddings=66))
-    elif kind == "distilbert":
-        model = DistilBertForMaskedLM(
-            DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=24, **size, max_position_embeddings=64)
-        )
-    elif kind == "esm":
-        config = EsmConfig(
-            **SHAPE, **size, position_embedding_type="rotary", mask_token_id=fast.mask_token_id
-        )
-        model = EsmForMaskedLM(config)
-    else:
-        ids = {"bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
-        model = ModernBertForMaskedLM(ModernBertConfig(**SHAPE, **size, **ids))
+    size |= {"mask_token_id": fast.mask_token_id} if kind == "esm" else {}
+    model = model_class(config(**own, **size))
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() > 1:
