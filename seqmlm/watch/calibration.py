@@ -45,12 +45,9 @@ class CalibrateStreamResult(CalibrateResult):
 def calibrate_stream(
     config: CalibrateConfig, stream: Path, since: str | None = None
 ) -> CalibrateStreamResult:
-    """Replace a model's calibration of a stream's level and mode by one of the rows the stream judged.
-
-    Args:
-        config: model, counts (`expert`), `seed`, and `fpr`: a rate of which it is said what it rests on.
-        stream: the file that the scoring writes.
-        since: a duration ("7d"): only rows that were judged since then.
+    """Replace a model's calibration of a stream's level and mode by one of the rows that the stream, which
+    writes this file, judged, perhaps `since` so long ("7d") alone; of the `config` model, counts (`expert`),
+    `seed`, and `fpr`, a rate of which it is said what it rests on.
 
     Raises:
         UsageError: a rate or duration that is none, or a sensitive model.

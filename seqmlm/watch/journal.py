@@ -121,12 +121,8 @@ class Journalctl:
 
 
 class JournalFollower(Follower):
-    """Follows the journal; its entries are JSON lines in a folder that only the owner may look into.
-
-    Raises:
-        UsageError: see `asked`; or there is no such program.
-        StateError: the folder cannot be made.
-    """
+    """Follows the journal; its entries are JSON lines in a folder that only the owner may look into;
+    UsageError: see `asked`, or there is no such program; StateError: the folder cannot be made."""
 
     def __init__(
         self,

@@ -177,10 +177,8 @@ def prometheus(values: Values) -> str:
 class MetricsServer:
     """Answers on a port (`address`) from the moment it is made until it is closed; use as a context manager.
 
-    `values` gives what is answered, asked for in another thread; None before there is any.
-
-    Raises:
-        UsageError: the port is taken, or the address is none of this machine's.
+    `values` gives what is answered, asked for in another thread; None before there is any. UsageError: the
+    port is taken, or the address is none of this machine's.
     """
 
     values: Callable[[], Values] | None = None

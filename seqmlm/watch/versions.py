@@ -46,12 +46,9 @@ def plan_of(config: WatchConfig) -> ScoringPlan:
 
 
 def version_plan(config: WatchConfig, named: str, beside: ScoringPlan) -> ScoringPlan:
-    """The plan for another version of a model, of this reference, which is to judge as the one `beside` does.
-
-    Raises:
-        UsageError: it is of another field, level or kind of data, or its calibration has too few rows.
-        StateError: it cannot be loaded, or is not calibrated.
-    """
+    """The plan for another version of a model, of this reference, which is to judge as the one `beside` does;
+    UsageError: it is of another field, level or kind of data, or its calibration has too few rows;
+    StateError: it cannot be loaded, or is not calibrated."""
     plan = plan_of(replace(config, model=named, mode=str(beside.mode)))
     if beside.calibrated and not plan.calibrated:
         raise StateError(
