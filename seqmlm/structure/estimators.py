@@ -34,7 +34,7 @@ from seqmlm.structure.base import (
     substitutions,
 )
 from seqmlm.structure.cmi import Exact, Fast, Gibbs, TopK
-from seqmlm.structure.maps import DependenceMap, Doubles, Longs
+from seqmlm.structure.maps import DependenceMap, Longs
 
 if TYPE_CHECKING:
     from seqmlm.engine.conditionals import Conditionals
@@ -180,7 +180,9 @@ class Dependency(Substitutions):
         for place, near in enumerate(neighbours(places)):
             rows = next(answers).values[Rows.name].astype(np.float64).reshape(size, -1, size)
             if len(near):
-                odds = _log2_odds(np.exp(rows))
+                shares = np.exp(rows) + 1e-10
+                shares /= shares.sum(axis=-1, keepdims=True)
+                odds = np.log2(shares / (1 - shares + 1e-10))
                 here = self._symbol[places.encoding.ids[places.at[place]]]
                 change = np.abs(odds - odds[here if here != MASKED else 0])
                 directed[place, near] = change.max(axis=(0, 2))
@@ -215,13 +217,6 @@ class Couplings(Estimator):
     def read(self, places: Places, answers: Iterator[Answer]) -> DependenceMap:
         first, second = self._columns(len(places.encoding))[places.at][places.pairs].T
         return self.finished(places, both_ways(places, self._norms[first, second]), passes=0)
-
-
-def _log2_odds(shares: Doubles) -> Doubles:
-    kept = shares + 1e-10
-    kept /= kept.sum(axis=-1, keepdims=True)
-    found: Doubles = np.log2(kept / (1 - kept + 1e-10))
-    return found
 
 
 class PairCounts:

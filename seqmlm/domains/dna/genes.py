@@ -202,6 +202,10 @@ class _Coding(NamedTuple):
         """Codons that a protein begins with."""
         return _STARTS if self.table in _BACTERIAL else _STARTS[:1]
 
+    def begins_with(self, codon: str) -> bool:
+        """Whether a protein does, with a first codon that is a start, or is read as one."""
+        return self.begins and (codon in self.starts or self.recoded.get(0) == "M")
+
     def residue(self, codon: str, number: int | None = None) -> str:
         """X of letters that are no bases, * of a stop; of the genome's own codons by their number, too."""
         if number is not None and number in self.recoded:
@@ -410,7 +414,7 @@ def _of_lengths(one: _Coding, old: Sequence[str], new: Sequence[str], more: int)
     """The consequence of a deletion or an insertion within a part."""
     if more % 3:
         return FRAMESHIFT
-    if not new or (one.begins and old[0] in one.starts and new[0] not in one.starts):
+    if not new or (one.begins_with(old[0]) and old[0] != new[0] and new[0] not in one.starts):
         return START_LOST
     before = _alike(old, new)
     behind = min(_alike(old[::-1], new[::-1]), len(old) - before, len(new) - before)
@@ -429,7 +433,7 @@ def _alike(one: Sequence[str], other: Sequence[str]) -> int:
 def _consequence(one: _Coding, number: int, old: str, new: str) -> tuple[str, str]:
     """The consequence of a codon for another one, and the change of the residue."""
     was, now = one.residue(old, number), one.residue(new)
-    if number == 0 and one.begins and old in one.starts:
+    if number == 0 and one.begins_with(old):
         kept = new in one.starts
         return (SYNONYMOUS, "M1=") if kept else (START_LOST, "M1?")
     change = f"{was}{number + 1}{'=' if was == now else now}"

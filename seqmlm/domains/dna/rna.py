@@ -73,21 +73,16 @@ def draw(n: int, seed: int) -> Iterator[Gene]:
         pairs = sorted(bracketed(structure))
         stems, motifs = ([(i, j) for i, j in pairs if structure[i] == mark] for mark in "(A")
         first = {i for i, _ in pairs}
+        shares = [PREFERRED_PAIR if place in first else PREFERRED for place in range(len(consensus))]
         letters = [
-            _base(random, base, PREFERRED_PAIR if place in first else PREFERRED)
-            for place, base in enumerate(consensus)
+            base if base in BASES and random.random() < share else random.choice(BASES)
+            for base, share in zip(consensus, shares, strict=True)
         ]
         for i, j in pairs:
             letters[j] = reverse_complement(letters[i])
         before, after = ("".join(random.choices(BASES, k=random.randint(0, MOST_BESIDE))) for _ in range(2))
-        shift = len(before)
-        yield Gene(
-            f"gene-{number}",
-            family,
-            before + "".join(letters) + after,
-            [[i + shift, j + shift] for i, j in stems],
-            [[i + shift, j + shift] for i, j in motifs],
-        )
+        both = ([[i + len(before), j + len(before)] for i, j in own] for own in (stems, motifs))
+        yield Gene(f"gene-{number}", family, before + "".join(letters) + after, *both)
 
 
 def truth(genes: list[Gene]) -> dict[str, Any]:
@@ -96,7 +91,3 @@ def truth(genes: list[Gene]) -> dict[str, Any]:
         "families": [{"name": name, **fold._asdict()} for name, fold in FOLDS.items()],
         "genes": [gene.truth() for gene in genes],
     }
-
-
-def _base(random: Random, preferred: str, share: float) -> str:
-    return preferred if preferred in BASES and random.random() < share else random.choice(BASES)

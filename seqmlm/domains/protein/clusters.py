@@ -67,22 +67,13 @@ class IdentityClusters:
         if len(kmers) < _FEWEST:  # too short to compare: only exact copies meet
             return ~(hash64(sequence) & 0x7FFFFFFFFFFFFFFF)
         entries = self._leaders[kmers]
-        leader, shared = _most_frequent(entries[entries > 0])
-        if shared >= max(_FEWEST, round(self._share * len(kmers))):
-            return leader - 1
+        leaders, shared = np.unique(entries[entries > 0], return_counts=True)
+        if shared.max(initial=0) >= max(_FEWEST, round(self._share * len(kmers))):
+            return int(leaders[shared.argmax()]) - 1
         self._leaders[kmers, self._filled[kmers]] = self._clusters + 1
         self._filled[kmers] = (self._filled[kmers] + 1) % _LEADERS
         self._clusters += 1
         return self._clusters - 1
-
-
-def _most_frequent(numbers: NDArray[np.int32]) -> tuple[int, int]:
-    """The number that comes most often, of equals the smallest, and how often; (0, 0) of none."""
-    if not len(numbers):
-        return 0, 0
-    found, counts = np.unique(numbers, return_counts=True)
-    best = int(counts.argmax())
-    return int(found[best]), int(counts[best])
 
 
 def sketch(sequence: str) -> NDArray[np.uint32]:

@@ -302,6 +302,17 @@ def test_without_another_stop_a_recoded_one_ends_nothing(tmp_path: Path) -> None
     assert kinds == [*["inframe_indel"] * 3, "stop_gained"]
 
 
+def test_a_first_codon_that_is_read_as_a_start_is_one(tmp_path: Path) -> None:
+    line = "c\tx\tCDS\t1\t12\t.\t+\t0\tID=a;transl_except=(pos:1..3%2Caa:Met)\n"
+    found = of_one("CTGGCTGCT" + END, line, tmp_path)
+    effects = [
+        found.effect("c", *change) for change in [(0, 1, "G"), (0, 1, "A"), (1, 1, "CTG"), (4, 4, "CTG")]
+    ]
+    assert [(one.consequence, one.change) for one in effects] == [
+        ("start_lost", "p.M1?"), (SYNONYMOUS, "p.M1="), ("start_lost", ""), ("inframe_indel", ""),
+    ]  # fmt: skip
+
+
 def test_other_genomes_and_files_are_refused(tmp_path: Path) -> None:
     path = gff(tmp_path)
     with pytest.raises(DataError, match="no coding sequence"):
