@@ -100,9 +100,7 @@ def changes_since(root: str | Path, revision: str, problems: Problems) -> Iterat
             others = tree.untracked()
     left = [str(name) for name in others if language_of(name.name) and not is_vendored(name)]
     problems.note("a file that git does not track, not compared", len(left), source=next(iter(left), None))
-    for patch in parse_patch(diff, f"git diff {revision}"):
-        if not _is_source(patch, problems):
-            continue
+    for patch in _of_source(diff, f"git diff {revision}", problems):
         file = None if patch.new is None else own_file(folder, patch.new)
         if patch.new is not None and file is None:
             problems.note("a symbolic link, skipped")
@@ -129,31 +127,30 @@ def changes_of_diff(root: str | Path, diff: bytes, source: str, problems: Proble
     folder = Path(root).resolve()
     if diff.count(b"\n") == diff.count(b"\r\n"):  # the diff itself was converted
         diff = diff.replace(b"\r\n", b"\n")
-    for patch in parse_patch(diff, source):
-        if not _is_source(patch, problems):
-            continue
+    for patch in _of_source(diff, source, problems):
         try:
             versions = _versions(folder, patch, source)
         except DataError as error:
             problems.bad(error)
-            continue
-        yield _change(patch, *versions, problems)
+        else:
+            yield _change(patch, *versions, problems)
 
 
-def _is_source(patch: FilePatch, problems: Problems) -> bool:
-    path = PurePosixPath(patch.name)
-    if not language_of(path.name):
-        problems.note("a changed file that is no source code, skipped")
-        return False
-    if is_vendored(path):
-        problems.note("a vendored file, skipped")
-        return False
-    if patch.skipped == _MERGE:  # to pass over it would read as if nothing had been changed
-        remedy = "give the diff against one parent, such as git diff HEAD^1 HEAD"
-        problems.bad(DataError(_MERGE, source=patch.name, remedy=remedy))
-    elif patch.skipped:
-        problems.note(patch.skipped, source=patch.name)
-    return not patch.skipped
+def _of_source(diff: bytes, source: str, problems: Problems) -> Iterator[FilePatch]:
+    """The files of a diff that are source code which somebody wrote by hand."""
+    for patch in parse_patch(diff, source):
+        path = PurePosixPath(patch.name)
+        if not language_of(path.name):
+            problems.note("a changed file that is no source code, skipped")
+        elif is_vendored(path):
+            problems.note("a vendored file, skipped")
+        elif patch.skipped == _MERGE:  # to pass over it would read as if nothing had been changed
+            remedy = "give the diff against one parent, such as git diff HEAD^1 HEAD"
+            problems.bad(DataError(_MERGE, source=patch.name, remedy=remedy))
+        elif patch.skipped:
+            problems.note(patch.skipped, source=patch.name)
+        else:
+            yield patch
 
 
 def _versions(folder: Path, patch: FilePatch, source: str) -> tuple[bytes, bytes]:
