@@ -192,12 +192,9 @@ class LogValues:
         for found in self._own.finditer(line) if self._own is not None else ():
             start, end = found.span()
             if all(end <= first or last <= start for first, last, _ in places):
-                places.append((start, end, self._own_mark(found)))
+                # The outermost group closes last.
+                places.append((start, end, self._own_marks[found.lastgroup or ""]))
         return sorted(places)
-
-    def _own_mark(self, found: re.Match[str]) -> str:
-        assert found.lastgroup is not None  # the outermost group closes last
-        return self._own_marks[found.lastgroup]
 
 
 class _Words(dict[str, str]):

@@ -108,7 +108,9 @@ class LogWordTokenizer(WordPieceTokenizer):
         words = np.concatenate([part.words for part in taken])
         first_part = np.cumsum([0, *(len(record) + 1 for record in records)])
         edges = np.concatenate([[0], np.cumsum(sizes)])[first_part]
-        groups = words + np.repeat(_word_bases(taken, first_part), sizes).astype(np.int32)
+        before = np.concatenate([[0], np.cumsum([part.size for part in taken])])
+        bases = before[:-1] - np.repeat(before[first_part[:-1]], np.diff(first_part))
+        groups = words + np.repeat(bases, sizes).astype(np.int32)
         ids = np.concatenate([part.ids for part in taken])
         groups[self.space.is_special[ids]] = SPECIAL_GROUP
         spans = self._raw_spans(records, marked, taken, sizes)
@@ -247,11 +249,3 @@ def _vocabulary(
     pieces = list(dict.fromkeys([*fixed, *sorted(learnt, key=learnt.__getitem__)]))[:size]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
     return models.WordPiece(vocab=vocabulary, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
-
-
-def _word_bases(taken: Sequence[_Part], first_part: Ids) -> Ids:
-    """(P,) number of the first word of each part inside its record."""
-    before = np.concatenate([[0], np.cumsum([part.size for part in taken])])
-    of_record = np.repeat(before[first_part[:-1]], np.diff(first_part))
-    bases: Ids = before[:-1] - of_record
-    return bases

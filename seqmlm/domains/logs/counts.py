@@ -162,10 +162,7 @@ class LogCounts:
         """
         edge = self.size + 1
         record = np.repeat(np.arange(len(lines)), lines.counts + 1)
-        last = lines.offsets[1:] + np.arange(len(lines))
-        second = np.full(len(record), edge)
-        second[np.delete(np.arange(len(record)), last)] = events
-        first = np.concatenate([[edge], second[:-1]])  # the end of a record is the edge before the next
+        first, second = neighbours(lines, events, edge)
         seen, follows, kinds = self._pair_counts(first, second)
         ends = np.append(self.lines, [0, self.total])
         unigram = (ends[second] + 1) / (ends.sum() + self.size + 2)
@@ -272,6 +269,14 @@ class LogCounts:
         return cls(**rest, total=total, shortest=shortest, new=new)
 
 
+def neighbours(lines: Lines, events: Longs, edge: int) -> tuple[Longs, Longs]:
+    """(N + R,) events, and (N + R,) what follows each: `edge` is the end of a record, and before the next."""
+    second = np.full(len(events) + len(lines), edge, dtype=np.int64)
+    last = lines.offsets[1:] + np.arange(len(lines))
+    second[np.delete(np.arange(len(second)), last)] = events
+    return np.concatenate([[edge], second[:-1]]), second
+
+
 def multisets(lines: Lines, events: Longs, width: int) -> Any:
     """How often each event is in each record, (R, width) `scipy.sparse.csr_array` with sorted columns."""
     code, number = np.unique(lines.record * width + events, return_counts=True)
@@ -325,7 +330,8 @@ class LogCounting:
         self._records.update(counts.indices.tolist())
         self._lengths.update(lines.counts.tolist())
         self._vectors.update(row_name(counts, row) for row in range(len(lines)))
-        self._add_pairs(lines, events)
+        first, second = neighbours(lines, events, -1)
+        self._pairs.update(zip(first.tolist(), second.tolist(), strict=True))
         self._total += len(lines)
         _forget(self._vectors, 2 * VECTORS)
         _forget(self._pairs, 8 * EVENTS)
@@ -335,14 +341,6 @@ class LogCounting:
         distinct, inverse = np.unique(keys, return_inverse=True)
         numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in distinct.tolist()]
         return np.array(numbers, dtype=np.int64)[inverse]
-
-    def _add_pairs(self, lines: Lines, events: Longs) -> None:
-        """Count what follows what; -1 stands for the ends of a record."""
-        second = np.full(len(events) + len(lines), -1, dtype=np.int64)
-        last = lines.offsets[1:] + np.arange(len(lines))
-        second[np.delete(np.arange(len(second)), last)] = events
-        first = np.concatenate([[-1], second[:-1]])
-        self._pairs.update(zip(first.tolist(), second.tolist(), strict=True))
 
     def counts(self, new: int = -1) -> LogCounts:
         """What was gathered; `new` is the key of lines without a template.
