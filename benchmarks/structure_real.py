@@ -24,6 +24,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -37,13 +38,13 @@ from structure_maps import edges, mapped
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
-from seqmlm.engine.linear import LinearRows, Penalty, coupling_norms
+from seqmlm.engine.linear import LinearRows, Penalty, coupling_norms, zero_sum
 from seqmlm.engine.pseudolikelihood import Aligned, LinearLoop, prepared
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import InMemory
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
 from seqmlm.structure.maps import apc
-from seqmlm.tokenizers.residue import SPACE, ResidueTokenizer
+from seqmlm.tokenizers.residue import SPACE, TOKENS, ResidueTokenizer
 
 Row = dict[str, Any]
 Doubles = NDArray[np.float64]
@@ -106,8 +107,10 @@ def rows_of(path: Path, most: int) -> list[str]:
 class Family:
     """An alignment as a linear model sees it."""
 
-    def __init__(self, path: Path) -> None:
-        encodings = ResidueTokenizer().encode_batch(rows_of(path, ROWS))
+    def __init__(self, path: Path, gap: str = "-") -> None:
+        self.path = path
+        rows = [re.sub("[-.]", gap, row) for row in rows_of(path, ROWS)]
+        encodings = ResidueTokenizer().encode_batch(rows)
         self.rows: LinearRows
         self.data: Aligned
         self.rows, self.data = prepared(InMemory(encodings), SPACE, Penalty())
@@ -154,10 +157,31 @@ def pseudolikelihood(family: Family) -> Doubles:
     return trained(family, Penalty(), ITERATIONS)
 
 
+@lru_cache(maxsize=1)
+def with_gap_state(path: Path) -> tuple[Doubles, Doubles]:
+    """(L, L) maps where a gap is a state: of all couplings, and of those between residues."""
+    family = Family(path, gap="X")
+    trained(family, Penalty(), ITERATIONS)
+    couplings = zero_sum(family.rows.model)
+    residue = [symbol != TOKENS.index("X") for symbol in family.rows.model.config.symbols]
+    squares = couplings**2
+    within = squares[:, residue][:, :, :, residue]
+    everything, residues_alone = (corrected(np.sqrt(one.sum(axis=(1, 3)))) for one in (squares, within))
+    return everything, residues_alone
+
+
+STATES = ("a gap is a state", "a gap is a state, couplings of residues")
+
+
+def _of_states(part: int, family: Family) -> Doubles:
+    return with_gap_state(family.path)[part]
+
+
 ARMS: Mapping[str, Callable[[Family], Doubles]] = {
     "mutual information": mutual_information,
     "inverse covariance": lambda family: inverse_covariance(family.data.states.numpy(), family.states),
     LINEAR: pseudolikelihood,
+    **{name: partial(_of_states, part) for part, name in enumerate(STATES)},
 }
 
 
@@ -278,7 +302,9 @@ def pfam(given: argparse.Namespace) -> Iterator[Row]:
             rows = rows_of(files[name], SEQUENCES - 1)
             maps[MASKED] = by_masked_model(out, model, name, resolved[name], rows)
             yield {"family": name, "arm": MASKED, **contacts.precision(maps[MASKED])}
-        for arms in chain.from_iterable(combinations(maps, most) for most in (2, 3)):
+        for arms in chain.from_iterable(
+            combinations([arm for arm in maps if arm not in STATES], most) for most in (2, 3)
+        ):
             joined = np.mean([maps[arm] / maps[arm].std() for arm in arms], axis=0)
             yield {"family": name, "arm": " + ".join(arms), **contacts.precision(joined)}
     kept = out / f"pfam-{COMPARED}-agreement.json"
