@@ -26,39 +26,16 @@ from tiny_models import SHAPE, random_model, residues, saved
 
 import seqmlm as package
 from seqmlm import plugins
+from seqmlm.parsing import word_list
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "API.md"
 
-SURFACE = [
-    *(
-        "DataError",
-        "Detector",
-        "Embedder",
-        "Model",
-        "NotFiniteError",
-        "RowFrame",
-        "Scorer",
-        "SeqmlmError",
-        "StateError",
-    ),
-    *("TrainingError", "UsageError", "load", "train"),
-]
-METHODS = [
-    *(
-        "detector",
-        "embed",
-        "embedder",
-        "fill",
-        "generate",
-        "predict",
-        "run",
-        "score",
-        "structure",
-        "variants",
-        "zeroshot",
-    )
-]
+SURFACE = word_list(
+    "DataError Detector Embedder Model NotFiniteError RowFrame Scorer SeqmlmError StateError TrainingError "
+    "UsageError load train"
+)
+METHODS = word_list("detector embed embedder fill generate predict run score structure variants zeroshot")
 
 FILES = {
     "text": "text.txt",
@@ -97,7 +74,7 @@ def test_public_names_are_these() -> None:
     assert package.__all__ == sorted(SURFACE)
     assert {*SURFACE, "__version__"} <= {*dir(package)}
     methods = [name for name, _ in inspect.getmembers(package.Model, callable) if not name.startswith("_")]
-    assert methods == METHODS
+    assert methods == [*METHODS]
     with pytest.raises(AttributeError, match="no attribute 'sampel'"):
         _ = package.sampel
 

@@ -100,9 +100,10 @@ def smoothed(found: Sequence[Found], spelled: Doubles, start: Smoothing) -> Smoo
         lower = np.atleast_2d(spelled)
         for number, one in enumerate(found):
             for way in (_discounts, _strengths):
-                trials = [[trial, *chosen[number + 1 :]] for trial in way(chosen[number])]
+                trials = [[trial, *chosen[number + 1 :]] for trial in way(*chosen[number])]
+                priced = [_mean(log2_probabilities(found[number:], lower, trial)) for trial in trials]
                 # Rounded: another processor's last bits must not choose among equals.
-                costs = np.round([_bits(found[number:], lower, trial) for trial in trials], 9)
+                costs = np.round([-float(own.mean()) for own in priced], 9)
                 chosen[number] = trials[int(np.argmin(costs))][0]
             lower = _step(one, lower, *chosen[number])
     return tuple(chosen)
@@ -114,17 +115,12 @@ _DISCOUNTS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 _STRENGTHS = tuple(2.0**e for e in range(-3, 14))
 
 
-def _discounts(one: tuple[float, float]) -> list[tuple[float, float]]:
-    return [(discount, one[1]) for discount in _DISCOUNTS] if one[0] else [one]
+def _discounts(discount: float, strength: float) -> list[tuple[float, float]]:
+    return [(other, strength) for other in _DISCOUNTS] if discount else [(discount, strength)]
 
 
-def _strengths(one: tuple[float, float]) -> list[tuple[float, float]]:
-    return [(one[0], strength) for strength in _STRENGTHS]
-
-
-def _bits(found: Sequence[Found], lower: Doubles, smoothing: Sequence[tuple[float, float]]) -> float:
-    """Mean bits of units, their draws averaged."""
-    return -float(_mean(log2_probabilities(found, lower, smoothing)).mean())
+def _strengths(discount: float, strength: float) -> list[tuple[float, float]]:
+    return [(discount, other) for other in _STRENGTHS]
 
 
 def _mean(drawn: Doubles) -> Doubles:
@@ -382,15 +378,16 @@ class CountExpert:
         double = {arrays["unigram"].dtype, *(table.dtype for table in weights.values())} == {np.dtype(float)}
         if not double or arrays["unigram"].shape != (rule.symbols,):
             raise ValueError(f"counts of {len(arrays['unigram'])} symbols for {rule.symbols}")
-        record, product, facts = described["record"], described["product"], described["facts"]
+        record, facts = bool(described["record"]), described["facts"]
+        product = described["product"] is True
         wide = (1 if product else KINDS, len(chains) + 1)
         if len(smoothing) != len(chains) or any(table.shape != wide for table in weights.values()):
             raise ValueError("smoothing and weights do not fit the chains")
         for chain, one in zip(chains, smoothing, strict=True):
             if len(one) != len(_first_smoothing(chain, record)):
                 raise ValueError(f"smoothing does not fit the chain {chain.name}")
-        if not isinstance(facts, dict) or not {type(record), type(product)} == {bool}:
-            raise TypeError("facts are no mapping, or a truth value is none")
+        if not isinstance(facts, dict):
+            raise TypeError("facts are no mapping")
         return cls(
             rule=rule,
             log2_unigram=arrays["unigram"],

@@ -15,7 +15,6 @@ from seqmlm.engine import attention
 from seqmlm.engine.attention import RowLayout, attention_path, group, grouped_attention, packed_attention
 from seqmlm.errors import UsageError
 
-torch.set_num_threads(1)
 HEADS, SIZE = 3, 8
 
 

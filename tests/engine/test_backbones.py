@@ -37,7 +37,6 @@ from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError
 
-torch.set_num_threads(1)
 SPACE = TokenSpace(size=33, pad=1, mask=32, unk=3, start=0, end=2, special=(0, 1, 2, 3, 32))
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 SMALL_BERT = {**SHAPE, "vocab_size": 40, "max_position_embeddings": 20}

@@ -17,8 +17,6 @@ from seqmlm.engine.optimizer import adamw
 from seqmlm.engine.packing import Document, pack
 from seqmlm.errors import StateError, UsageError
 
-torch.set_num_threads(1)
-
 KINDS = {
     "age": Channel(kind="time2vec", center=50, scale=100),
     "visit": Channel(kind="sinusoid"),

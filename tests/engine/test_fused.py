@@ -32,7 +32,6 @@ def agree(rows: MaskedRows, documents: list[Document]) -> None:
 @pytest.mark.parametrize("alike", [True, False], ids=["few-tokens", "many-tokens"])
 @pytest.mark.parametrize("name", ["modernbert", "modernbert-global"])
 def test_answers_without_gradients_are_those_with_them(name: str, alike: bool, step: int) -> None:
-    torch.set_num_threads(1)
     rows = MaskedRows(encoder(name), SPACE).eval()
     assert rows._fused is not None
     rng = np.random.default_rng(0)
@@ -70,7 +69,6 @@ def test_bfloat16_is_as_near_to_float32_as_transformers_own(
     name: str, alike: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both round the operands of the same products: errors are alike, though not equal."""
-    torch.set_num_threads(1)
     rows = MaskedRows(encoder(name), SPACE).eval()
     ids = np.random.default_rng(0).integers(4, 20, 60)
     packed = [
@@ -89,7 +87,6 @@ def test_bfloat16_is_as_near_to_float32_as_transformers_own(
 
 
 def test_bfloat16_logits_are_those_of_transformers_under_autocast() -> None:
-    torch.set_num_threads(1)
     model, packed = encoder("modernbert"), documents()
     rows = MaskedRows(model, SPACE, probability="full").eval()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -121,7 +118,6 @@ def _gradients(rows: MaskedRows, packed: list[Document], dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("name", ["modernbert", "modernbert-global"])
 def test_gradients_in_bfloat16_are_no_rougher_than_those_of_autocast(name: str) -> None:
-    torch.set_num_threads(1)
     rows, packed = MaskedRows(encoder(name), SPACE).train(), documents(weighted=True)
     exact = _gradients(rows, packed, torch.float32)
     ours = _gradients(rows, packed, torch.bfloat16)
@@ -138,7 +134,6 @@ def test_gradients_in_bfloat16_are_no_rougher_than_those_of_autocast(name: str) 
 
 
 def test_changed_weights_are_rounded_anew() -> None:
-    torch.set_num_threads(1)
     rows, packed = MaskedRows(encoder("modernbert"), SPACE).eval(), documents()
     with torch.autocast("cpu", torch.bfloat16):
         before = _hidden(rows, packed)
@@ -164,7 +159,6 @@ def adapted(name: str, **settings: object) -> MaskedRows:
 
 @pytest.mark.parametrize("name", ["modernbert", "modernbert-global"])
 def test_adapters_are_part_of_the_weights(name: str) -> None:
-    torch.set_num_threads(1)
     rows, packed = adapted(name), documents(weighted=True)
     assert rows._fused.applies()
     loss, ours = rows(pack(packed)), _gradients(rows, packed, torch.float32)

@@ -27,7 +27,6 @@ def test_attention_is_float32s_but_for_rounding(
     monkeypatch: pytest.MonkeyPatch, lengths: tuple[int, ...], window: int | None, scores: int
 ) -> None:
     torch.manual_seed(0)
-    torch.set_num_threads(1)
     monkeypatch.setattr(fused_layer, "_SCORES", scores)
     offsets = torch.from_numpy(np.cumsum([0, *lengths]).astype(np.int32))
     plan = RowLayout(offsets, lengths).plan(HIDDEN, window)

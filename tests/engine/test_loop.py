@@ -41,10 +41,7 @@ def weights_of(rows: nn.Module) -> list[Tensor]:
 def test_equals_a_plain_training(tmp_path: Path, weighted: bool, micro_tokens: int | None) -> None:
     """Sum of losses / sum of weights of the whole batch, clipped, AdamW: written down without the engine."""
     data = tiny.dataset(tiny.Periodic(weighted=weighted))
-    training, seen = tiny.make_loop(
-        tmp_path, tiny.TinyRows(dropout=0.0), dataset=data, micro_tokens=micro_tokens
-    )
-    training.run()
+    _, seen = tiny.trained(tmp_path, tiny.TinyRows(dropout=0.0), dataset=data, micro_tokens=micro_tokens)
 
     rows = tiny.TinyRows(dropout=0.0)
     planner = RowPlanner(tiny.Periodic().lengths, tokens_per_row=64, seed=7, lookahead=4)
@@ -88,8 +85,7 @@ def test_a_batch_without_a_masked_token_changes_nothing_but_the_count(tmp_path: 
 
     rows = tiny.TinyRows()
     before = weights_of(rows)
-    training, seen = tiny.make_loop(tmp_path, rows, dataset=Unmasked(), max_steps=2, weight_decay=0.0)
-    training.run()
+    _, seen = tiny.trained(tmp_path, rows, dataset=Unmasked(), max_steps=2, weight_decay=0.0)
     assert seen.losses == [0.0, 0.0]
     assert [report.skipped for report in seen.reports] == [False, False]
     assert all(map(torch.equal, weights_of(rows), before))
@@ -104,15 +100,13 @@ def test_bf16_is_close_to_fp32(tmp_path: Path) -> None:
 
 
 def test_evaluation_leaves_no_trace_in_training(tmp_path: Path) -> None:
-    plain, expected = tiny.make_loop(tmp_path / "plain")
-    plain.run()
+    _, expected = tiny.trained(tmp_path / "plain")
 
     def evaluate(rows: nn.Module) -> dict[str, float]:
         rows.eval()
         return {"draw": torch.rand(()).item()}
 
-    training, seen = tiny.make_loop(tmp_path / "evaluated", evaluate=evaluate, evaluate_every=5)
-    training.run()
+    _, seen = tiny.trained(tmp_path / "evaluated", evaluate=evaluate, evaluate_every=5)
     assert [step for step, _ in seen.evaluations] == [5, 10]
     assert seen.losses == expected.losses
 
@@ -187,8 +181,7 @@ def test_compiled_layers_give_the_same_and_are_not_compiled_again_for_every_row(
             super().on_step(report)
             compiled.append(graphs["unique_graphs"])
 
-    plain, expected = tiny.make_loop(tmp_path / "plain", tiny.modernbert(0.0))
-    plain.run()
+    _, expected = tiny.trained(tmp_path / "plain", tiny.modernbert(0.0))
     training, seen = tiny.make_loop(
         tmp_path / "compiled", tiny.modernbert(0.0), compile=True, observer=Counting()
     )
@@ -228,10 +221,8 @@ class Limited(tiny.TinyRows):  # type: ignore[misc, name-defined]
 def test_out_of_memory_halves_the_micro_batch_and_nothing_else(
     tmp_path: Path, error: type[BaseException], where: str
 ) -> None:
-    plain, expected = tiny.make_loop(tmp_path / "plain", tiny.TinyRows(dropout=0.0))
-    plain.run()
-    training, seen = tiny.make_loop(tmp_path / "limited", Limited(25, error, where))
-    training.run()
+    _, expected = tiny.trained(tmp_path / "plain", tiny.TinyRows(dropout=0.0))
+    _, seen = tiny.trained(tmp_path / "limited", Limited(25, error, where))
     assert seen.losses == pytest.approx(expected.losses, rel=1e-4)
     assert [r.masked for r in seen.reports] == [r.masked for r in expected.reports]
     halvings = [detail for kind, detail in seen.events if kind == "out_of_memory"]
@@ -240,8 +231,7 @@ def test_out_of_memory_halves_the_micro_batch_and_nothing_else(
     assert all("memory" in detail["reason"] for detail in halvings)
     assert 2 * halvings[0]["micro_tokens"] <= tiny.TOKENS_PER_ROW
     # The budget is part of the checkpoint: a resumed run need not find it again.
-    again, resumed = tiny.make_loop(tmp_path / "limited", Limited(25, error, where), max_steps=14)
-    again.run(resume=True)
+    _, resumed = tiny.trained(tmp_path / "limited", Limited(25, error, where), max_steps=14, resume=True)
     assert "out_of_memory" not in resumed.kinds()
 
 
@@ -261,12 +251,11 @@ def test_out_of_memory_redoes_the_batch_from_the_same_random_state(tmp_path: Pat
 
     rows = Once()
     rows.drawn = []
-    training, _ = tiny.make_loop(tmp_path, rows, max_steps=2)
-    training.run()
+    tiny.trained(tmp_path, rows, max_steps=2)
     # The second batch began twice at the state in which the first one had ended.
     plain = Once()
     plain.drawn, plain.failed = [], True
-    tiny.make_loop(tmp_path / "plain", plain, max_steps=2)[0].run()
+    tiny.trained(tmp_path / "plain", plain, max_steps=2)
     assert all(map(torch.equal, rows.drawn[:4], plain.drawn[:4]))
 
 
@@ -283,7 +272,7 @@ def test_other_errors_are_not_taken_for_memory(tmp_path: Path) -> None:
             raise RuntimeError("shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="multiplied"):
-        tiny.make_loop(tmp_path, Broken())[0].run()
+        tiny.trained(tmp_path, Broken())
 
 
 # -- numbers that are not finite ---------------------------------------------------------------------------
@@ -317,8 +306,7 @@ def test_a_step_that_is_not_finite_is_skipped(tmp_path: Path, value: float, grad
             super().on_step(report)
             before[report.step] = weights_of(rows)
 
-    training, seen = tiny.make_loop(tmp_path, rows, observer=Watch())
-    result = training.run()
+    result, seen = tiny.trained(tmp_path, rows, observer=Watch())
     assert [r.step for r in seen.reports if r.skipped] == [3, 4, 9]
     assert [r.bad_steps for r in seen.reports[1:5]] == [0, 1, 2, 0]
     for step in (3, 4, 9):
@@ -361,11 +349,9 @@ class Signalling(tiny.Memory):  # type: ignore[misc, name-defined]
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_after_the_running_step_and_training_goes_on_exactly(tmp_path: Path, number: int):
-    plain, expected = tiny.make_loop(tmp_path / "plain")
-    plain.run()
+    _, expected = tiny.trained(tmp_path / "plain")
     handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    training, seen = tiny.make_loop(tmp_path / "run", observer=Signalling(5, number))
-    result = training.run()
+    result, seen = tiny.trained(tmp_path / "run", observer=Signalling(5, number))
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handlers
     assert (result.status, result.signal, result.steps) == ("killed", number, 6)
     assert seen.events == [("stopping", {"step": 6, "signal": number})]
@@ -393,7 +379,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, number: int, error: type[B
 
 def test_trains_outside_the_main_thread_where_no_handler_can_be_set(tmp_path: Path) -> None:
     results = []
-    thread = threading.Thread(target=lambda: results.append(tiny.make_loop(tmp_path)[0].run()))
+    thread = threading.Thread(target=lambda: results.append(tiny.trained(tmp_path)[0]))
     thread.start()
     thread.join()
     assert results[0].status == "finished"
@@ -484,27 +470,25 @@ def test_speed_is_that_of_the_steps_after_the_first(seconds: float, steps: int) 
 
 
 def test_checkpoints_are_not_mixed_with_those_of_another_training(tmp_path: Path) -> None:
-    tiny.make_loop(tmp_path)[0].run()
+    tiny.trained(tmp_path)
     with pytest.raises(StateError, match="already has step-00000012"):
-        tiny.make_loop(tmp_path)[0].run()
+        tiny.trained(tmp_path)
 
 
 def test_resuming_nothing_starts_anew(tmp_path: Path) -> None:
-    assert tiny.make_loop(tmp_path)[0].run(resume=True).resumed_from is None
+    assert tiny.trained(tmp_path, resume=True)[0].resumed_from is None
 
 
 def test_resuming_what_is_finished_does_nothing(tmp_path: Path) -> None:
-    first = tiny.make_loop(tmp_path)[0].run()
-    again, seen = tiny.make_loop(tmp_path)
-    result = again.run(resume=True)
+    first = tiny.trained(tmp_path)[0]
+    result, seen = tiny.trained(tmp_path, resume=True)
     assert (result.steps, result.checkpoint, result.loss) == (12, first.checkpoint, first.loss)
     assert seen.reports == []
     assert seen.checkpoints == []
 
 
 def test_a_torn_checkpoint_is_reported_and_the_one_before_is_taken(tmp_path: Path) -> None:
-    training, expected = tiny.make_loop(tmp_path)
-    training.run()
+    _, expected = tiny.trained(tmp_path)
     (tmp_path / "step-00000012" / "manifest.json").unlink()
     again, seen = tiny.make_loop(tmp_path)
     assert again.run(resume=True).resumed_from == 8
@@ -513,34 +497,32 @@ def test_a_torn_checkpoint_is_reported_and_the_one_before_is_taken(tmp_path: Pat
 
 
 def test_only_torn_checkpoints_are_not_silently_started_over(tmp_path: Path) -> None:
-    tiny.make_loop(tmp_path)[0].run()
+    tiny.trained(tmp_path)
     for path in tmp_path.iterdir():
         (path / "manifest.json").unlink()
     with pytest.raises(StateError, match="no checkpoint can be resumed"):
-        tiny.make_loop(tmp_path)[0].run(resume=True)
+        tiny.trained(tmp_path, resume=True)
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
-    tiny.make_loop(tmp_path)[0].run()
+    tiny.trained(tmp_path)
     with pytest.raises(StateError, match="another model"):
-        tiny.make_loop(tmp_path, tiny.TinyRows(layers=3))[0].run(resume=True)
+        tiny.trained(tmp_path, tiny.TinyRows(layers=3), resume=True)
     with pytest.raises(StateError, match="another model"):
-        tiny.make_loop(tmp_path, tiny.TinyRows(width=8))[0].run(resume=True)
+        tiny.trained(tmp_path, tiny.TinyRows(width=8), resume=True)
 
 
 def test_changed_settings_are_told(tmp_path: Path) -> None:
-    tiny.make_loop(tmp_path)[0].run()
-    again, seen = tiny.make_loop(tmp_path, max_steps=13, clip=2.0, keep_last=5)
-    again.run(resume=True)
+    tiny.trained(tmp_path)
+    _, seen = tiny.trained(tmp_path, max_steps=13, clip=2.0, keep_last=5, resume=True)
     assert dict(seen.events)["settings_changed"] == {"max_steps": [12, 13], "clip": [1.0, 2.0]}
 
 
 def test_checkpoints_come_by_steps_or_by_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop.time, "perf_counter", Clock())
-    training, seen = tiny.make_loop(
+    _, seen = tiny.trained(
         tmp_path, checkpoint_every_steps=10_000, checkpoint_every_seconds=10.0, keep_last=1, keep_every=None
     )
-    training.run()
     steps = [step for step, _ in seen.checkpoints]
     assert steps == [4, 8, 12]  # a step reads the clock three times
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000012"]
@@ -597,8 +579,7 @@ def test_a_gpu_trains_as_the_cpu_does_and_resumes(tmp_path: Path, precision: str
     again, rest = tiny.make_loop(tmp_path / "stopped", tiny.modernbert(0.0), **options)
     assert again.run(resume=True).resumed_from == 6
     AcceleratorState._reset_state(reset_partial_state=True)
-    plain, expected = tiny.make_loop(tmp_path / "cpu", tiny.modernbert(0.0))
-    plain.run()
+    _, expected = tiny.trained(tmp_path / "cpu", tiny.modernbert(0.0))
     close = {"rel": 3e-2} if precision == "auto" else {"rel": 1e-2}
     assert seen.losses == pytest.approx(expected.losses, **close)
     assert first.losses + rest.losses == pytest.approx(seen.losses, **close)

@@ -21,9 +21,6 @@ from seqmlm.errors import UsageError
 SUPPORT = Path(__file__).parents[1] / "support"
 
 
-torch.set_num_threads(1)
-
-
 def rows_of(name: str = "modernbert", **settings: object) -> MaskedRows:
     return MaskedRows(encoders.encoder(name), encoders.SPACE, **settings)  # type: ignore[arg-type]
 

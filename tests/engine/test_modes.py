@@ -23,7 +23,6 @@ MODES = ["exact", "partition:1", "partition:3", "partition:50", "one-pass"]
 
 @pytest.fixture(scope="module")
 def rows() -> MaskedRows:
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     overrides = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     model = build(ModelConfig(overrides=overrides), SPACE)

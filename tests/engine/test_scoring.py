@@ -38,7 +38,6 @@ def asked(one: Encoding) -> list[tuple[int, list[int]]]:
 
 @pytest.fixture(scope="module")
 def ask() -> Conditionals:
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     overrides = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     return Conditionals(MaskedRows(build(ModelConfig(overrides=overrides), SPACE), SPACE))

@@ -53,8 +53,7 @@ def other(root: Path) -> dict[str, Any]:
 
 
 def alone(folder: Path, rows: Any = None, **changes: Any) -> Any:
-    training, seen = tiny.make_loop(folder, tiny.TinyRows(dropout=0.0) if rows is None else rows, **changes)
-    training.run()
+    _, seen = tiny.trained(folder, tiny.TinyRows(dropout=0.0) if rows is None else rows, **changes)
     return seen
 
 
@@ -110,10 +109,8 @@ def test_one_process_goes_on_with_what_two_began(root: Path, tmp_path: Path, mai
     training, seen = tiny.make_loop(root / "plain", tiny.TinyRows(dropout=0.0), max_steps=14)
     assert training.run(resume=True).resumed_from == 12
     assert dict(seen.events)["settings_changed"] == {"max_steps": [12, 14], "processes": [2, 1]}
-    whole, expected = tiny.make_loop(tmp_path, tiny.TinyRows(dropout=0.0))
-    whole.run()
-    longer, rest = tiny.make_loop(tmp_path, tiny.TinyRows(dropout=0.0), max_steps=14)
-    longer.run(resume=True)
+    _, expected = tiny.trained(tmp_path, tiny.TinyRows(dropout=0.0))
+    _, rest = tiny.trained(tmp_path, tiny.TinyRows(dropout=0.0), max_steps=14, resume=True)
     assert seen.losses == pytest.approx(rest.losses, rel=1e-5)
     assert main["plain"]["losses"] == pytest.approx(expected.losses, rel=1e-5)
 
@@ -157,7 +154,6 @@ def test_two_shards_equal_one_process_and_are_saved_whole(
 
 def test_shards_go_on_from_what_they_saved(root: Path, tmp_path: Path, main: dict[str, Any]) -> None:
     alone(tmp_path, max_steps=8)
-    training, seen = tiny.make_loop(tmp_path, tiny.TinyRows(dropout=0.0))
-    training.run(resume=True)
+    _, seen = tiny.trained(tmp_path, tiny.TinyRows(dropout=0.0), resume=True)
     assert main["sharded_resumed"]["resumed_from"] == 8
     assert main["sharded_resumed"]["losses"] == pytest.approx(seen.losses, rel=1e-5)

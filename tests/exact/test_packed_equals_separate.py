@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 
-torch.set_num_threads(1)
-
 
 @pytest.mark.parametrize("name", encoders.ARCHITECTURES)
 def test_logits_of_a_packed_row(name: str) -> None:

@@ -6,12 +6,9 @@ import copy
 
 import encoders
 import pytest
-import torch
 
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import pack
-
-torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize(

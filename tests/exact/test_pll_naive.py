@@ -95,7 +95,6 @@ def naive(model: PreTrainedModel, encoding: Encoding, space: TokenSpace, ordinar
 @pytest.mark.parametrize("probability", ["full", "ordinary"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_packed_scores_equal_the_naive_loop(name: str, probability: Any, words: bool) -> None:
-    torch.set_num_threads(1)
     plain, asked = make(name), sequences(words)
     ask = Conditionals(MaskedRows(make(name), SPACE, probability=probability), tokens_per_batch=200)
     spread = []
@@ -111,7 +110,6 @@ def test_packed_scores_equal_the_naive_loop(name: str, probability: Any, words: 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_scores_do_not_depend_on_what_is_asked_together(name: str) -> None:
-    torch.set_num_threads(1)
     rows, asked = MaskedRows(make(name), SPACE), sequences(words=True)[2:]
     whole = list(pseudo_log_likelihood(Conditionals(rows), asked))
     for budget, lookahead in ((1, 1), (50, 3), (333, 1000)):
@@ -122,7 +120,6 @@ def test_scores_do_not_depend_on_what_is_asked_together(name: str) -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_bfloat16_stays_near(name: str) -> None:
-    torch.set_num_threads(1)
     rows, asked = MaskedRows(make(name), SPACE), sequences(words=False)[2:]
     exact = pseudo_log_likelihood(Conditionals(rows), asked)
     near = pseudo_log_likelihood(Conditionals(rows, precision="bf16"), asked)
@@ -145,7 +142,6 @@ def test_the_gpu_agrees_with_the_naive_loop(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_model_can_be_trained_after_it_was_asked(name: str) -> None:
     """Tensors cached in evaluation must not be tensors that training cannot use."""
-    torch.set_num_threads(1)
     rows = MaskedRows(make(name), SPACE).train()
     (score,) = pseudo_log_likelihood(Conditionals(rows), sequences(words=False)[1:2])
     assert rows.model.training

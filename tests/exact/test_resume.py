@@ -84,8 +84,7 @@ def test_resumed_equals_uninterrupted(
         training.run()
     torch.manual_seed(999)  # nothing may depend on what the new process drew before
     rows = tiny.modernbert()
-    training, rest = tiny.make_loop(tmp_path, rows, loader_workers=after, checkpoint_every_steps=3)
-    result = training.run(resume=True)
+    result, rest = tiny.trained(tmp_path, rows, loader_workers=after, checkpoint_every_steps=3, resume=True)
     assert result.resumed_from == (stop - 1) // 3 * 3 or (stop == 3 and result.resumed_from is None)
     assert [facts(r) for r in first.reports] == [facts(r) for r in reports[:stop]]
     assert [facts(r) for r in rest.reports] == [facts(r) for r in reports[result.resumed_from or 0 :]]
@@ -197,8 +196,7 @@ def timed() -> MaskedRows:
 def test_resumed_with_input_channels(tmp_path: Path) -> None:
     whole = timed()
     start = {name: value.clone() for name, value in whole.state_dict().items()}
-    training, seen = tiny.make_loop(tmp_path / "whole", whole, dataset=tiny.dataset(Timed()))
-    training.run()
+    _, seen = tiny.trained(tmp_path / "whole", whole, dataset=tiny.dataset(Timed()))
     training, first = tiny.make_loop(
         tmp_path / "part", timed(), dataset=tiny.dataset(Timed()), observer=Until(7), checkpoint_every_steps=3
     )

@@ -15,8 +15,6 @@ from seqmlm.engine.model import MaskedRows, masked_nll
 from seqmlm.engine.packing import PackedBatch, pack
 from seqmlm.engine.types import TokenSpace
 
-torch.set_num_threads(1)
-
 
 def dense_loss(logits: Tensor, batch: PackedBatch, space: TokenSpace, ordinary: bool) -> Tensor:
     """Weighted cross-entropy over a full (T, V) table, unasked tokens ignored."""

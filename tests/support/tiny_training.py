@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from seqmlm.engine.backbones import build
 from seqmlm.engine.heads import LabelledRows
 from seqmlm.engine.labels import HeadConfig, Labels
-from seqmlm.engine.loop import Loop, LoopConfig, Observer, StepReport
+from seqmlm.engine.loop import Loop, LoopConfig, LoopResult, Observer, StepReport
 from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.masking.uniform import Uniform
 from seqmlm.engine.model import MaskedRows
@@ -194,3 +194,11 @@ def make_loop(directory: Path, rows: nn.Module | None = None, **changes: Any) ->
         model, data, planner, config, directory=directory, observer=observer, evaluate=evaluate, goal=goal
     )
     return loop, observer
+
+
+def trained(
+    directory: Path, rows: nn.Module | None = None, *, resume: bool = False, **changes: Any
+) -> tuple[LoopResult, Memory]:
+    """What a training of `make_loop` came to, and its observer."""
+    loop, observer = make_loop(directory, rows, **changes)
+    return loop.run(resume), observer
