@@ -1,4 +1,8 @@
-"""Windows: long sequences are split at unit boundaries, short ones of a document joined; no token is lost."""
+"""Windows: long sequences are split at unit boundaries, short ones of a document joined; no token is lost.
+
+A `max_length` that leaves no room besides the start and end token, or what else every window repeats, is a
+UsageError.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,6 @@ def windows(encoding: Encoding, space: TokenSpace, max_length: int) -> list[Enco
     A window ends where the unit changes; only a unit longer than a whole window is split inside. Each window
     has the start and end token that the sequence has. Groups and spans stay those of the sequence, explicit
     positions are shifted to begin as the sequence's do.
-
-    Raises:
-        UsageError: `max_length` leaves no room besides the start and end token.
     """
     if len(encoding) <= max_length:
         return [encoding]
@@ -63,9 +64,6 @@ def moving_windows(
     Returns:
         None where it fits a window, and where cuts cannot be moved: with explicit positions, or a unit longer
         than a fifth of a window.
-
-    Raises:
-        UsageError: `max_length` leaves no room besides the start and end token.
     """
     if len(encoding) <= max_length or encoding.positions is not None:
         return None
@@ -129,9 +127,6 @@ def windows_at(
 
     Args:
         starts: ascending positions inside the sequence, at least one.
-
-    Raises:
-        UsageError: `max_length` leaves no room besides what is repeated.
     """
     first, stop = int(starts[0]), _inner(encoding, space)[1]
     room = _room(encoding, first, stop, max_length)
@@ -164,9 +159,6 @@ def central_windows(
         Windows, each with (its length,) True at the tokens it scores: every wanted token of the sequence
         except its start and end belongs to exactly one window, the same one whatever else is wanted. Windows
         without any are omitted if `wanted` is given.
-
-    Raises:
-        UsageError: `max_length` leaves no room besides the start and end token.
     """
     first, stop = _inner(encoding, space)
     if len(encoding) <= max_length:
@@ -192,9 +184,6 @@ def window_around(encoding: Encoding, space: TokenSpace, max_length: int, start:
     """The window of a sequence in whose middle tokens start..end-1 stand, or that begins with them.
 
     Units are treated as by `windows`.
-
-    Raises:
-        UsageError: `max_length` leaves no room besides the start and end token.
     """
     if len(encoding) <= max_length:
         return encoding
@@ -213,7 +202,7 @@ def join(encodings: Sequence[Encoding], space: TokenSpace, max_length: int) -> l
     raw text.
 
     Raises:
-        UsageError: `max_length` is too small, or the sequences do not have the same per-token columns.
+        UsageError: the sequences do not have the same per-token columns.
     """
     joined: list[Encoding] = []
     shared: list[Encoding] = []
