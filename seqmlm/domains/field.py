@@ -30,14 +30,14 @@ from seqmlm.domains.samples import Sample, overlap
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.engine.units import EXACT, Mode
-from seqmlm.errors import DataError, UsageError, nearest
+from seqmlm.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from seqmlm.data.problems import Problems
     from seqmlm.domains.structure import Decoder
     from seqmlm.domains.variants import Variants
     from seqmlm.reports.pictures import Picture
-    from seqmlm.tokenizers.base import Tokenizer, Unknown
+    from seqmlm.tokenizers.base import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -457,30 +457,3 @@ def known_until(domain: Field) -> Callable[[Any, float], Any | None]:
         raise lacking(domain, "until")
 
     return refused if domain.times is None else domain.times.until
-
-
-def check(domain: Field, record: Record, tokenizer: Tokenizer, problems: Problems) -> bool:
-    """Whether the tokenizer can spell the record; what it cannot is handed to `problems`.
-
-    Only closed alphabets refuse a record; an open vocabulary counts its unknown tokens elsewhere.
-    """
-    found = tokenizer.unknown(record.raw) if tokenizer.traits.closed else []
-    if found:
-        error = unknown_error(domain, record, found, sensitive=problems.sensitive)
-        problems.bad(error, str(record.raw))
-    return not found
-
-
-def unknown_error(
-    domain: Field, record: Record, found: Sequence[Unknown], *, sensitive: bool = False
-) -> DataError:
-    """The error for a record with pieces outside the alphabet; sensitive data shows no value."""
-    what = "a unit" if sensitive or domain.sensitive else repr(found[0].text)
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return DataError(
-        f"{what} is not in the {domain.name} alphabet",
-        source=record.source,
-        line=record.line,
-        remedy=f"position {found[0].offset + 1} of the sequence{more}; correct it, check that this is "
-        f"{domain.name} data, or continue without such records",
-    )

@@ -18,14 +18,14 @@ import numpy as np
 from seqmlm.data.files import expand, is_reference
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.field import Field, unknown_error
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, Doubles, Mode
 from seqmlm.errors import DataError, SeqmlmError
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.tokenizers.base import Tokenizer, UnknownUnit
+from seqmlm.tokenizers.base import Tokenizer, Unknown, UnknownUnit
 
 if TYPE_CHECKING:
+    from seqmlm.domains.field import Field
     from seqmlm.engine.cones import Layers
 
 BATCH_RECORDS = 256
@@ -246,3 +246,30 @@ def input_bytes(paths: Sequence[str]) -> int | None:
 def is_pipe(path: str) -> bool:
     """Whether a path can be read only once: "-" and what is no regular file."""
     return path == "-" or not (is_reference(path) or stat.S_ISREG(Path(path).stat().st_mode))
+
+
+def check(domain: Field, record: Record, tokenizer: Tokenizer, problems: Problems) -> bool:
+    """Whether the tokenizer can spell the record; what it cannot is handed to `problems`.
+
+    Only closed alphabets refuse a record; an open vocabulary counts its unknown tokens elsewhere.
+    """
+    found = tokenizer.unknown(record.raw) if tokenizer.traits.closed else []
+    if found:
+        error = unknown_error(domain, record, found, sensitive=problems.sensitive)
+        problems.bad(error, str(record.raw))
+    return not found
+
+
+def unknown_error(
+    domain: Field, record: Record, found: Sequence[Unknown], *, sensitive: bool = False
+) -> DataError:
+    """The error for a record with pieces outside the alphabet; sensitive data shows no value."""
+    what = "a unit" if sensitive or domain.sensitive else repr(found[0].text)
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return DataError(
+        f"{what} is not in the {domain.name} alphabet",
+        source=record.source,
+        line=record.line,
+        remedy=f"position {found[0].offset + 1} of the sequence{more}; correct it, check that this is "
+        f"{domain.name} data, or continue without such records",
+    )

@@ -18,8 +18,9 @@ from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import PARTS
-from seqmlm.domains.field import Field, check
+from seqmlm.domains.field import Field
 from seqmlm.errors import DataError, UsageError
+from seqmlm.inference.batches import check
 from seqmlm.streams.outputs import new_folder
 from seqmlm.streams.sinks import encodable
 from seqmlm.tasks.config import resolve_config

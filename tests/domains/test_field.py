@@ -15,11 +15,12 @@ import pytest
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.field import Defaults, Field, check, known_until
+from seqmlm.domains.field import Defaults, Field, known_until
 from seqmlm.domains.files import Format
 from seqmlm.domains.protein import PROTEIN
 from seqmlm.domains.text import TEXT
 from seqmlm.errors import DataError, UsageError
+from seqmlm.inference.batches import check
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 

@@ -12,9 +12,9 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
 from seqmlm.domains.dna import DNA
 from seqmlm.domains.dna.overlapping import KmerTokenizer
-from seqmlm.domains.field import check
 from seqmlm.domains.protein import PROTEIN
 from seqmlm.domains.text import TEXT
+from seqmlm.inference.batches import check
 from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 from seqmlm.tokenizers.nucleotide import reverse_complement
