@@ -32,6 +32,7 @@ from seqmlm.inference.batches import Budget, batches, tokenized
 from seqmlm.inference.maps import candidates
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
+from seqmlm.streams.sinks import unwritable
 from seqmlm.structure import joints
 from seqmlm.structure.joints import METHODS, OTHERS, TOLERANCE, Candidates, Conditional, Pair
 from seqmlm.structure.maps import Doubles
@@ -343,8 +344,11 @@ class JointTask(Gaps[JointConfig]):
         columns, text = ("id", "i", "j", "first", "second"), StringIO()
         table = csv.writer(text, delimiter="\t", lineterminator="\n")
         table.writerows([columns, *([row[name] for name in columns] for row in rows())])
-        with owner_only(self.session.card.sensitive):
-            replace_file(path, text.getvalue().encode())
+        try:
+            with owner_only(self.session.card.sensitive):
+                replace_file(path, text.getvalue().encode())
+        except OSError as error:
+            raise unwritable(path, error) from None
         return (path,)
 
 

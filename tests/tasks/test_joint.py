@@ -57,6 +57,16 @@ def test_the_best_pairs_are_those_of_each_joint(tmp_path: Path, seqmlm: Run) -> 
     assert "mrf" not in told
 
 
+def test_pairs_that_cannot_be_published_are_a_sentence(tmp_path: Path, seqmlm: Run) -> None:
+    fasta, out = tmp_path / "p.fasta", tmp_path / "rows.jsonl"
+    fasta.write_text(f">p\n{LETTERS}\n")
+    arguments = ("joint", folder(tmp_path), "--evaluate", fasta, "--n", 1, "--out", out)
+    done = seqmlm(*arguments, "--set", f"publish={tmp_path / 'none' / 'pairs.tsv'}")
+    assert done.code == 4
+    assert "cannot write" in done.err
+    assert "Traceback" not in done.err
+
+
 def test_an_evaluation_measures_what_stands_there(tmp_path: Path, seqmlm: Run) -> None:
     model, out, pairs = folder(tmp_path), tmp_path / "rows.jsonl", tmp_path / "pairs.tsv"
     fasta = tmp_path / "p.fasta"
