@@ -22,7 +22,8 @@ from seqmlm.errors import DataError
 _LISTED = 30  # names shown of a table with very many columns
 DECIMAL = "a value with a decimal comma, between semicolons"
 _COMMA = re.compile(r"[<>=≤≥~\s]*[+-]?\d+,\d+\s*%?\s*")
-_NAMES = re.compile(r"^(?:id|ID|Id)$|(?:[_ -]id|ID|Id|[Cc]ode|CODE)$")  # of columns of names
+# Of columns of names: patient_id, HADM_ID, patientID, icd_code, but not URIC_ACID, or PAID.
+_NAMES = re.compile(r"^id$|(?:[_ -]id|(?<![A-Z])ID|Id|[Cc]ode|CODE)$")
 _QUOTED = re.compile(r'(?<![^,\t;|])"[^"]*"?')
 
 

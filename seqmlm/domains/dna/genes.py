@@ -296,8 +296,8 @@ class CodingSequences:
     def _ratio(self, old: str, new: str, was: str, now: str) -> float | None:
         """P(b, its codon | a) / P(a, its codon | a): BLOSUM62 has log(q_ab / p_a p_b) in half bits, and what
         p_b and the codon's share of b are together is how frequent the codon is. Of a stop, of what is not
-        known, and of the two residues that it does not have, it says nothing."""
-        if was in "*XUO" or now == "X":
+        known, and of the residues that it does not have, it says nothing."""
+        if was in "*XUOJ" or now == "X":
             return None
         likeness = (blosum62()[was, now] - blosum62()[was, was]) * math.log(2) / 2
         return float(likeness + math.log((self.counts[new] + 1) / (self.counts[old] + 1)))

@@ -19,7 +19,7 @@ from written import in_blocks, refused, written
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import read_parquet
 from seqmlm.data.readers.objects import json_object, json_value
-from seqmlm.data.readers.tables import DECIMAL, read_csv, read_jsonl, read_tsv
+from seqmlm.data.readers.tables import DECIMAL, numeric, read_csv, read_jsonl, read_tsv
 from seqmlm.data.rows import read_rows
 from seqmlm.errors import DataError
 
@@ -94,6 +94,8 @@ def test_names_of_records_and_documents_have_no_decimal_commas(tmp_path: Path) -
     assert row == {"name": "1,5", "icd_code": "2,5", "text": "a", "y": "3.5"}, "the first column names rows"
     [one] = read_csv(path, Problems(), keep="icd_code,y")
     assert one.meta == {"icd_code": "2,5", "y": "3.5"}
+    names = ("HADM_ID", "patientID", "userId", "zipcode", "URIC_ACID", "PAID", "Fluid")
+    assert [names[at] for at in numeric(names)] == ["URIC_ACID", "PAID", "Fluid"]
 
 
 def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:

@@ -302,6 +302,13 @@ def test_without_another_stop_a_recoded_one_ends_nothing(tmp_path: Path) -> None
     assert kinds == [*["inframe_indel"] * 3, "stop_gained"]
 
 
+@pytest.mark.parametrize("residue", ["Xle", "Sec", "Pyl"])
+def test_what_blosum_does_not_have_gives_no_ratio(residue: str, tmp_path: Path) -> None:
+    line = f"c\tx\tCDS\t1\t12\t.\t+\t0\tID=a;transl_except=(pos:4..6%2Caa:{residue})\n"
+    found = of_one(START + "TGAGCT" + END, line, tmp_path).effect("c", 5, 6, "G")
+    assert (found.consequence, found.codon) == ("missense_variant", None)
+
+
 def test_a_first_codon_that_is_read_as_a_start_is_one(tmp_path: Path) -> None:
     line = "c\tx\tCDS\t1\t12\t.\t+\t0\tID=a;transl_except=(pos:1..3%2Caa:Met)\n"
     found = of_one("CTGGCTGCT" + END, line, tmp_path)

@@ -220,6 +220,7 @@ def number(cell: Any) -> float | None:
 
 _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
 _COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
+_LIST = re.compile(r"\d+(,\d+){2,}")
 _SIGNS = "<>=≤≥~"
 
 
@@ -228,24 +229,27 @@ def _bare(cell: str) -> str:
     return cell.strip().lstrip(_SIGNS).strip().removesuffix("%").strip()
 
 
-def commas(cell: Any) -> Literal["decimal", "thousands", "either", ""]:
-    """What commas in a value stand for; "" where it has none, or is no number.
+def commas(cell: Any) -> Literal["decimal", "thousands", "either", "list", ""]:
+    """What commas in a value stand for; "" where it has none, or is no number, nor several.
 
-    >>> [commas(cell) for cell in ("<1,5", "0,103", "1,103", "1,103.5 %", "a,b", 1.5)]
-    ['decimal', 'decimal', 'either', 'thousands', '', '']
+    >>> [commas(cell) for cell in ("<1,5", "0,103", "1,103", "1,103.5 %", "1,2,3", "a,b", 1.5)]
+    ['decimal', 'decimal', 'either', 'thousands', 'list', '', '']
     """
     if not isinstance(cell, str) or "," not in cell:
         return ""
     text = _bare(cell)
     decimal, thousands = _COMMA.fullmatch(text), _GROUPED.fullmatch(text)
-    return "either" if decimal and thousands else "decimal" if decimal else "thousands" if thousands else ""
+    if decimal or thousands:
+        return "either" if decimal and thousands else "decimal" if decimal else "thousands"
+    return "list" if _LIST.fullmatch(text) else ""
 
 
 def with_points(rows: Rows, places: Sequence[int], problems: Problems, source: str) -> Rows:
     """The rows of a table, with points for the decimal commas in columns of values.
 
     What 1,103 is, its column says: a decimal where one of the first 10,000 values from there on has a comma
-    that parts no thousands (1,5), and none has one that only does (1,103.5); else a thousand.
+    that parts no thousands (1,5), and none has one that only does (1,103.5); else a thousand. A column that
+    has a list (1,2,3) among these stays as it is: its 1,2 is one, too.
     """
     head: list[tuple[int, tuple[Any, ...]]] = []
     for line, row in rows:
@@ -257,7 +261,8 @@ def with_points(rows: Rows, places: Sequence[int], problems: Problems, source: s
             break
         yield line, row
     met = {at: {commas(row[at]) for _, row in head} for at in places}
-    decimal = {at for at, kinds in met.items() if "decimal" in kinds and "thousands" not in kinds}
+    places = [at for at in places if "list" not in met[at]]
+    decimal = {at for at in places if "decimal" in met[at] and "thousands" not in met[at]}
     for line, row in chain(head, rows):
         kinds = {at: commas(row[at]) for at in places}
         found = [

@@ -279,3 +279,13 @@ def test_a_column_says_what_its_commas_are(tmp_path: Path) -> None:
         [record] = flat.read_long(path, Problems("skip"), code="dx", time="day", value=column)
         assert record.raw.events[0].value == value
         assert record.raw.events[0].code == "CODE//A,1,5"
+
+
+def test_a_column_of_lists_has_no_decimal_commas(tmp_path: Path) -> None:
+    rows = [("1,2", "1,2", "1,5"), ("2,4,7", "a,b", "2"), ("0,3", "yellow", "0,3")]
+    cells = [f'1,2019-01-0{n},A,"{a}","{b}","{c}"' for n, (a, b, c) in enumerate(rows, 1)]
+    path = written(tmp_path / "a.csv", "\n".join(["patient_id,time,code,x,y,z", *cells]) + "\n")
+    expected = {"x": ["1,2", "2,4,7", "0,3"], "y": [1.2, "a,b", "yellow"], "z": [1.5, 2.0, 0.3]}
+    for column, found in expected.items():
+        [record] = flat.read_long(path, Problems("skip"), value=column)
+        assert [event.text or event.value for event in record.raw.events] == found
