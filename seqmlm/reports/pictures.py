@@ -286,7 +286,7 @@ class Tracks(Picture):
             points, genes = self._axes[name].points(), self._genes[name]
             below = sorted(genes) if len(genes) <= MOST_GENES else []
             known = "grey: genes, as far as rows with them reach" if below else ""
-            starts, ends, values, alarms, labels = zip(*points, strict=True)
+            starts, ends, values, alarms, labels = zip(*points, strict=True) if points else [()] * 5
             thin = _THINNED if self._axes[name].thinned else ""
             page.track(
                 f"Along {name}",

@@ -108,6 +108,13 @@ def test_rows_with_a_place_are_drawn_along_what_they_lie_in() -> None:
     assert "the most unusual rows of each stretch" in html
 
 
+def test_an_axis_without_a_number_is_drawn_empty() -> None:
+    tracks, page = Tracks("contig", "kb", 1000), Page("scores", "")
+    tracks.add({"contig": "chr1", "contig_start": 0, "contig_end": 5, "score": float("nan")})
+    tracks.draw(page, "base")
+    assert "Along chr1" in page.html()
+
+
 @pytest.mark.parametrize(("bits", "scale"), [(0.5, 4), (4.1, 8), (8.0, 8), (13.0, 16), (40.0, 16)])
 def test_colours_are_of_steps_that_can_be_read(bits: float, scale: float) -> None:
     assert shown_scale([scored("a", "ACDEF", [bits] * 5)]) == scale
