@@ -132,10 +132,7 @@ def _pieces(pipe: int, tick: float, stopping: Callable[[], bool]) -> Iterator[by
         late = time.monotonic() - paused
         ready = select.select([pipe], [], [], min(_MOMENT, max(0.0, tick - late)))[0]
         late = time.monotonic() - paused
-        if late >= 2 * tick or (not ready and late >= tick):
-            paused = time.monotonic()
-            yield None
-        elif ready:
+        if ready:  # also where a pause is due: what came while records were dealt with stays together
             block = whole = os.read(pipe, _MOST)
             while block and len(whole) < _MOST and select.select([pipe], [], [], 0)[0]:
                 block = os.read(pipe, _MOST)
@@ -144,3 +141,6 @@ def _pieces(pipe: int, tick: float, stopping: Callable[[], bool]) -> Iterator[by
                 yield whole
             if not block:
                 return
+        if late >= 2 * tick or (not ready and late >= tick):
+            paused = time.monotonic()
+            yield None

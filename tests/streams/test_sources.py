@@ -199,6 +199,18 @@ def test_what_the_pipe_holds_comes_at_once_and_an_error_after_what_was_before_it
         os.close(pipe.end)
 
 
+def test_what_came_while_records_were_dealt_with_is_read_before_a_pause() -> None:
+    """Else lines that belong together are torn apart, and wait for the next pause."""
+    with _pipe() as pipe:
+        parts = pipe.items(partial(blocks, pauses=True))
+        os.write(pipe.end, b"a")
+        assert [next(parts), next(parts)] == [b"a", b""]
+        time.sleep(0.2)
+        os.write(pipe.end, b"b")
+        assert [next(parts), next(parts)] == [b"b", b""]
+        os.close(pipe.end)
+
+
 def test_a_reader_that_is_given_up_ends() -> None:
     with _pipe() as pipe:
         batches = pipe.batches(numbers)
