@@ -45,9 +45,10 @@ class Started:
         _, status, usage = os.wait4(self.process, 0)
         with contextlib.suppress(ProcessLookupError):
             self.kill()
+        files = (self.streams / name for name in ("stdout", "stderr"))  # none of what was killed at once
         out, err = (
-            (self.streams / name).read_text(encoding="utf-8", errors="surrogateescape")
-            for name in ("stdout", "stderr")
+            file.read_text(encoding="utf-8", errors="surrogateescape") if file.exists() else ""
+            for file in files
         )
         return Ended(os.waitstatus_to_exitcode(status), out, err, usage.ru_maxrss * 1024)
 

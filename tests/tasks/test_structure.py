@@ -51,7 +51,7 @@ def equal(monkeypatch: pytest.MonkeyPatch) -> list[Equal]:
 
     monkeypatch.setattr("seqmlm.inference.maps.estimator", estimator)
     for name in ("protein", "ehr"):
-        monkeypatch.setattr(type(plugins.domain(name)), "decoder", lambda self: Best())
+        monkeypatch.setitem(vars(plugins.domain(name)), "structure", Best)
     return made
 
 
@@ -321,10 +321,7 @@ def test_a_family_has_one_map_of_its_first_row(model: str, equal: list[Equal], t
 def test_a_field_without_a_decoder_has_values_alone(
     model: str, fasta: Path, equal: list[Equal], monkeypatch: pytest.MonkeyPatch, seqmlm: Run
 ) -> None:
-    def none(self: Any) -> Any:
-        raise UsageError("domain protein does not say what its maps of dependence mean")
-
-    monkeypatch.setattr(type(plugins.domain("protein")), "decoder", none)
+    monkeypatch.setitem(vars(plugins.domain("protein")), "structure", None)
     graphs, page = fasta.parent / "graphs", fasta.parent / "r.html"
     done = seqmlm("structure", model, fasta, "--report", page).ok()
     assert "does not say which pairs are edges" in done.out
