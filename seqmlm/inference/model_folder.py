@@ -221,8 +221,7 @@ def changing(folder: Path, *, private: bool) -> Iterator[Callable[[str, bytes | 
     first lists both, then the file is replaced, then the card lists the new one.
 
     Yields:
-        put(name, content): replaces a file by all of its content, or removes it for None; of a private one
-        only
+        put(name, content): replaces a file by all of its content, or removes it for None; of a private one only
             the owner may read any byte.
 
     Raises:
