@@ -221,8 +221,8 @@ def changing(folder: Path, *, private: bool) -> Iterator[Callable[[str, bytes | 
     first lists both, then the file is replaced, then the card lists the new one.
 
     Yields:
-        put(name, content): replaces a file by all of its content, or removes it for None; of a private one only
-            the owner may read any byte.
+        put(name, content): replaces a file by all of its content, or removes it for None; only the owner may
+            read any byte of a private one.
 
     Raises:
         StateError: the folder cannot be written (the old files are still there), or another process has been
