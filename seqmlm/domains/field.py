@@ -419,7 +419,9 @@ class Field:
             UsageError: an unknown format, or an option that none of the formats takes.
             DataError: a missing or empty file, or a bad record where `problems` raise.
         """
-        return self.files.read(paths, problems, format=format, scoring=scoring, **options)
+        self.files.check(format, options)
+        asked = {**self.reading.scoring, **options} if scoring else options
+        return self.reading.each(self.files.records(paths, problems, format, asked, scoring), problems)
 
     def level(self, name: str | None) -> Level:
         """The level called so, or the default.

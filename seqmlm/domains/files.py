@@ -177,21 +177,7 @@ class Files:
         for one in [self.formats[format]] if format else self.formats.values():
             one.known(options)
 
-    def read(
-        self,
-        paths: Sequence[Path | str],
-        problems: Problems,
-        *,
-        format: str | None = None,
-        scoring: bool = False,
-        **options: Any,
-    ) -> Iterator[Record]:
-        """As `Field.read`."""
-        self.check(format, options)
-        asked = {**self.rule.scoring, **options} if scoring else options
-        return self.rule.each(self._stream(paths, problems, format, asked, scoring), problems)
-
-    def _stream(
+    def records(
         self,
         paths: Sequence[Path | str],
         problems: Problems,
@@ -199,6 +185,7 @@ class Files:
         options: Mapping[str, Any],
         scoring: bool,
     ) -> Iterator[Record]:
+        """The records of files as their readers give them, by options that `check` let pass."""
         named = self.formats[format] if format else None
         for path, from_folder in self._each(paths, named, problems):
             chosen = named or self.format_of(path)

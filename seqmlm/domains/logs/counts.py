@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from seqmlm.anomaly.values import Doubles, Longs
 from seqmlm.engine.types import Encoding
@@ -133,6 +132,8 @@ class LogCounts:
     _known: dict[bytes, tuple[float, int]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        from scipy import sparse  # a sixth of a second, which help need not wait for
+
         shape = (len(self.indptr) - 1, self.size + 1)
         data = np.log1p(self.values.astype(np.float64))
         vectors = sparse.csr_array((data, self.indices, self.indptr), shape=shape)
@@ -279,6 +280,8 @@ def neighbours(lines: Lines, events: Longs, edge: int) -> tuple[Longs, Longs]:
 
 def multisets(lines: Lines, events: Longs, width: int) -> Any:
     """How often each event is in each record, (R, width) `scipy.sparse.csr_array` with sorted columns."""
+    from scipy import sparse
+
     code, number = np.unique(lines.record * width + events, return_counts=True)
     indptr = np.searchsorted(code, np.arange(len(lines) + 1) * width)
     return sparse.csr_array((number, code % width, indptr), shape=(len(lines), width))
