@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ class Plan:
             default all are cut at the same places always, as those that are joined with others are.
         seed: of those places.
         identity: key by which two records are the same; by default the raw text.
+        language: of a raw sequence what it is written in, "" for none: the records of each are counted.
     """
 
     space: TokenSpace
@@ -72,6 +74,7 @@ class Plan:
     moving: bool = False
     seed: int = 0
     identity: Callable[[Record], str] = lambda record: str(record.raw)
+    language: Callable[[Any], str] = lambda raw: ""
 
 
 def prepare(
@@ -98,8 +101,8 @@ def prepare(
 
     Returns:
         Prepared, whose statistics hold: records, duplicates, characters, windows, tokens, units,
-        unknown_tokens, length_quantiles (tokens of a window), problems, and for train, validation and
-        calibration records, windows, tokens.
+        unknown_tokens, length_quantiles (tokens of a window), problems, languages (records of each), and
+        for train, validation and calibration records, windows, tokens.
 
     Raises:
         DataError: no usable record.
@@ -130,6 +133,7 @@ class _Maker:
         self._sequences = SequenceWriter(folder, plan.max_length, units)
         self._records = RecordWriter(folder, plan.identity)
         self._duplicates = self._characters = 0
+        self._languages: Counter[str] = Counter()
 
     def run(self, records: Iterable[Record], progress: Callable[[int, int], None] | None) -> None:
         seen = SeenHashes() if self._plan.dedupe else None
@@ -157,7 +161,8 @@ class _Maker:
             "units": self._sequences.units,
         }
         divided = divide(self._folder, self._plan.split, self._plan.space, self._plan.max_length)
-        statistics = {**counts, **divided, "problems": self._problems.counts}
+        languages = {name: n for name, n in self._languages.most_common() if name}
+        statistics = {**counts, **divided, "languages": languages, "problems": self._problems.counts}
         # Written last: it marks the entry as complete.
         (self._folder / MANIFEST).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
 
@@ -214,6 +219,7 @@ class _Maker:
 
     def _note(self, record: Record, mark: tuple[int, int]) -> int:
         self._characters += len(record.raw) if isinstance(record.raw, str) else 0
+        self._languages[self._plan.language(record.raw)] += 1
         return self._records.add(record, mark)
 
 

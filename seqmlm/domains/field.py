@@ -99,6 +99,10 @@ class Text:
         """A raw sequence that says another text, and is as it was in all else."""
         return text
 
+    def language(self, raw: Any) -> str:
+        """What a raw sequence is written in, where a model of others says nothing of it; else ""."""
+        return ""
+
     def row(self, record: Record) -> dict[str, Any]:
         """The sequence of a record as `columns`, from which the format of data sets reads the same record."""
         return {"text": str(record.raw)}

@@ -96,6 +96,8 @@ class Card:
     columns a linear model reads, and in which one a fine-tuned model found its sequences."""
     head: Mapping[str, Any] = field(default_factory=dict)
     """Of a fine-tuned model what it predicts (`seqmlm.inference.labeller.HeadCard`); of others nothing."""
+    languages: tuple[str, ...] = ()
+    """Those of its training data, and of its parent's; none where sequences of the field have none."""
     seed: int = 0
     parent: str | None = None
     dataset: str | None = None

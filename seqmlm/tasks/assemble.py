@@ -8,7 +8,7 @@ its process.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -198,6 +198,7 @@ class Training:
             channels=rows.channels.described() if rows.channels is not None else {},
             masking={} if linear else to_dict(config.masking),
             reading={name: own for name, own in config.data.options.items() if linear or name in cuts},
+            languages=_languages(config.model.init, corpus),
             seed=config.seed,
             parent=config.model.init,
             dataset=corpus.fingerprint,
@@ -218,6 +219,13 @@ class Training:
         if model.init is not None or PATTERN_KEYS & set(model.overrides):
             return ""
         return f"layers: {model.layers} ({LAYERS[model.layers]}; --set model.layers names others)"
+
+
+def _languages(init: str | None, corpus: Corpus) -> tuple[str, ...]:
+    """Those of a model's data and of its parent's; none where nobody knows what its parent was trained on."""
+    parent = None if init is None else model_folder.read_card(Path(init))
+    before: Sequence[str] = () if parent is None else parent.languages
+    return () if init is not None and not before else tuple(sorted(corpus.languages.union(before)))
 
 
 def _initial(init: str, tokenizer: Tokenizer) -> MaskedRows:

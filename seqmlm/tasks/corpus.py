@@ -152,7 +152,8 @@ class CorpusReader:
         reading = {key: data[key] for key in ("format", "options", "on_error")}
         config = self.config.data
         files = self.domain.files.deciding(self.sources[name], format=config.format, options=config.options)
-        return combined(domain=self.domain.name, files=file_fingerprint(files), reading=reading)
+        kinds = [Path(file).suffix for file in files]  # which say what is in a file: its language, its format
+        return combined(domain=self.domain.name, files=file_fingerprint(files), kinds=kinds, reading=reading)
 
     def records(self, name: str, problems: Problems) -> Iterator[Record]:
         """Stream the records of one corpus."""
@@ -311,6 +312,7 @@ class CorpusReader:
             moving=data.cuts == "moving.v1",
             seed=config.seed,
             identity=self.domain.keys.identity,
+            language=self.domain.text.language,
         )
 
     def split(self) -> Split:
@@ -377,6 +379,11 @@ class Corpus:
             name: shown_name(paths) if name == UNNAMED and not data.sensitive else name
             for name, paths in reader.sources.items()
         }
+
+    @property
+    def languages(self) -> set[str]:
+        """Languages of the records, where these have some."""
+        return {language for one in self.statistics.values() for language in one.get("languages", ())}
 
     @property
     def unigram(self) -> NDArray[np.float64]:

@@ -152,6 +152,7 @@ class Review(Score):
         for change in records:
             self._findings.looked_at.add(change.source)
             both = [[] if one is None else spelled([one], problems) for one in (change.before, change.after)]
+            self.familiar.note(both[1], problems)
             yield _Versions(change, *both)
 
     def share(self, item: Any) -> float:

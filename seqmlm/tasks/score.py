@@ -64,7 +64,7 @@ class Score(Task[ScoreConfig, Encoded]):
         self.plan = choose(config, session)
         self.notes = (*self.plan.notes, *([NOT_DURABLE] if config.latency is not None else []))
         self.sources, self.columns = config.sources, schema(self.plan)
-        self.detector, self._familiar = self.plan.detector(), Familiar(self.plan)
+        self.detector, self.familiar = self.plan.detector(), Familiar(self.plan)
         self._budget, self._uncommitted, self._characters = self.plan.budget, 0, 0
         self._began, self._asked = time.monotonic(), 0
         # Rows of a live input are counted as they pass, for nobody keeps them; all others by reading them.
@@ -94,7 +94,7 @@ class Score(Task[ScoreConfig, Encoded]):
             for one in tokenized(self.session.domain, self.session.tokenizer, some, problems):
                 found.append(one)
                 yield one
-            self._familiar.note(found, problems)
+            self.familiar.note(found, problems)
 
     def share(self, item: Encoded) -> float:
         return self._budget.share(item)

@@ -171,12 +171,14 @@ def schema(plan: ScoringPlan) -> Schema:
 
 
 class Familiar:
-    """Notes which records the model was trained on, and units that its vocabulary does not have."""
+    """Notes records that the model was trained on or whose language it does not know, and units that its
+    vocabulary does not have."""
 
     def __init__(self, plan: ScoringPlan) -> None:
         tokenizer = plan.session.tokenizer
         self._trained_on = stored_trained_on(Path(plan.session.model.path))
         self._identity = plan.session.domain.keys.identity
+        self._language, self._languages = plan.session.domain.text.language, plan.session.model.card.languages
         # Others are scored: an unknown line of a log is a unit like any other.
         ids = [one for one in tokenizer.units.unfamiliar if tokenizer.space.is_special[one]]
         self._unknown = np.array(ids, dtype=np.int64)
@@ -187,6 +189,10 @@ class Familiar:
         for record, encoding in encoded:
             if self._trained_on is not None and self._identity(record) in self._trained_on:
                 problems.note(TRAINED_ON, source=record.source, line=record.line)
+            language = self._language(record.raw)
+            if self._languages and language and language not in self._languages:
+                note = f"record in {language}, which the model was not trained on: its scores say little"
+                problems.note(note, source=record.source, line=record.line)
             if len(self._unknown):
                 groups = encoding.groups[np.isin(encoding.ids, self._unknown)]
                 found = len(np.unique(groups[groups >= 0])) + np.count_nonzero(groups < 0)

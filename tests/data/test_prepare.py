@@ -170,6 +170,7 @@ def test_statistics_by_hand(tmp_path: Path) -> None:
         "train": {"records": 2, "windows": 2, "tokens": 10},
         "validation": {"records": 1, "windows": 1, "tokens": 5},
         "calibration": {"records": 0, "windows": 0, "tokens": 0},
+        "languages": {},
         "problems": {},
     }
     counts = np.zeros(31, int)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from seqmlm.engine.loop import Goal
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import module_tensors
 from seqmlm.errors import StateError
+from seqmlm.inference.model_folder import read_card, seal
 from seqmlm.tasks import assemble
 from seqmlm.tasks.assemble import FEWEST_BITS, Best
 from seqmlm.tasks.launch import TrainRequest
@@ -150,3 +152,35 @@ def test_masks_of_chosen_places_keep_the_last_weights(
     monkeypatch.setenv("SEQMLM_HOME", str(tmp_path))
     pretrain(TrainRequest(domain="text", name="m", flags=flags), SilentConsole())
     assert bool(made) == keeps
+
+
+def test_a_model_of_code_says_which_languages_it_was_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of its data and of its parent's; nothing where the parent does not say."""
+    monkeypatch.setenv("SEQMLM_HOME", str(tmp_path))
+
+    def trained(name: str, *suffixes: str, init: Path | None = None) -> Path:
+        for n in range(20):
+            file = tmp_path / name / f"part{n}" / f"own{suffixes[n % len(suffixes)]}"
+            file.parent.mkdir(parents=True)
+            file.write_text(f"x{n} = {n}\n")
+        flags = {
+            "data": {"paths": [str(tmp_path / name)], "calibration": 0.0},
+            "model": {"size": "tiny"} if init is None else {"init": str(init)},
+            "train": {"max_steps": 1},
+        }
+        pretrain(TrainRequest(domain="code", name=name, flags=flags), SilentConsole())
+        return tmp_path / "runs" / name / "model"
+
+    first = trained("first", ".py", ".rb")
+    card = read_card(first)
+    assert card is not None
+    assert card.languages == ("python", "ruby")
+    second = read_card(trained("second", ".lua", init=first))
+    assert second is not None
+    assert second.languages == ("lua", "python", "ruby")
+    seal(first, replace(card, languages=()))
+    third = read_card(trained("third", ".lua", init=first))
+    assert third is not None
+    assert third.languages == ()

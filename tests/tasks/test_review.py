@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from written import rows
 
 from seqmlm.cli import main
 from seqmlm.errors import DataError
+from seqmlm.inference.model_folder import read_card, seal
 
 BUGGY = changed_source()
 
@@ -86,6 +89,25 @@ def test_scores_are_those_of_both_whole_files(model, tree, tmp_path):
     assert changed["score_after"] == pytest.approx(after["score"], abs=1e-5)
     assert changed["score_before"] == pytest.approx(before["score"], abs=1e-5)
     assert changed["p_value"] == pytest.approx(after["p_value"], abs=1e-5)
+
+
+def test_a_language_that_the_model_was_not_trained_on_is_said(model, tree, capsys, tmp_path):
+    """Nobody has looked at such lines, and "0 alarms" alone would read as if somebody had."""
+    known = tmp_path / "known"
+    shutil.copytree(model, known)
+    card = read_card(known)
+    assert card is not None
+    seal(known, replace(card, languages=("python",)))
+    (tree / "page.js").write_text("let page = 1;\n")
+    git(tree, "add", "page.js")
+    told = "record in javascript, which the model was not trained on: its scores say little: 1"
+    for asked in (["--since", "HEAD"], []):
+        assert review(known, ".", *asked, "--fpr", "0.2") == 0
+        printed = capsys.readouterr().err
+        assert told in printed
+        assert "in python" not in printed
+        assert review(model, ".", *asked, "--fpr", "0.2") == 0  # which does not say what it was trained on
+        assert told not in capsys.readouterr().err
 
 
 def test_only_new_findings_show(model, tree, tmp_path):

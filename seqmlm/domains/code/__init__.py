@@ -45,8 +45,11 @@ class Sources(Text):
         """Source text, one behind the other."""
         return (f"{raw}\n" for _, raw in sequences)
 
+    def language(self, raw: Any) -> str:
+        return getattr(raw, "language", "")
+
     def row(self, record: Record) -> dict[str, Any]:
-        return {"text": str(record.raw), "language": getattr(record.raw, "language", "")}
+        return {"text": str(record.raw), "language": self.language(record.raw)}
 
 
 def _pictures(level: Level) -> Sequence[Picture]:
