@@ -26,7 +26,7 @@ from seqmlm import __version__, plugins
 from seqmlm.cli import data, demo, incidents, models, ray, report, rows, runs, train, workspace
 from seqmlm.cli.command import command, first_line, setting
 from seqmlm.cli.output import say, tell
-from seqmlm.errors import DataError, SeqmlmError, UsageError
+from seqmlm.errors import DataError, SeqmlmError, UsageError, nearest
 
 # Commands that can skip bad records, beside those of tasks.
 _TAKES_ON_ERROR = {"train", "data"}
@@ -107,6 +107,8 @@ class _Commands(TyperGroup):
         return own
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and self.get_command(ctx, args[0]) is None:
+            raise self._unknown(ctx, args[0])
         name, own, rest = super().resolve_command(ctx, args)
         if isinstance(own, TyperCommand) and own.callback is None and name is not None:
             own = command(name, _OWN[name].load() if name in _OWN else plugins.load("tasks", name))
@@ -114,6 +116,14 @@ class _Commands(TyperGroup):
             own.help = _LINE_END.sub(" ", own.help)
         _in_panels(own, ctx)
         return name, own, rest
+
+    def _unknown(self, ctx: Any, name: str) -> UsageError:
+        """What is said of a command that there is none of: what was meant, perhaps one of a group's."""
+        groups = {group: getattr(own, "commands", {}) for group, own in self.commands.items()}
+        meant = [f"'seqmlm {group} {name}'" for group, own in groups.items() if name in own]
+        if meant:
+            return UsageError(f"no command {name!r}; did you mean {' or '.join(meant)}?")
+        return UsageError(f"no command {name!r}{nearest(name, self.list_commands(ctx))}")
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -175,3 +175,18 @@ def test_no_module_of_the_command_line_prints_but_one() -> None:
                     "typer.echo",
                     "sys.stdout.write",
                 ), f"{path}:{node.lineno}: use say or tell of seqmlm.cli.output"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("scor", "; did you mean 'score'?"),
+        ("inspect", "; did you mean 'seqmlm data inspect'?"),
+        ("show", "; did you mean 'seqmlm runs show' or 'seqmlm models show' or 'seqmlm incidents show'?"),
+        ("xyz", "; known: assays, "),
+    ],
+)
+def test_an_unknown_command_is_told_what_was_meant(given, meant, seqmlm) -> None:
+    done = seqmlm(given)
+    assert done.code == 2
+    assert done.err.startswith(f"error: no command {given!r}{meant}")
