@@ -32,6 +32,12 @@ LABELS = "labels.json"
 """Labels of the records, for a fine-tuning: an object a line, since a table in a folder may be data."""
 
 
+def heading(domain: str, n: int, seed: int, file: str, positions: str) -> dict[str, Any]:
+    """What every truth begins with: of `n` records of `file`, and how it says places in them."""
+    schema = f"seqmlm.sample.{domain}.v1"
+    return {"schema": schema, "domain": domain, "seed": seed, "n": n, "file": file, "positions": positions}
+
+
 def write_sample(
     out: Path,
     name: str,

@@ -20,7 +20,7 @@ import numpy as np
 
 from seqmlm.domains.code import formulas
 from seqmlm.domains.code.syntax import syntax
-from seqmlm.domains.samples import Sample, checked_count, write_sample
+from seqmlm.domains.samples import Sample, checked_count, heading, write_sample
 from seqmlm.parsing import word_list
 
 KINDS = ("operator", "operands", "variable", "exception")
@@ -200,12 +200,7 @@ def draw(n: int, seed: int) -> tuple[dict[str, str], list[dict[str, Any]]]:
 def truth(n: int, seed: int, modules: dict[str, str], bugs: list[dict[str, Any]]) -> dict[str, Any]:
     """What is planted, as `truth.json` holds it (docs/SAMPLES.md)."""
     return {
-        "schema": "seqmlm.sample.code.v1",
-        "domain": "code",
-        "seed": seed,
-        "n": n,
-        "file": FOLDER,
-        "positions": "0-based characters of a file; lines from 1",
+        **heading("code", n, seed, FOLDER, "0-based characters of a file; lines from 1"),
         "kinds": list(KINDS),
         "bug_share": _BUGS,
         "idioms": [_describe(name) for name in TEMPLATES],

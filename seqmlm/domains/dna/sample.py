@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from seqmlm.domains.dna import rna
-from seqmlm.domains.samples import Sample, checked_count, write_sample
+from seqmlm.domains.samples import Sample, checked_count, heading, write_sample
 from seqmlm.tokenizers.nucleotide import BASES, reverse_complement
 
 DEFAULT_COUNT = 1500
@@ -127,13 +127,9 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
     count = checked_count(n, DEFAULT_COUNT)
     contigs, genes = draw(count, seed), list(rna.draw(count, seed))
     mutated = [1 - MUTATION] + [MUTATION / 3] * 3
+    positions = "0-based bases of a contig; intervals are half open; strand - is the reverse complement"
     truth: dict[str, Any] = {
-        "schema": "seqmlm.sample.dna.v1",
-        "domain": "dna",
-        "seed": seed,
-        "n": count,
-        "file": "dna.fasta",
-        "positions": "0-based bases of a contig; intervals are half open; strand - is the reverse complement",
+        **heading("dna", count, seed, "dna.fasta", positions),
         "background": list(BACKGROUND),
         "background_entropy_bits": round(entropy(BACKGROUND), 6),
         "motifs": [_describe(name) for name in _MOTIFS],

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from seqmlm.data.labels import SUBJECT, TIME, VALUE
-from seqmlm.domains.samples import LABELS, Sample, checked_count, write_lines, write_truth
+from seqmlm.domains.samples import LABELS, Sample, checked_count, heading, write_lines, write_truth
 from seqmlm.tokenizers.events_history import BIRTH, iso
 
 
@@ -205,9 +205,8 @@ def draw(n: int, seed: int) -> tuple[list[Patient], list[dict[str, Any]]]:
 
 def truth(n: int, seed: int, anomalies: list[dict[str, Any]], patients: Sequence[Patient]) -> dict[str, Any]:
     """What is planted, as `truth.json` holds it (docs/SAMPLES.md)."""
-    head = {"schema": "seqmlm.sample.ehr.v1", "domain": "ehr", "seed": seed, "n": n, "file": MEDS}
-    return head | {
-        "positions": "events are named by subject, visit and code",
+    return {
+        **heading("ehr", n, seed, MEDS, "events are named by subject, visit and code"),
         "synthea": SYNTHEA,
         "conditions": [_described(condition) for condition in CONDITIONS],
         "edges": _edges(),

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from seqmlm.domains.logs import jobs
-from seqmlm.domains.samples import LABELS, Sample, checked_count, write_sample
+from seqmlm.domains.samples import LABELS, Sample, checked_count, heading, write_sample
 
 START, END = "start", "end"
 
@@ -181,12 +181,7 @@ def draw(n: int, seed: int) -> tuple[list[Request], list[str]]:
 def truth(n: int, seed: int, requests: list[Request]) -> dict[str, Any]:
     """What is planted, as `truth.json` holds it (docs/SAMPLES.md)."""
     return {
-        "schema": "seqmlm.sample.logs.v1",
-        "domain": "logs",
-        "seed": seed,
-        "n": n,
-        "file": FILE,
-        "positions": "1-based lines of the file",
+        **heading("logs", n, seed, FILE, "1-based lines of the file"),
         "templates": [template._asdict() for template in TEMPLATES],
         "states": [state._asdict() for state in STATES],
         "transitions": [list(transition) for transition in TRANSITIONS],

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.domains.samples import Sample, checked_count, write_sample
+from seqmlm.domains.samples import Sample, checked_count, heading, write_sample
 
 Doubles = NDArray[np.float64]
 
@@ -263,12 +263,7 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
     """Write `protein.fasta` and `truth.json` (docs/SAMPLES.md) into `out`."""
     count = checked_count(n, DEFAULT_COUNT)
     truth = {
-        "schema": "seqmlm.sample.protein.v1",
-        "domain": "protein",
-        "seed": seed,
-        "n": count,
-        "file": "protein.fasta",
-        "positions": "0-based residues of a record's sequence",
+        **heading("protein", count, seed, "protein.fasta", "0-based residues of a record's sequence"),
         "families": [_describe(family) for family in families()],
         "anomalies": [],
     }

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from seqmlm.domains.samples import LABELS, Sample, checked_count, write_sample
+from seqmlm.domains.samples import LABELS, Sample, checked_count, heading, write_sample
 
 NOUNS: dict[str, tuple[str, ...]] = {
     "person": ("teacher", "king", "farmer", "pilot", "girl", "doctor", "boy", "queen"),
@@ -276,13 +276,9 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
     """Write `text.txt` (a sentence a line), `labels.json` and `truth.json` into `out`."""
     count = checked_count(n, DEFAULT_COUNT)
     sentences = draw(count, seed)
+    positions = "1-based words of a sentence, the full stop being one; head 0 is the root"
     truth: dict[str, Any] = {
-        "schema": "seqmlm.sample.text.v1",
-        "domain": "text",
-        "seed": seed,
-        "n": count,
-        "file": "text.txt",
-        "positions": "1-based words of a sentence, the full stop being one; head 0 is the root",
+        **heading("text", count, seed, "text.txt", positions),
         "verb_forms": [[verb.singular, verb.plural] for verb in (*VERBS, COPULA)],
         "noun_forms": [[noun, plural(noun)] for nouns in NOUNS.values() for noun in nouns],
         "sentences": [_describe(line, sentence) for line, sentence in enumerate(sentences, start=1)],

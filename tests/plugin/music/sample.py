@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seqmlm.domains.samples import Sample, checked_count, write_sample
+from seqmlm.domains.samples import Sample, checked_count, heading, write_sample
 
 DEFAULT_COUNT, NOTES, EVERY = 300, 32, 5
 _SCALE = [f"{name}{octave}" for octave in (4, 5) for name in "CDEFGAB"]
@@ -29,12 +29,7 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
             anomalies.append({"id": name, "start": start, "end": start + len(notes[at])})
         lines += [f"# {name}", " ".join(notes)]
     truth = {
-        "schema": "seqmlm.sample.music.v1",
-        "domain": "music",
-        "seed": seed,
-        "n": count,
-        "file": "tunes.tune",
-        "positions": "characters of the notes joined by spaces, from 0",
+        **heading("music", count, seed, "tunes.tune", "characters of the notes joined by spaces, from 0"),
         "anomalies": anomalies,
     }
     return write_sample(out, "tunes.tune", lines, truth)

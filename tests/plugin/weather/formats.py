@@ -37,18 +37,11 @@ def read_stations(path: str | Path, problems: Problems) -> Iterator[Record]:
         for number, text in lines(source, problems):
             month, _, days = text.partition(" ")
             if len(month) != len("2021-03") or not days:
-                problems.bad(
-                    DataError("no month with its days", source=source, line=number, remedy="correct it")
-                )
+                wrong = "no month with its days"
+                problems.bad(DataError(wrong, source=source, line=number, remedy="correct it"))
                 continue
-            yield Record(
-                id=f"{station}/{month}",
-                raw=days,
-                source=source,
-                line=number,
-                document=station,
-                meta={"region": region, "month": month},
-            )
+            id, meta = f"{station}/{month}", {"region": region, "month": month}
+            yield Record(id=id, raw=days, source=source, line=number, document=station, meta=meta)
 
 
 def _regions(folder: Path) -> dict[str, str]:

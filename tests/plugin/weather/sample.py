@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seqmlm.domains.samples import Sample, checked_count, write_sample
+from seqmlm.domains.samples import Sample, checked_count, heading, write_sample
 
 DEFAULT_COUNT, YEARS, DAYS = 20, (2019, 2020, 2021), 28
 _WORDS = np.array(["sun", "cloud", "rain", "storm", "snow"])
@@ -29,12 +29,7 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
                 anomalies.append({"id": f"s{one}/{month}"})
             months.append(f"{month} {' '.join(days)}")
     truth = {
-        "schema": "seqmlm.sample.weather.v1",
-        "domain": "weather",
-        "seed": seed,
-        "n": count,
-        "file": "stations",
-        "positions": "whole months",
+        **heading("weather", count, seed, "stations", "whole months"),
         "anomalies": anomalies,
     }
     return write_sample(out, "stations", files, truth)
