@@ -38,13 +38,14 @@ Data = Annotated[
     list[str] | None,
     typer.Option("--data", callback=inputs, metavar="PATH", help="Same as a positional PATH; repeatable."),
 ]
-_DOMAIN = typer.Option(
-    "--domain",
-    "-d",
-    help="Field of the sequences: code, dna, ehr, logs, protein, text, or the name of a plug-in.",
-)
-Domain = Annotated[str, _DOMAIN]
-OptionalDomain = Annotated[str | None, _DOMAIN]  # a resumed run or a file of settings may name it
+Domain = Annotated[
+    str,
+    typer.Option(
+        "--domain",
+        "-d",
+        help="Field of the sequences: code, dna, ehr, logs, protein, text, or the name of a plug-in.",
+    ),
+]
 Format = Annotated[
     str | None, typer.Option(help="Format of the input files (see `seqmlm data formats`). Default: detected.")
 ]
