@@ -154,4 +154,5 @@ def _parallel(good: str, bad: str) -> Iterator[tuple[str, int, dict[str, Any]]]:
             reason = f"the file ends before line {(one or other)[0]} of the other"
             remedy = "parallel files need one line for each pair"
             raise DataError(reason, source=good if one is None else bad, remedy=remedy)
-        yield good, one[0], {"good": one[1], "bad": other[1]}
+        path, line = (bad, other[0]) if one[1].strip() and not other[1].strip() else (good, one[0])
+        yield path, line, {"good": one[1], "bad": other[1]}

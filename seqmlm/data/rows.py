@@ -100,7 +100,7 @@ def _table(
     problems: Problems,
 ) -> Iterator[FieldRow]:
     head, numbers = None if columns is None else list(columns), list[int]()
-    delimiter, rows = table_rows(source, problems, delimiter)
+    delimiter, rows = table_rows(source, problems, delimiter, header=columns is None)
     for line, fields in rows:
         if head is None:
             head = fields

@@ -232,7 +232,9 @@ class Files:
                 yield file, folder
             if not found:
                 known = (one for one in self.own.values() if one.in_folders)
-                endings = ", ".join(sorted(suffix for one in known for suffix in one.suffixes))
+                suffixes = {suffix for one in known for suffix in one.suffixes}
+                rotated = {suffix for suffix in suffixes if suffix[1:].isdecimal()}
+                endings = ", ".join([*sorted(suffixes - rotated), *([".0 to .99"] if rotated else [])])
                 remedy = f"known endings are {endings}, also with .gz or .zst; name other files one by one"
                 raise DataError(f"no {self.domain} file in this folder", source=str(path), remedy=remedy)
 

@@ -45,6 +45,7 @@ FORMATS = {"jsonl": _JSON, "csv": (".csv",), "tsv": (".tsv",), "parquet": _PARQU
 """Format to the endings that mean it; the first format is that of any other name."""
 
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
+ELSEWHERE = {".sarif": "seqmlm review --sarif", ".html": "--report", ".htm": "--report"}
 PARTIAL = ".partial.jsonl"
 """Added to the name of a table: the file of JSON lines that it is made from."""
 
@@ -127,6 +128,10 @@ def format_of(path: Path | None, asked: str | None = None) -> str:
     by_name = next((name for name, suffixes in FORMATS.items() if suffix in suffixes), "jsonl")
     if asked is None and suffix in SPREADSHEETS:
         raise UsageError(f"{path}: no spreadsheet is written; name a .csv file, which opens as one")
+    if asked is None and suffix in ELSEWHERE:
+        raise UsageError(
+            f"{path}: rows are not written as {suffix}; {ELSEWHERE[suffix]} FILE writes such a file"
+        )
     chosen = asked or by_name
     if chosen in ("parquet", "npy") and path is None:
         raise UsageError(f"a {chosen} file cannot go to standard output; name a file with --out")

@@ -185,7 +185,7 @@ def _replaced(
     """
     model = calibrator.session.model
     folder, private = Path(model.path), model.card.sensitive
-    kept_calibrations(folder, calibrator.notify)  # says now what of a broken file will be lost
+    before = kept_calibrations(folder, calibrator.notify)  # says now what of a broken file will be lost
     background, learnt = stored_background(model, level), None
     if level.background is not None and background is None:
         background, normal = calibrator.background(level, normal, None)
@@ -197,6 +197,13 @@ def _replaced(
     if learnt is not None:
         store_backgrounds(folder, {level.name: learnt}, private=private)
     store(folder, made, private=private)
+    better = {
+        key: before[key]
+        for key, one in made.items()
+        if key in before and before[key].fitted.smallest_rate < one.fitted.smallest_rate
+    }
+    if better:
+        calibrator.notify(f"this takes the place of one by more normal rows: the model was {told(better)}")
     return made
 
 

@@ -102,6 +102,11 @@ class CorpusReader:
             DataError: an input that cannot be read, or holds too few records to divide.
             UsageError: settings that make no sense together.
         """
+        if not self.config.data.paths:
+            say(
+                f"no data are named: this trains on the {self.domain.name} sample that seqmlm makes up; "
+                f"to train on yours: seqmlm train PATH --domain {self.domain.name}"
+            )
         tokenizer, prepared = self._tokenizer(say), dict[str, Prepared]()
         for name in self.sources:
             prepared[name] = self.prepared(name, tokenizer, _progress(name, say))

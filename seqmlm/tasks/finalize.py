@@ -62,6 +62,7 @@ def finalize(
     Raises:
         StateError: the disk is full, or the registry cannot be reached; the checkpoints are untouched.
     """
+    console.message("trained; the model is measured on held-out records, and counts of the data beside it")
     values = evaluator.final(model.rows, after.evaluation)
     model, folder = replace(model, card=replace(model.card, metrics=values)), Path(model.path)
     card = model.card

@@ -164,11 +164,18 @@ def _new(name: str, config: PretrainConfig, workspace: Workspace) -> Plan:
     """The plan of a new run, whose name must not be taken."""
     directory = workspace.run_dir(name)
     if (directory / RUN_CONFIG).exists() or (directory / "checkpoints").exists():
-        raise StateError(
-            f"run {name!r} exists ({directory}): go on with it by seqmlm train --resume {name}, or choose "
-            "another --name"
+        how = (
+            f"train it longer by {longer(name)}"
+            if (directory / FINISHED).exists()
+            else (f"go on with it by seqmlm train --resume {name}")
         )
+        raise StateError(f"run {name!r} exists ({directory}): {how}, or choose another --name")
     return Plan(config=config, name=name, directory=directory, resume=False)
+
+
+def longer(name: str) -> str:
+    """The command that goes on with a finished run."""
+    return f"seqmlm train --resume {name} with a higher --max-time (of all its training) or --max-steps"
 
 
 def _divided(config: PretrainConfig, processes: int) -> PretrainConfig:

@@ -30,7 +30,7 @@ from seqmlm.tasks.config import LIMITS
 from seqmlm.tasks.corpus import QUARANTINE, CorpusReader
 from seqmlm.tasks.finalize import finalize
 from seqmlm.tasks.finalize_page import PAGE, verdict
-from seqmlm.tasks.launch import RUN_CONFIG, Plan, TrainRequest, agreed_plan
+from seqmlm.tasks.launch import RUN_CONFIG, Plan, TrainRequest, agreed_plan, longer
 from seqmlm.tasks.observers import Console, Recorder
 from seqmlm.tasks.sizing import Afterwards, sized
 from seqmlm.tasks.training_run import FINISHED, TrainingRun
@@ -81,7 +81,7 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
         done = finished_result(finished, limits, name) if agreed.resume else None
         if done is not None:
             if processes.is_main:
-                console.message(f"run {name} is finished; raise its limit to train longer")
+                console.message(f"run {name} is finished; train it longer by {longer(name)}")
             return replace(done, is_main=processes.is_main)
         training = Pretraining(agreed, workspace, processes, console)
         result = training.result()

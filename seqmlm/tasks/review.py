@@ -190,6 +190,12 @@ class Review(Score):
     def figures(self, rows: Iterable[Row]) -> Figures:
         return {**super().figures(rows), "level": self._rule}
 
+    def sentence(self, figures: Figures, items: int) -> str:
+        if self.config.changes and not items:
+            what = f"since {self.config.since}" if self.config.since is not None else f"by {self.config.diff}"
+            return f"no source code was changed {what}, so nothing was looked at"
+        return super().sentence(figures, items)
+
     def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
         self._findings.finish()
         return () if self.config.sarif is None else (self.config.sarif,)

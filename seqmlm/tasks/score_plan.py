@@ -12,12 +12,14 @@ from typing import NamedTuple
 
 from seqmlm import plugins
 from seqmlm.anomaly.levels import WHOLE, Background, Level
+from seqmlm.data.privacy import redacted_count
 from seqmlm.engine.reductions import Entropy, Rank, top
 from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for
 from seqmlm.inference.batches import Budget, tokens_per_second
 from seqmlm.inference.calibrations import (
+    FEW_RECORDS,
     Stored,
     rate_above,
     stored_background,
@@ -136,7 +138,8 @@ def choose(config: ScoringRequest, session: Session) -> ScoringPlan:
             "log-probabilities differ by some hundredths"
         )
     alpha = _alpha(config, level, name, stored)
-    notes += _silent(config, level, name, stored, alpha)
+    if stored is not None:
+        notes += [*_few(stored, session.card.sensitive), *_silent(config, level, name, stored, alpha)]
     return ScoringPlan(
         session=session,
         level=level,
@@ -293,11 +296,23 @@ def _too_rare(config: ScoringRequest, level: Level, mode: str, stored: Stored) -
     )
 
 
+def _few(stored: Stored, sensitive: bool) -> list[str]:
+    """What is to be said of a calibration of few records."""
+    if not 0 < stored.records < min(FEW_RECORDS, stored.rows):
+        return []
+    records = redacted_count(stored.records) if sensitive else stored.records
+    return [
+        f"the model was calibrated with {stored.rows:,} rows of {records} records only, and rows of one "
+        "record are alike: rates of alarms are less sure than so many rows say; give more normal data to "
+        "'seqmlm calibrate'"
+    ]
+
+
 def _silent(
-    config: ScoringRequest, level: Level, mode: str, stored: Stored | None, alpha: float | None
+    config: ScoringRequest, level: Level, mode: str, stored: Stored, alpha: float | None
 ) -> list[str]:
     """That some statistics raise no alarm at a rate, for they rest on too few rows."""
-    if stored is None or alpha is None or alpha >= stored.fitted.silent_below:
+    if alpha is None or alpha >= stored.fitted.silent_below:
         return []
     return [
         f"the model's surprisals raise no alarm below a rate of {rate_above(stored.fitted.silent_below)}, "

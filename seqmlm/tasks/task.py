@@ -164,6 +164,8 @@ class TaskConfig(CommandConfig):
         def piped() -> bool:
             return any(map(is_pipe, expand(self.read)))
 
+        if Path(self.model).is_file():
+            raise UsageError(f"{self.model} is a file, not a model: the model comes first, then what is read")
         if self.resume and (self.out is None or piped()):
             raise UsageError(
                 "--resume continues a file named with --out, from files that can be read again: what was "

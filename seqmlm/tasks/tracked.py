@@ -38,7 +38,8 @@ def origin(session: Session, task: str, config: Any) -> dict[str, Any]:
     }
     if out is not None and not private:
         place = quote(os.path.relpath(out, Path(config.report).parent))
-        facts["all rows"] = Markup('<a href="{}">{}</a>').format(place, out.name)
+        kept = "rows that alarm" if getattr(config, "alarms_only", False) else "all rows"
+        facts[kept] = Markup('<a href="{}">{}</a>').format(place, out.name)
     return facts
 
 

@@ -18,13 +18,12 @@ from typing import Any, TextIO
 from seqmlm import __version__
 from seqmlm.anomaly.findings import small
 from seqmlm.data.files import Source
-from seqmlm.data.privacy import redact_small_counts, redacted_count
+from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
 from seqmlm.errors import UsageError, number_of
 from seqmlm.inference.batches import tokenized
-from seqmlm.inference.calibrations import FEW_RECORDS
 from seqmlm.streams.cursor import file_facts
 from seqmlm.tasks.reading import TICK_SHARE, cut
 from seqmlm.tasks.score_output import sentence
@@ -258,22 +257,9 @@ def _chosen(config: WatchConfig, progress: Progress) -> ScoringPlan:
         raise UsageError(
             f"files of the domain {domain.name} cannot be watched; pipe them in: 'seqmlm score MODEL -'"
         )
-    for note in (*plan.notes, *_few(plan)):
+    for note in plan.notes:
         progress.message(note)
     return plan
-
-
-def _few(plan: ScoringPlan) -> list[str]:
-    """What is to be said of a calibration of few records, which will judge for months."""
-    stored = plan.stored
-    if stored is None or not 0 < stored.records < FEW_RECORDS:
-        return []
-    records = redacted_count(stored.records) if plan.sensitive else stored.records
-    return [
-        f"the model was calibrated with {stored.rows:,} rows of {records} records only, and rows of one "
-        "record are alike: rates of alarms are less sure than so many rows say; give more normal data to "
-        "'seqmlm calibrate'"
-    ]
 
 
 def _kept(config: WatchConfig) -> Path:

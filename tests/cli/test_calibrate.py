@@ -65,6 +65,11 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     assert f"{level}\tpartition:2\t60" in only.out
     assert len(stored_calibrations(folder)) == 5
 
+    poorer = seqmlm("calibrate", "mine", normal, "--mode", "partition:2", "--records", 30).ok()
+    assert "takes the place of one by more normal rows: the model was calibrated level" in poorer.err
+    assert f"{level}: partition:2 60 rows" in poorer.err
+    assert "takes the place" not in only.err
+
     # A file of another version is refused, and calibrating takes its place.
     written = (folder / CALIBRATION).read_bytes()
     older = written.replace(b'\\"format\\": 5', b'\\"format\\": 1')

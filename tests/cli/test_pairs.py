@@ -76,6 +76,9 @@ def test_parallel_files_and_named_columns_agree(seqmlm: Run, model: Path, tmp_pa
     (tmp_path / "b.txt").write_text("one\n")
     short = seqmlm("pairs", model, "--good", tmp_path / "g.txt", "--bad", tmp_path / "b.txt")
     short.refused(3, "b.txt: the file ends before line 2")
+    (tmp_path / "b.txt").write_text("one\n \nthree\n")
+    blank = seqmlm("pairs", model, "--good", tmp_path / "g.txt", "--bad", tmp_path / "b.txt")
+    blank.refused(3, "b.txt:2: field 'bad': no text")
 
 
 def test_a_row_that_is_no_pair_costs_itself(seqmlm: Run, model: Path, tmp_path: Path) -> None:

@@ -111,6 +111,9 @@ def test_a_folder_without_files_of_the_domain_is_an_error(folder: Path):
         raws(VISITS, [folder])
     with pytest.raises(DataError, match="no such file"):
         raws(VISITS, [folder / "missing.words"])
+    with pytest.raises(DataError, match=r"no logs file in this folder.*\.txt, \.0 to \.99, also with") as met:
+        raws(plugins.domain("logs"), [folder])
+    assert ".10" not in str(met.value)
 
 
 def read_tables(path, problems) -> Iterator[Record]:

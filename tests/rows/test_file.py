@@ -410,6 +410,9 @@ def test_formats_by_name() -> None:
     assert format_of(None) == format_of(Path("scores")) == "jsonl"
     with pytest.raises(UsageError, match="no spreadsheet is written"):
         format_of(Path("scores.XLSX"))
+    for name, option in (("a.sarif", "review --sarif"), ("a.html", "--report")):
+        with pytest.raises(UsageError, match=option):
+            format_of(Path(name))
     with pytest.raises(UsageError, match="did you mean 'parquet'"):
         format_of(None, "parket")
     with pytest.raises(UsageError, match="standard output"):

@@ -175,6 +175,16 @@ def test_requests_that_make_no_sense(model, tree, capsys, arguments, code, messa
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+def test_nothing_that_changed_is_no_review(model, tree, capsys, tmp_path):
+    (tmp_path / "empty.diff").write_text("")
+    git(tree, "reset", "-q", "--hard")
+    for asked in (["--since", "HEAD"], ["--diff", str(tmp_path / "empty.diff")]):
+        assert review(model, ".", *asked, "--fpr", "0.2") == 0
+        told = capsys.readouterr().err
+        assert f"no source code was changed {'since' if '--since' in asked else 'by'} {asked[1]}" in told
+        assert "alarms" not in told
+
+
 def test_one_folder(model, tree, capsys):
     assert review(model, "same.py", "--since", "HEAD") == 2
     assert "one folder" in capsys.readouterr().err

@@ -21,10 +21,10 @@ from scored_streams import Said, calibrated_model, follow, following, line, rows
 from seqmlm.cli import main
 from seqmlm.data.problems import Problems
 from seqmlm.errors import StateError
+from seqmlm.tasks.score_plan import _few
 from seqmlm.watch.config import WatchConfig
 from seqmlm.watch.judging import Judging, WatchCounts
 from seqmlm.watch.metrics import Lag, counters, prometheus
-from seqmlm.watch.scoring import _few
 from seqmlm.watch.store import Streams
 from seqmlm.workspace import Workspace
 
@@ -242,14 +242,14 @@ def test_a_shift_is_told_once_a_day() -> None:
 
 
 def test_a_calibration_of_few_records_is_said_at_the_start() -> None:
-    def plan(records: int, sensitive: bool = False) -> Any:
-        return SimpleNamespace(stored=SimpleNamespace(rows=90, records=records), sensitive=sensitive)
+    def stored(records: int, rows: int = 90) -> Any:
+        return SimpleNamespace(rows=rows, records=records)
 
-    (told,) = _few(plan(29))
+    (told,) = _few(stored(29), sensitive=False)
     assert told.startswith("the model was calibrated with 90 rows of 29 records only")
-    assert "rows of 29 records" in _few(plan(29, True))[0]
-    assert " 7 " not in _few(plan(7, True))[0]
-    assert _few(plan(30)) == _few(plan(0)) == _few(SimpleNamespace(stored=None)) == []  # type: ignore[arg-type]
+    assert "rows of 29 records" in _few(stored(29), sensitive=True)[0]
+    assert " 7 " not in _few(stored(7), sensitive=True)[0]
+    assert [_few(stored(*one), sensitive=False) for one in ((30,), (0,), (29, 29))] == [[], [], []]
 
 
 def _locked(stream: int, standing: bool = True) -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +228,7 @@ def csv_records(
             problems.bad(too_few_fields(source, line, len(columns)), delimiter.join(fields))
             continue
         if len(fields) > len(columns):
-            problems.note("a row with more fields than the table has columns")
+            problems.note("a row with more fields than the table has columns", source=source, line=line)
         if delimiter == ";":
             decimal_points(fields, numbers, source, line, problems)
         row = dict(zip(columns, fields, strict=False))
@@ -288,19 +288,30 @@ def table_rows(
         problems: receives rows that cannot be cut into fields. A row over several lines of which one was
             refused goes with that line.
         delimiter: one character; None looks at the first line that is not blank.
-        header: that line names columns; None for a delimiter is a comma otherwise, for data may hold others.
+        header: that line names columns, and what begins with # above it is left out, unless it has as many
+            columns; None for a delimiter is a comma otherwise, for data may hold others.
         max_bytes: longest line and longest field.
         quoting: as the csv module has it; None for none where a tab is between columns.
     """
     numbered = lines(source, problems, max_bytes=max_bytes, encoding=encoding)
-    first = next((one for one in numbered if one[1].strip()), None)
-    if first is None:
+    read = list(islice((one for one in numbered if one[1].strip()), 1))
+    while header and read[-1:] and read[-1][1].startswith("#"):
+        read += islice((one for one in numbered if one[1].strip()), 1)
+        if len(read) == 1:
+            break
+        above, below = read
+        used = delimiter or delimiter_of(below[1])
+        if not below[1].startswith("#") and above[1].count(used) == below[1].count(used):
+            break  # "#id,label" names columns
+        problems.note("a comment above the header of a table", source=source, line=above[0])
+        del read[0]
+    if not read:
         return delimiter or ",", iter(())
-    used = delimiter or (delimiter_of(first[1]) if header else ",")
+    used = delimiter or (delimiter_of(read[0][1]) if header else ",")
     if quoting is None:
         quoting = csv.QUOTE_NONE if used == "\t" else csv.QUOTE_MINIMAL
     style = {"delimiter": used, "quoting": quoting}
-    return used, filter(None, rows_of(chain([first], numbered), source, problems, style, max_bytes))
+    return used, filter(None, rows_of(chain(read, numbered), source, problems, style, max_bytes))
 
 
 def numeric(names: Sequence[str], others: Container[str] = ()) -> list[int]:

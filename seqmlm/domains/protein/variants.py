@@ -405,7 +405,7 @@ def _edit(change: Change, row: _Row, first: int) -> Edit:
         if not 0 <= at < len(wildtype):
             raise ValueError(
                 f"{row.name}: {number} is outside the wild type, whose residues are {first} to "
-                f"{first + len(wildtype) - 1}"
+                f"{first + len(wildtype) - 1} (--set first=NUMBER says the number of its first one)"
             )
         if wildtype[at] != letter:
             raise ValueError(f"{row.name}: the wild type has {wildtype[at]} at {number}, not {letter}")

@@ -82,6 +82,29 @@ def test_the_first_line_says_what_is_between_columns(tmp_path: Path, apart: str)
     assert rows == ["1.5" if apart == ";" else "1,5", "x, y"]
 
 
+@pytest.mark.parametrize(
+    ("above", "comments"),
+    [
+        ("# Melamed et al., RNA 2013 (a, b), PMID\n# second\n", 2),
+        ("\n# one; two; three\n\n", 1),
+        ("", 0),
+    ],
+)
+def test_comments_above_the_header_are_left_out(above: str, comments: int, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", f"{above}id;text\n1;a, b\n")
+    problems = Problems()
+    assert [one.raw for one in read_csv(path, problems)] == ["a, b"]
+    assert dict(problems.counts) == ({"a comment above the header of a table": comments} if comments else {})
+    assert [row["text"] for _, row in read_rows(str(path))] == ["a, b"]
+
+
+def test_a_header_may_begin_as_a_comment_does(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "#id,text\n1,a\n")
+    assert [one.raw for one in read_csv(path, Problems())] == ["a"]
+    assert [dict(row) for _, row in read_rows(str(path))] == [{"#id": "1", "text": "a"}]
+    assert list(read_csv(written(tmp_path / "b.csv", "#id,text\n"), Problems())) == []
+
+
 def test_names_of_records_and_documents_have_no_decimal_commas(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "id;text;doc;y\n1,5;a;2,5;3,5\n")
     for named in ({}, {"id_column": "id"}):
