@@ -97,6 +97,10 @@ class Conditionals:
             "auto" is bfloat16 on a GPU that has it, else float32.
         lookahead: masked copies considered together for de-duplication and packing; also how far the input is
             read ahead of the answers.
+
+    Attributes:
+        statistics: what has been asked so far.
+        forwarded: called after each forward.
     """
 
     def __init__(
@@ -118,6 +122,7 @@ class Conditionals:
         self.tokens_per_batch = tokens_per_batch or TOKENS[self.device.type == "cpu"]
         self.lookahead = lookahead
         self.statistics = Statistics()
+        self.forwarded: Callable[[], object] = lambda: None
         self._capacity = position_capacity(rows.model)
 
     def ask(
@@ -302,6 +307,7 @@ class Conditionals:
             return None
         self.statistics.forwards += 1
         self.statistics.tokens += round(layout.cost(start, stop))
+        self.forwarded()
         return found
 
     def _reduced(

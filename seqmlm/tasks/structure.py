@@ -310,6 +310,9 @@ class Structure(Task[StructureConfig, Subject]):
         tokens, rows = self.maps.tokens(len(item.asked.encodings[0])), len(item.units) ** 2 / 2
         return 1.0 if self.config.family else max(tokens / self.batch, rows / ROWS)
 
+    def listen(self, hear: Callable[[], object]) -> None:
+        self.session.conditionals().forwarded = hear
+
     # Rows
 
     def rows(self, items: Sequence[Subject]) -> Iterator[Sequence[Row]]:

@@ -333,6 +333,9 @@ class Task(ABC, Generic[ConfigT, Item]):
         """
         return ()
 
+    def listen(self, hear: Callable[[], object]) -> None:
+        """Have `hear` called from time to time while one item is asked about, where that takes long."""
+
     def finished(self, rows: Iterator[Row], figures: Figures) -> Iterable[Row]:
         """The rows that are written, where each depends on all; for tasks that write them `whole`."""
         raise NotImplementedError
@@ -600,6 +603,7 @@ def _ask(task: Task[Any, Any], rows: Rows, problems: Problems, stop: StopSignals
     live = task.config.latency is not None
     breaking = nullcontext if live else stop.breaking  # what is lost is asked again; not what nobody keeps
     failure: SeqmlmError | None = None
+    task.listen(lambda: progress.progress(rows.asked, task.alarms, task.done))
     with closing(_parts(task, problems, rows.done, stop)) as parts, suppress(Stopped):
         while failure is None:
             with breaking():

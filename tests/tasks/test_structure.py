@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import networkx as nx
 import numpy as np
@@ -475,3 +475,21 @@ def test_an_edge_without_a_value_stays_an_edge(
     assert [len(one["edges"]) for one in told] == [0 if n == 3 else 1 for n in range(20)]
     assert told[0]["edges"] == [{"i": 0, "j": 3, "value": None}]
     assert result.figures["edges"] == 19
+
+
+def test_progress_is_heard_while_one_map_is_made(model: str, tracked_workspace: Path, tmp_path: Path) -> None:
+    class Heard:
+        items: ClassVar[list[int]] = []
+
+        def message(self, text: str) -> None: ...
+
+        def progress(self, items: int, alarms: int = 0, share: float | None = None) -> None:
+            self.items.append(items)
+
+    sequence = tmp_path / "one.fasta"
+    sequence.write_text(">one\nMKVLAAGICRDEFGHIKLMNPQRSTVWY\n")
+    asked = {"out": tmp_path / "rows.jsonl", "method": "jacobian", "tokens_per_batch": 256}
+    config = StructureConfig(model=model, paths=(str(sequence),), **asked)
+    Structure.launch("structure", config, stdout=None, progress=Heard(), as_json=True)
+    assert Heard.items[-1] == 1
+    assert Heard.items.count(0) > 3, "before the only sequence is done"
