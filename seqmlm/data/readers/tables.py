@@ -295,7 +295,26 @@ def table_rows(
     """
     numbered = lines(source, problems, max_bytes=max_bytes, encoding=encoding)
     read = list(islice((one for one in numbered if one[1].strip()), 1))
-    while header and read[-1:] and read[-1][1].startswith("#"):
+    if header:
+        read = _below_comments(read, numbered, source, problems, delimiter)
+    if not read:
+        return delimiter or ",", iter(())
+    used = delimiter or (delimiter_of(read[0][1]) if header else ",")
+    if quoting is None:
+        quoting = csv.QUOTE_NONE if used == "\t" else csv.QUOTE_MINIMAL
+    style = {"delimiter": used, "quoting": quoting}
+    return used, filter(None, rows_of(chain(read, numbered), source, problems, style, max_bytes))
+
+
+def _below_comments(
+    read: list[tuple[int, str]],
+    numbered: Iterator[tuple[int, str]],
+    source: str,
+    problems: Problems,
+    delimiter: str | None,
+) -> list[tuple[int, str]]:
+    """The first line of a table that is no comment, and the line behind it where that had to be read."""
+    while read and read[0][1].startswith("#"):
         read += islice((one for one in numbered if one[1].strip()), 1)
         if len(read) == 1:
             break
@@ -305,13 +324,7 @@ def table_rows(
             break  # "#id,label" names columns
         problems.note("a comment above the header of a table", source=source, line=above[0])
         del read[0]
-    if not read:
-        return delimiter or ",", iter(())
-    used = delimiter or (delimiter_of(read[0][1]) if header else ",")
-    if quoting is None:
-        quoting = csv.QUOTE_NONE if used == "\t" else csv.QUOTE_MINIMAL
-    style = {"delimiter": used, "quoting": quoting}
-    return used, filter(None, rows_of(chain(read, numbered), source, problems, style, max_bytes))
+    return read
 
 
 def numeric(names: Sequence[str], others: Container[str] = ()) -> list[int]:
