@@ -427,7 +427,7 @@ def test_a_report_stands_alone_and_is_logged(asked: Asked, tmp_path: Path) -> No
 
 def test_outputs_are_no_inputs_and_one_file_each(asked: Asked, tmp_path: Path) -> None:
     assert asked("--out", asked.input).code == 2
-    same = tmp_path / "same.html"
+    same = tmp_path / "same.jsonl"
     asked("--out", same, "--set", f"report={same}").refused(2, "the same file")
 
 

@@ -142,9 +142,12 @@ class Assay:
     kind: str
 
 
-def bad_variant(reason: str, path: str, line: int) -> DataError:
+LEAVE_OUT = "correct it, or leave it out (--on-error skip)"
+
+
+def bad_variant(reason: str, path: str, line: int, remedy: str = LEAVE_OUT) -> DataError:
     """The error for a variant that cannot be read, or does not fit the wild type."""
-    return DataError(reason, source=path, line=line, remedy="correct it, or leave it out (--on-error skip)")
+    return DataError(reason, source=path, line=line, remedy=remedy)
 
 
 def lower_names(fields: Mapping[str, Any]) -> dict[str, str]:

@@ -193,6 +193,7 @@ def test_bad_input(variants: Callable[..., Finished], measured: Path, tmp_path: 
     cases: list[tuple[int, str, tuple[object, ...]]] = [
         (3, "empty.csv: the file is empty", (tmp_path / "empty.csv",)),
         (3, "variants.txt:2: Q99W: 99 is outside the wild type", (outside,)),
+        (3, "whose residues are 1 to 22 (say with --set first=NUMBER which number", (outside,)),
         (3, "wrong.csv:3: Y4W: the wild type has A at 4, not Y", (wrong,)),
         (3, "'1' at 22 is no residue", (tmp_path / "sequences.csv",)),
         (3, "no such field (did you mean 'fitness'", (measured, "--measured", "fitnes")),

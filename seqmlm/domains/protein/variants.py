@@ -26,6 +26,7 @@ from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows, required
 from seqmlm.domains.field import Field
 from seqmlm.domains.variants import (
+    LEAVE_OUT,
     Assay,
     Edit,
     Predict,
@@ -166,7 +167,8 @@ class ProteinVariants(Variants):
             try:
                 found.append(_variant(row, table.path, firsts[row.wildtype]))
             except ValueError as error:
-                bad.append(bad_variant(str(error), table.path, row.line))
+                remedy = _RENUMBER if isinstance(error, _Outside) else LEAVE_OUT
+                bad.append(bad_variant(str(error), table.path, row.line, remedy))
         _refuse(sorted(bad, key=lambda one: one.line or 0), problems)
         stops = sum(not one.scored for one in found)
         problems.note("a stop codon: not scored, as no residue stands there", stops)
@@ -329,7 +331,8 @@ def _refuse(bad: Sequence[DataError], problems: Problems) -> None:
         others = "; ".join(f"line {one.line}: {one.reason}" for one in bad[1:_MOST_TOLD])
         more = f"; and {len(bad) - _MOST_TOLD} more" if len(bad) > _MOST_TOLD else ""
         first = bad[0]
-        problems.bad(bad_variant(f"{first.reason}; {others}{more}", first.source or "", first.line or 1))
+        told = f"{first.reason}; {others}{more}"
+        problems.bad(bad_variant(told, first.source or "", first.line or 1, first.remedy or LEAVE_OUT))
     for one in bad:
         problems.bad(one)
 
@@ -398,14 +401,21 @@ def _spelled(wildtype: str, edit: Edit, first: int) -> str:
     return f"{old}{number}{edit.text}" if len(old) == len(edit.text) else f"{number}{old}>{edit.text or '-'}"
 
 
+_RENUMBER = f"say with --set first=NUMBER which number its first residue has, or {LEAVE_OUT}"
+
+
+class _Outside(ValueError):
+    """A place that the wild type does not have, perhaps for its numbers begin elsewhere."""
+
+
 def _edit(change: Change, row: _Row, first: int) -> Edit:
     wildtype = row.wildtype
     for letter, number in change.places:
         at = number - first
         if not 0 <= at < len(wildtype):
-            raise ValueError(
+            raise _Outside(
                 f"{row.name}: {number} is outside the wild type, whose residues are {first} to "
-                f"{first + len(wildtype) - 1} (--set first=NUMBER says the number of its first one)"
+                f"{first + len(wildtype) - 1}"
             )
         if wildtype[at] != letter:
             raise ValueError(f"{row.name}: the wild type has {wildtype[at]} at {number}, not {letter}")
