@@ -572,8 +572,8 @@ def _giant(units: int, *, over: bool) -> Kind:
         contig = one.domain == "dna"  # of any length, a record for each of its pieces
         scored = (over and not contig) or units < 10**6  # else it takes minutes
         memory = (700 if over else 1000) * MIB
-        total = None if contig else case.total
-        return Case(**{**vars(case), "memory": memory, "packed": True, "scored": scored, "total": total})
+        counted = {"total": None, "most": None} if contig else {}
+        return Case(**{**vars(case), "memory": memory, "packed": True, "scored": scored, **counted})
 
     return kind
 
