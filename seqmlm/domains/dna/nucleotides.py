@@ -116,7 +116,7 @@ class Contig:
         self._held = b""
         self._done = 0  # bases held that have been handed on, and are kept for their neighbours
         self._at = 0  # of the first base held
-        self._refused = self._cut = False
+        self._refused = self._cut = self._given = False
 
     def add(self, letters: bytes) -> Iterator[Record]:
         """Add letters as they stand in the file; yield the blocks that are complete."""
@@ -142,6 +142,9 @@ class Contig:
             reason, remedy = "a record without a sequence", "remove it, or give it one"
             error = DataError(reason, source=self._source, line=self._line, remedy=remedy)
             self._problems.bad(error, self._name)
+            return
+        if not self._given:
+            self._problems.note("a sequence of N alone, left out", source=self._source, line=self._line)
 
     def whole(self, letters: bytes) -> Iterator[Record]:
         """All of it at once."""
@@ -183,6 +186,7 @@ class Contig:
 
     def _record(self, begin: int, end: int, first: int, stop: int) -> Record:
         """The record of the held bases begin to end, of a block from first to stop."""
+        self._given = True
         whole = not self._cut and (begin, end) == (first, stop)
         before = self._held[max(0, begin - self._context) : begin] if begin == first else b""
         after = self._held[end : end + self._context] if end == stop else b""

@@ -78,7 +78,9 @@ def test_blocks_hold_every_base_at_its_place(contigs, data):
                 assert (record.id, record.raw) == (f"c{i}", text)
         assert not set(rest) - {" ", "N"}
         left_out += rest.count("N")
-    assert sum(problems.counts.values()) == left_out
+    counts = dict(problems.counts)
+    assert counts.pop("a sequence of N alone, left out", 0) == sum(set(text) == {"N"} for text in texts)
+    assert sum(counts.values()) == left_out
 
 
 @given(contigs=contigs, data=st.data())
