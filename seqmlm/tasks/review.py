@@ -193,7 +193,7 @@ class Review(Score):
     def sentence(self, figures: Figures, items: int) -> str:
         if self.config.changes and not items:
             what = f"since {self.config.since}" if self.config.since is not None else f"by {self.config.diff}"
-            return f"no source code was changed {what}, so nothing was looked at"
+            return f"nothing was looked at: no change of source code {what} that can be judged"
         return super().sentence(figures, items)
 
     def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:

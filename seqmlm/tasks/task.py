@@ -24,7 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TextIO, TypeVar
 
-from seqmlm.data.files import Source, expand
+from seqmlm.data.files import Source, expand, is_reference
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
@@ -164,8 +164,12 @@ class TaskConfig(CommandConfig):
         def piped() -> bool:
             return any(map(is_pipe, expand(self.read)))
 
-        if Path(self.model).is_file():
-            raise UsageError(f"{self.model} is a file, not a model: the model comes first, then what is read")
+        files = (one for one in self.paths if one != "-" and not is_reference(one))
+        missing = next((one for one in files if not Path(one).exists()), None)
+        if missing is not None and Path(self.model).is_file():
+            raise UsageError(
+                f"no file or folder {missing}, and {self.model} is a file: the model comes first"
+            )
         if self.resume and (self.out is None or piped()):
             raise UsageError(
                 "--resume continues a file named with --out, from files that can be read again: what was "

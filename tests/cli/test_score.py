@@ -67,6 +67,12 @@ def test_alarms_by_the_stored_calibration(run: Run, home: Path, tmp_path: Path) 
     assert "sensitive" not in found[0]
 
 
+def test_a_model_and_a_file_in_the_wrong_order(run: Run, home: Path, tmp_path: Path) -> None:
+    source = proteins(tmp_path / "n.fasta", 3, 6)
+    run("score", source, "mine").refused(2, "no file or folder mine, and", "the model comes first")
+    run("score", home / "mine", tmp_path / "none.fasta").refused(3, "no such file or folder")
+
+
 def test_rows_keep_what_a_fasta_header_says(run: Run, home: Path, tmp_path: Path) -> None:
     source, report = tmp_path / "n.fasta", tmp_path / "n.html"
     source.write_text(">P1 thr operon leader peptide\nMKRISTTITTTITITTGNGAG\n>P2\nMKRISTTIT\n")

@@ -181,7 +181,8 @@ def test_nothing_that_changed_is_no_review(model, tree, capsys, tmp_path):
     for asked in (["--since", "HEAD"], ["--diff", str(tmp_path / "empty.diff")]):
         assert review(model, ".", *asked, "--fpr", "0.2") == 0
         told = capsys.readouterr().err
-        assert f"no source code was changed {'since' if '--since' in asked else 'by'} {asked[1]}" in told
+        how = "since" if "--since" in asked else "by"
+        assert f"no change of source code {how} {asked[1]} that can be judged" in told
         assert "alarms" not in told
 
 
