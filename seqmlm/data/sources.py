@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,4 +96,4 @@ def shown_name(paths: Sequence[str]) -> str:
 def split_source(text: str) -> tuple[str | None, str]:
     """Corpus name and path of `NAME=PATH`; no name where the whole text is a path that exists."""
     name, equals, path = text.partition("=")
-    return (name, path) if equals and name and not Path(text).exists() else (None, text)
+    return (name, path) if equals and name and not os.path.exists(text) else (None, text)

@@ -8,6 +8,7 @@ out of a scoring must not improve its result.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -185,7 +186,7 @@ def ranked_by(paths: Sequence[str]) -> str:
 
 def is_column(name: str) -> bool:
     """Whether a name is a column of the scores rather than an existing file."""
-    return not Path(name).exists()
+    return not os.path.exists(name)
 
 
 def _append(

@@ -13,6 +13,7 @@ syncs of the disk, so that a run can be stopped and gone on with anywhere, and g
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -164,9 +165,9 @@ class TaskConfig(CommandConfig):
         def piped() -> bool:
             return any(map(is_pipe, expand(self.read)))
 
-        files = (one for one in self.paths if one != "-" and not is_reference(one))
-        missing = next((one for one in files if not Path(one).exists()), None)
-        if missing is not None and Path(self.model).is_file():
+        files = (one for one in self.read if one != "-" and not is_reference(one))
+        missing = next((one for one in files if not os.path.exists(one)), None)
+        if missing is not None and os.path.isfile(self.model):
             raise UsageError(
                 f"no file or folder {missing}, and {self.model} is a file: the model comes first"
             )
