@@ -126,7 +126,7 @@ def _remarks(result: CalibrateResult, alpha: float | None) -> Iterator[str]:
     if result.left_out:
         yield f"left out: {result.left_out} records the model was trained on"
     for name, facts in result.modes.items():
-        if isinstance(facts["records"], int) and 0 < facts["records"] < min(30, facts["rows"]):
+        if facts["few_records"]:
             yield (
                 f"mode {name}: the rows are of {facts['records']} records only, and rows of one record are "
                 "alike: rates are less sure than so many rows say; give more records"

@@ -72,12 +72,18 @@ class Stored:
         """Normal rows it was fitted to."""
         return self.fitted.rows
 
+    @property
+    def few(self) -> bool:
+        """Whether its rows are of few records: their number promises more than they hold."""
+        return 0 < self.records < min(FEW_RECORDS, self.rows)
+
     def facts(self, model: LoadedModel, alpha: float | None = None) -> dict[str, Any]:
         """What a person or a machine should know of it, and what a rate of alarms (`alpha`) would rest on."""
         fitted = self.fitted
         found: dict[str, Any] = {
             "rows": fitted.rows,
             "records": redact_small_counts({"n": self.records}, model.card.sensitive)["n"],
+            "few_records": self.few,
             "smallest_rate": fitted.smallest_rate,
             "tail": fitted.has_tail,
             "rows_per_day": self.rows_per_day,
@@ -107,9 +113,7 @@ def told(made: Mapping[tuple[str, str], Stored]) -> str:
     levels: dict[str, list[str]] = {}
     for (level, mode), one in made.items():
         counted = one.fitted.counted
-        # Rows of few records: their number promises more than they hold.
-        few = 0 < one.records < FEW_RECORDS and one.rows > one.records
-        rows = f"{mode} {one.rows:,} rows{f' of {one.records} records only' if few else ''}"
+        rows = f"{mode} {one.rows:,} rows{f' of fewer than {FEW_RECORDS} records' if one.few else ''}"
         rows += "" if counted is None else f", {counted.rows:,} of what is counted"
         levels.setdefault(level, []).append(f"{rows} (rates from {rate_above(one.fitted.smallest_rate)})")
     parts = [f"level {level}: {', '.join(own)}" for level, own in levels.items()]

@@ -19,7 +19,6 @@ from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for
 from seqmlm.inference.batches import Budget, tokens_per_second
 from seqmlm.inference.calibrations import (
-    FEW_RECORDS,
     Stored,
     rate_above,
     stored_background,
@@ -298,7 +297,7 @@ def _too_rare(config: ScoringRequest, level: Level, mode: str, stored: Stored) -
 
 def _few(stored: Stored, sensitive: bool) -> list[str]:
     """What is to be said of a calibration of few records."""
-    if not 0 < stored.records < min(FEW_RECORDS, stored.rows):
+    if not stored.few:
         return []
     records = redacted_count(stored.records) if sensitive else stored.records
     return [

@@ -21,6 +21,7 @@ from scored_streams import Said, calibrated_model, follow, following, line, rows
 from seqmlm.cli import main
 from seqmlm.data.problems import Problems
 from seqmlm.errors import StateError
+from seqmlm.inference.calibrations import Stored
 from seqmlm.tasks.score_plan import _few
 from seqmlm.watch.config import WatchConfig
 from seqmlm.watch.judging import Judging, WatchCounts
@@ -242,8 +243,9 @@ def test_a_shift_is_told_once_a_day() -> None:
 
 
 def test_a_calibration_of_few_records_is_said_at_the_start() -> None:
-    def stored(records: int, rows: int = 90) -> Any:
-        return SimpleNamespace(rows=rows, records=records)
+    def stored(records: int, rows: int = 90) -> Stored:
+        fitted: Any = SimpleNamespace(rows=rows)
+        return Stored(fitted=fitted, records=records)
 
     (told,) = _few(stored(29), sensitive=False)
     assert told.startswith("the model was calibrated with 90 rows of 29 records only")
