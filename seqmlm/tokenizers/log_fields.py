@@ -330,21 +330,21 @@ class Fields:
 
     def unseen(self, pairs: Pairs) -> list[str]:
         """The values that kept fields never had: status=502."""
-        return [value for value, known in self.judged(pairs) if not known]
+        return [value for value, known, _ in self.judged(pairs) if not known]
 
-    def judged(self, pairs: Pairs) -> Iterator[tuple[str, bool]]:
-        """The values that make a line unknown where training did not have them, as status=502, and whether
-        it had them; of sizes only the largest."""
+    def judged(self, pairs: Pairs) -> Iterator[tuple[str, bool, bool]]:
+        """The values that make a line unknown where training did not have them, as status=502, whether it had
+        them, and whether they are sizes, of which these are the largest."""
         for name, value in pairs:
             if name in self.kept:
-                yield f"{name}={value}", value in self.kept[name]
+                yield f"{name}={value}", value in self.kept[name], False
             elif name in self.paths and self.firsts[name] and value != ANY:
                 first = shape_of(value)[:1]
-                yield f"{name}={_spelled(first, False)}", first[0] in self.firsts[name]
+                yield f"{name}={_spelled(first, False)}", first[0] in self.firsts[name], False
             elif name in self.sizes:
                 size, largest = _decade(name, value), self.sizes[name][-1]
                 if size is None or float(size) >= float(largest):
-                    yield f"{name}={size or value}", size == largest
+                    yield f"{name}={size or value}", size == largest, size is not None
 
     def find(self, pairs: Pairs, message: str) -> int:
         """Number of the template of a line's fields and of its message's template ("" without one), -1 for

@@ -264,17 +264,33 @@ class TemplateTokenizer(Growing):
 
     def judged(self, line: str) -> list[str]:
         """What of a line with a template `never_seen` would name if training had not had it, each in words
-        that say where it stands; but for words of templates, which others do not have."""
+        that say where it stands; of the words of a message the number of its template."""
         if (other := self._knowing(line)) is not self:
             return other.judged(line)
         pairs, message = self._parted(line)
         found = list[str]()
         if pairs is not None and self._fields is not None:
-            found = [value for value, known in self._fields.judged(pairs) if known]
-        number = self._templates.match(self._values.words(message)) if message and self._longest else -1
+            found = [value for value, known, _ in self._fields.judged(pairs) if known]
+        asked = message and (self._longest or pairs is not None)
+        number = self._templates.match(self._values.words(message)) if asked else -1
         if number in self._longest and lasted(message) == self._longest[number]:
             found.append(f"{number} duration={self._longest[number]}s")
+        if number >= 0 and pairs is not None:
+            found.append(f"message {number}")
         return found
+
+    def recombined(self, line: str, never: frozenset[str] = frozenset()) -> bool:
+        """Whether training had all that a line of fields is made of, but for sizes, if never together; of
+        what `judged` names it is taken to have `never` had some."""
+        if (other := self._knowing(line)) is not self:
+            return other.recombined(line, never)
+        pairs, message = self._parted(line)
+        if pairs is None or self._fields is None:
+            return False
+        number = self._templates.match(self._values.words(message)) if message else 0
+        parts = [(value, known) for value, known, is_size in self._fields.judged(pairs) if not is_size]
+        parts.append((f"message {number}", number >= 0))
+        return all(known and value not in never for value, known in parts)
 
     @property
     def facts(self) -> Mapping[str, str]:

@@ -66,7 +66,8 @@ class Counting(NamedTuple):
     neighbour: (R,) the most similar training vector.
     statistics: those of `COUNTED`, each (R,):
         unseen: infinite with a line that no training record had, else the number of lines without a template;
-            levels count `NAMED` more for each that has a value training never had.
+            levels count `NAMED` more for each that has a value training never had, and take lines whose
+            fields training had, but for sizes, if never together, for lines without a template.
         missing: bits of surprise that events which nearly all training records have are not there.
         neighbour: distance of the log1p counts of its events to the nearest training record's.
         bigram_max: largest surprisal of a line after the one before it, in bits; 0 where there is none.
@@ -414,6 +415,9 @@ class SessionLevel(_LinesLevel):
             name: float(value[0]) for name, value in asked(bits, ends, np.array([len(scored)])).items()
         }
         statistics |= {**counted.statistics, **timed(scored.record.raw, counted.most)}
+        only = _recombined(scored.record.raw, counted.events, known)
+        if only and math.isinf(statistics["unseen"]):
+            statistics["unseen"] = float(_new(counted, known).sum())
         statistics["unseen"] += NAMED * sum(map(bool, named))
         extra = {**_from(scored, range(count)), **_told(scored, counted, known, bits, named)}
         row, length = record_row(scored, statistics), _compared_by(scored.record, count)
@@ -437,6 +441,9 @@ class SessionLevel(_LinesLevel):
             record = encoded[row][0]
             named = _never_seen(record.raw, np.flatnonzero(new[first:end]), known)
             own = [never & set(one) for one in _judged(record.raw, known.tokenizer)] if never else []
+            only = _recombined(record.raw, found.events[first:end], known, never)
+            if only and math.isinf(found.statistics["unseen"][row]):
+                found.statistics["unseen"][row] = new[first:end].sum()
             found.statistics["unseen"][row] += NAMED * sum(map(bool, (*named, *own)))
         most = known.counts.surplus(lines, found.sets)[1].tolist()
         times = [timed(record.raw, own) for (record, _), own in zip(encoded, most, strict=True)]
@@ -592,6 +599,17 @@ def _never_seen(raw: LogLines, new: Longs, known: LogBackground) -> list[list[st
     if not isinstance(known.tokenizer, TemplateTokenizer) or raw.keys:
         return [[] for _ in new]
     return [known.tokenizer.never_seen(raw.lines[at]) for at in new.tolist()]
+
+
+def _recombined(
+    raw: LogLines, events: Longs, known: LogBackground, values: frozenset[str] = frozenset()
+) -> bool:
+    """Whether all lines never seen are of fields that training had, but for sizes, and only together for the
+    first time; `values` it never had."""
+    tokenizer, never = known.tokenizer, np.flatnonzero(events == known.counts.size)
+    if not isinstance(tokenizer, TemplateTokenizer) or raw.keys:
+        return False
+    return all(tokenizer.recombined(raw.lines[at], values) for at in never.tolist())
 
 
 def _judged(raw: LogLines, tokenizer: Tokenizer) -> Iterator[Sequence[str]]:

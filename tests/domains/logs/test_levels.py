@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -206,6 +207,33 @@ def test_a_value_never_seen_is_rarer_than_a_line_without_a_template(level: Sessi
         for never, more in ((frozenset[str](), 0.0), (frozenset(["status=201"]), 3 * NAMED)):
             found = level.counting(encoded, known, never)[0]["unseen"]
             assert found.tolist() == [before + more, after + more]
+
+
+@pytest.mark.parametrize("message", ["", "the request was answered"])
+def test_fields_together_for_the_first_time_are_less_than_what_was_never_there(message: str) -> None:
+    def line(status: int, uri: str, ms: int = 0, said: str = message) -> str:
+        told = {"status": status, "uri": uri, "ms": ms or 10 + len(uri)}
+        return json.dumps({**told, "msg": said} if said else told)
+
+    normal = [line(200 if n % 3 else 404, ("/items", "/login", "/cart")[n % 3]) for n in range(90)]
+    normal = [*normal, *(line(200, "/cart", ms) for ms in range(100, 999, 30))]
+    tokenizer = TemplateTokenizer.train(["\n".join(normal)], fields="auto", values=64)
+    model, level = log_model(tokenizer), SessionLevel("session")
+    known = LogBackground.fit(InMemory([tokenizer.encode(session(normal).raw)]), tokenizer, seed=0)
+    together = [*normal[:6], line(404, "/login"), line(200, "/items")]
+    asked = [together, [*together, line(200, "/items", 31_000)], [*together, line(502, "/login")]]
+    if message:
+        asked.append([*together, line(200, "/login", said="no space is left on the device")])
+    records = [session(lines) for lines in asked]
+    found = [row.statistics["unseen"] for one in records for row in level.rows(scored(model, one), known)]
+    assert found == [2.0, 3.0 + NAMED, *[math.inf] * (len(asked) - 2)], "a size is larger than any"
+    encoded = [(one, tokenizer.encode(one.raw)) for one in records]
+    assert level.counting(encoded, known)[0]["unseen"].tolist() == found
+    # What other records never had, a value or the message, was never there.
+    names = tokenizer.judged(normal[0])
+    assert len(names) == (3 if message else 2)
+    for name in names:
+        assert level.counting(encoded[:1], known, frozenset([name]))[0]["unseen"].tolist() == [math.inf]
 
 
 def test_times_of_lines() -> None:
