@@ -2,13 +2,16 @@
 
 A real nginx (Debian's package; without it the benchmark says so and ends) serves a small shop to real
 clients (`logs_live_site`). A `tiny` model is trained on a normal stretch; in the next one the backend goes
-down, paths are scanned, methods come that never came, passwords are tried, the catalogue is scraped, and
-answers are slow. The access log, combined and as JSON, is scored twice: as a file, and written into a pipe as
-it came, with `--max-latency 1s`, where windows end at pauses. Beside both, on windows of 64 lines:
+down, paths are scanned, methods come that never came, passwords are tried, the catalogue is scraped, answers
+are slow, four in ten requests to the cart are not found, a probe stops, and nobody asks anything. The access
+log, combined and as JSON, is scored twice: as a file, and written into a pipe as it came, with
+`--max-latency 1s`, where windows end at pauses. Beside both, on windows of 64 lines:
 
     unseen rule     a method, shape of a path and status that training never had together: five lines of code
     bigram          the rarest pair of neighbouring ones, by counts
     rate            the largest count of one in a window, by its mean in training, and lines a second
+    absent          how many that nine in ten windows of training have are not there
+    pause           the longest time between two lines of a window
 
 Thresholds of these come from the last fifth of the normal stretch, at the same rates; the others are
 calibrated by `seqmlm train`. A window shows a fault if one of its lines does, and is normal if none came
@@ -133,6 +136,7 @@ def rules(
     seen, pairs = Counter(known), Counter(pairwise(known))
     parts = [Counter(known[i : i + WINDOW]) for i in range(0, len(known), WINDOW)]
     usual = {key: float(np.mean([part[key] for part in parts])) for key in seen}
+    common = {key for key in seen if sum(key in part for part in parts) >= 0.9 * len(parts)}
 
     def unseen(window: Sequence[Key], _: Sequence[float]) -> float:
         return float(sum(key not in seen for key in window))
@@ -148,7 +152,13 @@ def rules(
         share = max(own[key] / (usual.get(key, 0.0) + 1.0) for key in own)
         return float(share * len(window) / (at[-1] - at[0] + 1.0))
 
-    return {"unseen rule": unseen, "bigram": bigram, "rate": rate}
+    def absent(window: Sequence[Key], _: Sequence[float]) -> float:
+        return float(len(common.difference(window)))
+
+    def pause(_: Sequence[Key], at: Sequence[float]) -> float:
+        return max((b - a for a, b in pairwise(at)), default=0.0)
+
+    return {"unseen rule": unseen, "bigram": bigram, "rate": rate, "absent": absent, "pause": pause}
 
 
 def by_rules(out: Path) -> Detectors:

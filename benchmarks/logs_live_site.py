@@ -3,7 +3,8 @@
 nginx, the backend and all clients run on the loopback interface. nginx writes each request twice, as a
 combined line and as JSON, in the same order. Clients come from addresses of their own, which nginx takes from
 their X-Forwarded-For. A fault is injected for some seconds among the normal traffic; its lines are known by
-the client's address, or, where the backend is at fault, by their status or time.
+the client's address, or, where the backend is at fault, by their status or time. A probe asks twenty times a
+second whether the shop is well; where it does not, or nobody asks anything, lines around show it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import cycle
@@ -26,6 +28,7 @@ import numpy as np
 
 HOST = "127.0.0.1"
 SLOW = 0.8  # seconds that a slow backend takes
+FAILING = 0.4  # share of the requests to a failing cart that are not found
 
 CONFIGURATION = """
 daemon off; worker_processes 1; pid {out}/nginx.pid; error_log {out}/error.log;
@@ -58,27 +61,29 @@ AGENTS = (
 
 # The backend
 
-_SIZES = {"static": 40_000, "items": 9_000, "users": 3_000, "search": 6_000}
+_SIZES = {"static": 40_000, "items": 9_000, "users": 3_000, "search": 6_000, "health": 20}
 
 
 async def backend(port: int) -> None:
-    """Serve the shop until the process ends; SIGUSR1 makes it slow, SIGUSR2 quick again."""
+    """Serve the shop until the process ends: SIGUSR1 makes it slow, SIGHUP its cart fail, SIGUSR2 it well."""
     random = np.random.default_rng(0)
-    slow = False
+    state = ""
 
-    def become(state: bool) -> None:
-        nonlocal slow
-        slow = state
+    def become(now: str) -> None:
+        nonlocal state
+        state = now
 
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGUSR1, become, True)
-    loop.add_signal_handler(signal.SIGUSR2, become, False)
+    for told, now in ((signal.SIGUSR1, "slow"), (signal.SIGHUP, "failing"), (signal.SIGUSR2, "")):
+        loop.add_signal_handler(told, become, now)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while head := await _head(reader):
             method, path, _ = head.split("\r\n")[0].split(" ")
-            await asyncio.sleep(float(random.exponential(0.01)) + SLOW * slow)
+            await asyncio.sleep(float(random.exponential(0.01)) + SLOW * (state == "slow"))
             status, size = _answer(method, path, random)
+            if state == "failing" and path.startswith("/cart") and random.random() < FAILING:
+                status, size = 404, 180  # a status that other pages have
             writer.write(f"HTTP/1.1 {status} -\r\nContent-Length: {size}\r\n\r\n".encode() + b"x" * size)
             await writer.drain()
 
@@ -94,7 +99,7 @@ def _answer(method: str, path: str, random: np.random.Generator) -> tuple[int, i
         return 405, 150
     if part == "login":
         return (302, 0) if method == "GET" or path.endswith("good") else (401, 90)
-    if part not in ("", "static", "items", "users", "search", "cart", "login", "favicon.ico"):
+    if part not in ("", "static", "items", "users", "search", "cart", "login", "favicon.ico", "health"):
         return 404, 180
     if part == "static" and random.random() < 0.3:
         return 304, 0
@@ -150,14 +155,16 @@ class Client:
         self._streams = None
 
 
-async def visitor(port: int, number: int, until: float, think: float) -> None:
+async def visitor(site: Site, number: int, until: float, think: float) -> None:
     """Visits one after the other until a time of the loop, with pauses of `think` seconds on average."""
     random = np.random.default_rng((7, number))
     while time.monotonic() < until:
+        await site.asking.wait()
         address = f"10.{random.integers(256)}.{random.integers(256)}.{1 + random.integers(254)}"
-        client = Client(port, address, AGENTS[int(random.integers(len(AGENTS)))])
+        client = Client(site.port, address, AGENTS[int(random.integers(len(AGENTS)))])
         try:
             for path in _visit(random):
+                await site.asking.wait()
                 method = "POST" if path.startswith(("/cart", "/login/")) else "GET"
                 await client.ask(path, method)
                 await asyncio.sleep(float(random.exponential(think)))
@@ -167,6 +174,18 @@ async def visitor(port: int, number: int, until: float, think: float) -> None:
             await asyncio.sleep(think)
         finally:
             client.close()
+
+
+async def probe(site: Site, until: float) -> None:
+    """Asks whether the shop is well."""
+    client = Client(site.port, "10.0.0.1", "probe/1.0")
+    while time.monotonic() < until:
+        await asyncio.sleep(0.05)
+        await site.asking.wait()
+        await site.probing.wait()
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await client.ask("/health")
+    client.close()
 
 
 def _visit(random: np.random.Generator) -> list[str]:
@@ -206,6 +225,9 @@ class Site:
     def __post_init__(self) -> None:
         self.nginx: subprocess.Popen[bytes] | None = None
         self.backend: subprocess.Popen[bytes] | None = None
+        self.asking, self.probing = asyncio.Event(), asyncio.Event()  # whether anybody does, and the probe
+        self.asking.set()
+        self.probing.set()
 
     def start(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
@@ -263,10 +285,26 @@ async def _down(site: Site, seconds: float) -> None:
     await asyncio.to_thread(site.start_backend)
 
 
-async def _slow(site: Site, seconds: float) -> None:
-    site.tell(signal.SIGUSR1)
-    await asyncio.sleep(seconds)
-    site.tell(signal.SIGUSR2)
+def _told(signal_: signal.Signals) -> Fault:
+    """The backend becomes what a signal says."""
+
+    async def fault(site: Site, seconds: float) -> None:
+        site.tell(signal_)
+        await asyncio.sleep(seconds)
+        site.tell(signal.SIGUSR2)
+
+    return fault
+
+
+def _stopped(name: str) -> Fault:
+    """Nobody asks, or the probe does not."""
+
+    async def fault(site: Site, seconds: float) -> None:
+        getattr(site, name).clear()
+        await asyncio.sleep(seconds)
+        getattr(site, name).set()
+
+    return fault
 
 
 def _attack(kind: str, asked: Sequence[tuple[str, str]], each: float) -> Fault:
@@ -295,7 +333,10 @@ FAULTS: Mapping[str, Fault] = {
     "method never seen": _attack("method never seen", [("PROPFIND", "/"), ("DELETE", "/items/7")], 0.8),
     "brute force": _attack("brute force", [("POST", "/login/bad")], 0.0),
     "scraping": _attack("scraping", [("GET", f"/items/{number}") for number in range(1, 5000)], 0.0),
-    "slow responses": _slow,
+    "slow responses": _told(signal.SIGUSR1),
+    "failing cart": _told(signal.SIGHUP),
+    "probe gone": _stopped("probing"),
+    "silence": _stopped("asking"),
 }
 
 
@@ -311,8 +352,8 @@ async def _traffic(
     rest: Coroutine[Any, Any, None] | None = None,
 ) -> None:
     until = time.monotonic() + seconds
-    work = [visitor(site.port, seed * 1000 + number, until, think) for number in range(clients)]
-    await asyncio.gather(*work, *(() if rest is None else (rest,)))
+    work = [visitor(site, seed * 1000 + number, until, think) for number in range(clients)]
+    await asyncio.gather(*work, probe(site, until), *(() if rest is None else (rest,)))
 
 
 async def _faults(site: Site, quiet: float, seconds: float, told: list[dict[str, Any]]) -> None:
@@ -355,20 +396,24 @@ async def _delayed(site: Site, quiet: float, seconds: float, told: list[dict[str
 
 def kinds(out: Path) -> list[str]:
     """Of each line of the faulty stretch: the fault it shows, or "" for a normal one."""
-    when = {
-        one["kind"]: (one["begin"] - 1, one["end"] + 1)
-        for one in json.loads((out / "faults.json").read_text())
-    }
-    found = []
+    when = {one["kind"]: (one["begin"], one["end"]) for one in json.loads((out / "faults.json").read_text())}
+    found = list[str]()
     for line in (out / "faulty" / "json.log").read_text().splitlines():
         row = json.loads(line)
-        at = datetime.fromisoformat(row["time"]).timestamp()
-        inside = {kind for kind, (begin, end) in when.items() if begin <= at <= end}
+        at = datetime.fromisoformat(row["time"]).timestamp()  # of the second
+        near = {kind for kind, (begin, end) in when.items() if begin - 1 <= at <= end + 1}
+        inside = {kind for kind, (begin, end) in when.items() if begin + 0.5 <= at <= end - 1}
         kind = next((kind for kind, address in ATTACKERS.items() if row["remote_addr"] == address), "")
-        if "backend down" in inside and row["status"] >= 500:
+        if "backend down" in near and row["status"] >= 500:
             kind = "backend down"
-        if "slow responses" in inside and row["request_time"] >= SLOW:
+        if "slow responses" in near and row["request_time"] >= SLOW:
             kind = "slow responses"
+        if "failing cart" in near and row["uri"].startswith("/cart") and row["status"] == 404:
+            kind = "failing cart"
+        if "probe gone" in inside:
+            kind = "probe gone"
+        if at > sum(when["silence"]) / 2 and "silence" not in found:  # the first line behind it
+            kind = "silence"
         found.append(kind)
     return found
 
