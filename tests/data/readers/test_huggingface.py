@@ -366,7 +366,7 @@ def test_a_description_that_does_harm_is_refused(file: str, fault: str, tmp_path
     if fault == "a pipe":
         os.mkfifo(tmp_path / file)
     else:
-        text = {"aliases": f"- &a0 [x]\n{doubled}", "deep": "[" * 5000, "no YAML": "a: b: c"}[fault]
+        text = {"aliases": f"- &a0 [x]\n{doubled}", "deep": "[" * 1000, "no YAML": "a: b: c"}[fault]
         (tmp_path / file).write_text(f"---\n{text}\n---\n" if file == "README.md" else text)
     with pytest.raises(DataError, match=rf"{file}: the description of the data set cannot be read"):
         read("text", f"hf:{tmp_path}")
