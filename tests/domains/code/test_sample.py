@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from written import jsonl
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.code import CODE, formulas
@@ -84,10 +85,11 @@ def test_clean_functions_run():
 
 
 def test_a_formula_is_taken_back_and_every_token_that_varies_has_its_partner(tmp_path: Path):
-    sample = CODE.sample.draw(tmp_path, n=1500, seed=3)
-    truth = json.loads(sample.truth.read_text())
+    drawn = list(formulas.draw(1500, 3))
+    truth = formulas.truth(drawn)
     known = {one["id"]: one for one in truth["formulas"]}
-    records = list(CODE.read([tmp_path / formulas.FILE], Problems()))
+    path = jsonl(tmp_path / formulas.FILE, [one.row() for one in drawn])
+    records = list(CODE.read([path], Problems()))
     assert [one.id for one in records] == list(known)
     shapes = {one["name"]: one["preferred"] for one in truth["shapes"]}
     preferred = {name: Counter[int]() for name in shapes}
