@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 
-from written import refused, written
+from written import refused, rows, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna.fastq import read_fastq
@@ -52,8 +51,7 @@ def test_refused_reads_are_put_aside_whole(tmp_path: Path) -> None:
     aside = tmp_path / "aside.jsonl"
     with Problems("quarantine", aside) as problems:
         assert [r.id for r in read_fastq(path, problems)] == ["g"]
-    kept = [json.loads(line) for line in aside.read_text().splitlines()]
-    assert [(one["line"], one["raw"]) for one in kept] == [
+    assert [(one["line"], one["raw"]) for one in rows(aside)] == [
         (1, bad[0]),
         (5, bad[1]),
         (13, bad[2]),
