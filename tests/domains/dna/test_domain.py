@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_models import TINY
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
@@ -24,7 +25,7 @@ from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 from seqmlm.tokenizers.nucleotide import reverse_complement
 
 TRAIN = (
-    *("--size", "tiny", "--max-steps", 2, "--set", "model.max_length=64"),
+    *(*TINY, "--max-steps", 2, "--set", "model.max_length=64"),
     *("--set", "train.evaluation_records=5"),
 )
 
