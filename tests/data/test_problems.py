@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from written import rows
+from written import rows, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError, StateError, UsageError
@@ -43,8 +43,7 @@ def test_quarantine_is_on_disk_at_once(tmp_path: Path) -> None:
 
 
 def test_quarantine_appends_and_is_private(tmp_path: Path) -> None:
-    aside = tmp_path / "aside.jsonl"
-    aside.write_text('{"source": "earlier"}\n')
+    aside = written(tmp_path / "aside.jsonl", '{"source": "earlier"}\n')
     aside.chmod(0o644)
     with Problems("quarantine", aside) as problems:
         problems.bad(ERROR, "x")

@@ -17,8 +17,7 @@ def test_reads(tmp_path: Path) -> None:
     one, two = read_fastq(written(tmp_path / "reads.fastq", GOOD), Problems())
     assert (one.id, one.raw, one.line, one.meta) == ("r1", "ACGTN", 1, {"quality": 40.0})
     assert (two.id, two.raw, two.line, two.meta) == ("r2", "acgt", 5, {"quality": 15.0})
-    packed = tmp_path / "reads.fq.gz"
-    packed.write_bytes(gzip.compress(GOOD.replace("\n", "\r\n").encode()))
+    packed = written(tmp_path / "reads.fq.gz", gzip.compress(GOOD.replace("\n", "\r\n").encode()))
     assert [r.raw for r in read_fastq(packed, Problems())] == ["ACGTN", "acgt"]
 
 

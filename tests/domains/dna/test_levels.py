@@ -12,6 +12,7 @@ from Bio import SeqIO
 from Bio.Seq import Seq
 from Bio.SeqRecord import SeqRecord
 from tiny_models import random_model
+from written import written
 
 from seqmlm.anomaly.levels import WHOLE
 from seqmlm.anomaly.values import Row
@@ -128,8 +129,7 @@ def test_the_model_sees_both_sides_of_a_base_wherever_its_contig_was_cut(form: s
 
 
 def test_rows_are_of_a_blocks_own_bases(tmp_path: Path) -> None:
-    path = tmp_path / "x.fa"
-    path.write_text(">c\n" + letters(1000) + "\n")
+    path = written(tmp_path / "x.fa", ">c\n" + letters(1000) + "\n")
     made = detector(WindowLevel())
 
     def rows(**options: Any) -> list[tuple[object, ...]]:

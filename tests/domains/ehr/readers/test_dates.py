@@ -181,8 +181,7 @@ def test_american_exports_keep_their_deaths(tmp_path: Path) -> None:
 
 def test_other_formats_take_the_option(tmp_path: Path) -> None:
     day = {"date_format": "%d/%m/%Y"}
-    wide = tmp_path / "wide.csv"
-    wide.write_text("patient_id,encounter_id,seen,dx\n1,a,02/01/2011,250\n")
+    wide = written(tmp_path / "wide.csv", "patient_id,encounter_id,seen,dx\n1,a,02/01/2011,250\n")
     (record,) = flat.read_wide(wide, Problems(), time="seen", columns=["dx"], **day)
     assert lines(record.raw)[-1] == "2011-01-02 dx//250 a"
     omop = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from histories import lines
-from written import jsonl
+from written import jsonl, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr.readers import fhir
@@ -111,8 +111,7 @@ def test_fhir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         "the time cannot be read": 1,
         "not a JSON object": 2,
     }
-    bundle = tmp_path / "b.json"
-    bundle.write_bytes(b'{"resourceType": "\xff"}')
+    bundle = written(tmp_path / "b.json", b'{"resourceType": "\xff"}')
     with pytest.raises(DataError, match=r"b.json:1: bytes that are not UTF-8"):
         list(fhir.read_fhir(bundle, Problems()))
     bundle.write_text('{"resourceType":\n"Bundle"}\n')
