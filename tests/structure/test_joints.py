@@ -151,12 +151,6 @@ def test_steps_that_are_foretold_come_to_the_same_in_fewer() -> None:
     assert np.exp(found.joint) == pytest.approx(exact, abs=1e-3)
 
 
-def test_it_begins_nearer_than_the_published_procedure() -> None:
-    own = incompatible()
-    assert arnold_gokhale(own).steps < 40
-    assert arnold_gokhale(own, 3).change > joints.TOLERANCE
-
-
 def test_mask_predict_asks_the_less_sure_place_again() -> None:
     first, second = np.log([0.6, 0.4]), np.log([0.3, 0.5, 0.2])
     given_first = np.log([[0.2, 0.1, 0.7], [1 / 3] * 3])

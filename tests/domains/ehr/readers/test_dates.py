@@ -203,22 +203,3 @@ def test_other_formats_take_the_option(tmp_path: Path) -> None:
         "2100-01-09 ICD9//250.00 11",
         "2100-03-04 MEDS_DEATH",
     ]
-
-
-@pytest.mark.parametrize(
-    ("cell", "expected"),
-    [
-        ("202103280035", datetime(2021, 3, 28, 0, 35)),
-        ("20210328003559", datetime(2021, 3, 28, 0, 35, 59)),
-        ("20210328003559.25", datetime(2021, 3, 28, 0, 35, 59, 250_000)),
-        ("20210328003559.1234567", datetime(2021, 3, 28, 0, 35, 59, 123_456)),
-        ("202103280035+0200", datetime(2021, 3, 27, 22, 35)),
-        ("20201231235900.000-0500", datetime(2021, 1, 1, 4, 59)),
-        ("20210328", datetime(2021, 3, 28)),
-        ("1616891700", datetime(2021, 3, 28, 0, 35)),
-        ("1616891700000", datetime(2021, 3, 28, 0, 35)),
-        ("999999999999", datetime(2001, 9, 9, 1, 46, 39, 999_000)),  # no month 99: milliseconds
-    ],
-)
-def test_times_of_digits(cell: str, expected: datetime) -> None:
-    assert cells.when(cell) == pytest.approx((expected - datetime(1970, 1, 1)).total_seconds(), abs=1e-3)
