@@ -47,8 +47,7 @@ COUNTED = {
 
 
 def odd(folder: Path) -> Path:
-    (folder / "a.csv").write_text(ODD.format(long="word " * 20))
-    return folder / "a.csv"
+    return written(folder / "a.csv", ODD.format(long="word " * 20))
 
 
 def test_what_is_odd_is_counted_and_kept(tmp_path: Path) -> None:
