@@ -31,14 +31,10 @@ def test_compression_is_transparent_whatever_the_name(pack: Callable[[bytes], by
     assert list(lines(path, Problems())) == list(enumerate(TEXT.splitlines(), 1))
 
 
-def write(tmp_path: Path, data: bytes) -> Path:
-    return written(tmp_path / "bad", data)
-
-
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
 def test_compressed_data_cut_off(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     packed = pack(DATA)
-    path = write(tmp_path, packed[: len(packed) // 2])
+    path = written(tmp_path / "bad", packed[: len(packed) // 2])
     found = list(lines(path, Problems("skip")))
     # What came before is whole lines, and the line given is where it broke off.
     assert found == list(enumerate(TEXT.splitlines(), 1))[: len(found)]
@@ -94,7 +90,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_no_permission_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = write(tmp_path, b"secret")
+    path = written(tmp_path / "bad", b"secret")
 
     def denied(*_: object) -> int:
         raise PermissionError(13, "Permission denied", str(path))

@@ -18,10 +18,6 @@ from seqmlm.data.problems import Problems
 from seqmlm.errors import UsageError
 
 
-def write(tmp_path: Path, data: bytes) -> Path:
-    return written(tmp_path / "bad", data)
-
-
 def test_lines_of_a_pipe_come_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     out, into = os.pipe()
     with open(out) as reading, open(into, "wb", buffering=0) as writing:
@@ -80,7 +76,7 @@ def test_an_encoding_that_is_named_gives_the_lines_that_utf_8_gives(
 @pytest.mark.parametrize("encoding", ["ascii", "euc_jp", "cp1252"])
 def test_bytes_that_are_not_of_the_named_encoding_cost_their_line(encoding: str, tmp_path: Path) -> None:
     # Taken one by one, bytes that are not of the encoding could make a character of UTF-8.
-    path = write(tmp_path, b"one\ntw\x81\xc3\xa9\x8f\nthree\n")
+    path = written(tmp_path / "bad", b"one\ntw\x81\xc3\xa9\x8f\nthree\n")
     kept = [(1, "one"), (3, "three")]
     refused(lines, path, f"bytes that are not {encoding}", kept, line=2, encoding=encoding)
 
@@ -95,7 +91,7 @@ def test_text_that_a_mark_says_is_in_utf_16_or_32_is_read(
     text = "\r\n".join(parts) + "end"
     data = ("\ufeff" * encoding.endswith("be") + text).encode(encoding)
     with tempfile.TemporaryDirectory() as folder:
-        path = write(Path(folder), gzip.compress(data) if packed else data)
+        path = written(Path(folder) / "bad", gzip.compress(data) if packed else data)
         for named in (None, "utf-8", encoding.removesuffix("-be")):
             found = list(lines(path, Problems(), encoding=named))
             assert found == [(n, one.removesuffix("\r")) for n, one in enumerate(text.split("\n"), 1)]
@@ -103,14 +99,14 @@ def test_text_that_a_mark_says_is_in_utf_16_or_32_is_read(
 
 def test_what_is_not_of_utf_16_costs_its_line(tmp_path: Path) -> None:
     data = "one\n".encode("utf-16") + b"\0\xd8" + "two\nthree\n".encode("utf-16-le") + b"f"
-    path = write(tmp_path, data)
+    path = written(tmp_path / "bad", data)
     refused(lines, path, "bytes that are not UTF-8", [(1, "one"), (3, "three")], line=2)
 
 
 @pytest.mark.parametrize("encoding", ["latin-99", "hex", "", "a\0b", "rot13", "undefined"])
 def test_an_encoding_that_nobody_knows_is_a_usage_error(encoding: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no encoding .*such as utf-8, latin-1"):
-        list(lines(write(tmp_path, b"one\n"), Problems(), encoding=encoding))
+        list(lines(written(tmp_path / "bad", b"one\n"), Problems(), encoding=encoding))
 
 
 @pytest.mark.parametrize(
@@ -129,23 +125,23 @@ def test_an_encoding_that_nobody_knows_is_a_usage_error(encoding: str, tmp_path:
     ],
 )
 def test_files_that_are_no_text_are_named(data: bytes, message: str, tmp_path: Path) -> None:
-    assert refused(lines, write(tmp_path, data), message, [], line=None).bad_count == 1
+    assert refused(lines, written(tmp_path / "bad", data), message, [], line=None).bad_count == 1
     if data.startswith(b"PK"):
-        refused(lines, write(tmp_path, data), message, [], line=None, encoding="latin-1")
+        refused(lines, written(tmp_path / "bad", data), message, [], line=None, encoding="latin-1")
 
 
 @pytest.mark.parametrize(
     ("bad", "message"), [(b"caf\xe9", "not UTF-8"), (b"a\0b", "binary data"), (b"y" * 101, "longer than")]
 )
 def test_a_bad_line_is_named_and_the_others_stay(bad: bytes, message: str, tmp_path: Path) -> None:
-    path = write(tmp_path, b"z" * 100 + b"\n" + b"fine\n" * 3000 + bad + b"\nlast")
+    path = written(tmp_path / "bad", b"z" * 100 + b"\n" + b"fine\n" * 3000 + bad + b"\nlast")
     kept = [(1, "z" * 100), *((n, "fine") for n in range(2, 3002)), (3003, "last")]
     assert refused(lines, path, message, kept, line=3002, max_bytes=100).bad_count == 1
 
 
 @pytest.mark.parametrize("end", [b"\n", b""])
 def test_a_line_of_many_blocks_is_reported_not_kept(end: bytes, tmp_path: Path) -> None:
-    path = write(tmp_path, b"one\n" + b"x" * (5 << 20) + end)
+    path = written(tmp_path / "bad", b"one\n" + b"x" * (5 << 20) + end)
     message = "line longer than the limit of 1,048,576 bytes"
     assert refused(lines, path, message, [(1, "one")], line=2, max_bytes=1 << 20).bad_count == 1
     assert len(list(lines(path, Problems()))) == 2  # the ordinary limit is higher
@@ -153,20 +149,20 @@ def test_a_line_of_many_blocks_is_reported_not_kept(end: bytes, tmp_path: Path) 
 
 def test_line_ends_of_old_macs_are_read_and_noted(tmp_path: Path) -> None:
     problems = Problems()
-    path = write(tmp_path, b"one\rtwo\rthree")
+    path = written(tmp_path / "bad", b"one\rtwo\rthree")
     assert list(lines(path, problems)) == [(1, "one"), (2, "two"), (3, "three")]
     assert problems.counts == {"lines that end in CR alone (old Macs)": 1}
-    path = write(tmp_path, b"50%\r100%\ndone\r\n")  # a CR inside a line is its own
+    path = written(tmp_path / "bad", b"50%\r100%\ndone\r\n")  # a CR inside a line is its own
     assert list(lines(path, Problems())) == [(1, "50%\r100%"), (2, "done")]
 
 
 def test_a_file_that_shrinks_or_grows_while_it_is_read(tmp_path: Path) -> None:
-    path = write(tmp_path, b"line\n" * 1_000_000)
+    path = written(tmp_path / "bad", b"line\n" * 1_000_000)
     found = lines(path, Problems())
     assert next(found) == (1, "line")
     os.truncate(path, 0)
     assert len(list(found)) < 1_000_000
-    path = write(tmp_path, b"line\n" * 10)
+    path = written(tmp_path / "bad", b"line\n" * 10)
     found = lines(path, Problems())
     next(found)
     with path.open("ab") as handle:

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from written import rows, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError, StateError, UsageError
@@ -33,7 +34,7 @@ def test_quarantine_is_on_disk_at_once(tmp_path: Path) -> None:
     problems.bad(ERROR, "räw\nline")
     problems.bad(DataError("it is blue"), None)
     # Read before closing: what was refused is there even if the process is killed now.
-    lines = [json.loads(line) for line in aside.read_text(encoding="utf-8").splitlines()]
+    lines = rows(aside)
     names = ("source", "line", "field", "reason", "remedy")
     odd = ("a.txt", 3, "text", "it is odd", "make it even")
     blue = dict(zip(names, (None, None, None, "it is blue", None), strict=True))
@@ -42,14 +43,13 @@ def test_quarantine_is_on_disk_at_once(tmp_path: Path) -> None:
 
 
 def test_quarantine_appends_and_is_private(tmp_path: Path) -> None:
-    aside = tmp_path / "aside.jsonl"
-    aside.write_text('{"source": "earlier"}\n')
+    aside = written(tmp_path / "aside.jsonl", '{"source": "earlier"}\n')
     aside.chmod(0o644)
     with Problems("quarantine", aside) as problems:
         problems.bad(ERROR, "x")
     with problems:
         problems.bad(ERROR, "y")  # opens the file again
-    assert [json.loads(line).get("raw") for line in aside.read_text().splitlines()] == [None, "x", "y"]
+    assert [line.get("raw") for line in rows(aside)] == [None, "x", "y"]
     assert stat.S_IMODE(aside.stat().st_mode) == 0o600
 
 
@@ -93,7 +93,7 @@ def test_input_that_is_read_again_is_not_counted_or_put_aside_again(tmp_path: Pa
         again.bad(DataError("bad", source="a", line=2), "y")
         assert again.counts == {"bad": 2, "odd": 3}
         assert again.places == {"bad": "a:1"}
-    assert [json.loads(line)["line"] for line in aside.read_text().splitlines()] == [1, 2]
+    assert [line["line"] for line in rows(aside)] == [1, 2]
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder"])
@@ -139,7 +139,7 @@ def test_threads_lose_no_count(tmp_path: Path) -> None:
             thread.join()
         assert problems.bad_count == 1200
         assert problems.counts["noted"] == 1200
-    assert len([json.loads(line) for line in aside.read_text().splitlines()]) == 1200
+    assert len(rows(aside)) == 1200
 
 
 def test_nothing_says_what_was_met_first() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fork_server import ForkServer
+from tiny_models import TINY
 from written import rows
 
 PLUGIN = Path(__file__).parent.parent / "plugin"
@@ -66,7 +67,7 @@ def test_a_field_with_a_level_and_a_picture_of_its_own(seqmlm: Run, tmp_path: Pa
     _, inspected, _, _, evaluated, filled, classified = seqmlm(
         ["sample", "--domain", "music", "--out", tmp_path, "--n", 25],
         ["data", "inspect", "--domain", "music", tmp_path, "--json"],
-        ["train", "--domain", "music", tunes, "--name", "m", "--size", "tiny", "--max-steps", 3],
+        ["train", "--domain", "music", tunes, "--name", "m", *TINY, "--max-steps", 3],
         ["score", "m", tunes, "--set", "per_unit=true", "--out", out, "--report", report],
         ["evaluate", out, "--labels", tmp_path / "truth.json", "--json"],
         ["fill", "m", "C4 _ E4 _", "--json", "--top", 2],
@@ -96,7 +97,7 @@ def test_a_field_whose_format_is_a_folder(seqmlm: Run, tmp_path: Path) -> None:
     _, inspected, *_ = seqmlm(
         ["sample", "--domain", "weather", "--out", tmp_path, "--n", 8],
         ["data", "inspect", "--domain", "weather", folder, "--json"],
-        ["train", "--domain", "weather", folder, "--name", "w", "--size", "tiny", "--max-steps", 3],
+        ["train", "--domain", "weather", folder, "--name", "w", *TINY, "--max-steps", 3],
         ["score", "w", folder, "--set", "per_unit=true", "--out", out, "--report", report],
     )
     assert json.loads(inspected)["records"] == 8 * 36

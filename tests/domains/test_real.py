@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
@@ -91,8 +92,7 @@ def test_windows_of_a_real_genome_are_those_of_its_sequence(real_data: Path, tmp
     source = real_data / "dna" / "genomes" / "lambda_phage.fa.gz"
     [raw] = [r.raw for r in read_fasta(source, Problems())]
     [name] = {r.document for r in DNA.read([source], Problems())}
-    unpacked = tmp_path / "lambda.fa"
-    unpacked.write_bytes(gzip.decompress(source.read_bytes()))
+    unpacked = written(tmp_path / "lambda.fa", gzip.decompress(source.read_bytes()))
     (tmp_path / "w.bed").write_text(f"{name}\t100\t400\n{name}\t100\t400\tx\t0\t-\n{name}\t48500\t48600\n")
     problems = Problems()
     one, two, three = DNA.read([tmp_path / "w.bed"], problems, genome=str(unpacked))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from written import rows
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
@@ -127,7 +128,7 @@ def _faults(folder: Path, truth: dict[str, Any]) -> dict[str, Any]:
 
 def _outcomes(folder: Path, truth: dict[str, Any]) -> dict[str, Any]:
     caused = {edge["target"] for edge in truth["edges"] if edge["kind"] == "comorbidity"}
-    times = {row["subject_id"]: row["prediction_time"] for row in _labels(folder)}
+    times = {row["subject_id"]: row["prediction_time"] for row in rows(folder / "labels.json")}
     events = pq.read_table(folder / "meds" / "data").to_pylist()
     found: dict[str, bool] = {}
     for subject, time in times.items():
@@ -139,13 +140,9 @@ def _outcomes(folder: Path, truth: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _labels(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "labels.json").read_text().splitlines()]
-
-
 @pytest.mark.parametrize(("name", "of"), [("text", _numbers), ("logs", _faults), ("ehr", _outcomes)])
 def test_labels_are_what_is_planted(name, of, tmp_path: Path):
     sample = plugins.domain(name).sample.draw(tmp_path, n=60, seed=3)
-    told = {str(next(iter(row.values()))): [*row.values()][-1] for row in _labels(tmp_path)}
+    told = {str(next(iter(row.values()))): [*row.values()][-1] for row in rows(tmp_path / "labels.json")}
     assert told == of(tmp_path, json.loads(sample.truth.read_text()))
     assert len(set(told.values())) == 2

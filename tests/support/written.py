@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,13 @@ def written(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
+
+
+def all_written(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Write files by their names in a folder, and return the folder."""
+    for name, content in files.items():
+        written(folder / name, content)
+    return folder
 
 
 @contextmanager

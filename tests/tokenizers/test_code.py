@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
 
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import windows
@@ -47,6 +48,12 @@ def tokenizer() -> CodeTokenizer:
     return CodeTokenizer.train([source(name) for name in names], vocabulary_size=900)
 
 
+@pytest.fixture(scope="module")
+def plain(tokenizer: CodeTokenizer) -> PreTrainedTokenizerFast:
+    """As Hugging Face reads it."""
+    return tokenizer.hf()
+
+
 def units(encoding: Encoding, text: str) -> list[tuple[str, str, int]]:
     """(text, class, symbol) of every unit."""
     found = []
@@ -70,19 +77,19 @@ def check_spans(encoding: Encoding, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", TRICKY)
-def test_everything_is_spelled_back_and_spans_are_exact(tokenizer, text):
+def test_everything_is_spelled_back_and_spans_are_exact(tokenizer, plain, text):
     encoding = tokenizer.encode(text)
     check_spans(encoding, text)
-    assert tokenizer.hf().decode(encoding.ids[1:-1].tolist()) == evened(text)[0]
+    assert plain.decode(encoding.ids[1:-1].tolist()) == evened(text)[0]
     assert encoding.groups[[0, -1]].tolist() == encoding.classes[[0, -1]].tolist() == [-1, -1]
 
 
 @given(text=st.text(max_size=40))
 @settings(max_examples=120)
-def test_any_text_has_exact_spans_and_comes_back(tokenizer, text):
+def test_any_text_has_exact_spans_and_comes_back(tokenizer, plain, text):
     encoding = tokenizer.encode(text)
     check_spans(encoding, text)
-    assert tokenizer.hf().decode(encoding.ids[1:-1].tolist()) == evened(text)[0]
+    assert plain.decode(encoding.ids[1:-1].tolist()) == evened(text)[0]
 
 
 def test_units_are_lexer_tokens_and_in_prose_words(tokenizer):
@@ -194,10 +201,7 @@ def test_line_ends_and_tabs_change_nothing_but_where_spans_point(tokenizer, chan
     check_spans(theirs, other)
     for (start, end), (begin, stop) in zip(ours.spans.tolist(), theirs.spans.tolist(), strict=True):
         assert plain[start:end].strip() == other[begin:stop].strip()
-    assert [(c, s) for _, c, s in units(ours, plain)] == [(c, s) for _, c, s in units(theirs, other)]
-    assert [change(text) for text, _, _ in units(ours, plain)] == [
-        text for text, _, _ in units(theirs, other)
-    ]
+    assert [(change(unit), *roles) for unit, *roles in units(ours, plain)] == units(theirs, other)
     assert tokenizer.hf()(other)["input_ids"] == theirs.ids.tolist()
     learnt = CodeTokenizer.train([other], vocabulary_size=400)
     assert fingerprint(learnt) == fingerprint(CodeTokenizer.train([plain], vocabulary_size=400))

@@ -28,7 +28,7 @@ from seqmlm.tokenizers.residue import ResidueTokenizer
 from seqmlm.tokenizers.subword import BpeTokenizer, UnigramTokenizer, WordPieceTokenizer
 from tests.tokenizers.conftest import corpus
 from tests.tokenizers.test_code import TRICKY as TRICKY_CODE
-from tests.tokenizers.test_events import CHANNELS
+from tests.tokenizers.test_events import CHANNELS, VALUES, measured
 from tests.tokenizers.test_log_fields import served
 from tests.tokenizers.test_log_words import service, window
 from tests.tokenizers.test_subword import TRICKY
@@ -40,6 +40,7 @@ BASES = [
 ]
 HISTORIES = patients.histories(60)
 CHANNELLED: dict[str, Any] = {"channels": CHANNELS, "visits": "gap"}
+MEASURED = measured("LAB//x", VALUES, [("U/L", "ukat/L", None)[n % 3] for n in range(400)])
 LINES = [window("user 7 in 0xff", "done x"), window("request 1 from ::1"), window("done", "what is this", "")]
 STATES = [window(f"package {'abc'[i % 3] * i} is {('unpacked', 'installed')[i % 2]}") for i in range(1, 100)]
 SUBWORD = [text for text in TRICKY if "[MASK]" not in text]  # which is a special token to Hugging Face
@@ -60,6 +61,7 @@ CASES: dict[str, tuple[Callable[[], Tokenizer], Sequence[Any]]] = {
     "blocks": (lambda: KmerBlockTokenizer(k=6), BASES),
     "bases in pairs": (lambda: DnaBpeTokenizer.train(BASES, vocabulary_size=60), BASES),
     "events": (lambda: EventsTokenizer.train(HISTORIES, min_subjects=3), HISTORIES),
+    "events in units": (lambda: EventsTokenizer.train(MEASURED), MEASURED),
     "events, channelled": (lambda: EventsTokenizer.train(HISTORIES, min_subjects=3, **CHANNELLED), HISTORIES),
 }
 

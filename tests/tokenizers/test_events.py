@@ -203,18 +203,6 @@ def test_a_sequence_in_full() -> None:
     assert np.isnan(tokenizer.encode(of(*history.events, birth=None)).channels["age"]).all()
 
 
-def test_intervals_and_background_are_no_units() -> None:
-    history = of(
-        Event(time=None, code="SEX//F"),
-        Event(time=0.0, code="DRUG//a", kind="inpatient"),
-        Event(time=40 * DAY, code="DRUG//a"),
-    )
-    tokenizer = made()
-    groups = tokenizer.encode(history).groups
-    units = [w for w, group in zip(words(tokenizer, history), groups, strict=True) if group >= 0]
-    assert units == ["DRUG//a", "DRUG//a"]
-
-
 @pytest.mark.parametrize(
     ("days", "name"), [(0, 0), (6, 0), (7, 1), (27, 3), (28, 4), (59, 4), (60, 5), (364, 14), (365, 15)]
 )
@@ -461,20 +449,6 @@ def test_a_vocabulary_without_units_reads_values_in_any() -> None:
     tokenizer = made()
     with_unit, without = measured("LAB//x", [2.0, 2.0], ["mmol/L", None])
     assert token(tokenizer, with_unit) == token(tokenizer, without) == "LAB//x//Q2"
-
-
-def test_units_are_saved_with_the_vocabulary(tmp_path: Path) -> None:
-    train = measured("LAB//x", VALUES, [("U/L", "ukat/L", None)[n % 3] for n in range(400)])
-    tokenizer = EventsTokenizer.train(train)
-    tokenizer.save(tmp_path)
-    again = EventsTokenizer.load(tmp_path)
-    assert (again.tokens, fingerprint(again)) == (
-        tokenizer.tokens,
-        fingerprint(tokenizer),
-    )
-    assert [token(again, one) for one in train] == [token(tokenizer, one) for one in train]
-    fast = AutoTokenizer.from_pretrained(str(tmp_path))
-    assert fast(" ".join(tokenizer.tokens[23:]))["input_ids"][1:-1] == list(range(23, tokenizer.space.size))
 
 
 # -- what users are shown ------------------------------------------------------------------------------------

@@ -67,11 +67,15 @@ def test_digits_are_all_alike_but_for_the_0_of_0x(line, digits):
     assert (shared.words(line), shared.words(other)) == (values.words(line), LogValues().words(other))
 
 
-@given(line=lines, own=st.booleans())
-@settings(max_examples=300)
-def test_what_is_no_value_is_where_it_was_and_marks_cover_their_values(line, own):
-    values = LogValues({"WORD": r"[a-z]+ ?[0-9]"} if own else None)
+OWN = (None, {"WORD": r"[a-z]+ ?[0-9]"}, {"JOB": "a[0:]+"})
+
+
+@given(line=lines, own=st.sampled_from(OWN), secrets=st.booleans())
+@settings(max_examples=500)
+def test_what_is_no_value_is_where_it_was_and_marks_cover_their_values(line, own, secrets):
+    values = LogValues(own, secrets=secrets)
     marked = values.marked(line)
+    assert values.words(line) == tuple(marked.text.split())
     done_new = done_old = 0
     for new_start, new_end, old_start, old_end in marked.marks.tolist():
         assert marked.text[done_new:new_start] == line[done_old:old_start]
@@ -184,20 +188,6 @@ def test_what_looks_like_a_secret_is_masked_where_that_is_asked_for(line, normal
 @pytest.mark.parametrize("line", NO_SECRETS)
 def test_names_that_people_give_stay(line):
     assert LogValues(secrets=True).line(line) == LogValues().line(line)
-
-
-@given(line=lines)
-@settings(max_examples=200)
-def test_with_secrets_words_are_those_of_the_line_and_spans_lead_back(line):
-    values = LogValues({"JOB": "a[0:]+"}, secrets=True)
-    found = values.marked(line)
-    assert values.words(line) == tuple(found.text.split())
-    rest, done = [], 0
-    for new, end, old, stop in found.marks.tolist():
-        assert found.text[done:new] == line[rest[-1] if rest else 0 : old]
-        rest.append(stop)
-        done = end
-    assert found.text[done:] == line[rest[-1] if rest else 0 :]
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,6 @@ def test_new_ascii_words_are_spelled_and_other_scripts_are_unknown(tokenizer):
     assert tokenizer.unknown(window("done", "привет it")) == [(5, "привет")]
 
 
-def test_specials_in_the_data_are_text(tokenizer):
-    encoding = tokenizer.encode(window("[MASK] [SEP]"))
-    assert tokenizer.space.mask not in encoding.ids
-    assert (encoding.ids == tokenizer.space.end).sum() == 1
-
-
 def test_training_is_deterministic_and_a_secret_teaches_nothing(tmp_path: Path):
     texts = service(60)
     texts[30] = window("password canaryzq canaryzq canaryzq accepted", "done")

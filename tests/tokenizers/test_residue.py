@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import protein_model
 from transformers import EsmTokenizer
+from written import written
 
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.scoring import Scorer
@@ -26,8 +27,7 @@ letters = st.text(alphabet=RESIDUES + GAPS, max_size=70)
 
 @pytest.fixture(scope="module")
 def esm(tmp_path_factory: pytest.TempPathFactory) -> EsmTokenizer:
-    path = tmp_path_factory.mktemp("esm") / "vocab.txt"
-    path.write_text("\n".join(ESM))
+    path = written(tmp_path_factory.mktemp("esm") / "vocab.txt", "\n".join(ESM))
     return EsmTokenizer(str(path))
 
 

@@ -10,7 +10,7 @@ import pytest
 from Bio import SeqIO
 from hypothesis import given
 from hypothesis import strategies as st
-from written import in_blocks
+from written import in_blocks, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_a3m, read_fasta
@@ -96,8 +96,7 @@ def test_a_record_too_long_is_named_and_lines_still_count(size: int, limit: int)
 def test_a_broken_gzip_gives_no_torso(tmp_path: Path) -> None:
     text = "".join(f">p{i}\n{'MKVLAAGICW' * 30}\n" for i in range(2000)).encode()
     packed = gzip.compress(text, mtime=0)
-    path = tmp_path / "cut.fasta.gz"
-    path.write_bytes(packed[: len(packed) * 2 // 3])
+    path = written(tmp_path / "cut.fasta.gz", packed[: len(packed) * 2 // 3])
     problems = Problems("skip")
     found = list(read_fasta(path, problems))
     assert 100 < len(found) < 2000
@@ -125,8 +124,7 @@ def test_a3m(tmp_path: Path) -> None:
 
 
 def test_a_dot_is_not_left_out_without_a_word(tmp_path: Path) -> None:
-    path = tmp_path / "a.fa"
-    path.write_text(">stop a.b\nMK.VL\n>row\nMK.-VL\n>insert\nMK.vl\n>plain v1.2\nMKVL\n")
+    path = written(tmp_path / "a.fa", ">stop a.b\nMK.VL\n>row\nMK.-VL\n>insert\nMK.vl\n>plain v1.2\nMKVL\n")
     problems = Problems()
     assert [record.raw for record in read_fasta(path, problems)] == ["MKVL"] * 4
     assert [(reason[:22], n) for reason, n in problems.counts.items()] == [("a sequence with '.' an", 1)]

@@ -56,8 +56,7 @@ def test_a_missing_field_lists_those_there_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("indent", [None, 2])
 def test_an_array_is_read_as_lines_are(indent: int | None, tmp_path: Path) -> None:
     rows = [{"text": "one", "label": 0}, {"text": None}, {"text": "[two]"}]
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps([*rows, 7], indent=indent))
+    path = written(tmp_path / "a.json", json.dumps([*rows, 7], indent=indent))
     problems = Problems("skip")
     found = list(read_jsonl(path, problems))
     assert [record.raw for record in found] == ["one", "[two]"]

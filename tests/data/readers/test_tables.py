@@ -278,8 +278,7 @@ def test_a_field_called_id_names_the_record_where_it_holds_text_or_a_number(tmp_
     assert [r.id for r in read_jsonl(path, Problems())] == ["q17", "7", "2.5", "q17", *by_line]
     (tmp_path / "a.csv").write_text("id,text\nq17,t\n,t\nq17,t\n")
     assert [r.id for r in read_csv(tmp_path / "a.csv", Problems())] == ["q17", "a.csv:3", "q17"]
-    (tmp_path / "a.tsv").write_text("text\tid\nt\tx 1\n")
-    assert [r.id for r in read_tsv(tmp_path / "a.tsv", Problems())] == ["x 1"]
+    assert [r.id for r in read_tsv(written(tmp_path / "a.tsv", "text\tid\nt\tx 1\n"), Problems())] == ["x 1"]
     parquet = table(tmp_path / "a.parquet", id=["q17", None], text=["t", "t"])
     assert [r.id for r in read_parquet(parquet, Problems())] == ["q17", "a.parquet:2"]
 

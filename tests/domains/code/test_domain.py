@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from written import all_written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.code import CODE
@@ -24,8 +25,6 @@ def test_prediction_lines_show_the_source(lexer):
 
 def test_a_package_and_its_tests_are_on_one_side(tmp_path: Path):
     files = {"json/a.py": "x = 1\n", "test/test_json.py": "y = 2\n", "os.py": "z = 3\n", "re/b.py": "w = 4\n"}
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    keys = {record.id: CODE.keys.split(record) for record in CODE.read([tmp_path], Problems())}
+    read = CODE.read([all_written(tmp_path, files)], Problems())
+    keys = {record.id: CODE.keys.split(record) for record in read}
     assert keys == {"json/a.py": "json", "test/test_json.py": "json", "os.py": "os", "re/b.py": "re"}

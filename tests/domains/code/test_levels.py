@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scored_records
 from tiny_domain_models import MODULE, code_model, source
 
 from seqmlm.anomaly.findings import CONTENT, PLACE, Fingerprints
 from seqmlm.anomaly.values import ALONE, Row, Scored
-from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import (
     LEVELS,
@@ -26,8 +26,6 @@ from seqmlm.domains.code.source import is_minified
 from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.scorer import RecordScorer
-from seqmlm.inference.session import Session
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +34,7 @@ def model() -> LoadedModel:
 
 
 def scored(model: LoadedModel, *records: Record) -> list[Scored]:
-    scorer = RecordScorer(Session(model))
-    return scorer.scored(scorer.encoded(list(records), Problems()), Mode("partition", 4))
+    return scored_records.scored(model, records, Mode("partition", 4))
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_git import git
 from tiny_domain_models import code_model
+from written import all_written, jsonl, rows, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.code import CODE as DOMAIN
@@ -35,14 +36,6 @@ STDLIB = Path(sysconfig.get_paths()["stdlib"])
 CODE = "def f(x):\n    return x + 1\n"
 
 
-def written(folder: Path, files: dict[str, str | bytes]) -> Path:
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder
-
-
 def module(number: int) -> str:
     """A module like no other."""
     one = "def f{n}_{i}(a{n}, b{i}):\n    return a{n} * {i} - b{i}\n\n"
@@ -60,7 +53,7 @@ def module(number: int) -> str:
     ],
 )
 def test_encodings(data, text, tmp_path):
-    path = written(tmp_path, {"a.py": data}) / "a.py"
+    path = written(tmp_path / "a.py", data)
     [record] = read_source(path, Problems())
     assert record.raw == (text or data.decode("cp1251"))
     assert (record.raw.language, record.id, record.line) == ("python", "a.py", 1)
@@ -75,7 +68,7 @@ def test_encodings(data, text, tmp_path):
     ],
 )
 def test_what_cannot_be_decoded_is_named_with_its_line(data, line, reason, tmp_path):
-    path = written(tmp_path, {"a.py": data}) / "a.py"
+    path = written(tmp_path / "a.py", data)
     with pytest.raises(DataError, match=reason) as caught:
         list(read_source(path, Problems()))
     assert (caught.value.line, caught.value.source) == (line, str(path))
@@ -99,7 +92,7 @@ def plainly(problems: Problems) -> dict[str, int]:
     ],
 )
 def test_what_is_not_worth_learning_is_skipped_and_counted(content, reason, tmp_path):
-    path = written(tmp_path, {"a.py": content}) / "a.py"
+    path = written(tmp_path / "a.py", content)
     problems = Problems()
     assert list(read_source(path, problems)) == []
     assert plainly(problems) == {reason: 1}
@@ -117,7 +110,7 @@ PYTHON_2 = "import os\n\nprint 'hello'\nexcept E, e: pass\n"
 
 
 def test_python_2_is_read_and_counted_or_refused_with_its_line(tmp_path):
-    path = written(tmp_path, {"old.py": PYTHON_2}) / "old.py"
+    path = written(tmp_path / "old.py", PYTHON_2)
     problems = Problems("quarantine", quarantine=tmp_path / "q.jsonl")
     [record] = read_source(path, problems)
     assert record.raw == PYTHON_2
@@ -126,14 +119,12 @@ def test_python_2_is_read_and_counted_or_refused_with_its_line(tmp_path):
     assert list(problems.places.values()) == [f"{path}:3"]
     assert list(read_source(path, problems, unparsed="refuse")) == []
     problems.close()
-    [line] = (tmp_path / "q.jsonl").read_text().splitlines()
-    aside = json.loads(line)
+    [aside] = rows(tmp_path / "q.jsonl")
     assert (aside["line"], aside["raw"]) == (3, PYTHON_2)
 
 
 def test_compressed_files_and_other_languages(tmp_path):
-    path = tmp_path / "A.java.gz"
-    path.write_bytes(gzip.compress(b"class A {}\n"))
+    path = written(tmp_path / "A.java.gz", gzip.compress(b"class A {}\n"))
     [record] = read_source(path, Problems())
     assert (record.raw.language, record.raw) == ("java", "class A {}\n")
 
@@ -156,7 +147,7 @@ def test_a_notebook_is_its_code(tmp_path):
         ("code", "x = a.f()\nx"),
         ("code", "%%bash\nls"),
     )
-    path = written(tmp_path, {"n.ipynb": content}) / "n.ipynb"
+    path = written(tmp_path / "n.ipynb", content)
     problems = Problems()
     [record] = read_notebook(path, problems)
     assert record.raw == (
@@ -180,7 +171,7 @@ def test_a_notebook_is_its_code(tmp_path):
     ],
 )
 def test_what_is_of_ipython_costs_no_python(cell, expected, tmp_path):
-    path = written(tmp_path, {"n.ipynb": notebook(("code", cell))}) / "n.ipynb"
+    path = written(tmp_path / "n.ipynb", notebook(("code", cell)))
     [record] = read_notebook(path, Problems())
     assert record.raw == expected + "\n"
     assert "unparsed_line" not in record.meta
@@ -190,7 +181,7 @@ def test_old_empty_and_broken_notebooks(tmp_path):
     old = {"worksheets": [{"cells": [{"cell_type": "code", "input": "y = 2"}]}], "metadata": {}}
     files = {"old.ipynb": json.dumps(old), "r.ipynb": notebook(("code", "x <- 1"), language="R")}
     files |= {"no.ipynb": notebook(("markdown", "a")), "cut.ipynb": '{"cells": [\n{"a"', "list.ipynb": "[]"}
-    written(tmp_path, files)
+    all_written(tmp_path, files)
     problems = Problems("skip")
     found = {name: list(read_notebook(tmp_path / name, problems)) for name in files}
     assert found["old.ipynb"][0].raw == "y = 2\n"
@@ -200,14 +191,11 @@ def test_old_empty_and_broken_notebooks(tmp_path):
     assert problems.places["a notebook without code, skipped"] == str(tmp_path / "no.ipynb")
 
 
-@pytest.mark.parametrize("pretty", [None, 1])
-@pytest.mark.parametrize("array", [True, False])
+@pytest.mark.parametrize(("array", "pretty"), [(True, None), (True, 1), (False, None)])
 def test_json_arrays_and_lines(array, pretty, tmp_path):
-    if not array and pretty:
-        pytest.skip("a line is a line")
     rows = [{"code": f"x = {i}\n" * (i + 1), "func_name": f"f{i}", "repo": "r/a"} for i in range(200)]
     text = json.dumps(rows, indent=pretty) if array else "\n".join(map(json.dumps, rows)) + "\n"
-    path = written(tmp_path, {"python.json": text}) / "python.json"
+    path = written(tmp_path / "python.json", text)
     found = list(read_code_json(path, Problems()))
     expected = [(row["func_name"], row["code"], row["repo"]) for row in rows]
     assert [(r.id, r.raw, r.document) for r in found] == expected
@@ -225,7 +213,7 @@ def test_json_fields_tokens_and_copies(tmp_path):
         {"other": "a b c d e f g h"},
         *({"code": "a b c d e f g h"}, {"code": "a b  c d e f g h"}, {"code": None}),
     ]
-    path = written(tmp_path, {"a.jsonl": "\n".join(map(json.dumps, rows)) + "\n7\n{\n"}) / "a.jsonl"
+    path = written(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)) + "\n7\n{\n")
     problems = Problems("skip")
     found = list(read_code_json(path, problems, near_duplicates=0.85))
     assert [(r.raw, r.raw.language) for r in found] == [
@@ -244,7 +232,7 @@ def test_json_fields_tokens_and_copies(tmp_path):
 
 
 def test_a_broken_array_keeps_what_came_before(tmp_path):
-    path = written(tmp_path, {"a.json": '[{"code": "x"},\n {"code": "y"},\n {"code": '}) / "a.json"
+    path = written(tmp_path / "a.json", '[{"code": "x"},\n {"code": "y"},\n {"code": ')
     problems = Problems("skip")
     assert [r.raw for r in read_code_json(path, problems)] == ["x", "y"]
     assert problems.counts == {"not a JSON object": 1}
@@ -264,7 +252,7 @@ def test_a_tree_keeps_its_own_files_and_counts_the_rest(tmp_path):
         "note.ipynb": notebook(("code", "z = 1")),
         ".hidden/x.py": module(9),
     }
-    written(tmp_path, files)
+    all_written(tmp_path, files)
     problems = Problems()
     found = list(read_worktree(tmp_path, problems))
     assert [r.id for r in found] == [
@@ -291,7 +279,7 @@ def test_what_is_given_to_be_scored_is_scored(tmp_path):
         "pkg1/mini.js": "x=1;" * 3000 + "\n",
         "vendor/six.py": module(7),
     }
-    written(tmp_path, files | special | {"pkg2/binary.py": b"x\0", "pkg3/no.py": b"x = '\xff'\n"})
+    all_written(tmp_path, files | special | {"pkg2/binary.py": b"x\0", "pkg3/no.py": b"x = '\xff'\n"})
     learnt = [record.id for record in DOMAIN.read([tmp_path], Problems("skip"))]
     assert learnt == ["pkg0/mod.py"]
     problems = Problems("skip")
@@ -319,7 +307,7 @@ def test_what_is_given_to_be_scored_is_scored(tmp_path):
 
 def test_a_git_work_tree_is_its_tracked_files(tmp_path):
     files = {"a/x.py": module(1), "ä b.py": module(2), "new.py": module(3)}
-    written(tmp_path, files | {".gitignore": "skip.py\n", "skip.py": module(4), "gone.py": module(5)})
+    all_written(tmp_path, files | {".gitignore": "skip.py\n", "skip.py": module(4), "gone.py": module(5)})
     for command in (["init", "-q"], ["add", "a", "ä b.py", "gone.py", ".gitignore"], ["commit", "-qm", "x"]):
         git(tmp_path, *command)
     (tmp_path / "gone.py").unlink()
@@ -327,15 +315,15 @@ def test_a_git_work_tree_is_its_tracked_files(tmp_path):
     assert [r.id for r in read_worktree(tmp_path / "a", Problems())] == ["x.py"]
     everything = [r.id for r in read_worktree(tmp_path, Problems(), tracked=False)]
     assert everything == ["a/x.py", "new.py", "skip.py", "ä b.py"]
-    written(tmp_path, {"untracked/y.py": module(6)})
+    written(tmp_path / "untracked/y.py", module(6))
     assert [r.id for r in read_worktree(tmp_path / "untracked", Problems())] == ["y.py"]
 
 
 def test_a_folder_without_source_is_searched_for_json(tmp_path):
-    written(tmp_path, {"go.jsonl": '{"code": "x"}\n', "truth.json": "{}"})
+    all_written(tmp_path, {"go.jsonl": '{"code": "x"}\n', "truth.json": "{}"})
     assert [(r.raw, r.raw.language) for r in read_worktree(tmp_path, Problems())] == [("x", "go")]
     with pytest.raises(DataError, match="no source file in this folder"):
-        list(read_worktree(written(tmp_path / "empty", {"a.txt": "x"}), Problems()))
+        list(read_worktree(all_written(tmp_path / "empty", {"a.txt": "x"}), Problems()))
 
 
 @pytest.mark.parametrize(
@@ -360,8 +348,8 @@ def test_packages_take_their_tests_along(paths, expected):
 
 
 def test_packages_of_single_files(tmp_path):
-    written(tmp_path, {"big/__init__.py": "", "big/inner/__init__.py": "", "big/inner/m.py": CODE})
-    written(tmp_path, {"test_u.py": CODE})
+    all_written(tmp_path, {"big/__init__.py": "", "big/inner/__init__.py": "", "big/inner/m.py": CODE})
+    written(tmp_path / "test_u.py", CODE)
     assert package_of_file(tmp_path / "big" / "inner" / "m.py") == "big"
     assert package_of_file(tmp_path / "test_u.py") == "u"
     assert is_vendored(PurePath("a/site-packages/b.py"))
@@ -399,7 +387,7 @@ def test_a_slice_of_the_standard_library():
 def test_a_broken_object_of_an_array_costs_itself(bad, tmp_path):
     good = [json.dumps({"code": f"good {n}"}) for n in range(4)]
     text = "[\n" + ",\n".join([*good[:2], bad, *good[2:]]) + "\n]\n"
-    path = written(tmp_path, {"a.json": text}) / "a.json"
+    path = written(tmp_path / "a.json", text)
     problems = Problems("skip")
     assert [(r.line, str(r.raw)) for r in read_code_json(path, problems)] == [
         (2, "good 0"),
@@ -414,29 +402,22 @@ def test_blank_lines_behind_a_broken_object_are_gone_through_once(tmp_path):
     """From each of them it would take hours."""
     text = '[\n{"code": "x" 5}' + "\n" * 1_000_000 + '{"code": "good"}\n]\n'
     problems = Problems("skip")
-    [record] = read_code_json(written(tmp_path, {"a.json": text}) / "a.json", problems)
+    [record] = read_code_json(written(tmp_path / "a.json", text), problems)
     assert (record.line, str(record.raw), problems.counts) == (1_000_002, "good", {"not a JSON object": 1})
 
 
 def test_a_work_tree_is_a_folder(tmp_path):
-    for path in ("-", written(tmp_path, {"a.py": "x = 1\n"}) / "a.py"):
+    for path in ("-", written(tmp_path / "a.py", "x = 1\n")):
         with pytest.raises(UsageError, match="is no folder"):
             list(read_worktree(path, Problems()))
 
 
 def test_code_of_more_than_anybody_writes_is_left_out_and_counted(tmp_path):
-    large = "x = 1\n" * 200_000
-    cells = [{"cell_type": "code", "source": large}]
-    folder = written(
-        tmp_path,
-        {
-            "a.jsonl": json.dumps({"code": large}) + '\n{"code": "y = 2"}\n',
-            "b.ipynb": json.dumps({"cells": cells}),
-        },
-    )
+    large = "#\n" * (1 << 20)
+    lines = jsonl(tmp_path / "a.jsonl", [{"code": large}, {"code": "y = 2"}])
     problems = Problems()
-    assert [str(r.raw) for r in read_code_json(folder / "a.jsonl", problems)] == ["y = 2"]
-    assert list(read_notebook(folder / "b.ipynb", problems)) == []
+    assert [str(r.raw) for r in read_code_json(lines, problems)] == ["y = 2"]
+    assert list(read_notebook(written(tmp_path / "b.ipynb", notebook(("code", large))), problems)) == []
     assert problems.counts == {"a file larger than the limit, skipped": 2}
 
 
@@ -448,8 +429,9 @@ def test_strings_without_an_end_are_left_out_and_strings_of_many_marks_read(tmp_
     """A lexer would look for the end of each to the end of the text: hours for one of 1 MiB."""
     endless = f"a\\{mark}\\\n" * 100_000
     closed = f"a = {mark}" + f"\\{mark}\\\n" * 100_000 + f"{mark}\n"
-    folder = written(tmp_path, {"a.js": endless, "b.js": closed, "c.js": f"a\\{mark}\n" * 200})
-    (folder / "d.jsonl").write_text(json.dumps({"code": endless}) + '\n{"code": "y = 2"}\n')
+    files = {"a.js": endless, "b.js": closed, "c.js": f"a\\{mark}\n" * 200}
+    folder = all_written(tmp_path, files)
+    jsonl(folder / "d.jsonl", [{"code": endless}, {"code": "y = 2"}])
     problems = Problems()
     found = [str(r.raw) for name in ("a.js", "b.js", "c.js") for r in read_source(folder / name, problems)]
     assert [len(text) for text in found] == [len(closed), len(f"a\\{mark}\n") * 200]

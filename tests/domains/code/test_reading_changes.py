@@ -15,6 +15,7 @@ from seqmlm.domains.code.worktree import read_worktree
 from seqmlm.errors import DataError, UsageError
 
 BEFORE = "def f(a, b):\n    total = a + b\n    return total\n\n\ndef g(x):\n    return x\n"
+LARGE = ("#" * 999 + "\n") * 4300
 AFTER = "import os\n\n\ndef f(a, b):\n    total = a - b\n    return total\n\n\ndef g(x):\n    return x\n"
 
 
@@ -116,10 +117,10 @@ def test_a_change_of_mode_alone_is_none(tree):
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (BEFORE, "x\n" * (3 << 19)),
-        ("x = 1\n" * 900_000, "import os\n"),
-        ("x = 1\n" * 900_000, None),
-        (None, "x = 1\n" * 900_000),
+        (BEFORE, LARGE),
+        (LARGE, "import os\n"),
+        (LARGE, None),
+        (None, LARGE),
     ],
 )
 def test_a_change_that_nobody_wrote_is_counted(tree, before, after):

@@ -15,6 +15,7 @@ from Bio.SeqFeature import CompoundLocation, SeqFeature, SimpleLocation
 from Bio.SeqRecord import SeqRecord
 from hypothesis import given
 from hypothesis import strategies as st
+from written import written
 
 from seqmlm.domains.dna.genes import SYNONYMOUS, WORST, CodingSequences, Effect
 from seqmlm.errors import DataError
@@ -147,8 +148,7 @@ def test_an_unknown_base_says_nothing(coding: CodingSequences) -> None:
 
 @pytest.mark.parametrize("phase", [1, 2])
 def test_a_gene_whose_begin_is_missing_has_its_first_whole_codon_later(phase: int, tmp_path: Path) -> None:
-    path = tmp_path / "genes.gff3"
-    path.write_text(f"chr1\tx\tCDS\t301\t330\t.\t+\t{phase}\tID=late\n")
+    path = written(tmp_path / "genes.gff3", f"chr1\tx\tCDS\t301\t330\t.\t+\t{phase}\tID=late\n")
     found = CodingSequences(str(path), GENOME)
     letters = GENOME["chr1"]
     for at in range(300, 330):
@@ -163,8 +163,7 @@ def test_a_gene_whose_begin_is_missing_has_its_first_whole_codon_later(phase: in
 
 
 def of_one(circle: str, lines: str, folder: Path) -> CodingSequences:
-    path = folder / "circle.gff3"
-    path.write_text(lines)
+    path = written(folder / "circle.gff3", lines)
     return CodingSequences(str(path), {"c": circle})
 
 

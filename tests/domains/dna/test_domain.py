@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_models import TINY
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
@@ -24,7 +26,7 @@ from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 from seqmlm.tokenizers.nucleotide import reverse_complement
 
 TRAIN = (
-    *("--size", "tiny", "--max-steps", 2, "--set", "model.max_length=64"),
+    *(*TINY, "--max-steps", 2, "--set", "model.max_length=64"),
     *("--set", "train.evaluation_records=5"),
 )
 
@@ -100,8 +102,7 @@ def test_train_and_score(seqmlm, tmp_path: Path, tokenizer: str, masker: str):
     assert [line.split()[0] for line in shown[:3]] == ["masked", "predicted", "true"]
     if tokenizer in ("base", "kmer"):  # a token of several bases is shown as one gap
         assert len({len(line) for line in shown[:3]}) == 1
-    few = tmp_path / "few.fa"
-    few.write_text(">x\nACGTNNACGTTGCANACCAGGATTACATTTACAGGATACCAGG\n>y\nACGTACGGGT\n")
+    few = written(tmp_path / "few.fa", ">x\nACGTNNACGTTGCANACCAGGATTACATTTACAGGATACCAGG\n>y\nACGTACGGGT\n")
     scored = seqmlm("score", "m", few, "--set", "per_unit=true").ok()
     for line, record in zip(
         map(json.loads, scored.out.splitlines()), read_fasta(few, Problems()), strict=True

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 
-from written import refused, written
+from written import refused, rows, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna.fastq import read_fastq
@@ -18,8 +17,7 @@ def test_reads(tmp_path: Path) -> None:
     one, two = read_fastq(written(tmp_path / "reads.fastq", GOOD), Problems())
     assert (one.id, one.raw, one.line, one.meta) == ("r1", "ACGTN", 1, {"quality": 40.0})
     assert (two.id, two.raw, two.line, two.meta) == ("r2", "acgt", 5, {"quality": 15.0})
-    packed = tmp_path / "reads.fq.gz"
-    packed.write_bytes(gzip.compress(GOOD.replace("\n", "\r\n").encode()))
+    packed = written(tmp_path / "reads.fq.gz", gzip.compress(GOOD.replace("\n", "\r\n").encode()))
     assert [r.raw for r in read_fastq(packed, Problems())] == ["ACGTN", "acgt"]
 
 
@@ -52,8 +50,7 @@ def test_refused_reads_are_put_aside_whole(tmp_path: Path) -> None:
     aside = tmp_path / "aside.jsonl"
     with Problems("quarantine", aside) as problems:
         assert [r.id for r in read_fastq(path, problems)] == ["g"]
-    kept = [json.loads(line) for line in aside.read_text().splitlines()]
-    assert [(one["line"], one["raw"]) for one in kept] == [
+    assert [(one["line"], one["raw"]) for one in rows(aside)] == [
         (1, bad[0]),
         (5, bad[1]),
         (13, bad[2]),

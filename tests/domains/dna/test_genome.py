@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import tracemalloc
 from pathlib import Path
@@ -11,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from written import in_blocks, rows
 
-from seqmlm.data import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna import DNA, nucleotides
@@ -23,10 +22,7 @@ from seqmlm.errors import DataError, UsageError
 def read(
     data: bytes, problems: Problems | None = None, *, size: int = 1 << 20, **options: int
 ) -> list[Record]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            lines, "blocks", lambda *_, **__: (data[i : i + size] for i in range(0, len(data), size))
-        )
+    with in_blocks(data, size):
         return list(read_genome("g.fa", problems or Problems(), **options))
 
 
@@ -148,8 +144,8 @@ def test_a_protein_is_refused_once_and_the_rest_is_read() -> None:
 def test_a_refused_record_is_put_aside_whole(tmp_path: Path) -> None:
     with Problems("quarantine", tmp_path / "q.jsonl") as problems:
         read(b">p x\n" + b"MKVLAAGIE\n" * 200, problems)
-    [line] = (tmp_path / "q.jsonl").read_text().splitlines()
-    assert json.loads(line)["raw"].split("\n") == [">p", *["MKVLAAGIE"] * 200]
+    [refused] = rows(tmp_path / "q.jsonl")
+    assert refused["raw"].split("\n") == [">p", *["MKVLAAGIE"] * 200]
 
 
 def test_text_before_the_first_record() -> None:

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scored_records import detector
 from tiny_models import random_model
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna import DNA
 from seqmlm.domains.dna.levels import WindowLevel
 from seqmlm.domains.dna.track import GenomeTrack
-from seqmlm.inference.detector import Detector
-from seqmlm.inference.scorer import RecordScorer
-from seqmlm.inference.session import Session
 from seqmlm.reports.page import Page
 from seqmlm.reports.report import ScoreReport
 from seqmlm.tasks.score_output import line
@@ -43,7 +41,7 @@ def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
     over: dict[tuple[str, int], list[float]] = defaultdict(list)
     told: list[dict[str, Any]] = []
     with GenomeTrack(tmp_path / "t.bedgraph") as track, GenomeTrack(tmp_path / "t.bed", name="m") as named:
-        for one in Detector(RecordScorer(Session(model)), WindowLevel()).judged(records, Problems()):
+        for one in detector(model, WindowLevel()).judged(records, Problems()):
             extra, score = one.row.extra, one.row.score
             assert score is not None
             stretch = contigs[extra["contig"]][extra["contig_start"] : extra["contig_end"]]

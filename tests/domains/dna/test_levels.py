@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scored_records
 from Bio import SeqIO
 from Bio.Seq import Seq
 from Bio.SeqRecord import SeqRecord
 from tiny_models import random_model
+from written import written
 
 from seqmlm.anomaly.levels import WHOLE
 from seqmlm.anomaly.values import Row
@@ -23,8 +25,6 @@ from seqmlm.domains.dna.nucleotides import own
 from seqmlm.domains.dna.overlapping import KmerTokenizer
 from seqmlm.engine.types import InMemory
 from seqmlm.inference.detector import Detector, JudgedRow
-from seqmlm.inference.scorer import RecordScorer
-from seqmlm.inference.session import Session
 from seqmlm.tasks.score_output import Tally, extent, line
 from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
@@ -57,7 +57,7 @@ def record(raw: str, **meta: object) -> Record:
 
 
 def detector(level: DnaLevel, tokenizer: NucleotideTokenizer = TOKENIZERS[0], **more: Any) -> Detector:
-    return Detector(RecordScorer(Session(random_model("dna", tokenizer))), level, **more)
+    return scored_records.detector(random_model("dna", tokenizer), level, **more)
 
 
 def judged(tokenizer: NucleotideTokenizer, level: DnaLevel, one: Record) -> list[Row]:
@@ -128,8 +128,7 @@ def test_the_model_sees_both_sides_of_a_base_wherever_its_contig_was_cut(form: s
 
 
 def test_rows_are_of_a_blocks_own_bases(tmp_path: Path) -> None:
-    path = tmp_path / "x.fa"
-    path.write_text(">c\n" + letters(1000) + "\n")
+    path = written(tmp_path / "x.fa", ">c\n" + letters(1000) + "\n")
     made = detector(WindowLevel())
 
     def rows(**options: Any) -> list[tuple[object, ...]]:
@@ -171,8 +170,8 @@ def test_a_sequence_and_its_reverse_complement_have_the_same_scores(
         assert one.statistics.keys() == level.statistics.keys()
         assert one.statistics == pytest.approx(other.statistics, abs=1e-5)
     # One strand alone does not have that.
-    scorer = RecordScorer(Session(random_model("dna", tokenizer)))
-    pair = scorer.scored(scorer.encoded([record(TEXT), record(reverse_complement(TEXT))], Problems()))
+    both = [record(TEXT), record(reverse_complement(TEXT))]
+    pair = scored_records.scored(random_model("dna", tokenizer), both)
     assert abs(pair[0].surprisal.mean() - pair[1].surprisal.mean()) > 1e-3
 
 

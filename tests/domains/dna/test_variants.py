@@ -22,6 +22,7 @@ from fork_server import Run
 from numpy.typing import NDArray
 from stopped import stop_at
 from tiny_models import random_model
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna.overlapping import KmerTokenizer
@@ -256,8 +257,7 @@ def test_bad_rows_name_their_line(tmp_path: Path, reference: Path, bad: str, tol
 
 
 def test_a_code_for_several_bases_is_each_of_them(tmp_path: Path):
-    reference = tmp_path / "genome.fa"
-    reference.write_text(f">chr1\n{CHR1[:99]}R{CHR1[100:149]}N{CHR1[150:]}\n")
+    reference = written(tmp_path / "genome.fa", f">chr1\n{CHR1[:99]}R{CHR1[100:149]}N{CHR1[150:]}\n")
     rows = [row(100, "T", ref="A"), row(100, "T", ref="G"), row(100, "T", ref="N")]
     found, problems = read(vcf(tmp_path, *rows, name="calls.vcf"), reference)
     assert [one.wildtype[20] for one in found] == ["A", "G", "N"]
@@ -269,8 +269,7 @@ def test_a_code_for_several_bases_is_each_of_them(tmp_path: Path):
 
 
 def test_contigs_of_one_name_are_refused(tmp_path: Path):
-    reference = tmp_path / "genome.fa"
-    reference.write_text(">chr1\nACGT\n>chr2\nACGT\n>chr1\nACGG\n")
+    reference = written(tmp_path / "genome.fa", ">chr1\nACGT\n>chr2\nACGT\n>chr1\nACGG\n")
     with pytest.raises(DataError, match=r"genome\.fa: two contigs of the genome are called chr1"):
         read(vcf(tmp_path, row(1)), reference)
 
@@ -464,8 +463,7 @@ def test_on_a_terminal_a_variant_is_a_line_with_its_effect_first():
 
 def test_requests_that_make_no_sense(seqmlm: Run, model: Path, reference: Path, tmp_path: Path):
     asked = vcf(tmp_path, row(100))
-    table = tmp_path / "calls.csv"
-    table.write_text(f"chrom,pos,ref,alt\n1,100,{CHR1[99]},{other(CHR1[99])}\n")
+    table = written(tmp_path / "calls.csv", f"chrom,pos,ref,alt\n1,100,{CHR1[99]},{other(CHR1[99])}\n")
     (tmp_path / "empty.vcf").write_text(HEAD)
     cases: list[tuple[int, str, tuple[object, ...]]] = [
         (2, "--reference", (asked,)),

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 from histories import histories
+from scored_records import scored
 from tiny_domain_models import loaded, patients, patients_model
 
 from seqmlm.anomaly.values import Row, Scored
-from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.levels import (
     LEVELS,
@@ -26,8 +26,6 @@ from seqmlm.domains.ehr.levels import (
 )
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.scorer import RecordScorer
-from seqmlm.inference.session import Session
 from seqmlm.reports.report import told as report_told
 from seqmlm.tasks.score_output import unit_fields
 from seqmlm.tokenizers.events import EventsTokenizer
@@ -44,9 +42,7 @@ def counts(model: LoadedModel) -> CodeCounts:
 
 
 def rows(model: LoadedModel, level: PatientLevel, record: Record) -> tuple[Scored, list[Row]]:
-    scorer = RecordScorer(Session(model))
-    batch = scorer.encoded([record], Problems())
-    [one] = scorer.scored(batch, want=level.want, view=level.view)
+    [one] = scored(model, [record], want=level.want, view=level.view)
     return one, list(level.rows(one, counts(model)))
 
 
@@ -140,8 +136,7 @@ def test_a_patient_without_events(model):
 
 
 def test_no_background_is_said(model):
-    scorer = RecordScorer(Session(model))
-    [one] = scorer.scored(scorer.encoded(patients(1), Problems()))
+    [one] = scored(model, patients(1))
     with pytest.raises(StateError, match="seqmlm calibrate"):
         VisitLevel().rows(one, None)
 
@@ -163,9 +158,8 @@ def test_codes_that_rarely_meet_are_rarer_together_than_by_chance() -> None:
 def test_a_code_is_judged_by_those_known_at_its_visit(model: LoadedModel) -> None:
     background = counts(model)
     again = CodeCounts.load(background.arrays(), model.tokenizer)
-    scorer = RecordScorer(Session(model))
     records = [Record(id=str(i), raw=one, source="s", line=1) for i, one in enumerate(histories(5))]
-    for one in scorer.scored(scorer.encoded(records, Problems())):
+    for one in scored(model, records):
         patient = PatientUnits(one)
         tokens = one.encoding.ids[codes(one)].astype(np.int64)
         bits = background.met.bits(tokens)

@@ -6,25 +6,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scored_records
 from tiny_domain_models import patients, patients_model
 
 from seqmlm.anomaly.values import Scored
-from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.levels import PastView, visits
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.query import Query
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.scorer import RecordScorer
-from seqmlm.inference.session import Session
 from seqmlm.tokenizers.events_history import History
 from seqmlm.tokenizers.events_layout import CLS, SEP, VE, VS, visit_starts
 
 
 def scored(model: LoadedModel, records: list[Record], mode: Mode = EXACT) -> list[Scored]:
-    scorer = RecordScorer(Session(model))
-    return scorer.scored(scorer.encoded(records, Problems()), mode, view=PastView())
+    return scored_records.scored(model, records, mode, view=PastView())
 
 
 def until(history: History, visit: int) -> History:
@@ -103,11 +100,6 @@ def test_a_short_history_is_shown_as_it_is():
 
 
 def test_a_mode_that_hides_nothing_hides_the_visit_all_the_same():
-    model = patients_model()
-
-    record = patients(1)[0]
-    scorer = RecordScorer(Session(model))
-    batch = scorer.encoded([record], Problems())
-    [one] = scorer.scored(batch, ONE_PASS, view=PastView())
-    [exact] = scorer.scored(batch, EXACT, view=PastView())
+    model, records = patients_model(), patients(1)
+    [one], [exact] = (scored(model, records, mode) for mode in (ONE_PASS, EXACT))
     assert one.surprisal == pytest.approx(exact.surprisal, abs=1e-5)

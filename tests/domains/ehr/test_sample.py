@@ -16,11 +16,13 @@ from seqmlm.domains.ehr import sample as sample_module
 from seqmlm.domains.ehr.readers import exports, meds
 from seqmlm.tokenizers.events_history import iso
 
+COUNT = 1500
+
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], list[Record]]:
     out = tmp_path_factory.mktemp("ehr")
-    drawn = sample_module.write(out, 3000, 11)
+    drawn = sample_module.write(out, COUNT, 11)
     problems = Problems()
     records = list(meds.read_meds(drawn.files[0], problems))
     assert drawn.files == (out / "meds",)
@@ -42,7 +44,7 @@ def test_both_folders_hold_the_same_patients(sample) -> None:
     problems = Problems()
     tables = {record.id: str(record.raw) for record in exports.read_synthea(out / "synthea", problems)}
     assert {record.id: str(record.raw) for record in records} == tables
-    assert len(tables) == truth["n"] == 3000
+    assert len(tables) == truth["n"] == COUNT
     assert problems.bad_count == 0
     assert meds.is_meds(out / "meds")
     assert meds.is_meds(out)  # the folder with truth.json beside the data will do
@@ -53,7 +55,7 @@ def test_both_folders_hold_the_same_patients(sample) -> None:
 
 def test_splits_are_given(sample) -> None:
     for name, share in {"train": 0.8, "validation": 0.1, "test": 0.1}.items():
-        assert sum(r.meta["split"] == name for r in sample[2]) / 3000 == pytest.approx(share, abs=0.03)
+        assert sum(r.meta["split"] == name for r in sample[2]) / COUNT == pytest.approx(share, abs=0.03)
 
 
 def test_causes_raise_their_effects_and_come_before_them(sample) -> None:
@@ -135,5 +137,5 @@ def test_measurements_and_background(sample) -> None:
     women = found["SEX//F"].keys()
     old = {r.id for r in records if iso(r.raw.birth) < "1960"}
     bones = found["CONDITION//M81.0"].keys()
-    assert len(bones & women) / len(women) > 1.7 * len(bones - women) / (3000 - len(women))
-    assert len(bones & old) / len(old) > 1.7 * len(bones - old) / (3000 - len(old))
+    assert len(bones & women) / len(women) > 1.7 * len(bones - women) / (COUNT - len(women))
+    assert len(bones & old) / len(old) > 1.7 * len(bones - old) / (COUNT - len(old))

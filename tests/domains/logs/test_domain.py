@@ -14,7 +14,7 @@ from seqmlm.data.record import Record
 from seqmlm.data.splits import VALIDATION, Chronological
 from seqmlm.domains.logs import LOGS
 from seqmlm.domains.logs.readers.events import LogLines
-from seqmlm.errors import DataError, UsageError
+from seqmlm.errors import DataError
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
 
 
@@ -66,10 +66,6 @@ def test_files_are_told_by_their_lines(tmp_path: Path):
     assert [record.raw.lines for record in records] == [("5", "6", "7"), ("b",), ("a",)]
     with pytest.raises(DataError, match="not event ids"):
         list(LOGS.read([tmp_path / "two.txt"], Problems(), format="sessions"))
-    with pytest.raises(UsageError, match="did you mean 'syslog'"):
-        LOGS.read([tmp_path], Problems(), format="sylog")
-    with pytest.raises(UsageError, match="did you mean 'window'"):
-        LOGS.read([tmp_path], Problems(), windov=3)
 
 
 def test_a_window_as_people_see_it():

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scored_records
 from log_models import NORMAL, log_model, session
 
 from seqmlm.anomaly.levels import named_row
@@ -17,12 +18,8 @@ from seqmlm.data.record import Record
 from seqmlm.domains.logs.levels import NAMED, TIMED, LineLevel, LogBackground, SessionLevel, timed
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.types import InMemory
-from seqmlm.engine.units import EXACT
 from seqmlm.errors import StateError
-from seqmlm.inference.batches import Encoded
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.scorer import RecordScorer
-from seqmlm.inference.session import Session
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
 from seqmlm.tokenizers.log_words import LogWordTokenizer
@@ -43,9 +40,7 @@ def known(model: LoadedModel) -> LogBackground:
 
 
 def scored(model: LoadedModel, record: Record) -> Scored:
-    scorer = RecordScorer(Session(model))
-    batch = [Encoded(record, model.tokenizer.encode(record.raw))]
-    [found] = scorer.scored(batch, EXACT)
+    [found] = scored_records.scored(model, [record])
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from itertools import product
 from pathlib import Path
@@ -19,6 +18,7 @@ from seqmlm.data.record import Record
 from seqmlm.domains.logs import LOGS
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.domains.logs.structure import EventsDecoder
+from tests.domains.logs.test_sample import pattern
 
 COUNT = 1500
 
@@ -36,10 +36,6 @@ def sample(
 
 def lines_of(out: Path, truth: dict[str, Any]) -> list[str]:
     return (out / truth["jobs_file"]).read_text().splitlines()
-
-
-def pattern(text: str) -> re.Pattern[str]:
-    return re.compile(r"[\w.]+".join(map(re.escape, re.split(r"\{\w+\}", text))))
 
 
 def test_lines_of_jobs_are_of_their_steps(sample) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scored_records
 from tiny_models import protein_model, residues
 
 from seqmlm.anomaly.levels import Level, highest_mean
@@ -16,8 +17,6 @@ from seqmlm.data.record import Record
 from seqmlm.domains.protein.levels import SEGMENT, LengthReference, ProteinLevel, ResidueLevel
 from seqmlm.engine.types import InMemory
 from seqmlm.inference.detector import Detector
-from seqmlm.inference.scorer import RecordScorer
-from seqmlm.inference.session import Session
 from seqmlm.tasks.score_output import line
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
@@ -29,7 +28,7 @@ def record(length: int) -> Record:
 
 
 def detector(level: Level, max_length: int = 22, **more: Any) -> Detector:
-    return Detector(RecordScorer(Session(protein_model(max_length))), level, **more)
+    return scored_records.detector(protein_model(max_length), level, **more)
 
 
 def normal(seed: int, count: int = 400) -> list[Scored]:

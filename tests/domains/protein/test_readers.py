@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from formats import aligned, pdb, swissprot
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import read_stockholm
@@ -25,8 +26,7 @@ from seqmlm.errors import DataError
 
 
 def test_sequences_that_may_be_dna_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "x.fasta"
-    path.write_text(f">a\n{'acgtn' * 8}\n>b\n{'ACGT' * 9}\n>c\n{'ACGW' * 20}\n")
+    path = written(tmp_path / "x.fasta", f">a\n{'acgtn' * 8}\n>b\n{'ACGT' * 9}\n>c\n{'ACGW' * 20}\n")
     problems = Problems()
     assert len(list(PROTEIN.read([path], problems))) == 3
     told = "a protein of no other letters than A, C, G, T, U and N: is it DNA?"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from decoded import decoded, map_of, planted_and_noise
 from formats import pdb
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -87,8 +88,7 @@ def test_the_truth_of_the_sample_is_by_family(tmp_path: Path) -> None:
 
 
 def test_a_chain_is_found_where_it_begins_in_the_sequence(tmp_path: Path) -> None:
-    path = tmp_path / "1abc.pdb"
-    path.write_text(pdb("WWWW", chain="B") + pdb("MKVLAWDE") + "END\n")
+    path = written(tmp_path / "1abc.pdb", pdb("WWWW", chain="B") + pdb("MKVLAWDE") + "END\n")
     problems = Problems()
     knows = PROTEIN.structure().truths(path, problems)
     whole = "GGG" + "MKVLAWDE" + "SS"

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from scored_records import detector
 from tiny_models import random_model
 
 from seqmlm.anomaly.levels import Frequencies, Level
@@ -15,8 +16,6 @@ from seqmlm.data.record import Record
 from seqmlm.domains.text.levels import SentenceLevel, WordLevel
 from seqmlm.engine.types import InMemory
 from seqmlm.inference.detector import Detector
-from seqmlm.inference.scorer import RecordScorer
-from seqmlm.inference.session import Session
 from seqmlm.tokenizers.subword import BpeTokenizer
 
 SENTENCES = ["the keys to the cabinet are on the table", "the cabinet is old", "a key opens a cabinet"] * 4
@@ -25,7 +24,7 @@ TRAINING = InMemory(TOKENIZER.encode_batch(SENTENCES))
 
 
 def detector_of(level: Level, background: Frequencies | None = None) -> Detector:
-    return Detector(RecordScorer(Session(random_model("text", TOKENIZER))), level, background=background)
+    return detector(random_model("text", TOKENIZER), level, background)
 
 
 def record(raw: str) -> Record:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from decoded import decoded, map_of
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -189,8 +190,7 @@ def test_predicted_trees_as_conllu_read_back(tmp_path: Path):
     one = decoded_of(decoder, DOG, {(0, 1): 2.0, (1, 4): 1.0, (1, 3): 0.5}, None)
     files = decoder.files([one])
     assert list(files) == ["trees.conllu"]
-    path = tmp_path / "trees.conllu"
-    path.write_text("".join(files["trees.conllu"]))
+    path = written(tmp_path / "trees.conllu", "".join(files["trees.conllu"]))
     [back] = read_conllu(path, Problems())
     assert (back.id, back.raw) == ("s", DOG)
     assert back.meta["words"] == units_of(DOG)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +15,7 @@ from seqmlm.tokenizers.lexers import lex, tree_sitter
 from seqmlm.tokenizers.lexers.classes import CLASSES
 from seqmlm.tokenizers.lexers.generic import lex_generic
 from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText, language_of
+from tests.tokenizers.lexers.test_python import check_cover
 
 JAVA = """package a.b;
 /* what */ public class Box<T> extends Base {
@@ -28,25 +27,16 @@ JAVA = """package a.b;
 """
 
 
-def named(text: str, language: str) -> list[tuple[str, str]]:
-    made = lex(SourceText(text, language))
+def named(text: str, language: str, lexer: str = "auto") -> list[tuple[str, str]]:
+    made = lex(SourceText(text, language), lexer)
     return [(text[a:b], CLASSES[c]) for a, b, c in zip(made.starts, made.ends, made.classes, strict=True)]
-
-
-def uncovered(text: str, language: str) -> str:
-    made = lex_generic(text, language)
-    assert (made.starts[1:] >= made.ends[:-1]).all()
-    left = np.ones(len(text), dtype=bool)
-    for a, b in zip(made.starts.tolist(), made.ends.tolist(), strict=True):
-        left[a:b] = False
-    return re.sub(r"\s", "", "".join(c for c, out in zip(text, left, strict=True) if out))
 
 
 @pytest.mark.parametrize("language", [*LANGUAGES, ""])
 @given(text=st.text(alphabet=st.sampled_from(list("ab1_.'\"`{}()#:=\\ \n\t/*-<>é😀,+!&|")), max_size=60))
 @settings(max_examples=25)
 def test_any_text_is_covered_once(language, text):
-    assert uncovered(text, language) == ""
+    check_cover(text, lex_generic(text, language))
 
 
 def test_java():
@@ -100,12 +90,8 @@ def test_tree_sitter_changes_roles_and_nothing_else():
     plain, parsed = lex(SourceText(JAVA, "java")), lex(SourceText(JAVA, "java"), "tree-sitter")
     for column in ("starts", "ends", "symbols"):
         assert getattr(plain, column).tolist() == getattr(parsed, column).tolist()
-    roles = {
-        (JAVA[a:b], CLASSES[c])
-        for a, b, c in zip(parsed.starts.tolist(), parsed.ends.tolist(), parsed.classes.tolist(), strict=True)
-    }
-    assert {("key", "parameter"), ("name", "definition"), ("name", "call"), ("size", "attribute")} <= roles
-    assert ("String", "type") in roles
+    roles = {("key", "parameter"), ("name", "definition"), ("name", "call"), ("size", "attribute")}
+    assert roles | {("String", "type")} <= set(named(JAVA, "java", "tree-sitter"))
 
 
 @pytest.mark.parametrize(
@@ -125,9 +111,7 @@ def test_tree_sitter_changes_roles_and_nothing_else():
 )
 def test_tree_sitter_of_other_languages(language, text, expected):
     pytest.importorskip(f"tree_sitter_{language}")
-    made = lex(SourceText(text, language), "tree-sitter")
-    spans = zip(made.starts.tolist(), made.ends.tolist(), made.classes.tolist(), strict=True)
-    assert expected <= {(text[a:b], CLASSES[c]) for a, b, c in spans}
+    assert expected <= set(named(text, language, "tree-sitter"))
 
 
 def test_without_the_wheels_tree_sitter_says_what_to_install(monkeypatch):
@@ -142,4 +126,5 @@ def test_real_functions_are_covered(language, real_data: Path):
     path = real_data / "code" / "codesearchnet_functions_unlabelled" / f"{language}.json.gz"
     with gzip.open(path, "rt", encoding="utf-8") as handle:
         texts = [" ".join(row["pl_tokens"]) for row in json.load(handle)]
-    assert all(uncovered(text, language) == "" for text in texts)
+    for text in texts:
+        check_cover(text, lex_generic(text, language))

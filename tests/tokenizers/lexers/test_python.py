@@ -78,14 +78,17 @@ def whole(text: str, lexed: Lexed, spans: list[tuple[int, int]]) -> list[tuple[i
     return sorted([*outside, *joined])
 
 
-@pytest.mark.parametrize("name", ["json/decoder.py", "email/_header_value_parser.py", "typing.py", "ast.py"])
-def test_tokens_are_those_of_the_standard_library(name):
-    with tokenize.open(STDLIB / name) as handle:
-        text = handle.read()
+def check_tokens(text: str) -> None:
     lexed = lex_python(text)
     spans = reference(text)
     assert whole(text, lexed, spans) == spans
     check_cover(text, lexed)
+
+
+@pytest.mark.parametrize("name", ["json/decoder.py", "email/_header_value_parser.py", "typing.py", "ast.py"])
+def test_tokens_are_those_of_the_standard_library(name):
+    with tokenize.open(STDLIB / name) as handle:
+        check_tokens(handle.read())
 
 
 @pytest.mark.parametrize(
@@ -102,11 +105,7 @@ def test_tokens_are_those_of_the_standard_library(name):
 )
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
 def test_tokens_of_hand_written_lines(text, ends):
-    text = text.replace("\n", ends)
-    lexed = lex_python(text)
-    spans = reference(text)
-    assert whole(text, lexed, spans) == spans
-    check_cover(text, lexed)
+    check_tokens(text.replace("\n", ends))
 
 
 @given(text=st.text(alphabet=st.sampled_from(list("ab1_.'\"{}()[]#:=\\ \n\tfrüß😀,+*")), max_size=60))

@@ -10,6 +10,7 @@ import pytest
 from histories import lines
 from hypothesis import given
 from hypothesis import strategies as st
+from written import all_written, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr.readers import cells, exports, flat
@@ -18,10 +19,8 @@ from seqmlm.tokenizers.events_history import iso
 
 
 def table(folder: Path, *dates: str) -> Path:
-    path = folder / "events.csv"
     rows = [f"1,{date},C{number}" for number, date in enumerate(dates)]
-    path.write_text("\n".join(["patient_id,date,code", *rows]) + "\n")
-    return path
+    return written(folder / "events.csv", "\n".join(["patient_id,date,code", *rows]) + "\n")
 
 
 def times(path: Path, problems: Problems, **options: Any) -> list[str]:
@@ -164,13 +163,11 @@ def test_offsets_from_an_admission(tmp_path: Path) -> None:
 
 def test_american_exports_keep_their_deaths(tmp_path: Path) -> None:
     tables = {
-        "patients": "Id,BIRTHDATE,DEATHDATE,GENDER\np1,02/03/1980,05/26/2020,F\np2,12/25/1950,,M",
-        "conditions": "START,PATIENT,ENCOUNTER,CODE\n01/22/2011,p1,,1\n01/02/2011,p2,,1",
+        "patients.csv": "Id,BIRTHDATE,DEATHDATE,GENDER\np1,02/03/1980,05/26/2020,F\np2,12/25/1950,,M",
+        "conditions.csv": "START,PATIENT,ENCOUNTER,CODE\n01/22/2011,p1,,1\n01/02/2011,p2,,1",
     }
-    for name, text in tables.items():
-        (tmp_path / f"{name}.csv").write_text(text + "\n")
     problems = Problems("skip")
-    one, two = exports.read_synthea(tmp_path, problems)
+    one, two = exports.read_synthea(all_written(tmp_path, tables), problems)
     assert lines(one.raw) == [
         "- SEX//F",
         "1980-02-03 MEDS_BIRTH",
@@ -184,49 +181,25 @@ def test_american_exports_keep_their_deaths(tmp_path: Path) -> None:
 
 def test_other_formats_take_the_option(tmp_path: Path) -> None:
     day = {"date_format": "%d/%m/%Y"}
-    wide = tmp_path / "wide.csv"
-    wide.write_text("patient_id,encounter_id,seen,dx\n1,a,02/01/2011,250\n")
+    wide = written(tmp_path / "wide.csv", "patient_id,encounter_id,seen,dx\n1,a,02/01/2011,250\n")
     (record,) = flat.read_wide(wide, Problems(), time="seen", columns=["dx"], **day)
     assert lines(record.raw)[-1] == "2011-01-02 dx//250 a"
-    omop = tmp_path / "omop"
-    mimic = tmp_path / "mimic"
-    tables = {
-        omop / "person.csv": "person_id,gender_concept_id,year_of_birth\n1,8532,1980",
-        omop
-        / "condition_occurrence.csv": "person_id,condition_concept_id,condition_start_date\n1,5,02/01/2011",
-        mimic / "PATIENTS.csv": "subject_id,gender,dob,dod\n1,F,01/02/1950,04/03/2100",
-        mimic / "ADMISSIONS.csv": "subject_id,hadm_id,admittime,dischtime,admission_type\n"
-        "1,11,02/01/2100 10:00:00,09/01/2100 10:00:00,EMERGENCY",
-        mimic / "DIAGNOSES_ICD.csv": "subject_id,hadm_id,icd9_code\n1,11,25000",
+    omop = {
+        "person.csv": "person_id,gender_concept_id,year_of_birth\n1,8532,1980",
+        "condition_occurrence.csv": "person_id,condition_concept_id,condition_start_date\n1,5,02/01/2011",
     }
-    for path, text in tables.items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text + "\n")
-    (record,) = exports.read_omop(omop, Problems("skip"), **day)
+    mimic = {
+        "PATIENTS.csv": "subject_id,gender,dob,dod\n1,F,01/02/1950,04/03/2100",
+        "ADMISSIONS.csv": "subject_id,hadm_id,admittime,dischtime,admission_type\n"
+        "1,11,02/01/2100 10:00:00,09/01/2100 10:00:00,EMERGENCY",
+        "DIAGNOSES_ICD.csv": "subject_id,hadm_id,icd9_code\n1,11,25000",
+    }
+    (record,) = exports.read_omop(all_written(tmp_path / "omop", omop), Problems("skip"), **day)
     assert lines(record.raw)[1:] == ["1980-01-01 MEDS_BIRTH", "2011-01-02 CONDITION//5"]
-    (record,) = exports.read_mimic3(mimic, Problems("skip"), **day)
+    (record,) = exports.read_mimic3(all_written(tmp_path / "mimic", mimic), Problems("skip"), **day)
     assert lines(record.raw)[1:] == [
         "1950-02-01 MEDS_BIRTH",
         "2100-01-02 ADMISSION//EMERGENCY 11 inpatient",
         "2100-01-09 ICD9//250.00 11",
         "2100-03-04 MEDS_DEATH",
     ]
-
-
-@pytest.mark.parametrize(
-    ("cell", "expected"),
-    [
-        ("202103280035", datetime(2021, 3, 28, 0, 35)),
-        ("20210328003559", datetime(2021, 3, 28, 0, 35, 59)),
-        ("20210328003559.25", datetime(2021, 3, 28, 0, 35, 59, 250_000)),
-        ("20210328003559.1234567", datetime(2021, 3, 28, 0, 35, 59, 123_456)),
-        ("202103280035+0200", datetime(2021, 3, 27, 22, 35)),
-        ("20201231235900.000-0500", datetime(2021, 1, 1, 4, 59)),
-        ("20210328", datetime(2021, 3, 28)),
-        ("1616891700", datetime(2021, 3, 28, 0, 35)),
-        ("1616891700000", datetime(2021, 3, 28, 0, 35)),
-        ("999999999999", datetime(2001, 9, 9, 1, 46, 39, 999_000)),  # no month 99: milliseconds
-    ],
-)
-def test_times_of_digits(cell: str, expected: datetime) -> None:
-    assert cells.when(cell) == pytest.approx((expected - datetime(1970, 1, 1)).total_seconds(), abs=1e-3)

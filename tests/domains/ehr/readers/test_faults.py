@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from written import written
+from written import rows, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -47,8 +47,7 @@ COUNTED = {
 
 
 def odd(folder: Path) -> Path:
-    (folder / "a.csv").write_text(ODD.format(long="word " * 20))
-    return folder / "a.csv"
+    return written(folder / "a.csv", ODD.format(long="word " * 20))
 
 
 def test_what_is_odd_is_counted_and_kept(tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ def test_rows_without_patient_code_or_time_are_named_and_the_others_stay(tmp_pat
     with Problems("quarantine", tmp_path / "aside.jsonl", sensitive=True) as problems:
         (record,) = flat.read_long(path, problems)
     assert [event.code for event in record.raw.events] == ["A//1", "A//4"]
-    aside = [json.loads(line) for line in (tmp_path / "aside.jsonl").read_text().splitlines()]
+    aside = rows(tmp_path / "aside.jsonl")
     assert [(line["line"], line["field"], line["reason"]) for line in aside] == [
         (3, "patient", "no patient in the row"),
         (4, "time", "the time cannot be read"),
@@ -122,7 +121,7 @@ def test_rows_of_a_table_without_patient_are_named(tmp_path: Path) -> None:
     with Problems("quarantine", tmp_path / "aside.jsonl", sensitive=True) as problems:
         (record,) = exports.read_synthea(tmp_path, problems)
     assert [event.code for event in record.raw.events] == ["MEDS_BIRTH", "CONDITION//A"]
-    aside = [json.loads(line) for line in (tmp_path / "aside.jsonl").read_text().splitlines()]
+    aside = rows(tmp_path / "aside.jsonl")
     assert [(Path(line["source"]).name, line["line"], line["field"]) for line in aside] == [
         ("patients.csv", 3, "id"),
         ("patients.csv", 4, "birthdate"),

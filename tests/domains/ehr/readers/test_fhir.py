@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from histories import lines
+from written import jsonl, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr.readers import fhir
@@ -110,8 +111,7 @@ def test_fhir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         "the time cannot be read": 1,
         "not a JSON object": 2,
     }
-    bundle = tmp_path / "b.json"
-    bundle.write_bytes(b'{"resourceType": "\xff"}')
+    bundle = written(tmp_path / "b.json", b'{"resourceType": "\xff"}')
     with pytest.raises(DataError, match=r"b.json:1: bytes that are not UTF-8"):
         list(fhir.read_fhir(bundle, Problems()))
     bundle.write_text('{"resourceType":\n"Bundle"}\n')
@@ -139,9 +139,8 @@ def test_what_did_not_happen_is_no_event(fields: dict[str, Any], tmp_path: Path)
     where |= dict.fromkeys(("performedDateTime", "authoredOn", "effectiveDateTime"), "2015-01-02")
     happened = {"resourceType": "Condition", "code": code, "recordedDate": "2015-01-02"}
     both = [{"subject": {"reference": "Patient/p1"}, **own} for own in ({**where, **fields}, happened)]
-    (tmp_path / "a.ndjson").write_text("".join(json.dumps(one) + "\n" for one in both))
     problems = Problems("skip")
-    [record] = fhir.read_fhir(tmp_path / "a.ndjson", problems)
+    [record] = fhir.read_fhir(jsonl(tmp_path / "a.ndjson", both), problems)
     assert [event.code for event in record.raw.events] == ["CONDITION//22298006"]
     assert any("what did not happen" in reason for reason in problems.counts)
 
@@ -159,6 +158,5 @@ def test_a_reference_may_name_a_version(tmp_path: Path) -> None:
         for patient in (1, 2)
         for day, (server, version) in enumerate(written, 1)
     ]
-    (tmp_path / "a.ndjson").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    records = list(fhir.read_fhir(tmp_path / "a.ndjson", Problems()))
+    records = list(fhir.read_fhir(jsonl(tmp_path / "a.ndjson", rows), Problems()))
     assert [(record.raw.subject, len(record.raw.events)) for record in records] == [("p1", 3), ("p2", 3)]

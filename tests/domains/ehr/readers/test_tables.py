@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from histories import lines
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr.readers import exports, fhir, flat, histories, meds
@@ -210,8 +211,7 @@ def test_mimic3(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_tables_is_a_folder(tmp_path: Path) -> None:
-    file = tmp_path / "person.csv"
-    file.write_text("person_id\n1\n")
+    file = written(tmp_path / "person.csv", "person_id\n1\n")
     for read in (exports.read_omop, exports.read_synthea, exports.read_mimic3):
         for path in ("-", file):
             with pytest.raises(UsageError, match="is no folder"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from written import all_written, jsonl, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -21,16 +21,10 @@ PATIENTS = range(12)
 MEANING = "Glucose [Mass/volume] in Blood"
 
 
-def write(folder: Path, tables: dict[str, str]) -> Path:
-    for name, text in tables.items():
-        (folder / name).write_text(text + "\n")
-    return folder
-
-
 def _long(folder: Path) -> Iterator[Record]:
     rows = [f"{n},2011-01-02,2345-7,5.5,mmol/L,{MEANING}" for n in PATIENTS]
     text = "\n".join(["subject_id,charttime,code,valuenum,valueuom,long_title", *rows])
-    return flat.read_long(write(folder, {"a.csv": text}) / "a.csv", Problems(), vocabulary="LAB")
+    return flat.read_long(written(folder / "a.csv", text), Problems(), vocabulary="LAB")
 
 
 def _synthea(folder: Path) -> Iterator[Record]:
@@ -38,7 +32,7 @@ def _synthea(folder: Path) -> Iterator[Record]:
     rows = [f"2011-01-02,{n},,2345-7,{MEANING},5.5,mmol/L,numeric" for n in PATIENTS]
     values = "\n".join(["DATE,PATIENT,ENCOUNTER,CODE,DESCRIPTION,VALUE,UNITS,TYPE", *rows])
     return exports.read_synthea(
-        write(folder, {"patients.csv": people, "observations.csv": values}), Problems()
+        all_written(folder, {"patients.csv": people, "observations.csv": values}), Problems()
     )
 
 
@@ -54,7 +48,7 @@ def _omop(folder: Path) -> Iterator[Record]:
         "measurement.csv": f"{MEASURED}\n7,1,2011-01-02,5.5,8753",
         "concept.csv": concepts,
     }
-    return exports.read_omop(write(folder, tables), Problems())
+    return exports.read_omop(all_written(folder, tables), Problems())
 
 
 def _omop_of_a_source(folder: Path) -> Iterator[Record]:
@@ -63,7 +57,7 @@ def _omop_of_a_source(folder: Path) -> Iterator[Record]:
         "measurement.csv": f"{MEASURED},unit_source_value,measurement_source_value\n"
         "7,0,2011-01-02,5.5,0,mmol/L,2345-7",
     }
-    return exports.read_omop(write(folder, tables), Problems())
+    return exports.read_omop(all_written(folder, tables), Problems())
 
 
 def _meds(folder: Path) -> Iterator[Record]:
@@ -93,8 +87,7 @@ def _fhir(folder: Path) -> Iterator[Record]:
         }
         for n in PATIENTS
     ]
-    text = "\n".join(map(json.dumps, resources))
-    return fhir.read_fhir(write(folder, {"a.ndjson": text}) / "a.ndjson", Problems())
+    return fhir.read_fhir(jsonl(folder / "a.ndjson", resources), Problems())
 
 
 @pytest.mark.parametrize("read", [_long, _synthea, _omop, _omop_of_a_source, _meds, _fhir])
@@ -120,7 +113,7 @@ def test_titles_of_mimic(tmp_path: Path) -> None:
         "D_ICD_DIAGNOSES.csv": "row_id,icd9_code,short_title,long_title\n1,25000,DMII,Diabetes mellitus",
         "D_ICD_PROCEDURES.csv": "icd9_code,short_title\n3605,Stent",
     }
-    (record,) = exports.read_mimic3(write(tmp_path, tables), Problems())
+    (record,) = exports.read_mimic3(all_written(tmp_path, tables), Problems())
     assert record.raw.meanings == {"ICD9//250.00": "Diabetes mellitus", "ICD9PROC//36.05": "Stent"}
 
 
@@ -140,7 +133,7 @@ def test_what_stands_beside_events_is_no_description_unless_many_have_it() -> No
 
 
 def _events(folder: Path, rows: list[str], *, sensitive: bool) -> dict[str, int]:
-    path = write(folder, {"a.csv": "\n".join(["patient_id,date,code,value,unit", *rows])}) / "a.csv"
+    path = written(folder / "a.csv", "\n".join(["patient_id,date,code,value,unit", *rows]))
     problems = Problems(sensitive=sensitive)
     list(flat.read_long(path, problems))
     return {reason: n for reason, n in problems.counts.items() if "birth" not in reason}

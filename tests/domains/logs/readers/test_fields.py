@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from written import written
+from written import jsonl, written
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.logs import LOGS
@@ -19,10 +19,8 @@ def tokenizer_options(**options):
 
 
 def test_objects_without_a_message_are_fields(tmp_path):
-    path = tmp_path / "access.jsonl"
     rows = [{"time": f"2024-01-01T00:00:{i:02d}Z", "method": "GET", "status": 200} for i in range(8)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (record,) = READERS["auto"](path, Problems())
+    (record,) = READERS["auto"](jsonl(tmp_path / "access.jsonl", rows), Problems())
     assert [json.loads(line) for line in record.raw.lines] == rows
     assert record.raw.times[1] - record.raw.times[0] == 1.0
 

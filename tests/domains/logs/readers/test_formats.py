@@ -279,12 +279,6 @@ def test_containers(tmp_path: Path):
     [record] = read(tmp_path, "\n".join(docker))
     assert record.raw.lines == ("one", "two parts", "Error\n\tat line 5")
     assert record.raw.times == (1700000000.5, 1700000001.5, 1700000003.5)
-    cri = [
-        f"2023-11-14T22:13:2{i}.5Z stdout {flag} {text}"
-        for i, (flag, text) in enumerate([("P", "a"), ("P", "b"), ("F", "c"), ("F", "d")])
-    ]
-    [record] = read(tmp_path, "\n".join(cri))
-    assert (record.raw.lines, record.meta["lines"]) == (("abc", "d"), (1, 4))
     trace = [f"2023-11-14T22:13:20.5Z stderr F {text}" for text in ("Error", "\tat a.b", "on")]
     [record] = read(tmp_path, "\n".join(trace))
     assert record.raw.lines == ("Error\n\tat a.b", "on")

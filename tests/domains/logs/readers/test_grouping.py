@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from written import written
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -184,8 +185,7 @@ def test_ended_early_is_counted():
 
 
 def read(tmp_path: Path, lines: list[str], **options: Any) -> list[Record]:
-    path = tmp_path / "app.log"
-    path.write_text("\n".join(lines) + "\n")
+    path = written(tmp_path / "app.log", "\n".join(lines) + "\n")
     return list(READERS["auto"](path, Problems(), **options))
 
 
