@@ -71,7 +71,7 @@ def test_without_temperature_one_round_is_what_fill_says(protein: Path, seqmlm: 
 
 def test_gibbs_sampling_comes_from_the_chain_of_its_conditionals():
     """Two bases, drawn one given the other: against the stationary distribution of the enumerated chain."""
-    session = Session(random_model("dna", BaseTokenizer(), spread=9.0))
+    session = Session(random_model("dna", BaseTokenizer(), spread=40.0))
     cloze = Cloze(session)
     template, places = "ACG__TGA", (3, 4)
 
