@@ -17,16 +17,10 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from seqmlm.engine import attention, checkpoint, durable, loop, schedule
+from seqmlm.engine import attention, checkpoint, loop, schedule
 from seqmlm.engine.optimizer import adamw
 from seqmlm.engine.packing import PackedBatch, RowPlanner, rows_per_epoch
 from seqmlm.errors import StateError, TrainingError, UsageError
-
-
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody pulls the plug in these tests; waiting for the disk would take most of their time."""
-    monkeypatch.setattr(durable.DISK, "sync", lambda path: None)
 
 
 def weights_of(rows: nn.Module) -> list[Tensor]:

@@ -17,14 +17,9 @@ import pytest
 import tiny_training as tiny
 import torch
 
-from seqmlm.engine import checkpoint, durable
+from seqmlm.engine import checkpoint
 
 SUPPORT = Path(__file__).parents[1] / "support"
-
-
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable.DISK, "sync", lambda path: None)
 
 
 @pytest.fixture(scope="module")

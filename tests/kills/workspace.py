@@ -259,12 +259,12 @@ class Campaign:
 
     def tracker(self, kills: int) -> None:
         """An MLflow server that is killed during a training, and started again or not."""
+        home = self.home()
+        server = Server(home)
+        environment = {"MLFLOW_TRACKING_URI": server.address}
         for number in range(kills):
             again = number % 2 == 0
-            home = self.home()
-            server = Server(home)
-            environment = {"MLFLOW_TRACKING_URI": server.address}
-            job = self.training("a")
+            job = self.training(f"a{number}")
             self.begin(home, [job], environment)
             time.sleep(self.random.uniform(0.3, 0.8) * self.duration)
             server.kill()
@@ -287,7 +287,7 @@ class Campaign:
                     )
             self.run_once(home, environment, "runs", "sync")
             self.check(home, [job], "started again" if again else "never started again", environment)
-            server.kill()
+        server.kill()
 
     def database(self, kills: int, url: str) -> None:
         """PostgreSQL restarted during a training."""
@@ -434,7 +434,8 @@ def main() -> None:
     for scenario in arguments.scenarios:
         campaign.kills = 0
         if scenario == "tracker":
-            campaign.tracker(min(arguments.kills, 6))  # a server takes seconds to start
+            # One server is started again and one is not; either takes seconds to start.
+            campaign.tracker(min(max(arguments.kills, 2), 6))
         elif scenario == "database":
             campaign.database(arguments.kills, os.environ["SEQMLM_TEST_POSTGRES"])
         else:

@@ -143,13 +143,6 @@ def test_windows_stand_alone_and_cover_the_record(session: Session, body: Any) -
     np.testing.assert_allclose(found, np.stack(wanted), atol=1e-5)
 
 
-def test_packed_and_alone_are_equal(session: Session) -> None:
-    together = {record.id: own for record, own in session.embed(records(*SENTENCES), of="unit")}
-    for number, text in enumerate(SENTENCES):
-        ((_, alone),) = session.embed(records(text), of="unit")
-        np.testing.assert_allclose(together[f"r{number}"], alone, atol=1e-5)
-
-
 def test_a_vector_of_two_strands_is_their_mean(tmp_path: Path) -> None:
     folder = saved(dna_model(), tmp_path / "dna")
     session, body = Session.open(str(folder)), AutoModel.from_pretrained(folder).eval()

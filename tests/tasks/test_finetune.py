@@ -164,7 +164,7 @@ def test_labels_are_learnt_judged_kept_and_predicted(kind: str, tune: str, teach
     model, data = "protein" if kind == "tags" else "text", labelled(kind, teach.home)
     learns = kind in ("class", "files") and tune in ("all", "none")
     beside = learns or tune == "all"
-    asked = f"--name learnt --tune {tune} --json --set epochs={40 if learns else 3}"
+    asked = f"--name learnt --tune {tune} --json --set epochs={12 if learns else 3}"
     done = teach(data, asked if beside else f"{asked} --rivals off", model=model).ok().json
     primary = PRIMARY.get(kind, "accuracy")
     low, high = done["intervals"][primary]

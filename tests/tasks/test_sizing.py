@@ -15,6 +15,7 @@ from fork_server import Run
 from seqmlm import plugins
 from seqmlm.engine.distributed import Processes
 from seqmlm.tasks import sizing
+from seqmlm.tasks.assemble import Training
 from seqmlm.tasks.corpus import CorpusReader
 from seqmlm.tasks.launch import TrainRequest, agreed_plan, plan
 from seqmlm.tasks.sizing import PASSES, STEPS, TOKENS_PER_PARAMETER, Candidate, choose, sized
@@ -172,6 +173,7 @@ def test_the_size_taken_decides_what_depends_on_it(
     agreed = agreed_plan(request, place, Processes("cpu"))
     corpus = CorpusReader(agreed.config, plugins.domain("protein"), place).corpus(lambda text: None)
     monkeypatch.setattr(sizing, "measured_speed", lambda *_, **__: per_second)
+    monkeypatch.setattr(Training, "new_model", lambda training: None)  # its speed is made up
     monkeypatch.setattr(sizing, "PASSES", 10**9)
     said: list[str] = []
     own = sized(agreed, corpus, Processes("cpu"), said.append)

@@ -47,6 +47,7 @@ from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.registry import database
 from seqmlm.watch import outbox as module
 from seqmlm.watch.config import WatchConfig
+from seqmlm.watch.follower import Follower
 from seqmlm.watch.grouping import Grouping
 from seqmlm.watch.incidents import list_incidents, mark_incident, show_incident
 from seqmlm.watch.scoring import _teller, watch_files
@@ -506,15 +507,39 @@ def test_a_rolling_calibration_needs_one_to_begin_with(model: str, logs: Path) -
         watch_files(following(model, logs, calibration="rolling"))
 
 
+class Clock:
+    """Each turn of the follower takes a second, unless it stands: then half a window waits for the rest."""
+
+    def __init__(self) -> None:
+        self.time, self.stands = 0.0, False
+
+    def __call__(self) -> float:
+        self.time += 0.0 if self.stands else 1.0
+        return self.time
+
+
 @pytest.mark.parametrize("calibration", ["fixed", "rolling"])
 def test_the_version_that_an_alias_names_judges(
-    model: str, calibrated: str, logs: Path, tmp_path: Path, calibration: str
+    model: str,
+    calibrated: str,
+    logs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    calibration: str,
 ) -> None:
     shutil.copytree(calibrated, tmp_path / "second")
     first = register(calibrated, "live")
     second, uncalibrated = register(str(tmp_path / "second")), register(model)
     config, said, log = _alarming("app@live", logs, calibration=calibration), Said(), logs / "a.log"
     steps = [(second, 1), (uncalibrated, 1), (second, 0), (first, 1)]
+    clock, followers = Clock(), list[Follower]()
+
+    def follower(*given: Any, **options: Any) -> Follower:
+        followers.append(Follower(*given, clock=clock, **options))
+        return followers[-1]
+
+    monkeypatch.setattr("seqmlm.watch.scoring.Follower", follower)
+    monkeypatch.setattr("seqmlm.watch.versions._LOOK", 0.05)
 
     def told() -> list[str]:
         return [text for text in said.said if "app:" in text]
@@ -524,16 +549,20 @@ def test_the_version_that_an_alias_names_judges(
         until(lambda: len(rows_of(config)) >= 4)
         for number, (entry, sentences) in enumerate(steps, 1):
             before, lines = len(told()), [line(n) for n in range(16 * number, 16 * number + 16)]
+            clock.stands = True
             write(log, lines[:2])
+            written_so_far = os.stat(log).st_size
+            until(lambda least=written_so_far: followers[0].bytes >= least)  # type: ignore[misc]
             move_alias(entry, "live")
             until(lambda least=before + sentences: len(told()) >= least)  # type: ignore[misc]
-            time.sleep(0 if sentences else 1.5)
+            time.sleep(0 if sentences else 0.3)  # for several looks
             write(log, lines[2:])
+            clock.stands = False
             until(lambda least=4 * number + 4: len(rows_of(config)) >= least)  # type: ignore[misc]
         return True
 
     write(log, list(map(line, range(16))))
-    follow(replace(config, max_latency="8s"), moved, said)
+    follow(config, moved, said)
     assert told()[0] == "app@live is app:1; another version is taken up when it moves"
     assert told()[1] == "app@live is app:2 now, which judges from here on; it was app:1"
     assert told()[2].startswith("app@live names app:3, and app:2 goes on: ")
