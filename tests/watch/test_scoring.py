@@ -422,6 +422,25 @@ def test_what_joins_an_incident_is_told_where_it_is_new(calibrated: str, logs: P
     assert said.said == []
 
 
+def test_a_second_kind_of_line_that_joins_is_told_and_named(calibrated: str, logs: Path) -> None:
+    config, said = replace(_alarming(calibrated, logs), quiet="5m"), Said()
+    write(logs / "a.log", _seen("disk 7 on fire"))
+
+    def joined() -> bool:
+        until(lambda: len(rows_of(config)) == 1)
+        write(logs / "a.log", [*_seen("disk 8 on fire"), *_seen("roof is open")])
+        until(lambda: len(rows_of(config)) == 3)
+        return True
+
+    follow(config, joined, said)
+    kinds = "'disk <NUM> on fire', 'roof is open' were never seen: 3 of 12 lines, a.log:1-12"
+    assert [text.partition(" (p ")[0] for text in said.said if text.startswith("incident")] == [
+        "incident 1: 'disk <NUM> on fire' was never seen: 1 of 4 lines, a.log:1-4",
+        f"incident 1 goes on: {kinds}",
+    ]
+    assert [one.title for one in list_incidents()[0]] == [kinds]
+
+
 def _seen(template: str) -> list[str]:
     return [line(12, template), *map(line, (13, 14, 15))]
 

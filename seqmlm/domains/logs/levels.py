@@ -322,7 +322,9 @@ class _LinesLevel(Level):
         template = _template(raw, at, known.tokenizer)
         if never or (counted.events[new] == known.counts.size).any():
             what = f"{_quoted(template)} was never seen" if template else "a line was never seen"
-            told |= {"new_lines": len(named), "never_seen": never} if never else {"new_lines": len(new)}
+            told["new_lines"] = len(named if never else new)
+            kinds = never or dict.fromkeys(_template(raw, one, known.tokenizer) for one in new.tolist())
+            told |= {"never_seen": never or list(map(_quoted, kinds))[:ODD]} if template else {}
         else:
             what, about = self._what(row, scored.record, counted, template, fired)
             if about != template:  # of another line than the least expected one, which may not be there
