@@ -133,6 +133,25 @@ def test_a_column_of_a_table_is_named(protein: Path, sequences: list[str]) -> No
     equal(found[["score"]], pd.DataFrame(model.score(sequences)[["score"]]))
 
 
+def test_strings_need_no_column_of_the_training(workspace: Path) -> None:
+    head = {"kind": "class", "label": "mood", "names": ["bad", "good"]}
+    stored = {"column": "Review text", "field": "Review text", "id_column": "number"}
+    folder = text_model(workspace, head=head, reading=stored)
+    model, own = package.load(folder), ["a dog barks", "no cats"]
+    table = pd.DataFrame({"Review text": own, "number": [7, 8]})
+    expected = model.predict(table)
+    assert expected["id"].tolist() == ["7", "8"]
+    for data in (own, np.array(own), table["Review text"]):
+        equal(model.predict(data)[["p"]], pd.DataFrame(expected[["p"]]))
+        assert model.embed(data).vectors().shape[0] == 2
+    found = package.Scorer(str(folder), "predict")({"text": own})
+    assert found["probability"] == expected["probability"].tolist()
+    with pytest.raises(package.DataError, match="no column of this name"):
+        model.predict(table.rename(columns={"Review text": "text"}))
+    with pytest.raises(package.DataError, match="field 'other'"):
+        model.predict(own, options={"column": "other"})
+
+
 def test_settings_are_lists_and_mappings(workspace: Path, seqmlm: Run, tmp_path: Path) -> None:
     text, file, out = text_model(workspace), tmp_path / "t.csv", tmp_path / "rows.jsonl"
     file.write_text("text\na dog\na cat\n")
