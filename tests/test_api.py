@@ -300,6 +300,26 @@ def test_vectors_go_into_a_classifier(protein: Path, sequences: list[str]) -> No
         model.score(sequences).vectors()
 
 
+@pytest.mark.parametrize("named", [str, Path])
+def test_an_estimator_takes_the_name_of_a_model(named: Any, protein: Path, sequences: list[str]) -> None:
+    from sklearn.base import clone
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    name, model = named(protein), package.load(protein)
+    own = clone(package.Embedder(name, pool="max"))
+    assert own.get_params()["model"] == name
+    expected = model.embedder(pool="max").transform(sequences)
+    np.testing.assert_array_equal(own.fit_transform(sequences), expected)
+    assert own.get_params()["model"] == name
+    classes = ["short" if len(one) < 26 else "long" for one in sequences]
+    assert make_pipeline(own, LogisticRegression()).fit(sequences, classes).predict(sequences[:1]) == "short"
+    found = clone(package.Detector(name)).fit(sequences).score_samples(sequences)
+    np.testing.assert_array_equal(found, -model.score(sequences)["score"].to_numpy())
+    with pytest.raises(package.StateError):
+        package.Detector("no-such-model").fit(sequences)
+
+
 def test_lines_of_a_log_are_no_sequences_of_their_own(workspace: Path) -> None:
     write_log_model(workspace / "log")
     with pytest.raises(package.UsageError, match="4 strings became 1 records"):
