@@ -22,6 +22,7 @@ from seqmlm.tokenizers.code import CodeTokenizer
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
 from seqmlm.tokenizers.events import EventsTokenizer
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
+from seqmlm.tokenizers.log_words import LogWordTokenizer
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 CODE = "def depth(stack):\n    return len(stack) + 1\n"
@@ -105,6 +106,17 @@ def test_a_line_of_a_log_file(tmp_path: Path, seqmlm: Run):
     assert re.fullmatch("started\n.+\nstopped", row["filled"])
     [mask] = row["masks"]
     assert row["filled"].split("\n")[1] == mask["text"] == mask["candidates"][0]["text"]
+
+
+def test_a_gap_within_a_line_needs_a_model_that_reads_words(tmp_path: Path, seqmlm: Run):
+    lines = [LogLines(lines=LOG)] * 3
+    templates = saved(random_model("logs", TemplateTokenizer.train(lines)), tmp_path / "templates")
+    words = saved(random_model("logs", LogWordTokenizer.train(lines)), tmp_path / "words")
+    for inside in ("request [MASK] done", "started\n[MASK] [MASK]", "started [MASK]\n[MASK]"):
+        seqmlm("fill", templates, inside).refused(3, "a gap within a line")
+        assert len(seqmlm("fill", words, inside, "--json").ok().json["masks"]) == inside.count("[MASK]")
+    seqmlm("joint", templates, "started\n[MASK]\nready [MASK] ms").refused(3, "a gap within a line")
+    assert len(seqmlm("fill", templates, "started\n [MASK] \nstopped", "--json").ok().json["masks"]) == 1
 
 
 @pytest.mark.parametrize(
