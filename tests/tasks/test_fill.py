@@ -32,7 +32,7 @@ LOG = ("started", "ready in 5 ms", "request 7 done", "request 8 done", "stopped"
 @pytest.mark.parametrize(
     ("domain", "make", "sequence", "filled"),
     [
-        ("protein", ResidueTokenizer, "MKT_YIA_Q", r"MKT[A-Y]YIA[A-Y]Q"),
+        ("protein", ResidueTokenizer, "MKT_YIA[MASK]Q", r"MKT[A-Y]YIA[A-Y]Q"),
         ("dna", BaseTokenizer, "ACGT_ACGG<mask>T", r"ACGT[ACGT]ACGG[ACGT]T"),
         ("dna", lambda: KmerTokenizer(k=3), "ACGT_ACGG_T", r"ACGT[ACGT]ACGG[ACGT]T"),
         ("dna", lambda: DnaBpeTokenizer.train(["ACGTACGGT" * 9]), "ACGTACG_TAC", r"ACGTACG[ACGT]TAC"),
@@ -61,10 +61,11 @@ def test_a_sequence_on_the_command_line(
     assert shown.out.startswith(done.json["filled"].split("\n")[0])
 
 
-def test_a_gap_of_several_bases(tmp_path: Path, seqmlm: Run):
-    model = saved(random_model("dna", BaseTokenizer()), tmp_path / "model")
+@pytest.mark.parametrize(("domain", "make"), [("protein", ResidueTokenizer), ("dna", BaseTokenizer)])
+def test_a_gap_of_several_letters(tmp_path: Path, seqmlm: Run, domain: str, make: Callable[[], Tokenizer]):
+    model = saved(random_model(domain, make()), tmp_path / "model")
     done = seqmlm("fill", model, "ACGT[MASK:3]ACGGT", "--json").ok()
-    assert re.fullmatch("ACGT[ACGT]{3}ACGGT", done.json["filled"])
+    assert re.fullmatch("ACGT[A-Y]{3}ACGGT", done.json["filled"])
 
 
 def test_candidates_of_patients_are_codes_with_their_descriptions(tmp_path: Path, seqmlm: Run):
@@ -84,7 +85,7 @@ def test_candidates_of_patients_are_codes_with_their_descriptions(tmp_path: Path
 
 def test_files_give_a_row_for_each_sequence_with_a_gap(tmp_path: Path, seqmlm: Run):
     model = saved(random_model("protein", ResidueTokenizer()), tmp_path / "model")
-    fasta = written(tmp_path / "p.fasta", ">a\nMKT_Y\n>b\nMKTAY\n>c\nM<mask>TAY_\n")
+    fasta = written(tmp_path / "p.fasta", ">a\nMKT_Y\n>b\nMKTAY\n>c\nM<mask>TAY[MASK]\n")
     done = seqmlm("fill", model, fasta)
     rows = [json.loads(line) for line in done.out.splitlines()]
     assert [row["id"] for row in rows] == ["a", "c"]
