@@ -261,7 +261,8 @@ def _task(name: str) -> Any:
     known = tasks()
     make = known[name].load() if name in known else None
     if make is None or not issubclass(make, Task) or make.trains:
-        raise UsageError(f"no task {name!r} that gives rows{nearest(name, known)}")
+        other = f": 'seqmlm {name}' is a command alone" if name in known else nearest(name, known)
+        raise UsageError(f"no task {name!r} that gives rows{other}")
     return make
 
 

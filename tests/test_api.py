@@ -209,6 +209,10 @@ def test_errors_are_those_of_the_command(protein: Path, tmp_path: Path) -> None:
         model.score(["MK", "M1K"])
     with pytest.raises(package.UsageError, match="no task 'train'"):
         model.run("train")
+    with pytest.raises(package.UsageError, match=r"'finetune' that .*: 'seqmlm finetune' is a command"):
+        model.run("finetune")
+    with pytest.raises(package.UsageError, match=r"'scor' that gives rows; did you mean 'score'"):
+        model.run("scor")
     with pytest.raises(package.UsageError, match="rows are returned here"):
         model.score(["MK"], out=tmp_path / "x.jsonl")
     assert len(model.score(["MK", "M1K"], on_error="skip")) == 1
