@@ -210,7 +210,7 @@ class Model:
             if any(Path(path).parent == place for path in paths) and not isinstance(data, pd.DataFrame):
                 given["options"] = {**self._unnamed, **given.get("options", {})}
             config = from_dict(make.Config, {**given, "model": self.name, "paths": paths, "out": out})
-            with _Console(self._told) as console, blamed(place):
+            with _Console(self._told) as console, blamed(place, data, task):
                 summary = make.launch(task, config, stdout=None, progress=console, as_json=False)
             if summary.stopped is not None:
                 raise KeyboardInterrupt

@@ -213,6 +213,11 @@ def test_errors_are_those_of_the_command(protein: Path, tmp_path: Path) -> None:
         model.run("finetune")
     with pytest.raises(package.UsageError, match=r"'scor' that gives rows; did you mean 'score'"):
         model.run("scor")
+    for text in ("MKTAYIA", "MKTAYIA" * 99):
+        with pytest.raises(package.DataError, match=r"a sequence goes into a list: embed\(\[\.\.\.\]\)"):
+            model.embed(text)
+    with pytest.raises(package.DataError, match=r"no such file or folder \(check the path\)\Z"):
+        model.score([tmp_path / "none.fasta"])
     with pytest.raises(package.UsageError, match="rows are returned here"):
         model.score(["MK"], out=tmp_path / "x.jsonl")
     assert len(model.score(["MK", "M1K"], on_error="skip")) == 1
