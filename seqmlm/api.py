@@ -13,6 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
+import pandas as pd
+
 from seqmlm.cli import tasks
 from seqmlm.cli.console import ScoringConsole, TrainingConsole
 from seqmlm.config import from_dict, merge
@@ -21,6 +23,7 @@ from seqmlm.engine.types import Precision
 from seqmlm.errors import UsageError, nearest
 from seqmlm.frames import Data, RowFrame, blamed, frame, sources
 from seqmlm.inference.session import Session
+from seqmlm.tasks.columns import NAMING
 from seqmlm.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -114,6 +117,8 @@ class Model:
         self.name, self.precision = str(model), precision
         session = Session.open(self.name, domain=domain, precision=precision, labels="any")
         self.domain, self.card = session.card.domain, session.card
+        # Data that are no table do not have the columns that the model was trained with.
+        self._unnamed = dict.fromkeys({*session.model.reading("huggingface")} & {*NAMING})
         self._told: set[str] = set()
 
     def __repr__(self) -> str:
@@ -202,8 +207,10 @@ class Model:
             place, out = Path(folder), Path(folder) / "rows.jsonl"
             paths = () if data is None else sources(data, place, COLUMNS.get(task, "text"))
             given = {"domain": self.domain, "precision": self.precision, **_plain(make.Config, settings)}
+            if any(Path(path).parent == place for path in paths) and not isinstance(data, pd.DataFrame):
+                given["options"] = {**self._unnamed, **given.get("options", {})}
             config = from_dict(make.Config, {**given, "model": self.name, "paths": paths, "out": out})
-            with _Console(self._told) as console, blamed(place):
+            with _Console(self._told) as console, blamed(place, data, task):
                 summary = make.launch(task, config, stdout=None, progress=console, as_json=False)
             if summary.stopped is not None:
                 raise KeyboardInterrupt
@@ -254,7 +261,8 @@ def _task(name: str) -> Any:
     known = tasks()
     make = known[name].load() if name in known else None
     if make is None or not issubclass(make, Task) or make.trains:
-        raise UsageError(f"no task {name!r} that gives rows{nearest(name, known)}")
+        other = f": 'seqmlm {name}' is a command alone" if name in known else nearest(name, known)
+        raise UsageError(f"no task {name!r} that gives rows{other}")
     return make
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, OutlierMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+import seqmlm
 from seqmlm.errors import UsageError
 from seqmlm.frames import Data, RowFrame
 
@@ -30,7 +32,7 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     draws of the normal ones: split conformal prediction (Vovk et al. 2005). The model itself is not trained.
 
     Args:
-        model: a `seqmlm.Model`.
+        model: a `seqmlm.Model`, or a name, folder or hub id that `seqmlm.load` takes.
         fpr: share of normal sequences that may be called outliers.
         level: what is judged, such as "protein"; the highest score of a sequence counts. None for the field's
             default.
@@ -42,7 +44,12 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     def __init__(
-        self, model: Asked, *, fpr: float = 0.05, level: str | None = None, mode: str | None = None
+        self,
+        model: Asked | str | Path,
+        *,
+        fpr: float = 0.05,
+        level: str | None = None,
+        mode: str | None = None,
     ) -> None:
         self.model, self.fpr, self.level, self.mode = model, fpr, level, mode
 
@@ -79,7 +86,7 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Data) -> NDArray[np.float64]:
         """(N,) the highest score of each sequence; one of which nothing can be scored counts as the least."""
-        rows = self.model.score(X, level=self.level, mode=self.mode)
+        rows = _opened(self.model).score(X, level=self.level, mode=self.mode)
         # Sequences that are no file stand one a line.
         highest = rows.groupby("line", sort=True)["score"].max()
         _check(X, len(highest))
@@ -94,12 +101,12 @@ class Embedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Sequences to vectors in context, for a classifier behind it in a `Pipeline`; nothing is fitted.
 
     Args:
-        model: a `seqmlm.Model`.
+        model: a `seqmlm.Model`, or a name, folder or hub id that `seqmlm.load` takes.
         layers: last, a number, or -4:mean or -4:sum of the last four.
         pool: over the units of a sequence: mean, start, max or tokens.
     """
 
-    def __init__(self, model: Asked, *, layers: str = "last", pool: str = "mean") -> None:
+    def __init__(self, model: Asked | str | Path, *, layers: str = "last", pool: str = "mean") -> None:
         self.model, self.layers, self.pool = model, layers, pool
 
     def fit(self, X: Data, y: object = None) -> Self:
@@ -108,7 +115,7 @@ class Embedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def transform(self, X: Data) -> NDArray[np.float32]:
         """(N, D) a vector for each sequence."""
-        rows = self.model.embed(X, layers=self.layers, pool=self.pool)
+        rows = _opened(self.model).embed(X, layers=self.layers, pool=self.pool)
         _check(X, len(rows))
         return rows.vectors()
 
@@ -116,6 +123,10 @@ class Embedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         tags = _of_strings(super().__sklearn_tags__())
         tags.requires_fit = False
         return tags
+
+
+def _opened(model: Asked | str | Path) -> Asked:
+    return seqmlm.load(model) if isinstance(model, str | Path) else model
 
 
 def _check(X: Data, records: int) -> None:

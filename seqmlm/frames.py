@@ -161,11 +161,14 @@ def frame(rows: Iterable[Mapping[str, Any]], folder: Path) -> RowFrame:
 
 
 @contextmanager
-def blamed(folder: Path) -> Iterator[None]:
-    """Errors about a file in `folder` are about the caller's data."""
+def blamed(folder: Path, data: Data | None, method: str) -> Iterator[None]:
+    """Errors about a file in `folder` are about the caller's data; what is no path may be a sequence."""
     try:
         yield
     except DataError as error:
+        if isinstance(data, str) and error.source == data and error.remedy == "check the path":
+            remedy = f"{error.remedy}; a sequence goes into a list: {method}([...])"
+            raise DataError(error.reason, source=data, remedy=remedy) from None
         if error.source is None or Path(error.source).parent != folder:
             raise
         own = {name: getattr(error, name) for name in ("line", "field", "remedy")}

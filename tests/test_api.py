@@ -133,6 +133,25 @@ def test_a_column_of_a_table_is_named(protein: Path, sequences: list[str]) -> No
     equal(found[["score"]], pd.DataFrame(model.score(sequences)[["score"]]))
 
 
+def test_strings_need_no_column_of_the_training(workspace: Path) -> None:
+    head = {"kind": "class", "label": "mood", "names": ["bad", "good"]}
+    stored = {"column": "Review text", "field": "Review text", "id_column": "number"}
+    folder = text_model(workspace, head=head, reading=stored)
+    model, own = package.load(folder), ["a dog barks", "no cats"]
+    table = pd.DataFrame({"Review text": own, "number": [7, 8]})
+    expected = model.predict(table)
+    assert expected["id"].tolist() == ["7", "8"]
+    for data in (own, np.array(own), table["Review text"]):
+        equal(model.predict(data)[["p"]], pd.DataFrame(expected[["p"]]))
+        assert model.embed(data).vectors().shape[0] == 2
+    found = package.Scorer(str(folder), "predict")({"text": own})
+    assert found["probability"] == expected["probability"].tolist()
+    with pytest.raises(package.DataError, match="no column of this name"):
+        model.predict(table.rename(columns={"Review text": "text"}))
+    with pytest.raises(package.DataError, match="field 'other'"):
+        model.predict(own, options={"column": "other"})
+
+
 def test_settings_are_lists_and_mappings(workspace: Path, seqmlm: Run, tmp_path: Path) -> None:
     text, file, out = text_model(workspace), tmp_path / "t.csv", tmp_path / "rows.jsonl"
     file.write_text("text\na dog\na cat\n")
@@ -190,6 +209,15 @@ def test_errors_are_those_of_the_command(protein: Path, tmp_path: Path) -> None:
         model.score(["MK", "M1K"])
     with pytest.raises(package.UsageError, match="no task 'train'"):
         model.run("train")
+    with pytest.raises(package.UsageError, match=r"'finetune' that .*: 'seqmlm finetune' is a command"):
+        model.run("finetune")
+    with pytest.raises(package.UsageError, match=r"'scor' that gives rows; did you mean 'score'"):
+        model.run("scor")
+    for text in ("MKTAYIA", "MKTAYIA" * 99):
+        with pytest.raises(package.DataError, match=r"a sequence goes into a list: embed\(\[\.\.\.\]\)"):
+            model.embed(text)
+    with pytest.raises(package.DataError, match=r"no such file or folder \(check the path\)\Z"):
+        model.score([tmp_path / "none.fasta"])
     with pytest.raises(package.UsageError, match="rows are returned here"):
         model.score(["MK"], out=tmp_path / "x.jsonl")
     assert len(model.score(["MK", "M1K"], on_error="skip")) == 1
@@ -279,6 +307,26 @@ def test_vectors_go_into_a_classifier(protein: Path, sequences: list[str]) -> No
     assert len(cross_val_score(pipeline, np.array(sequences), classes, cv=2)) == 2
     with pytest.raises(package.UsageError, match="no vectors"):
         model.score(sequences).vectors()
+
+
+@pytest.mark.parametrize("named", [str, Path])
+def test_an_estimator_takes_the_name_of_a_model(named: Any, protein: Path, sequences: list[str]) -> None:
+    from sklearn.base import clone
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    name, model = named(protein), package.load(protein)
+    own = clone(package.Embedder(name, pool="max"))
+    assert own.get_params()["model"] == name
+    expected = model.embedder(pool="max").transform(sequences)
+    np.testing.assert_array_equal(own.fit_transform(sequences), expected)
+    assert own.get_params()["model"] == name
+    classes = ["short" if len(one) < 26 else "long" for one in sequences]
+    assert make_pipeline(own, LogisticRegression()).fit(sequences, classes).predict(sequences[:1]) == "short"
+    found = clone(package.Detector(name)).fit(sequences).score_samples(sequences)
+    np.testing.assert_array_equal(found, -model.score(sequences)["score"].to_numpy())
+    with pytest.raises(package.StateError):
+        package.Detector("no-such-model").fit(sequences)
 
 
 def test_lines_of_a_log_are_no_sequences_of_their_own(workspace: Path) -> None:

@@ -154,7 +154,7 @@ class Letters(Text):
         return (f">{name}\n{raw}\n" for name, raw in sequences)
 
 
-LETTER_GAPS = ("_", "<mask>", "<MASK>")
+LETTER_GAPS = ("_", "<mask>", "<MASK>", MASK)
 """How people write a gap among letters."""
 
 

@@ -27,10 +27,9 @@ from seqmlm.errors import DataError
 from seqmlm.inference.pieces import Pairing
 from seqmlm.inference.session import Session
 
-OF_TEXT = (
-    *("column", "field", "text", "id_column", "id_field", "document_column", "document_field"),
-    *("delimiter", "header", "encoding", "language"),
-)
+NAMING = ("column", "field", "text", "id_column", "id_field", "document_column", "document_field")
+"""Options of readers that name a column of a table."""
+OF_TEXT = (*NAMING, "delimiter", "header", "encoding", "language")
 """Options of readers that decide what a record's sequence and name are: a model is asked with the same."""
 LOOKED_AT = 100
 """JSON lines that say which fields there are."""

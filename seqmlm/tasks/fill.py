@@ -121,8 +121,8 @@ class FillConfig(GapsConfig):
 class Fill(Gaps[FillConfig]):
     """Fill the gaps of sequences: the most probable candidates of each, and what fits into all together.
 
-    A gap is written [MASK] in text and source code ([MASK:3] is one of three tokens), _ in proteins and DNA;
-    in logs it is a line, and in patient histories a code, that is [MASK]. A backslash in front makes it text.
+    A gap is written [MASK], in proteins and DNA also _, and [MASK:3] where it is of three tokens; in logs it
+    is a line, and in patient histories a code, that is [MASK]. A backslash in front makes it text.
     `p` is the probability of a candidate while all gaps of the sequence are hidden.
 
     Example: seqmlm fill english 'the dog [MASK] the cat.' --top 5

@@ -167,7 +167,23 @@ class TemplateTokenizer(Growing):
 
     @cached_property
     def spelling(self) -> Spelling:
-        return Spelling(self.tokens, self._values.conceal)
+        spelling = Spelling(self.tokens, self._values.conceal)
+        spelling.encode_gaps = self._encode_gaps
+        return spelling
+
+    def _encode_gaps(self, raws: Sequence[Any]) -> list[Encoding]:
+        """Encode lines of which some are gaps.
+
+        Raises:
+            DataError: a gap is a part of a line.
+        """
+        lines = (line.strip() for raw in raws for line in lines_of(raw))
+        if any(Spelling.stand_in in line != Spelling.stand_in for line in lines):
+            raise DataError(
+                "a gap within a line, which to this model is one template",
+                remedy="put it in place of the whole line, or train with --set tokenizer.name=log_words.v1",
+            )
+        return self.encode_batch(raws)
 
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
         """Encode windows or sessions; groups are line numbers, spans lines of `"\\n".join(lines)`."""

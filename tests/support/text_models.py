@@ -27,11 +27,12 @@ def text_model(
     wordpiece: bool = False,
     masking: Mapping[str, Any] | None = None,
     head: Mapping[str, Any] | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the model to `folder`/model, with a random head where one is described, and return that."""
     kind = WordPieceTokenizer if wordpiece else BpeTokenizer
     tokenizer = kind.train(TEXTS, vocabulary_size=300)
-    facts = {"sensitive": sensitive, "masking": masking or {}}
+    facts = {"sensitive": sensitive, "masking": masking or {}, "reading": reading or {}}
     model = random_model("text", tokenizer, max_length=32, spread=1, **facts)
     with torch.no_grad():
         for weights in model.rows.parameters():

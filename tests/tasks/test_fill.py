@@ -22,6 +22,7 @@ from seqmlm.tokenizers.code import CodeTokenizer
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
 from seqmlm.tokenizers.events import EventsTokenizer
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
+from seqmlm.tokenizers.log_words import LogWordTokenizer
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 CODE = "def depth(stack):\n    return len(stack) + 1\n"
@@ -31,7 +32,7 @@ LOG = ("started", "ready in 5 ms", "request 7 done", "request 8 done", "stopped"
 @pytest.mark.parametrize(
     ("domain", "make", "sequence", "filled"),
     [
-        ("protein", ResidueTokenizer, "MKT_YIA_Q", r"MKT[A-Y]YIA[A-Y]Q"),
+        ("protein", ResidueTokenizer, "MKT_YIA[MASK]Q", r"MKT[A-Y]YIA[A-Y]Q"),
         ("dna", BaseTokenizer, "ACGT_ACGG<mask>T", r"ACGT[ACGT]ACGG[ACGT]T"),
         ("dna", lambda: KmerTokenizer(k=3), "ACGT_ACGG_T", r"ACGT[ACGT]ACGG[ACGT]T"),
         ("dna", lambda: DnaBpeTokenizer.train(["ACGTACGGT" * 9]), "ACGTACG_TAC", r"ACGTACG[ACGT]TAC"),
@@ -60,10 +61,11 @@ def test_a_sequence_on_the_command_line(
     assert shown.out.startswith(done.json["filled"].split("\n")[0])
 
 
-def test_a_gap_of_several_bases(tmp_path: Path, seqmlm: Run):
-    model = saved(random_model("dna", BaseTokenizer()), tmp_path / "model")
+@pytest.mark.parametrize(("domain", "make"), [("protein", ResidueTokenizer), ("dna", BaseTokenizer)])
+def test_a_gap_of_several_letters(tmp_path: Path, seqmlm: Run, domain: str, make: Callable[[], Tokenizer]):
+    model = saved(random_model(domain, make()), tmp_path / "model")
     done = seqmlm("fill", model, "ACGT[MASK:3]ACGGT", "--json").ok()
-    assert re.fullmatch("ACGT[ACGT]{3}ACGGT", done.json["filled"])
+    assert re.fullmatch("ACGT[A-Y]{3}ACGGT", done.json["filled"])
 
 
 def test_candidates_of_patients_are_codes_with_their_descriptions(tmp_path: Path, seqmlm: Run):
@@ -83,7 +85,7 @@ def test_candidates_of_patients_are_codes_with_their_descriptions(tmp_path: Path
 
 def test_files_give_a_row_for_each_sequence_with_a_gap(tmp_path: Path, seqmlm: Run):
     model = saved(random_model("protein", ResidueTokenizer()), tmp_path / "model")
-    fasta = written(tmp_path / "p.fasta", ">a\nMKT_Y\n>b\nMKTAY\n>c\nM<mask>TAY_\n")
+    fasta = written(tmp_path / "p.fasta", ">a\nMKT_Y\n>b\nMKTAY\n>c\nM<mask>TAY[MASK]\n")
     done = seqmlm("fill", model, fasta)
     rows = [json.loads(line) for line in done.out.splitlines()]
     assert [row["id"] for row in rows] == ["a", "c"]
@@ -105,6 +107,17 @@ def test_a_line_of_a_log_file(tmp_path: Path, seqmlm: Run):
     assert re.fullmatch("started\n.+\nstopped", row["filled"])
     [mask] = row["masks"]
     assert row["filled"].split("\n")[1] == mask["text"] == mask["candidates"][0]["text"]
+
+
+def test_a_gap_within_a_line_needs_a_model_that_reads_words(tmp_path: Path, seqmlm: Run):
+    lines = [LogLines(lines=LOG)] * 3
+    templates = saved(random_model("logs", TemplateTokenizer.train(lines)), tmp_path / "templates")
+    words = saved(random_model("logs", LogWordTokenizer.train(lines)), tmp_path / "words")
+    for inside in ("request [MASK] done", "started\n[MASK] [MASK]", "started [MASK]\n[MASK]"):
+        seqmlm("fill", templates, inside).refused(3, "a gap within a line")
+        assert len(seqmlm("fill", words, inside, "--json").ok().json["masks"]) == inside.count("[MASK]")
+    seqmlm("joint", templates, "started\n[MASK]\nready [MASK] ms").refused(3, "a gap within a line")
+    assert len(seqmlm("fill", templates, "started\n [MASK] \nstopped", "--json").ok().json["masks"]) == 1
 
 
 @pytest.mark.parametrize(

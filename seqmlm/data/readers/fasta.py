@@ -209,14 +209,19 @@ class _UnderWay:
             self._problems.note("a comment before the first '>'", source=self._source)
             return
         blank = len(part) - len(part.lstrip())
-        first = part[blank : blank + 1000].split(b"\n", 1)[0]
-        table = b"," in first or b"\t" in first
         error = DataError(
             "text before the first '>'",
             source=self._source,
             line=part[:blank].count(b"\n"),
             remedy="it looks like a table: set its format, csv or tsv, and its column"
-            if table
+            if _like_a_table(part[blank:])
             else "give it a header, or name the format it really has",
         )
         self._problems.bad(error, part[blank : blank + 1000].decode("utf-8", "backslashreplace"))
+
+
+def _like_a_table(text: bytes) -> bool:
+    """Whether the first lines, several of them, have as many commas or tabs each."""
+    first = [line for line in text.split(b"\n", 5)[:5] if line.strip()]
+    found = ({line.count(mark) for line in first} for mark in (b",", b"\t"))
+    return len(first) > 1 and any(len(counts) == 1 and counts != {0} for counts in found)

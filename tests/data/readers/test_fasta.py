@@ -63,6 +63,26 @@ def test_what_is_kept_and_what_goes() -> None:
     assert read_blocks(data, 1000, keep_case=True)[0].raw == "MKVlxAA*"
 
 
+@pytest.mark.parametrize(
+    ("text", "table"),
+    [
+        ("id,sequence\na,MKV\nb,MKL\n", True),
+        ("\nid\tsequence\n\na\tMKV, of a cow\n", True),
+        ("id,sequence\n" + "a,MKV\n" * 999, True),
+        ("id,sequence\n", False),
+        ("Produced by Ann, Bob, and Carl\n\nThe first chapter\nIt rained, and so on\n", False),
+        ("one\ntwo\n", False),
+        ("id,sequence\na,MKV\n>b\nMK\n", True),
+    ],
+)
+def test_a_table_is_told_from_prose(tmp_path: Path, text: str, table: bool) -> None:
+    path = tmp_path / "x.fasta"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"text before the first '>'") as told:
+        list(read_fasta(path, Problems()))
+    assert ("looks like a table" in str(told.value)) == table
+
+
 def test_bad_records_are_named(tmp_path: Path) -> None:
     path = tmp_path / "bad.fasta"
     path.write_bytes(b"\n\nstray\n>a\nMK\n>empty\n\n>c\nM\xc3\xa9K\n>d\nMV\n>a\nMK\n>gaps\n--\n")
