@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class Format:
     in_folders: bool = True
     scoring: Mapping[str, Any] = field(default_factory=dict)
 
+    @cached_property
     def options(self) -> Mapping[str, str]:
         """The options the reader takes: name to type, as the reader writes it."""
         parameters = inspect.signature(self.read).parameters.values()
@@ -65,7 +66,7 @@ class Format:
         Raises:
             UsageError: one that is no number, or neither true nor false, where the reader wants that.
         """
-        types = self.options()
+        types = self.options
         return {name: _typed(name, types[name], value) for name, value in options.items() if name in types}
 
 
@@ -160,7 +161,7 @@ class Files:
     def options(self, format: str | None = None) -> set[str]:
         """Names of what the readers of a format take; of all, where it is none of the field's."""
         asked = [self.formats[format]] if format in self.formats else self.formats.values()
-        return {name for one in asked for name in one.options()}
+        return {name for one in asked for name in one.options}
 
     def check(self, format: str | None, options: Mapping[str, Any]) -> None:
         """Refuse an unknown format, and options that no format takes, or of another type."""
