@@ -119,7 +119,8 @@ class Reading:
     Args:
         dataset: how the rows of a Hugging Face data set (hf:NAME), of a folder that `datasets` saved and of
             Parquet files are read: a format that every field has, by the name "huggingface".
-        usual: name of the format of a file that the user named, where its name says none; None for the first.
+        usual: name of the format of a file that the user named, where its name says none; None for the first;
+            raises DataError for one that is in none.
         original: the name a file had before it was rotated, which tells its format.
         rotation: of whose files this is one, and what sorts these in the order they were written.
         followed: the readers keep a `data.files.Memory`, so that files can be scored while they are written.
