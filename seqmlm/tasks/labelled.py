@@ -157,9 +157,10 @@ def divided(read: Mapping[Part, Sequence[Example]], session: Session, seed: int)
         found["train"] = [one for one in train if one.part in (None, "train")]
         for part in PARTS[1:]:
             found[part] += [one for one in train if one.part == part]
+    given = len(found["train"])
     shares: dict[Part, tuple[float, int]] = {"test": (0.2, FEW), "validation": (0.1, MANY)}
     for part, (share, least) in shares.items():
-        if not found[part] and len(found["train"]) >= least:
+        if not found[part] and given >= least:
             keys = _together(session, found["train"])
             held = _held(session, keys, share, seed)
             found[part] = [one for one, key in keys.items() if key in held]

@@ -45,6 +45,15 @@ def test_it_is_said_why_nothing_is_held_out(n: int, why: str, session: Session) 
     assert why in why_untested(parts)
 
 
+@pytest.mark.parametrize(("n", "validated"), [(199, 0), (200, 16), (300, 24)])
+def test_of_200_examples_a_tenth_of_those_not_tested_is_held_out(
+    n: int, validated: int, session: Session
+) -> None:
+    records = [Record(id=str(k), raw=f"cat {k}", source="a", line=k) for k in range(n)]
+    parts = divided({"train": [Example(record=one, label="x") for one in records]}, session, 0)
+    assert len(parts["validation"]) == validated
+
+
 @pytest.mark.parametrize(("sizes", "tested"), [([1] * 300, 60), ([75, *[1] * 225], 60), ([150, 150], 150)])
 def test_a_fifth_of_the_examples_is_tested_whatever_the_groups(
     sizes: list[int], tested: int, session: Session
