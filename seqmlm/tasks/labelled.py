@@ -94,6 +94,9 @@ def read_parts(session: Session, asked: Lesson, problems: Problems) -> tuple[Par
         parts["validation"] = []  # whoever has so few labels has none to validate with
     length, sensitive = min(session.card.max_length, 512), session.card.sensitive
     card = card_of(read["train"], parts["train"], asked, length=length, sensitive=sensitive)
+    if card.kind == "class":
+        alike = len(card.names) - len({name.casefold() for name in card.names})
+        problems.note("a class that differs from another one in case only", alike)
     if read["validation"] and not asked.allow_overlap:
         _apart(overlap(parts, session, "validation"), parts, "validation", sensitive)
     shared = [] if asked.allow_overlap else overlap(parts, session)
