@@ -276,7 +276,7 @@ def card_of(
         raise UsageError("--head prompt has a word for each class, and predicts classes")
     return HeadCard(
         kind=kind,
-        label=",".join(asked.labels) or Path(asked.label_file or "label").name,
+        label=",".join(asked.labels) or Path(asked.label_file or "label").name.partition(".")[0],
         names=tuple(names),
         pool=asked.head or ("start" if of_parts else "mean"),
         crf=asked.crf,

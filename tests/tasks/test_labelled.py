@@ -152,6 +152,19 @@ def test_a_file_of_labels_is_about_all_files(session: Session, tmp_path: Path) -
     assert (one.record.id, one.second.id) == ("r0", "r1")
 
 
+@pytest.mark.parametrize(
+    ("asked", "label"),
+    [
+        (Lesson(label_file="of/ehr_lab.csv.gz"), "ehr_lab"),
+        (Lesson(label_file="ehr_lab.csv", labels=("p", "q")), "p,q"),
+        (Lesson(classes=("a=b.txt",)), "label"),
+    ],
+)
+def test_what_is_predicted_is_called_by_its_column_or_its_file(asked: Lesson, label: str) -> None:
+    found = classes("a", "b", "a", "b")
+    assert card_of(found, found, asked).label == label
+
+
 def test_a_model_finds_its_text_where_training_did(tmp_path: Path, seqmlm: Any) -> None:
     rows = "".join(f"{'good dog' if n % 2 else 'bad cat'} {n};{'yes' if n % 2 else 'no'}\n" for n in range(8))
     path = tmp_path / "reviews.csv"
