@@ -58,9 +58,8 @@ def _no_table(path: str) -> None:
     """Refuse a table that is named: as one source file its rows would be lines of code."""
     if stem_suffix(path) in (".csv", ".tsv", ".xlsx"):
         remedy = 'write lines of {"code": "...", "id": "..."} to a .jsonl file, other columns beside them'
-        raise DataError(
-            "code is read from source files and JSON lines, not from tables", source=path, remedy=remedy
-        )
+        reason = "code is read from source files, JSON lines and Parquet, not from such tables"
+        raise DataError(reason, source=path, remedy=remedy)
 
 
 def _pictures(level: Level) -> Sequence[Picture]:

@@ -464,9 +464,9 @@ def test_marks_without_an_end_are_those_at_which_no_string_begins(text):
 def test_a_table_is_not_read_as_one_source_file(name: str, tmp_path: Path) -> None:
     folder = all_written(tmp_path, {"a.py": CODE})
     table = written(tmp_path / name, 'code,kind\n"x = 1",public\n')
-    with pytest.raises(DataError, match=r"not from tables \(write lines of .*\.jsonl") as met:
+    with pytest.raises(DataError, match=r"not from such tables \(write lines of .*\.jsonl") as met:
         list(DOMAIN.read([table], Problems()))
     assert met.value.source == str(table)
-    with pytest.raises(DataError, match="not from tables"):
+    with pytest.raises(DataError, match="not from such tables"):
         reading(DOMAIN, Labelling(labels=("kind",)), str(table), sensitive=False)
     assert [one.id for one in DOMAIN.read([folder], Problems())] == ["a.py"]
