@@ -36,8 +36,8 @@ _PARTS = ("set", "split", "validation")
 _DEFAULTS = ("tags", "spans", "TARGET")
 _KEY = re.compile(r"(?:^|\s)(\w+)=")
 _MISSING = ("", "nan")
-_NAME_IT = "fill it in, or name the column with --label"
-_ONE_SIDE = "a pair with an empty side", "fill it in, or name the column with --pair"
+_FILL_IN = "fill it in, or leave such records out with --on-error skip"
+_ONE_SIDE = "a pair with an empty side", "fill it in, or name another column with --pair"
 
 _Place = Mapping[str, Any]  # source, line, perhaps field: where an error is
 
@@ -302,7 +302,7 @@ class _Reading:
             second = "" if self._problems.sensitive else fields.get("2", "")
             which = f"; --label 2 is the second word of the header, {second!r}" if second else ""
             raise DataError("no label", **at, remedy=f"name its column with --label{which}")
-        value, here = fields.get(name), {**at, "field": name}
+        value, here = _field(name, fields, at), {**at, "field": name}
         if isinstance(value, list | tuple):
             return self._listed(value, record, fields, here)
         text = _text(value, here)
@@ -315,7 +315,7 @@ class _Reading:
         return (_number(text, here),) if self._source.numeric else text
 
     def _several(self, fields: Mapping[str, Any], at: _Place) -> Label:
-        texts = {name: _text(fields.get(name), {**at, "field": name}) for name in self._columns}
+        texts = {name: _text(_field(name, fields, at), {**at, "field": name}) for name in self._columns}
         true = {name: FLAGS.get(text.lower()) for name, text in texts.items()}
         if self._flags is None:
             self._flags = not self._source.numeric and None not in true.values()
@@ -406,7 +406,18 @@ def _headed(record: Record) -> dict[str, str]:
     return words | {key: value.strip() for key, value in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def _text(value: Any, at: _Place, problem: tuple[str, str] = ("no label", _NAME_IT)) -> str:
+def _field(name: str, fields: Mapping[str, Any], at: _Place) -> Any:
+    """What a record has in a field; DataError for one that it does not have."""
+    if name in fields:
+        return fields[name]
+    reason, remedy = "no such field", "correct its name, or give labels in a file of their own: --label-file"
+    if "labels" in fields:  # one of each line
+        reason = "its lines have no label in common"
+        remedy = "give one of each session in a file of its own: --label-file"
+    raise DataError(reason, **at, field=name, remedy=remedy)
+
+
+def _text(value: Any, at: _Place, problem: tuple[str, str] = ("no label", _FILL_IN)) -> str:
     """A label as text; DataError for nothing, or a value of several parts."""
     if value is not None and not isinstance(value, str | int | float):
         raise DataError("a label of several parts", **at, remedy="give a text, a number or a list of these")
@@ -451,7 +462,7 @@ def _of_words(values: Sequence[Any], words: Sequence[Any], at: _Place) -> Spans:
         if span is not None and value not in (None, "_"):
             found.setdefault(tuple(span), _text(value, at))  # a contraction has the label of its first word
     if not found:
-        raise DataError("no label", **at, remedy=_NAME_IT)
+        raise DataError("no label", **at, remedy="fill it in, or name another column with --label")
     return _spans([(*span, found[span]) for span in sorted(found)])
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class Format:
     in_folders: bool = True
     scoring: Mapping[str, Any] = field(default_factory=dict)
 
+    @cached_property
     def options(self) -> Mapping[str, str]:
         """The options the reader takes: name to type, as the reader writes it."""
         parameters = inspect.signature(self.read).parameters.values()
@@ -65,7 +66,7 @@ class Format:
         Raises:
             UsageError: one that is no number, or neither true nor false, where the reader wants that.
         """
-        types = self.options()
+        types = self.options
         return {name: _typed(name, types[name], value) for name, value in options.items() if name in types}
 
 
@@ -118,7 +119,8 @@ class Reading:
     Args:
         dataset: how the rows of a Hugging Face data set (hf:NAME), of a folder that `datasets` saved and of
             Parquet files are read: a format that every field has, by the name "huggingface".
-        usual: name of the format of a file that the user named, where its name says none; None for the first.
+        usual: name of the format of a file that the user named, where its name says none; None for the first;
+            raises DataError for one that is in none.
         original: the name a file had before it was rotated, which tells its format.
         rotation: of whose files this is one, and what sorts these in the order they were written.
         followed: the readers keep a `data.files.Memory`, so that files can be scored while they are written.
@@ -160,7 +162,7 @@ class Files:
     def options(self, format: str | None = None) -> set[str]:
         """Names of what the readers of a format take; of all, where it is none of the field's."""
         asked = [self.formats[format]] if format in self.formats else self.formats.values()
-        return {name for one in asked for name in one.options()}
+        return {name for one in asked for name in one.options}
 
     def check(self, format: str | None, options: Mapping[str, Any]) -> None:
         """Refuse an unknown format, and options that no format takes, or of another type."""

@@ -92,7 +92,7 @@ def reading(domain: Field, asked: Labelling, path: str, *, sensitive: bool) -> d
     if found is None:
         return dict(options)
     file, chosen = found
-    logs = "label_field" in chosen.options()  # whose records have one label, and no columns beside it
+    logs = "label_field" in chosen.options  # whose records have one label, and no columns beside it
     json = bool(set(_JSON) & set(chosen.suffixes)) and not logs and not is_reference(file)
     row = _row(file, chosen, options)
     absent = next((one for one in wanted if one not in row), None)
@@ -122,14 +122,14 @@ def _table(domain: Field, path: str, format: str | None) -> tuple[str, Format] |
     for file in files:
         known, inside = named or domain.files.format_of(file), file != path and named is None
         chosen = known or domain.files.usual_format(file)
-        if "keep" in chosen.options() and (not inside or domain.files.in_folders(known)):
+        if "keep" in chosen.options and (not inside or domain.files.in_folders(known)):
             return file, chosen
     return None
 
 
 def _row(path: str, chosen: Format, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """The first row of a table, of JSON lines first values; none of standard input, which is read once."""
-    known, options = chosen.options(), chosen.known(options)
+    known, options = chosen.options, chosen.known(options)
     encoding = options.get("encoding", "utf-8")
     if path == "-":
         return {}
@@ -151,7 +151,7 @@ def _row(path: str, chosen: Format, options: Mapping[str, Any]) -> Mapping[str, 
 
 def _holder(chosen: Format, row: Mapping[str, Any], keep: Sequence[str]) -> dict[str, str]:
     """Which column holds the sequence, where it is not called as usual and only one can be it."""
-    option = next((one for one in HOLDERS if one in chosen.options()), None)
+    option = next((one for one in HOLDERS if one in chosen.options), None)
     if option is None:
         return {}
     usual = inspect.signature(chosen.read).parameters[option].default or "text"

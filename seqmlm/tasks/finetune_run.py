@@ -6,6 +6,7 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
@@ -53,6 +54,8 @@ REQUEST = "finetune.yaml"
 _OTHERS = (LEDGER, RUN_CONFIG, MODEL_FOLDER, FINISHED)
 COMPARED = ("accuracy", "auroc", "macro_f1", "spearman", "mean")
 """Figures beside the primary one that trainings are compared by: few."""
+NAMED = 10
+"""Most classes that are named when a training begins."""
 _FREE = ("resume", "name", "max_time", "rivals", "table")
 """What a resumed run may change."""
 
@@ -162,8 +165,16 @@ class Finetuning:
         many = number_of(several, "value") if self.card.kind == "value" else f"{several:,} classes"
         shots = self.config.shots
         drawn = f"{shots} of " if shots is not None and shots < counts["train"] else ""
-        told = f"{self.card.kind}: {many}; {drawn}{shown['train']} examples to train on"
+        told = f"{self.card.kind}: {many}{self._classes()}; {drawn}{shown['train']} examples to train on"
         return f"{told}, {shown['validation']} to validate, {shown['test']} to test"
+
+    def _classes(self) -> str:
+        """The classes of records with how many examples each has, where they are few."""
+        if self.card.kind != "class" or len(self.card.names) > NAMED:
+            return ""
+        counts = Counter(str(one.label) for own in self.parts.values() for one in own)
+        shown = redacted_counts(counts, parts=True) if self.private else counts
+        return f" ({', '.join(f'{name!r} {shown[name]}' for name in sorted(shown))})"
 
     def _summary(self, **found: Any) -> Summary:
         counts = {

@@ -376,6 +376,6 @@ def _facts(name: str, format: Format) -> FormatFacts:
         folder=format.folder is not None,
         options=tuple(
             OptionFacts(name=key, default=parameters[key].default, meaning=known.get(key, ""))
-            for key in format.options()
+            for key in format.options
         ),
     )

@@ -94,6 +94,9 @@ def read_parts(session: Session, asked: Lesson, problems: Problems) -> tuple[Par
         parts["validation"] = []  # whoever has so few labels has none to validate with
     length, sensitive = min(session.card.max_length, 512), session.card.sensitive
     card = card_of(read["train"], parts["train"], asked, length=length, sensitive=sensitive)
+    if card.kind == "class":
+        alike = len(card.names) - len({name.casefold() for name in card.names})
+        problems.note("a class that differs from another one in case only", alike)
     if read["validation"] and not asked.allow_overlap:
         _apart(overlap(parts, session, "validation"), parts, "validation", sensitive)
     shared = [] if asked.allow_overlap else overlap(parts, session)
@@ -157,9 +160,10 @@ def divided(read: Mapping[Part, Sequence[Example]], session: Session, seed: int)
         found["train"] = [one for one in train if one.part in (None, "train")]
         for part in PARTS[1:]:
             found[part] += [one for one in train if one.part == part]
+    given = len(found["train"])
     shares: dict[Part, tuple[float, int]] = {"test": (0.2, FEW), "validation": (0.1, MANY)}
     for part, (share, least) in shares.items():
-        if not found[part] and len(found["train"]) >= least:
+        if not found[part] and given >= least:
             keys = _together(session, found["train"])
             held = _held(session, keys, share, seed)
             found[part] = [one for one, key in keys.items() if key in held]
@@ -272,7 +276,7 @@ def card_of(
         raise UsageError("--head prompt has a word for each class, and predicts classes")
     return HeadCard(
         kind=kind,
-        label=",".join(asked.labels) or Path(asked.label_file or "label").name,
+        label=",".join(asked.labels) or Path(asked.label_file or "label").name.partition(".")[0],
         names=tuple(names),
         pool=asked.head or ("start" if of_parts else "mean"),
         crf=asked.crf,

@@ -27,17 +27,21 @@ class Predictions(NamedTuple):
     truth: Any
     predicted: Any
 
-    def mismatch(self, other: Predictions) -> str | None:
+    def mismatch(self, other: Predictions, *, ids: bool = False) -> str | None:
         """In what two sets of predictions are not of the same; None where they are.
 
-        Values are compared with the rounding of their scale, which each training has for itself.
+        With `ids` an example of those that differ is named. Values are compared with the rounding of their
+        scale, which each training has for itself.
         """
         if self.kind != other.kind:
             return f"one predicts {self.kind}, the other {other.kind}"
         if self.kind != "entities" and self.names != other.names:
             return f"one predicts {len(self.names)} {self.kind} labels, the other has others"
         if self.ids != other.ids:
-            return f"they were tested on other records ({len(self.ids):,} and {len(other.ids):,} items)"
+            many = f"{len(self.ids):,} and {len(other.ids):,} items"
+            pair = next((pair for pair in zip(self.ids, other.ids, strict=False) if pair[0] != pair[1]), None)
+            named = f"; the first ids that differ are {pair[0]!r} and {pair[1]!r}" if pair and ids else ""
+            return f"they were tested on other records ({many}{named})"
         if self.kind == "entities":
             same = self.truth == other.truth
         else:

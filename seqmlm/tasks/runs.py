@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.predictions import difference
-from seqmlm.tasks.predictions import read_predictions
+from seqmlm.tasks.predictions import PREDICTIONS, read_predictions
 from seqmlm.tracking import RunInfo, Tracker
 from seqmlm.workspace import Workspace
 
@@ -92,8 +92,11 @@ def compare_predictions(references: Sequence[str], metric: str, warn: Warn) -> d
     if len(runs) != 2:
         raise UsageError(f"--metric compares the predictions of two runs, not of {len(runs)}")
     home = Workspace.locate()
-    first, second = (read_predictions(home.runs / run.name) for run in runs)
-    if (why := first.mismatch(second)) is not None:
+    folders = [home.runs / run.name for run in runs]
+    first, second = map(read_predictions, folders)
+    # Of sensitive data they are for their owner alone, and an id may be a person's.
+    public = all((folder / PREDICTIONS).stat().st_mode & 0o044 for folder in folders)
+    if (why := first.mismatch(second, ids=public)) is not None:
         raise UsageError(
             f"{runs[0].name} and {runs[1].name} cannot be compared: {why}; fine-tune both with the same "
             "labels and --test"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from written import written
+from written import jsonl, written
 
 from seqmlm.data.examples import Example, LabelSource, Spans, examples
 from seqmlm.data.problems import Problems
@@ -78,8 +78,10 @@ def test_a_label_is_read(meta: Mapping[str, Any], options: dict[str, Any], label
         ({}, {}, "r.csv:7: no label .*--label"),
         ({**WORDS}, {}, "no label .*--label"),
         ({"description": "Nucleus-U test"}, {}, "no label .*--label 2 is the second word .*'Nucleus-U'"),
-        ({"y": None}, {"columns": ["y"]}, "r.csv:7: field 'y': no label"),
-        ({}, {"columns": ["y"]}, "field 'y': no label"),
+        ({"y": None}, {"columns": ["y"]}, "r.csv:7: field 'y': no label .fill it in, .* --on-error skip"),
+        ({}, {"columns": ["y"]}, "field 'y': no such field .correct its name"),
+        ({"p": "1"}, {"columns": ["p", "q"]}, "field 'q': no such field"),
+        ({"labels": ("a", "b")}, {"columns": ["y"]}, "'y': its lines have no label in common .*--label-file"),
         ({"y": " "}, {"columns": ["y"]}, "no label"),
         ({"y": float("nan")}, {"columns": ["y"]}, "no label"),
         ({"p": "1", "q": ""}, {"columns": ["p", "q"]}, "field 'q': no label"),
@@ -89,7 +91,7 @@ def test_a_label_is_read(meta: Mapping[str, Any], options: dict[str, Any], label
         ({"y": "inf"}, {"columns": ["y"], "numeric": True}, "a label that is no number"),
         ({"y": "HHE"}, {"columns": ["y"], "letters": True}, r"fewer labels than characters \(3 labels for 9"),
         ({**WORDS, "tags": ["X"] * 4}, {}, r"field 'tags': more labels than words \(4 labels for 3"),
-        ({**WORDS, "tags": ["_"] * 3}, {}, "no label"),
+        ({**WORDS, "tags": ["_"] * 3}, {}, "no label .*another column with --label"),
         ({"spans": [{"start": 6, "end": 10, "label": "P"}]}, {}, "a span that is not within its record"),
         ({"spans": [{"start": 2, "end": 2, "label": "P"}]}, {}, "a span that is not within its record"),
         ({"spans": [{"start": 2, "label": "P"}]}, {}, "a span without start, end and label"),
@@ -323,6 +325,23 @@ def test_sessions_of_hdfs_with_a_label_of_another_name(real_data: Path, tmp_path
     assert found == {"0": 1588 - 57, "1": 57}
     with pytest.raises(DataError, match=r"no column 'label' .*there are: session, fault, templates"):
         options("label")
+
+
+def test_a_session_of_several_lines_has_the_label_in_which_they_agree(tmp_path: Path) -> None:
+    told = {"one": (1, 1), "two": (0, 1), "three": (None, None), "four": (0, 0), "five": (None, 1)}
+    lines = [
+        {"session": name, "message": f"line {n}", "anomaly": own[n]}
+        for n in (0, 1)
+        for name, own in told.items()
+    ]
+    path = jsonl(tmp_path / "s.jsonl", lines)
+    options = reading(LOGS, Labelling(labels=("anomaly",)), str(path), sensitive=False)
+    problems, source = Problems("skip"), LabelSource(columns=["anomaly"])
+    found = {
+        one.record.id: one.label for one in examples(LOGS.read([path], problems, **options), problems, source)
+    }
+    assert found == {"one": "1", "four": "0"}
+    assert problems.bad_count == 3
 
 
 def test_secondary_structure_of_flip(real_data: Path) -> None:

@@ -93,6 +93,11 @@ def test_an_option_of_another_type_is_refused_before_anything_is_read(option, sa
     assert raws(VISITS, [folder / "inner" / "a.pairs"], limit="12", share="0.5") == ["limit 12"]
 
 
+def test_a_reader_is_looked_at_once():
+    words = VISITS.formats["words"]
+    assert words.options is words.options
+
+
 def test_mistakes_are_named_before_anything_is_read(folder: Path):
     with pytest.raises(UsageError, match="did you mean 'upper'"):
         VISITS.read([folder], Problems(), uper=True)

@@ -388,6 +388,20 @@ def test_what_cannot_be_learnt_from_is_refused_in_a_sentence(name: str, teach: T
     assert not (teach.home / "runs/bad/model").exists()
 
 
+def test_few_classes_are_named_with_their_counts(teach: Teach) -> None:
+    names = ["good"] * 30 + ["Good"] * 22 + ["bad"] * 8
+    rows = [{**row, "y": name} for row, name in zip(ROWS, names, strict=True)]
+    asked = f"--label y {BRIEF} --tune none"
+    done = teach(rows, f"{asked} --name named --json").ok()
+    assert "class: 3 classes ('Good' 22, 'bad' 8, 'good' 30); 48 examples to train on" in done.err
+    assert done.json["notes"] == {"a class that differs from another one in case only": 1}
+    teach.models = {"people": text_model(teach.home / "people", sensitive=True)}
+    done = teach(rows, f"{asked} --name people --json", model="people").ok()
+    assert "('Good' withheld, 'bad' <11, 'good' 30)" in done.err
+    many = [{**row, "y": f"c{n % 11}"} for n, row in enumerate(ROWS)]
+    assert "class: 11 classes; " in teach(many, f"{asked} --name many", model="people").ok().err
+
+
 def test_a_class_of_one_example_may_be_left_out(teach: Teach) -> None:
     rows = [{**ROWS[0], "y": "rare"}, *ROWS[1:]]
     done = teach(rows, f"--label y {BRIEF} --rivals off --on-error skip --name left --json").ok().json

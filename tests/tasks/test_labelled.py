@@ -45,6 +45,15 @@ def test_it_is_said_why_nothing_is_held_out(n: int, why: str, session: Session) 
     assert why in why_untested(parts)
 
 
+@pytest.mark.parametrize(("n", "validated"), [(199, 0), (200, 16), (300, 24)])
+def test_of_200_examples_a_tenth_of_those_not_tested_is_held_out(
+    n: int, validated: int, session: Session
+) -> None:
+    records = [Record(id=str(k), raw=f"cat {k}", source="a", line=k) for k in range(n)]
+    parts = divided({"train": [Example(record=one, label="x") for one in records]}, session, 0)
+    assert len(parts["validation"]) == validated
+
+
 @pytest.mark.parametrize(("sizes", "tested"), [([1] * 300, 60), ([75, *[1] * 225], 60), ([150, 150], 150)])
 def test_a_fifth_of_the_examples_is_tested_whatever_the_groups(
     sizes: list[int], tested: int, session: Session
@@ -141,6 +150,19 @@ def test_a_file_of_labels_is_about_all_files(session: Session, tmp_path: Path) -
     (one,) = read_examples(session, Labelling(label_file=pairs, labels=("y",), pair="other"), files, problems)
     assert one.second is not None
     assert (one.record.id, one.second.id) == ("r0", "r1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "label"),
+    [
+        (Lesson(label_file="of/ehr_lab.csv.gz"), "ehr_lab"),
+        (Lesson(label_file="ehr_lab.csv", labels=("p", "q")), "p,q"),
+        (Lesson(classes=("a=b.txt",)), "label"),
+    ],
+)
+def test_what_is_predicted_is_called_by_its_column_or_its_file(asked: Lesson, label: str) -> None:
+    found = classes("a", "b", "a", "b")
+    assert card_of(found, found, asked).label == label
 
 
 def test_a_model_finds_its_text_where_training_did(tmp_path: Path, seqmlm: Any) -> None:

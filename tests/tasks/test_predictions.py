@@ -127,6 +127,19 @@ def test_other_test_data_are_refused(
     assert "with the same labels and --test" in done.err
 
 
+def test_an_id_that_differs_is_named_unless_the_data_are_sensitive(
+    tracked_workspace: Path, seqmlm: Run
+) -> None:
+    one = made("class", 1, 0.9)
+    ended("a", one)
+    folder = ended("b", other_ids(one))
+    compared = ("runs", "compare", "a", "b", "--metric", "accuracy")
+    told = f"(60 and 60 items; the first ids that differ are {one.ids[-1]!r} and 'new')"
+    assert told in seqmlm(*compared).err
+    (folder / "predictions.parquet").chmod(0o600)
+    assert "(60 and 60 items);" in seqmlm(*compared).err
+
+
 def test_values_are_the_same_though_each_training_rounds_them(tracked_workspace: Path, seqmlm: Run) -> None:
     one = made("value", 1, 0.9)
     ended("a", one)

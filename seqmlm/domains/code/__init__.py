@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
+from seqmlm.data.files import stem_suffix
 from seqmlm.data.record import Record
 from seqmlm.domains.code.collections import read_code_json, read_notebook
 from seqmlm.domains.code.levels import LEVELS
@@ -21,6 +22,7 @@ from seqmlm.domains.code.worktree import JSON, NOTEBOOK, read_worktree, worktree
 from seqmlm.domains.field import Changes, Defaults, Field, Gaps, Sampling, Text, chapter, shows
 from seqmlm.domains.files import Format, Reading, dataset_format
 from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.errors import DataError
 from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
 
 if TYPE_CHECKING:
@@ -52,6 +54,14 @@ class Sources(Text):
         return {"text": str(record.raw), "language": self.language(record.raw)}
 
 
+def _no_table(path: str) -> None:
+    """Refuse a table that is named: as one source file its rows would be lines of code."""
+    if stem_suffix(path) in (".csv", ".tsv", ".xlsx"):
+        remedy = 'write lines of {"code": "...", "id": "..."} to a .jsonl file, other columns beside them'
+        reason = "code is read from source files, JSON lines and Parquet, not from such tables"
+        raise DataError(reason, source=path, remedy=remedy)
+
+
 def _pictures(level: Level) -> Sequence[Picture]:
     from seqmlm.domains.code.picture import SourceLines
 
@@ -79,7 +89,7 @@ CODE = Field(
             read=read_worktree, folder=Path.is_dir, files=worktree_files, scoring={"near_duplicates": 0.0}
         ),
     },
-    reading=Reading(dataset=dataset_format(read_code_json)),
+    reading=Reading(dataset=dataset_format(read_code_json), usual=_no_table),
     defaults=Defaults(
         tokenizer="code.v1",
         masking=MaskingConfig(masker="token_class.v1", rate=0.3, mask=0.8, random=0.1, keep=0.1),

@@ -31,6 +31,7 @@ from seqmlm.domains.code.source import (
 from seqmlm.domains.code.worktree import read_worktree
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.session import Session
+from seqmlm.tasks.columns import Labelling, reading
 
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
 CODE = "def f(x):\n    return x + 1\n"
@@ -457,3 +458,15 @@ def test_marks_without_an_end_are_those_at_which_no_string_begins(text):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "_MOST_ENDLESS", -1)
         assert source._endless(texts) == sum(not strings[texts[at]].match(texts, at) for at in escaped)
+
+
+@pytest.mark.parametrize("name", ["fun.csv", "fun.TSV.gz", "fun.xlsx"])
+def test_a_table_is_not_read_as_one_source_file(name: str, tmp_path: Path) -> None:
+    folder = all_written(tmp_path, {"a.py": CODE})
+    table = written(tmp_path / name, 'code,kind\n"x = 1",public\n')
+    with pytest.raises(DataError, match=r"not from such tables \(write lines of .*\.jsonl") as met:
+        list(DOMAIN.read([table], Problems()))
+    assert met.value.source == str(table)
+    with pytest.raises(DataError, match="not from such tables"):
+        reading(DOMAIN, Labelling(labels=("kind",)), str(table), sensitive=False)
+    assert [one.id for one in DOMAIN.read([folder], Problems())] == ["a.py"]

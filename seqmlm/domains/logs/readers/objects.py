@@ -242,11 +242,12 @@ def _is_short(value: Any) -> bool:
 
 def _event(numbered: ObjectRow, text: str, found: Fields, clock: Clock, origin: Origin | None) -> Event:
     number, row = numbered
+    label = None if found.label is None else row.get(found.label)
     return Event(
         number,
         text,
         read_time(_named_time(row, found.times), clock) if found.times else None,
-        None if found.label is None else str(row.get(found.label)),
+        None if label is None else str(label),
         origin,
         None if found.session is None else _ids(row.get(found.session)),
         whole=text,

@@ -115,8 +115,8 @@ class Reading:
     """Read a log (also .gz, .zst, "-") as windows or sessions: records whose raw is a `LogLines`.
 
     `meta["lines"]` has the 1-based line each message begins on; `meta["labels"]` what the file calls each and
-    `meta["label"]` what it calls the session, where it does; `meta["origins"]` where each comes from (see
-    `origins`), and None where no header says so; sensitive logs have none. `document` is the session,
+    `meta["label"]` what it calls the session, or all lines of it; `meta["origins"]` where each comes from
+    (see `origins`), and None where no header says so; sensitive logs have none. `document` is the session,
     or the stretch of windows that share lines.
 
     Args:
@@ -342,8 +342,10 @@ class Reading:
     def _record(self, piece: Piece) -> Record:
         numbers, messages, _, labels, origins = zip(*piece.lines, strict=True)
         meta: dict[str, object] = {"lines": numbers}
-        if labels[0] is not None:
+        if any(one is not None for one in labels):
             meta["labels"] = labels
+            if piece.session is not None and len(set(labels)) == 1:
+                meta["label"] = labels[0]
         if not self.problems.sensitive:
             meta["origins"] = None if origins[0] is None else origins
         cut = piece.session is None and not self.cut.by_time
