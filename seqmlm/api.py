@@ -117,8 +117,7 @@ class Model:
         self.name, self.precision = str(model), precision
         session = Session.open(self.name, domain=domain, precision=precision, labels="any")
         self.domain, self.card = session.card.domain, session.card
-        # Data that are no table do not have the columns that the model was trained with.
-        self._unnamed = dict.fromkeys({*session.model.reading("huggingface")} & {*NAMING})
+        self._columns = {k: v for k, v in session.model.reading("huggingface").items() if k in NAMING}
         self._told: set[str] = set()
 
     def __repr__(self) -> str:
@@ -207,8 +206,10 @@ class Model:
             place, out = Path(folder), Path(folder) / "rows.jsonl"
             paths = () if data is None else sources(data, place, COLUMNS.get(task, "text"))
             given = {"domain": self.domain, "precision": self.precision, **_plain(make.Config, settings)}
-            if any(Path(path).parent == place for path in paths) and not isinstance(data, pd.DataFrame):
-                given["options"] = {**self._unnamed, **given.get("options", {})}
+            if any(Path(path).parent == place for path in paths):  # the caller's own: without these columns
+                there = data.columns if isinstance(data, pd.DataFrame) else ()
+                absent = dict.fromkeys(name for name, one in self._columns.items() if one not in there)
+                given["options"] = {**absent, **given.get("options", {})}
             config = from_dict(make.Config, {**given, "model": self.name, "paths": paths, "out": out})
             with _Console(self._told) as console, blamed(place, data, task):
                 summary = make.launch(task, config, stdout=None, progress=console, as_json=False)

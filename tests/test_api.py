@@ -146,8 +146,9 @@ def test_strings_need_no_column_of_the_training(workspace: Path) -> None:
         assert model.embed(data).vectors().shape[0] == 2
     found = package.Scorer(str(folder), "predict")({"text": own})
     assert found["probability"] == expected["probability"].tolist()
+    equal(model.predict(table.rename(columns={"Review text": "text"}))[["p"]], pd.DataFrame(expected[["p"]]))
     with pytest.raises(package.DataError, match="no column of this name"):
-        model.predict(table.rename(columns={"Review text": "text"}))
+        model.predict(table.rename(columns={"Review text": "review"}))
     with pytest.raises(package.DataError, match="field 'other'"):
         model.predict(own, options={"column": "other"})
 
