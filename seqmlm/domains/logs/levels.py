@@ -417,8 +417,7 @@ class SessionLevel(_LinesLevel):
             name: float(value[0]) for name, value in asked(bits, ends, np.array([len(scored)])).items()
         }
         statistics |= {**counted.statistics, **timed(scored.record.raw, counted.most)}
-        only = _recombined(scored.record.raw, counted.events, known)
-        if only and math.isinf(statistics["unseen"]):
+        if math.isinf(statistics["unseen"]) and not _endless(scored.record.raw, counted.events, known).any():
             statistics["unseen"] = float(_new(counted, known).sum())
         statistics["unseen"] += NAMED * sum(map(bool, named))
         extra = {**_from(scored, range(count)), **_told(scored, counted, known, bits, named)}
@@ -443,8 +442,8 @@ class SessionLevel(_LinesLevel):
             record = encoded[row][0]
             named = _never_seen(record.raw, np.flatnonzero(new[first:end]), known)
             own = [never & set(one) for one in _judged(record.raw, known.tokenizer)] if never else []
-            only = _recombined(record.raw, found.events[first:end], known, never)
-            if only and math.isinf(found.statistics["unseen"][row]):
+            endless = _endless(record.raw, found.events[first:end], known, never)
+            if not endless.any() and math.isinf(found.statistics["unseen"][row]):
                 found.statistics["unseen"][row] = new[first:end].sum()
             found.statistics["unseen"][row] += NAMED * sum(map(bool, (*named, *own)))
         most = known.counts.surplus(lines, found.sets)[1].tolist()
@@ -520,6 +519,7 @@ class LineLevel(_LinesLevel):
         places = np.flatnonzero(new)
         named = _never_seen(scored.record.raw, places, known)
         never = {at for at, one in zip(places.tolist(), named, strict=True) if one}
+        endless = _endless(scored.record.raw, counted.events, known)
         numbers = scored.record.meta.get("lines")
         # What is known of a line depends on how many stand around it; of words, more on its own.
         windowed = scored.record.raw.windowed and known.tokenizer.traits.unit == "line"
@@ -531,9 +531,7 @@ class LineLevel(_LinesLevel):
             units = np.flatnonzero(line == at)
             statistics = {
                 "surprisal": float(bits[at] / size[at]),
-                "unseen": math.inf
-                if counted.events[at] == known.counts.size
-                else new[at] + NAMED * (at in never),
+                "unseen": math.inf if endless[at] else new[at] + NAMED * (at in never),
                 "bigram": float(follows[at : at + 2].max()),
             }
             row = part_row(scored, units, str(at), statistics, length=len(bits) if windowed else None)
@@ -603,15 +601,16 @@ def _never_seen(raw: LogLines, new: Longs, known: LogBackground) -> list[list[st
     return [known.tokenizer.never_seen(raw.lines[at]) for at in new.tolist()]
 
 
-def _recombined(
+def _endless(
     raw: LogLines, events: Longs, known: LogBackground, values: frozenset[str] = frozenset()
-) -> bool:
-    """Whether all lines never seen are of fields that training had, but for sizes, and only together for the
-    first time; `values` it never had."""
-    tokenizer, never = known.tokenizer, np.flatnonzero(events == known.counts.size)
-    if not isinstance(tokenizer, TemplateTokenizer) or raw.keys:
-        return False
-    return all(tokenizer.recombined(raw.lines[at], values) for at in never.tolist())
+) -> Bools:
+    """(n,) True at lines never seen, but for those of which training had all fields, except sizes, and only
+    never together; `values` it is taken to have never had."""
+    found: Bools = events == known.counts.size
+    if isinstance(known.tokenizer, TemplateTokenizer) and not raw.keys:
+        for at in np.flatnonzero(found).tolist():
+            found[at] = not known.tokenizer.recombined(raw.lines[at], values)
+    return found
 
 
 def _judged(raw: LogLines, tokenizer: Tokenizer) -> Iterator[Sequence[str]]:

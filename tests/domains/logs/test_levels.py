@@ -222,6 +222,8 @@ def test_fields_together_for_the_first_time_are_less_than_what_was_never_there(m
     records = [session(lines) for lines in asked]
     found = [row.statistics["unseen"] for one in records for row in level.rows(scored(model, one), known)]
     assert found == [2.0, 3.0 + NAMED, *[math.inf] * (len(asked) - 2)], "a size is larger than any"
+    lines = LineLevel("line").rows(scored(model, records[1]), known)
+    assert [row.statistics["unseen"] for row in lines] == [0.0] * 6 + [1.0, 1.0, 1 + NAMED]
     encoded = [(one, tokenizer.encode(one.raw)) for one in records]
     assert level.counting(encoded, known)[0]["unseen"].tolist() == found
     # What other records never had, a value or the message, was never there.
