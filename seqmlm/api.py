@@ -209,7 +209,7 @@ class Model:
             if any(Path(path).parent == place for path in paths):  # the caller's own: without these columns
                 there = data.columns if isinstance(data, pd.DataFrame) else ()
                 absent = dict.fromkeys(name for name, one in self._columns.items() if one not in there)
-                given["options"] = {**absent, **given.get("options", {})}
+                given["options"] = {**absent, **(given.get("options") or {})}
             config = from_dict(make.Config, {**given, "model": self.name, "paths": paths, "out": out})
             with _Console(self._told) as console, blamed(place, data, task):
                 summary = make.launch(task, config, stdout=None, progress=console, as_json=False)

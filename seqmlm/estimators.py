@@ -59,6 +59,7 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             UsageError: they are too few for the rate: 1 / `fpr` - 1 are needed.
         """
+        self.model_ = _opened(self.model)
         self.normal_ = np.sort(self._scores(X))
         rank = int(np.ceil((1 - self.fpr) * (len(self.normal_) + 1) - 1e-9))
         if not 0 < self.fpr < 1 or rank > len(self.normal_):
@@ -86,7 +87,7 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Data) -> NDArray[np.float64]:
         """(N,) the highest score of each sequence; one of which nothing can be scored counts as the least."""
-        rows = _opened(self.model).score(X, level=self.level, mode=self.mode)
+        rows = self.model_.score(X, level=self.level, mode=self.mode)
         # Sequences that are no file stand one a line.
         highest = rows.groupby("line", sort=True)["score"].max()
         _check(X, len(highest))
@@ -110,12 +111,13 @@ class Embedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.model, self.layers, self.pool = model, layers, pool
 
     def fit(self, X: Data, y: object = None) -> Self:
-        """Nothing: the model has learnt."""
+        """Open a model that is named; it has learnt."""
+        self.model_ = _opened(self.model)
         return self
 
     def transform(self, X: Data) -> NDArray[np.float32]:
         """(N, D) a vector for each sequence."""
-        rows = _opened(self.model).embed(X, layers=self.layers, pool=self.pool)
+        rows = _opened(getattr(self, "model_", self.model)).embed(X, layers=self.layers, pool=self.pool)
         _check(X, len(rows))
         return rows.vectors()
 

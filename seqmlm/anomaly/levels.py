@@ -342,7 +342,8 @@ class Level(ABC):
             `what` is wrong, in some words that are equal where the same is wrong. Where it is known also:
             `unit`, the index of the unit that says most, and its `template`, which is it without its values;
             `times` of the first and last unit, in seconds; `lines` of the file, and their `last_line`;
-            `new_lines`, how many of them training never had, and `never_seen`, what is new in them.
+            `new_lines`, how many of them training never had, and `never_seen`, what is new in them, or else
+            `new_kinds`, their templates.
         """
         return {"what": f"an unusual {self.noun(scored.record)}" if fired is None else self.statistics[fired]}
 

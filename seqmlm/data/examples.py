@@ -410,8 +410,8 @@ def _field(name: str, fields: Mapping[str, Any], at: _Place) -> Any:
     """What a record has in a field; DataError for one that it does not have."""
     if name in fields:
         return fields[name]
-    reason, remedy = "no such field", "correct its name, or give labels in a file of their own: --label-file"
-    if "labels" in fields:  # one of each line
+    reason, remedy = "no such field", f"correct its name, give labels with --label-file, {_FILL_IN}"
+    if {"labels", "lines"} <= fields.keys():  # one of each line of a log
         reason = "its lines have no label in common"
         remedy = "give one of each session in a file of its own: --label-file"
     raise DataError(reason, **at, field=name, remedy=remedy)

@@ -169,12 +169,12 @@ class Finetuning:
         return f"{told}, {shown['validation']} to validate, {shown['test']} to test"
 
     def _classes(self) -> str:
-        """The classes of records with how many examples each has, where they are few."""
-        if self.card.kind != "class" or len(self.card.names) > NAMED:
+        """The classes of records with how many examples each has, where they are few; of sensitive data a
+        class may say something of a person."""
+        if self.private or self.card.kind != "class" or len(self.card.names) > NAMED:
             return ""
         counts = Counter(str(one.label) for own in self.parts.values() for one in own)
-        shown = redacted_counts(counts, parts=True) if self.private else counts
-        return f" ({', '.join(f'{name!r} {shown[name]}' for name in sorted(shown))})"
+        return f" ({', '.join(f'{name!r} {counts[name]}' for name in sorted(counts))})"
 
     def _summary(self, **found: Any) -> Summary:
         counts = {

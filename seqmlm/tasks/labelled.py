@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from seqmlm.data.examples import Example, LabelSource, Part, Spans, examples
+from seqmlm.data.files import COMPRESSED
 from seqmlm.data.privacy import SMALLEST
 from seqmlm.data.problems import Problems
 from seqmlm.data.rows import number
@@ -243,6 +244,12 @@ def resembling(parts: Mapping[Part, Sequence[Example]], session: Session) -> int
     return sum(cluster(one.record) in seen for one in parts["test"])
 
 
+def _stem(path: str | Path) -> str:
+    """A file's name without its ending, and without that of a compression."""
+    path = Path(path)
+    return (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).stem
+
+
 def card_of(
     every: Sequence[Example],
     train: Sequence[Example],
@@ -276,7 +283,7 @@ def card_of(
         raise UsageError("--head prompt has a word for each class, and predicts classes")
     return HeadCard(
         kind=kind,
-        label=",".join(asked.labels) or Path(asked.label_file or "label").name.partition(".")[0],
+        label=",".join(asked.labels) or _stem(asked.label_file or "label"),
         names=tuple(names),
         pool=asked.head or ("start" if of_parts else "mean"),
         crf=asked.crf,

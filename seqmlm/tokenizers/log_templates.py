@@ -296,17 +296,19 @@ class TemplateTokenizer(Growing):
         return found
 
     def recombined(self, line: str, never: frozenset[str] = frozenset()) -> bool:
-        """Whether training had all that a line of fields is made of, but for sizes, if never together; of
-        what `judged` names it is taken to have `never` had some."""
+        """Whether training had all that a line of fields is made of, but for sizes, if never together: the
+        fields, what they say (of paths the first part), the message; of what `judged` names `never` some."""
         if (other := self._knowing(line)) is not self:
             return other.recombined(line, never)
         pairs, message = self._parted(line)
         if pairs is None or self._fields is None:
             return False
-        number = self._templates.match(self._values.words(message)) if message else 0
         parts = [(value, known) for value, known, is_size in self._fields.judged(pairs) if not is_size]
-        parts.append((f"message {number}", number >= 0))
-        return all(known and value not in never for value, known in parts)
+        if message:
+            number = self._templates.match(self._values.words(message))
+            parts.append((f"message {number}", number >= 0))
+        named = all(name in self._fields.facts for name, _ in pairs)
+        return bool(parts) and named and all(known and value not in never for value, known in parts)
 
     @property
     def facts(self) -> Mapping[str, str]:

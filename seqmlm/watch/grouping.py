@@ -89,7 +89,7 @@ class Grouping:
         if not self.private:
             shown = {
                 "template": printable(row.get("template", "")),
-                "new": tuple(map(_short, row.get("never_seen", ())))[:TOLD],
+                "new": tuple(map(_short, _news(row)))[:TOLD],
                 "expected": tuple(map(_short, row.get("expected", ()))),
                 "reason": printable(row.get("reason", "")),
                 "what": printable(row.get("what", "an alarm")),
@@ -201,12 +201,17 @@ def _named(row: Fields, name: str) -> str | None:
     return _short(row[name]) + (f" and {more:,} {'other' if more == 1 else 'others'}" if more else "")
 
 
+def _news(row: Fields) -> Sequence[str]:
+    """What a row has that training never had: values by name, or else kinds of lines."""
+    return row.get("never_seen") or row.get("new_kinds") or ()
+
+
 def _likes(row: Fields) -> tuple[str, ...]:
     """What alarms are recognised by: all that was never seen, or else what is wrong, which names a template.
 
     Digests, for what the lines say may not be shown.
     """
-    texts = [f"new {one}" for one in row.get("never_seen", ())] or [f"what {row.get('what')}"]
+    texts = [f"new {one}" for one in _news(row)] or [f"what {row.get('what')}"]
     return tuple(sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16] for text in texts)
 
 

@@ -397,7 +397,7 @@ def test_few_classes_are_named_with_their_counts(teach: Teach) -> None:
     assert done.json["notes"] == {"a class that differs from another one in case only": 1}
     teach.models = {"people": text_model(teach.home / "people", sensitive=True)}
     done = teach(rows, f"{asked} --name people --json", model="people").ok()
-    assert "('Good' withheld, 'bad' <11, 'good' 30)" in done.err
+    assert "class: 3 classes; 48 examples to train on" in done.err
     many = [{**row, "y": f"c{n % 11}"} for n, row in enumerate(ROWS)]
     assert "class: 11 classes; " in teach(many, f"{asked} --name many", model="people").ok().err
 

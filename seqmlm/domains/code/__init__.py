@@ -56,7 +56,7 @@ class Sources(Text):
 
 def _no_table(path: str) -> None:
     """Refuse a table that is named: as one source file its rows would be lines of code."""
-    if stem_suffix(path) in (".csv", ".tsv", ".xlsx"):
+    if stem_suffix(path) in (".csv", ".tsv", ".xls", ".xlsx", ".ods"):
         remedy = 'write lines of {"code": "...", "id": "..."} to a .jsonl file, other columns beside them'
         reason = "code is read from source files, JSON lines and Parquet, not from such tables"
         raise DataError(reason, source=path, remedy=remedy)

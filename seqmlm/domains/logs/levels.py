@@ -322,9 +322,11 @@ class _LinesLevel(Level):
         template = _template(raw, at, known.tokenizer)
         if never or (counted.events[new] == known.counts.size).any():
             what = f"{_quoted(template)} was never seen" if template else "a line was never seen"
-            told["new_lines"] = len(named if never else new)
-            kinds = never or dict.fromkeys(_template(raw, one, known.tokenizer) for one in new.tolist())
-            told |= {"never_seen": never or list(map(_quoted, kinds))[:ODD]} if template else {}
+            if never:
+                told |= {"new_lines": len(named), "never_seen": never}
+            else:
+                kinds = dict.fromkeys(_template(raw, one, known.tokenizer) for one in new.tolist())
+                told |= {"new_lines": len(new), "new_kinds": [_quoted(one) for one in kinds if one]}
         else:
             what, about = self._what(row, scored.record, counted, template, fired)
             if about != template:  # of another line than the least expected one, which may not be there
@@ -442,9 +444,9 @@ class SessionLevel(_LinesLevel):
             record = encoded[row][0]
             named = _never_seen(record.raw, np.flatnonzero(new[first:end]), known)
             own = [never & set(one) for one in _judged(record.raw, known.tokenizer)] if never else []
-            endless = _endless(record.raw, found.events[first:end], known, never)
-            if not endless.any() and math.isinf(found.statistics["unseen"][row]):
-                found.statistics["unseen"][row] = new[first:end].sum()
+            if math.isinf(found.statistics["unseen"][row]):
+                endless = _endless(record.raw, found.events[first:end], known, never).any()
+                found.statistics["unseen"][row] = math.inf if endless else new[first:end].sum()
             found.statistics["unseen"][row] += NAMED * sum(map(bool, (*named, *own)))
         most = known.counts.surplus(lines, found.sets)[1].tolist()
         times = [timed(record.raw, own) for (record, _), own in zip(encoded, most, strict=True)]

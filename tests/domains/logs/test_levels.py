@@ -217,6 +217,7 @@ def test_fields_together_for_the_first_time_are_less_than_what_was_never_there(m
     known = LogBackground.fit(InMemory([tokenizer.encode(session(normal).raw)]), tokenizer, seed=0)
     together = [*normal[:6], line(404, "/login"), line(200, "/items")]
     asked = [together, [*together, line(200, "/items", 31_000)], [*together, line(502, "/login")]]
+    asked += [[*together, "{}"], [*together, '{"panic": "the kernel died", "status": 200}']]
     if message:
         asked.append([*together, line(200, "/login", said="no space is left on the device")])
     records = [session(lines) for lines in asked]
@@ -231,6 +232,7 @@ def test_fields_together_for_the_first_time_are_less_than_what_was_never_there(m
     assert len(names) == (3 if message else 2)
     for name in names:
         assert level.counting(encoded[:1], known, frozenset([name]))[0]["unseen"].tolist() == [math.inf]
+    assert level.counting(encoded[:1], known, frozenset(["message 9"]))[0]["unseen"].tolist() == found[:1]
 
 
 def test_times_of_lines() -> None:
