@@ -81,7 +81,7 @@ def test_a_label_is_read(meta: Mapping[str, Any], options: dict[str, Any], label
         ({"y": None}, {"columns": ["y"]}, "r.csv:7: field 'y': no label .fill it in, .* --on-error skip"),
         ({}, {"columns": ["y"]}, "field 'y': no such field .correct its name"),
         ({"p": "1"}, {"columns": ["p", "q"]}, "field 'q': no such field"),
-        ({"lines": (1, 2), "labels": ("a", "b")}, {"columns": ["y"]}, "'y': its lines have no label in common .*--label-file"),
+        ({"lines": (1, 2), "labels": ("a", "b")}, {"columns": ["y"]}, "its lines have no label in common"),
         ({"y": " "}, {"columns": ["y"]}, "no label"),
         ({"y": float("nan")}, {"columns": ["y"]}, "no label"),
         ({"p": "1", "q": ""}, {"columns": ["p", "q"]}, "field 'q': no label"),
