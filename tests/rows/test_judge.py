@@ -279,10 +279,18 @@ def test_nothing_to_learn_from_is_an_error() -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=300), st.integers(1, 40))
 def test_every_length_bin_has_enough_rows(lengths: list[int], fewest: int) -> None:
-    edges = length_edges(np.array(lengths), fewest)
-    counts = np.bincount(np.searchsorted(edges, lengths, side="right"), minlength=len(edges) + 1)
-    assert counts.min() >= min(fewest, len(lengths))
-    assert len(counts) <= 10
+    for most in (10, 40):
+        edges = length_edges(np.array(lengths), fewest, most)
+        counts = np.bincount(np.searchsorted(edges, lengths, side="right"), minlength=len(edges) + 1)
+        assert counts.min() >= min(fewest, len(lengths))
+        assert len(counts) <= most
+
+
+def test_short_rows_are_compared_with_rows_of_their_length() -> None:
+    lengths = np.repeat([1, 4, 5, 60, 64], [700, 60, 60, 600, 600])
+    assert length_edges(lengths, 50).tolist() == [4, 64], "a tenth of the rows, or more"
+    assert length_edges(lengths, 50, 40).tolist() == [4, 5, 60, 64]
+    assert length_edges(lengths, 70, 40).tolist() == [4, 60, 64], "too few of each"
 
 
 @pytest.mark.parametrize("names", [["heavy"], ["heavy", "sometimes", "unseen"]], ids=len)

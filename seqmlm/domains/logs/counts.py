@@ -195,29 +195,25 @@ class LogCounts:
         there[lines.record, events] = True
         return np.where(there[:, usual], 0.0, surprise)
 
-    def surplus(self, lines: Lines, sets: Any) -> tuple[Doubles, Doubles, Longs]:
+    def surplus(self, lines: Lines, sets: Any) -> tuple[Doubles, Longs]:
         """How much more often than in training an event is among the lines of R records with these
         `multisets`.
 
         Returns:
             (R,) bits: the log-likelihood ratio of a Poisson count at its number and at the number expected of
             as many lines, of the event where it is largest, and 0 where none is above what is expected; (R,)
-            the largest ratio of an event's number to its expected number and one; (R,) the event of the bits.
-            0, 0 and E for a record without lines.
+            that event. 0 and E for a record without lines.
         """
         share = (np.append(self.lines, 0) + 0.5) / (self.lines.sum() + 0.5 * (self.size + 1))
         expected = share[sets.indices] * np.repeat(lines.counts, np.diff(sets.indptr))
         number = np.maximum(sets.data, expected)
-        ratio = sets.data / (expected + 1.0)
         bits = number * np.log2(number / expected) - (number - expected) / np.log(2)
-        largest, most = np.zeros(len(lines)), np.zeros(len(lines))
-        event = np.full(len(lines), self.size)
+        largest, event = np.zeros(len(lines)), np.full(len(lines), self.size)
         for row, (a, b) in enumerate(pairwise(sets.indptr.tolist())):
             if a < b:
                 at = a + int(np.argmax(bits[a:b]))
                 largest[row], event[row] = bits[at], sets.indices[at]
-                most[row] = ratio[a:b].max()
-        return largest, most, event
+        return largest, event
 
     def nearest(self, sets: Any) -> tuple[Doubles, Longs]:
         """(R,) the distance and (R,) the row of the training vector that is most similar to each of R

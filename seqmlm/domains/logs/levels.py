@@ -1,10 +1,11 @@
 """How unusual sessions and lines of a log are: by the model's surprisals, and by counting.
 
 A fault moves few of a session's statistics, and no one of them finds all kinds, so they are fused. Which ones
-was chosen by `benchmarks/level_statistics.py`: the number of lines, one kind of line more often than usual
-and LogBERT's rule (Guo et al. 2021) find nothing that the others do not. What is missing finds
+was chosen by `benchmarks/level_statistics.py`: of sessions the number of lines, one kind of line more often
+than usual and LogBERT's rule (Guo et al. 2021) find nothing that the others do not. What is missing finds
 anomalies that were in the training data, too, and alarms where all later sessions lack a line; rare pairs are
-those of neighbouring lines: that an early end is rare, what is missing says already.
+those of neighbouring lines: that an early end is rare, what is missing says already. In windows of an access
+log (`benchmarks/logs_live.py`) scraping shows in hardly anything but one kind of line more often than usual.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ COUNTED = {
 ASKED = {"pll_mean": "mean surprisal of the lines", "pll_max": "largest surprisal of a line"}
 """Statistics of the pseudo-log-likelihood."""
 
-TIMED = {
+OF_WINDOWS = {
+    "surplus": "one kind of line more often than usual",
     "hurried": "more lines a second than usual",
     "paused": "a longer pause between two lines than usual",
-    "surge": "one kind of line more often a second than usual",
 }
-"""Statistics of the times of lines, of windows alone: how long sessions take changes with load and hour. A
-log without times does not have them."""
+"""Statistics of windows alone: how long sessions take, and how often they repeat a step, changes with load
+and hour. A log without times has the first one only."""
 
 
 class Counting(NamedTuple):
@@ -117,26 +118,27 @@ def asked(bits: Doubles, offsets: Longs, units: Longs | None = None) -> dict[str
         return {"pll_mean": total / (number if units is None else units), "pll_max": largest(bits, offsets)}
 
 
-def timed(raw: LogLines, most: float) -> dict[str, float]:
-    """The statistics of `TIMED` of a window, on log scales; nothing for fewer than two lines with times.
+def of_window(raw: LogLines, surplus: float) -> dict[str, float]:
+    """The statistics of `OF_WINDOWS` of a window; those of times for two lines with times or more.
 
+    surplus: bits, of the kind of line that is most above its share of the training lines.
     hurried: log2 of lines per second, of the time from the first line to the last and a second.
     paused: log2 of the longest time between neighbouring lines, in seconds, and a second.
-    surge: `hurried`, and log2 of how many times as often as usual one kind of line is there.
 
     Args:
         raw: a line before the one above it counts as at the same time.
-        most: the largest ratio of an event's number to what is expected, as `LogCounts.surplus` has it.
+        surplus: as `LogCounts.surplus` has it.
     """
-    times = raw.times
-    if not raw.windowed or times is None or len(times) < 2:
+    if not raw.windowed:
         return {}
+    times = raw.times
+    if times is None or len(times) < 2:
+        return {"surplus": surplus}
     apart = np.maximum(np.diff(times), 0.0)
-    hurried = float(np.log2(len(times) / (apart.sum() + 1.0)))
     return {
-        "hurried": hurried,
+        "surplus": surplus,
+        "hurried": float(np.log2(len(times) / (apart.sum() + 1.0))),
         "paused": float(np.log2(apart.max() + 1.0)),
-        "surge": hurried + float(np.log2(most)),
     }
 
 
@@ -179,7 +181,6 @@ class Counted:
         unlike: what it has more (or, negative, fewer) of than the most similar training record.
         often, surplus: the kind of line that is most above its share, how many it has and its share of the
             training lines; and bits of surprise that it has so many.
-        most: the largest ratio of an event's number to what is expected.
     """
 
     statistics: Mapping[str, float]
@@ -189,7 +190,6 @@ class Counted:
     unlike: tuple[tuple[str, int], ...]
     often: tuple[str, int, float]
     surplus: float
-    most: float
 
 
 class LogBackground(Background):
@@ -238,7 +238,7 @@ class LogBackground(Background):
         lines, counts = lines_of(encodings, self.tokenizer), self.counts
         found = Counting.of(lines, counts)
         usual, total = counts.usual(), counts.lines.sum()
-        surplus, most, often = (one.tolist() for one in counts.surplus(lines, found.sets))
+        surplus, often = (one.tolist() for one in counts.surplus(lines, found.sets))
         indptr, events, numbers = (
             one.tolist() for one in (found.sets.indptr, found.sets.indices, found.sets.data)
         )
@@ -260,7 +260,6 @@ class LogBackground(Background):
                 unlike=tuple((self.named(one), more) for one, more in furthest),
                 often=(self.named(event), own.get(event, 0), float(share)),
                 surplus=surplus[row],
-                most=most[row],
             )
 
     def named(self, event: int) -> str:
@@ -343,14 +342,14 @@ class _LinesLevel(Level):
         """What is wrong with a row of lines that training had, by the statistic that fired, and the template
         of the lines that it is about."""
         often = row.extra.get("surplus")
-        if template and often is not None and fired == "surge":
-            return f"more {_quoted(often['unit'])} a second than usual", often["unit"]
+        if template and often is not None and fired == "surplus":
+            return f"more {_quoted(often['unit'])} than usual", often["unit"]
         if template and fired == "missing" and counted.missing:
             return f"{_quoted(counted.missing[0][0])} is missing", counted.missing[0][0]
         if template and fired == "neighbour" and counted.unlike:
             unit, more = counted.unlike[0]
             return f"{'more' if more > 0 else 'fewer'} {_quoted(unit)} than usual", unit
-        if fired is not None and (fired in TIMED or not template):
+        if fired is not None and (fired in OF_WINDOWS or not template):
             return self.statistics[fired], template
         return (
             f"{_quoted(template)} is unexpected" if template else f"an unusual {self.noun(record)}"
@@ -403,8 +402,8 @@ class SessionLevel(_LinesLevel):
             and of how many lines so many are it.
     """
 
-    statistics: ClassVar[Mapping[str, str]] = {**ASKED, **COUNTED, **TIMED}
-    counted, of_whole = (*COUNTED, *TIMED), ("missing", "neighbour", *TIMED)
+    statistics: ClassVar[Mapping[str, str]] = {**ASKED, **COUNTED, **OF_WINDOWS}
+    counted, of_whole = (*COUNTED, *OF_WINDOWS), ("missing", "neighbour", *OF_WINDOWS)
     aliases = ("window",)
     whole: ClassVar[bool] = True
 
@@ -418,7 +417,7 @@ class SessionLevel(_LinesLevel):
         statistics = {
             name: float(value[0]) for name, value in asked(bits, ends, np.array([len(scored)])).items()
         }
-        statistics |= {**counted.statistics, **timed(scored.record.raw, counted.most)}
+        statistics |= {**counted.statistics, **of_window(scored.record.raw, counted.surplus)}
         if math.isinf(statistics["unseen"]) and not _endless(scored.record.raw, counted.events, known).any():
             statistics["unseen"] = float(_new(counted, known).sum())
         statistics["unseen"] += NAMED * sum(map(bool, named))
@@ -448,12 +447,12 @@ class SessionLevel(_LinesLevel):
                 endless = _endless(record.raw, found.events[first:end], known, never).any()
                 found.statistics["unseen"][row] = math.inf if endless else new[first:end].sum()
             found.statistics["unseen"][row] += NAMED * sum(map(bool, (*named, *own)))
-        most = known.counts.surplus(lines, found.sets)[1].tolist()
-        times = [timed(record.raw, own) for (record, _), own in zip(encoded, most, strict=True)]
-        of_times = {name: np.array([one.get(name, np.nan) for one in times]) for name in TIMED}
+        surplus = known.counts.surplus(lines, found.sets)[0].tolist()
+        cut = [of_window(record.raw, own) for (record, _), own in zip(encoded, surplus, strict=True)]
+        of_cut = {name: np.array([one.get(name, np.nan) for one in cut]) for name in OF_WINDOWS}
         sizes = zip(encoded, lines.counts.tolist(), strict=True)
         lengths = np.array([_compared_by(record, size) for (record, _), size in sizes], dtype=np.int64)
-        return {**found.statistics, **of_times}, lengths
+        return {**found.statistics, **of_cut}, lengths
 
     def noun(self, record: Record) -> str:
         return "window" if record.raw.windowed else self.name
@@ -467,7 +466,7 @@ class SessionLevel(_LinesLevel):
             return f"no line for {_lasting(2**value - 1)}{_at_most(usual, lambda own: _lasting(2**own - 1))}"
         if name == "hurried":
             return f"{2**value:.3g} lines a second{_at_most(usual, lambda own: f'{2**own:.3g}')}"
-        if name == "surge" and "surplus" in extra:
+        if name == "surplus" and "surplus" in extra:
             often = extra["surplus"]
             here = f"{_quoted(often['unit'])}, {often['lines']} of {often['of']} lines"
             return f"{super().meaning(name, row)}: {here}, {100 * often['share']:.3g} % in training"

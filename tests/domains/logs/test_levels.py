@@ -15,7 +15,7 @@ from log_models import NORMAL, log_model, session
 from seqmlm.anomaly.levels import named_row
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.record import Record
-from seqmlm.domains.logs.levels import NAMED, TIMED, LineLevel, LogBackground, SessionLevel, timed
+from seqmlm.domains.logs.levels import NAMED, OF_WINDOWS, LineLevel, LogBackground, SessionLevel, of_window
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.types import InMemory
 from seqmlm.errors import StateError
@@ -50,7 +50,7 @@ def test_a_normal_session_has_every_channel_and_nothing_odd_to_tell(
     level = SessionLevel("session")
     found = scored(model, session(NORMAL))
     [row] = level.rows(found, known)
-    assert tuple(row.statistics) == tuple(name for name in level.statistics if name not in TIMED)
+    assert tuple(row.statistics) == tuple(name for name in level.statistics if name not in OF_WINDOWS)
     assert row.score == row.statistics["pll_mean"] == pytest.approx(found.surprisal.mean())
     assert (row.length, row.time, row.line) == (1, 100.0, 10)
     assert (row.start, row.end) == (0, len(found.record.raw.text))
@@ -158,11 +158,11 @@ def test_a_window_is_compared_with_windows_of_its_length(model: LoadedModel, kno
         scored(model, replace(record, raw=replace(record.raw, windowed=True))), known
     )
     assert (whole.length, cut.length) == (1, 2)
-    own = set(TIMED)
+    own = set(OF_WINDOWS)
     assert {name: whole.statistics[name] for name in set(cut.statistics) - own} == {
         name: value for name, value in cut.statistics.items() if name not in own
     }
-    assert own <= set(cut.statistics), "how long a session takes changes with the load"
+    assert own <= set(cut.statistics), "duration and repeated steps change with the load"
     assert not own & set(whole.statistics)
     assert "missing" in whole.extra
     assert not {"missing", "unlike"} & set(cut.extra)
@@ -235,15 +235,16 @@ def test_fields_together_for_the_first_time_are_less_than_what_was_never_there(m
     assert level.counting(encoded[:1], known, frozenset(["message 9"]))[0]["unseen"].tolist() == found[:1]
 
 
-def test_times_of_lines() -> None:
-    told = {"hurried": -1.0, "paused": pytest.approx(math.log2(5)), "surge": pytest.approx(math.log2(3) - 1)}
+def test_statistics_of_windows_alone() -> None:
+    told = {"surplus": 3.0, "hurried": -1.0, "paused": pytest.approx(math.log2(5))}
 
-    def found(*times: float, most: float = 1.0, windowed: bool = True) -> dict[str, float]:
-        return timed(LogLines(lines=("a",) * len(times), times=times or None, windowed=windowed), most)
+    def found(*times: float, windowed: bool = True) -> dict[str, float]:
+        return of_window(LogLines(lines=("a",) * 4, times=times or None, windowed=windowed), 3.0)
 
-    assert found(5.0, 6.0, 8.0, 12.0, most=3.0) == told
+    assert found(5.0, 6.0, 8.0, 12.0) == told
     assert found(5.0, 3.0, 4.0) == found(5.0, 5.0, 6.0), "a line before the one above it"
-    assert found() == found(5.0) == found(5.0, 6.0, windowed=False) == {}
+    assert found() == found(5.0) == {"surplus": 3.0}
+    assert found(5.0, 6.0, windowed=False) == {}
 
 
 def test_a_kind_of_line_that_is_there_too_often_is_named(model: LoadedModel, known: LogBackground) -> None:
@@ -254,8 +255,8 @@ def test_a_kind_of_line_that_is_there_too_often_is_named(model: LoadedModel, kno
     told = often.extra["surplus"]
     assert (told["lines"], told["of"]) == (21, len(NORMAL) + 20)
     assert told["share"] < 0.5
-    assert f"{told['unit']!r}, 21 of {told['of']} lines" in level.meaning("surge", often)
-    assert level.meaning("surge", usual) == level.statistics["surge"]
+    assert f"{told['unit']!r}, 21 of {told['of']} lines" in level.meaning("surplus", often)
+    assert level.meaning("surplus", usual) == level.statistics["surplus"]
 
 
 def test_a_reason_has_what_was_seen_and_what_is_usual() -> None:
@@ -274,7 +275,7 @@ def test_a_reason_has_what_was_seen_and_what_is_usual() -> None:
     assert level.meaning("missing", row) == "'probe' is missing, which 100% of normal ones have"
     assert level.meaning("neighbour", row) == "12 fewer 'GET <PATH>' than the most similar normal one"
     assert level.meaning("unseen", row) == "never seen: status=502, method=PUT"
-    assert level.meaning("surge", row).endswith(": 'login failed', 40 of 64 lines, 1 % in training")
+    assert level.meaning("surplus", row).endswith(": 'login failed', 40 of 64 lines, 1 % in training")
     told = {"unlike": [{"unit": "a line never seen", "more": 3}], "unseen_lines": [1200, 1201]}
     row = replace(row, extra=told)
     assert level.meaning("neighbour", row) == "3 lines never seen (in the file's line 1,200 first)"
@@ -327,8 +328,8 @@ def test_lines_that_have_a_name_for_what_is_new_speak_for_an_alarm(
     [
         (NORMAL[:3], "missing", "'close' is missing"),
         ((*NORMAL, NORMAL[3], NORMAL[3]), "neighbour", "more 'close' than usual"),
-        ((*NORMAL, *[NORMAL[3]] * 40), "surge", "more 'close' a second than usual"),
-        (NORMAL, "surge", "one kind of line more often a second than usual"),
+        ((*NORMAL, *[NORMAL[3]] * 40), "surplus", "more 'close' than usual"),
+        (NORMAL, "surplus", "one kind of line more often than usual"),
         (NORMAL, "hurried", "more lines a second than usual"),
         (NORMAL, None, " is unexpected"),
         (NORMAL, "pll_max", " is unexpected"),
