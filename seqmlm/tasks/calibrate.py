@@ -383,7 +383,8 @@ class Calibrator:
         session: the model.
         problems: receives records that the model cannot read.
         seed: of all draws.
-        budget: forward tokens to spend; None for as many as all records take.
+        budget: forward tokens to spend, less what a background has learnt from; None for as many as all
+            records take.
         notify: told what could not be done.
         progress: told how far it is.
     """
@@ -418,18 +419,21 @@ class Calibrator:
         and all cost more than a quarter of the budget."""
         detector = Detector(self._scorer(), level, mode=self.session.mode)
         limit = None if self.budget is None else Limit(max(self.budget / 4, _LEARNT), records=SMALLEST)
-        found, before = list[Scored](), 0.0
+        found, before, paid = list[Scored](), 0.0, 0.0
         for portion in self._portions(detector, records, limit):
+            cost, before = portion.spent - before, portion.spent
             every, wanted = 1, None
             if limit is not None and thinned:
-                of_each = (portion.spent - before) / len(portion.records)
-                every, before = math.ceil(of_each * SMALLEST / limit.tokens), portion.spent
+                every = max(1, math.ceil(cost / len(portion.records) * SMALLEST / limit.tokens))
             if every > 1:
                 groups = [one.encoding.groups for one in portion.records]
                 wanted = [(own >= 0) & (own % every == 0) for own in groups]
             found += detector.scored(portion.records, wanted)
+            paid += cost / every
             if portion.enough(len(found)):
                 break
+        if self.budget is not None:
+            self.budget = max(0, self.budget - int(paid))
         return found
 
     def calibrate(
