@@ -147,3 +147,13 @@ def duration(text: str) -> float | None:
     """
     found = _DURATION.fullmatch(text.strip())
     return None if found is None else float(found[1]) * _SECONDS[found[2]]
+
+
+def magnitude(seconds: float) -> str:
+    """The unit in which a person would tell so many seconds.
+
+    >>> magnitude(20.2), magnitude(900), magnitude(86_400 * 3)
+    ('seconds', 'minutes', 'days')
+    """
+    units = {"days": 86_400, "hours": 3_600, "minutes": 60}
+    return next((unit for unit, size in units.items() if seconds >= size), "seconds")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -315,6 +315,11 @@ class Level(ABC):
     def noun(self, record: Record) -> str:
         """What a row of a record is called in a sentence: that of `visit-whole` is a visit."""
         return self.name.removesuffix("-whole")
+
+    def naming(self, row: Row) -> Collection[str]:
+        """The statistics that name what happened in a row: a reason gives one of them, if it is as rare as
+        asked, rather than such as sum up many units."""
+        return ()
 
     def silence(self, seconds: float) -> dict[str, float]:
         """The statistic of a pause of so many seconds, by name; nothing of levels that know no times."""

@@ -33,8 +33,9 @@ class JudgedRow:
         extrapolated: whether `p_value` lies below all that normal rows can show, by the fit of a tail.
         alarm: whether `p_value` is at most the asked rate; None where none was asked.
         p_values: of each statistic alone.
-        fired: the statistic with the smallest of these among those that judge, an infinite one before others;
-            None where none is unusual by itself: neither small nor below the asked rate.
+        fired: the statistic with the smallest of these among those that judge; an infinite one before others,
+            and one as rare as asked that names what happened before the rest. None where none is unusual by
+            itself: neither small nor below the asked rate.
         usual: what one in a hundred normal rows exceeds in that statistic; of alarms alone.
         beyond: so many normal rows, all of which are less unusual, where `extrapolated`.
         unfamiliar: nothing of it could be scored, and some of it is outside the model's vocabulary: it has no
@@ -157,7 +158,8 @@ class Detector:
             return JudgedRow(row=row, scored=one, alarm=alarm, unfamiliar=unfamiliar)
         # What few rows cannot rank above their largest value, an infinite statistic, says most.
         endless = {name for name in own if row.statistics.get(name) == np.inf and own[name] <= SMALL}
-        least = min(own, key=lambda name: (name not in endless, own[name]))
+        names = {name for name in self.level.naming(row) if own.get(name, 1.0) <= min(SMALL, alpha or 0.0)}
+        least = min(own, key=lambda name: (name not in endless, name not in names, own[name]))
         fired = least if own[least] <= max(SMALL, p, alpha or 0.0) else None
         alarm = None if alpha is None else p <= alpha
         return JudgedRow(

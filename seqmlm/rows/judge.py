@@ -458,7 +458,7 @@ class Normal:
         if set(values) != set(self.statistics):
             raise StateError(
                 f"calibrated for the statistics {', '.join(self.statistics)}, not {', '.join(values)}; "
-                "calibrate the model again"
+                "calibrate it again with normal data ('seqmlm calibrate MODEL NORMAL')"
             )
         own = self._judged({name: values[name] for name in self._own}, sizes)
         if self.counted is None:

@@ -2,7 +2,8 @@
 
 A line is a tuple of words, its values already replaced by marks. It goes down a tree by its number of words
 and its first words, and meets the few templates kept in that leaf; it joins the most similar one, whose words
-become `<*>` where they differ, or starts a new one. Lines of other lengths never share a template.
+become `<*>` where they differ, or starts a new one. Lines of other lengths never share a template, nor do
+those that name other exceptions: the frames of their traces are alike, and would outweigh what was thrown.
 
 `Drain` learns; `Templates` is the frozen result: matching changes nothing, ids are indices of a list in the
 order of first appearance, and the tree is a function of that list, so only the list is stored. Own code,
@@ -25,6 +26,7 @@ _REMEMBERED = 1 << 16
 
 Words = tuple[str, ...]
 _Path = tuple[int | str, ...]
+_THROWN = re.compile(r"(?:[\w$]+\.)*[\w$]+(?:Exception|Error)")  # java.io.IOException, KeyError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +55,16 @@ class DrainOptions:
             raise UsageError(f"max_children must be at least 2, not {self.max_children}")
 
 
+def _root(words: Words) -> _Path:
+    thrown = [word.rstrip(":,;") for word in words if "Exception" in word or "Error" in word]
+    return len(words), " ".join(filter(_THROWN.fullmatch, thrown))
+
+
 class _Tree:
     """Finds the leaf of a line; a leaf is a list of templates.
 
-    A node is named by its path from the root: the number of words, then the branch at each leading word.
+    A node is named by its path from the root: the number of words, the exceptions among them, then the branch
+    at each leading word.
     """
 
     def __init__(self, options: DrainOptions) -> None:
@@ -67,21 +75,21 @@ class _Tree:
 
     def leaf(self, words: Words) -> list[int]:
         """The one leaf for the line while learning: at each node its own branch, else the shared one."""
-        path: _Path = (len(words),)
+        path = _root(words)
         for word in self._leading(words):
             path = (*path, word if word in self._branches.get(path, ()) else WILD)
         return self.all_leaves.get(path, [])
 
     def leaves(self, words: Words) -> list[list[int]]:
         """Every leaf that may contain the line's template, its own branches before the shared ones."""
-        paths: list[_Path] = [(len(words),)]
+        paths = [_root(words)]
         for word in self._leading(words):
             paths = [(*path, branch) for path in paths for branch in dict.fromkeys((word, WILD))]
         return [self.all_leaves[path] for path in paths if path in self.all_leaves]
 
     def insert(self, words: Words, template: int) -> None:
         """Put a template into its leaf, created if missing."""
-        path: _Path = (len(words),)
+        path = _root(words)
         for word in self._leading(words):
             branches = self._branches.setdefault(path, set())
             branch = self._branch(branches, word)

@@ -364,8 +364,10 @@ class Fields:
 
     def shape(self, pairs: Pairs, message: str) -> str:
         """What the template of a line would be, also where a value is not known."""
-        start, ends = self._parts(dict(pairs), message)
-        return " ".join([*start, *ends]) or ANY
+        values = dict(pairs)
+        start, ends = self._parts(values, message)
+        sizes = [f"{name}={_decade(name, values[name]) or ANY}" for name in self.sizes if name in values]
+        return " ".join([*start, *ends[: len(ends) - len(sizes)], *sizes]) or ANY
 
     def _parts(self, values: Mapping[str, str], message: str) -> tuple[list[str], list[str]]:
         """Message and kept values, and what templates of rare combinations do without."""

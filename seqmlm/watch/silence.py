@@ -15,6 +15,7 @@ import numpy as np
 
 from seqmlm.anomaly.findings import small
 from seqmlm.anomaly.values import Row
+from seqmlm.parsing import magnitude
 from seqmlm.rows.judge import Normal
 from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.watch.follower import Follower
@@ -81,6 +82,7 @@ def stopped(
         **dict(zip(("time", "last_time"), times, strict=True)),
         "p_value": p_value,
         "alarm": True,
-        "what": "the log has stopped",
+        "lines": 0,
+        "what": f"the log has stopped for {magnitude(seconds)}",
         "reason": f"The log has stopped: {text} (p {small(p_value)}).",
     }

@@ -85,6 +85,8 @@ class Incident:
             what = f"{', '.join(self.new[:_NAMED])}{more} {was} never seen"
         lines = number_of(self.lines, "line")
         count = f"{self.new_lines:,} of {lines}" if self.new_lines else lines
+        if not self.lines:  # nothing came
+            return f"{what}, {span(Path(self.place).name, self.start, self.end - 1)}"
         return f"{what}: {count}, {span(Path(self.place).name, self.start, self.end - 1)}"
 
     @property

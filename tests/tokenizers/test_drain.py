@@ -201,3 +201,16 @@ def test_a_closed_place_keeps_no_word_of_few_sources():
         for _ in range(50):
             drain.add(("status", "private", "package", "<NUM>"), source)
     assert {drain.freeze()[n][1] for n in range(len(drain.freeze()))} == {WILD}
+
+
+def test_a_trace_of_another_exception_is_another_line():
+    trace = "Order failed {}: Java heap space at a.b.C.d(C.java:1) at a.b.E.f(E.java:2) at a.b.G.h(G.java:3)"
+    drain = Drain()
+    for name in ["java.net.SocketTimeoutException", "java.lang.OutOfMemoryError"] * 3:
+        drain.add(tuple(trace.format(name).split()))
+    templates = drain.freeze()
+    assert len(templates) == 2
+    assert WILD not in {word for number in range(2) for word in templates[number]}
+    assert templates.match(tuple(trace.format("java.lang.NullPointerException").split())) == -1
+    assert templates.match(tuple(trace.format("Error").split())) == -1, "no exception at all"
+    assert Drain().add(("Error:", "1")) == 0

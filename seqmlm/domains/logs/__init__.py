@@ -92,7 +92,7 @@ LOGS = Field(
         followed=True,
         cuts=(
             *("session", "window", "session_gap", "max_session", "multiline"),
-            *("fields", "message_field"),  # and what of each line is read
+            *("fields", "message_field", "keep_header"),  # and what of each line is read
         ),
         tokenizer=_tokenizer,
     ),

@@ -201,13 +201,14 @@ class LogCounts:
 
         Returns:
             (R,) bits: the log-likelihood ratio of a Poisson count at its number and at the number expected of
-            as many lines, of the event where it is largest, and 0 where none is above what is expected; (R,)
-            that event. 0 and E for a record without lines.
+            as many lines, of the known event where it is largest, and 0 where none is above what is expected;
+            (R,) that event. 0 and E for a record without lines.
         """
         share = (np.append(self.lines, 0) + 0.5) / (self.lines.sum() + 0.5 * (self.size + 1))
         expected = share[sets.indices] * np.repeat(lines.counts, np.diff(sets.indptr))
         number = np.maximum(sets.data, expected)
         bits = number * np.log2(number / expected) - (number - expected) / np.log(2)
+        bits[sets.indices == self.size] = 0.0
         largest, event = np.zeros(len(lines)), np.full(len(lines), self.size)
         for row, (a, b) in enumerate(pairwise(sets.indptr.tolist())):
             if a < b:

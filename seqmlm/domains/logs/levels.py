@@ -11,7 +11,7 @@ log (`benchmarks/logs_live.py`) scraping shows in hardly anything but one kind o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -29,6 +29,7 @@ from seqmlm.domains.logs.readers import origins
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.errors import StateError, number_of
+from seqmlm.parsing import magnitude
 from seqmlm.rows.judge import HARMONIC
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
@@ -283,7 +284,7 @@ _EXAMINED = 64  # lines of a row that are looked at for values never seen
 
 _NEVER = "a line never seen"
 
-_SURPRISING = 10.0  # bits of a surplus that is told: one in a thousand
+_SURPRISING = 3.0  # bits of a surplus that is told: many a normal window has less
 
 
 class _LinesLevel(Level):
@@ -349,6 +350,9 @@ class _LinesLevel(Level):
         if template and fired == "neighbour" and counted.unlike:
             unit, more = counted.unlike[0]
             return f"{'more' if more > 0 else 'fewer'} {_quoted(unit)} than usual", unit
+        if fired == "paused":  # what is known to be normal, or muted, covers no pause of another order
+            scale = magnitude(2 ** row.statistics[fired] - 1)
+            return f"{self.statistics[fired]}, of {scale}", template
         if fired is not None and (fired in OF_WINDOWS or not template):
             return self.statistics[fired], template
         return (
@@ -456,6 +460,9 @@ class SessionLevel(_LinesLevel):
 
     def noun(self, record: Record) -> str:
         return "window" if record.raw.windowed else self.name
+
+    def naming(self, row: Row) -> Collection[str]:
+        return ("unseen", "paused", *(name for name in ("missing", "surplus") if name in row.extra))
 
     def silence(self, seconds: float) -> dict[str, float]:
         return {"paused": float(np.log2(seconds + 1.0))}

@@ -67,12 +67,12 @@ def naive_nearest(train: list[list[str]], lines: list[str]) -> float:
 
 
 def naive_surplus(train: list[list[str]], lines: list[str]) -> float:
-    """The largest log-likelihood ratio of a Poisson count, in bits."""
+    """The largest log-likelihood ratio of a Poisson count of a known event, in bits."""
     single = Counter(event for one in train for event in one)
     bits = 0.0
     for event, number in Counter(lines).items():
         expected = len(lines) * (single[event] + 0.5) / (single.total() + 0.5 * (len(single) + 1))
-        if number > expected:
+        if event in single and number > expected:
             bits = max(bits, number * math.log2(number / expected) - (number - expected) * math.log2(math.e))
     return bits
 

@@ -19,6 +19,7 @@ from seqmlm.domains.logs.levels import NAMED, OF_WINDOWS, LineLevel, LogBackgrou
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.types import InMemory
 from seqmlm.errors import StateError
+from seqmlm.inference.detector import Detector
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
@@ -283,6 +284,26 @@ def test_a_reason_has_what_was_seen_and_what_is_usual() -> None:
     assert level.meaning("pll_max", row) == "largest surprisal of a line"
 
 
+def test_a_reason_names_what_happened_before_it_sums_up() -> None:
+    told = {"missing": [{"unit": "probe", "share": 1.0}]}
+    row = replace(
+        named_row(session(NORMAL), "a", np.array([[0, 1]]), np.arange(1), {"pll_mean": 9.0}), extra=told
+    )
+    level = SessionLevel("session")
+    assert set(level.naming(row)) == {"unseen", "paused", "missing"}, "of surplus nothing is told"
+    p = {"pll_mean": 0.001, "unseen": 1.0, "missing": 0.03, "surplus": 0.02}
+
+    def fired(alpha: float | None, **statistics: float) -> str | None:
+        detector = Detector(None, level, alpha=alpha)  # type: ignore[arg-type]  # nothing is scored
+        own = replace(row, statistics={**row.statistics, **statistics})
+        return detector._with_p_values(own, None, 0.01, False, p).fired  # type: ignore[arg-type]
+
+    assert fired(0.05) == "missing"
+    assert fired(0.01) == fired(None) == "pll_mean", "it is not as rare as asked"
+    p["unseen"] = 0.04
+    assert fired(0.01, unseen=math.inf) == "unseen"
+
+
 def _brief(
     model: LoadedModel, known: LogBackground, lines: tuple[str, ...], fired: str | None
 ) -> dict[str, Any]:
@@ -344,6 +365,19 @@ def test_an_alarm_is_told_by_what_fired(
     if "'close'" in what:  # it tells of this kind of line, and of one that is there
         assert told["template"] == "close"
         assert told.get("unit") == (None if fired == "missing" else lines.index("close"))
+
+
+def test_pauses_of_one_order_are_alike(model: LoadedModel, known: LogBackground) -> None:
+    def what(seconds: float) -> str:
+        record = session(NORMAL)
+        times = tuple(100.0 + seconds * (at > 1) for at in range(len(NORMAL)))
+        record = replace(record, raw=replace(record.raw, times=times, windowed=True))
+        level, found = SessionLevel("session"), scored(model, record)
+        [row] = level.rows(found, known)
+        return str(level.brief(row, found, known, "paused")["what"])
+
+    assert what(20.0) == what(50.0) == "a longer pause between two lines than usual, of seconds"
+    assert what(900.0) == "a longer pause between two lines than usual, of minutes"
 
 
 def test_an_alarm_of_a_line_tells_of_this_line(model: LoadedModel, known: LogBackground) -> None:

@@ -39,3 +39,15 @@ def test_a_secret_is_found_nowhere(
         shown += file.read_bytes()
     for number in (1, 2, 3):
         assert f"hunter{number}secret".encode() not in shown
+
+
+def test_whole_lines_are_scored_as_they_were_trained(seqmlm: Callable[..., Any], tmp_path: Path):
+    path = LOGS.sample.draw(tmp_path, n=60).files[0]
+    whole = ("--option", "keep_header=true")
+    seqmlm("train", "--domain", "logs", path, *whole, *SHORT, "run").ok()
+    plain, given, other = (
+        seqmlm("score", "run", path, *options).ok().out
+        for options in ((), whole, ("--option", "keep_header=false"))
+    )
+    assert plain == given
+    assert plain != other, "an option that is given is taken"
