@@ -26,7 +26,7 @@ _REMEMBERED = 1 << 16
 
 Words = tuple[str, ...]
 _Path = tuple[int | str, ...]
-_THROWN = re.compile(r"(?:[\w$]+\.)*[\w$]+(?:Exception|Error)")  # java.io.IOException, KeyError
+_THROWN = re.compile(r"(?:[\w$]+\.)*[\w$]+(?:Exception|Error)[:,;]*")  # java.io.IOException, KeyError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +56,10 @@ class DrainOptions:
 
 
 def _root(words: Words) -> _Path:
-    thrown = [word.rstrip(":,;") for word in words if "Exception" in word or "Error" in word]
-    return len(words), " ".join(filter(_THROWN.fullmatch, thrown))
+    """As in `_Tree`. Exceptions count with their places, so that no template replaces one by `WILD`."""
+    found = [at for at, word in enumerate(words) if "Exception" in word or "Error" in word]
+    thrown = [f"{at} {words[at]}" for at in found if _THROWN.fullmatch(words[at])]
+    return len(words), *thrown
 
 
 class _Tree:
