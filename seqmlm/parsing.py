@@ -150,10 +150,10 @@ def duration(text: str) -> float | None:
 
 
 def magnitude(seconds: float) -> str:
-    """The unit in which a person would tell so many seconds.
+    """The unit in which a person would tell so many seconds: the largest of which they are two.
 
     >>> magnitude(20.2), magnitude(900), magnitude(86_400 * 3)
     ('seconds', 'minutes', 'days')
     """
     units = {"days": 86_400, "hours": 3_600, "minutes": 60}
-    return next((unit for unit, size in units.items() if seconds >= size), "seconds")
+    return next((unit for unit, size in units.items() if seconds >= 2 * size), "seconds")

@@ -346,6 +346,7 @@ class Level(ABC):
         Returns:
             `what` is wrong, in some words that are equal where the same is wrong. Where it is known also:
             `unit`, the index of the unit that says most, and its `template`, which is it without its values;
+            `scale` of a pause that says most, "seconds" to "days";
             `times` of the first and last unit, in seconds; `lines` of the file, and their `last_line`;
             `new_lines`, how many of them training never had, and `never_seen`, what is new in them, or else
             `new_kinds`, their templates.

@@ -91,7 +91,9 @@ def show(
             "state": _state(one),
             "stream": "" if one.state == "resolved" else stream.sentence(),
             **columns(one, _when),
-            "rows": f"{one.rows:,}, of {number_of(one.lines, 'line')}{more}",
+            "rows": f"{one.rows:,}, of {number_of(one.lines, 'line')}{more}"
+            if one.lines
+            else f"{one.rows:,}",
             "lines": None,
             "smallest p": number(one.p_value),
             "resolved": "" if one.resolved is None else _when(one.resolved),

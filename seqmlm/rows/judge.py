@@ -57,8 +57,8 @@ LEAST_P = 1e-12
 MANY, _FOLDS = 10_000, 5
 """Rows from which one half teaches; in how many folds fewer are cross-fitted."""
 MOST_BINS, _SIMILAR, _MOST_SIMILAR = 10, 1.25, 40
-"""Most bins of lengths; where statistics are fused, lengths that differ by a quarter are told apart in so
-many more: of bursts of 4 and 5 lines in one bin those of 4 lack most, and alarm twice as often."""
+"""Most bins of lengths; and where statistics are fused, and lengths that differ by a quarter are told apart:
+of bursts of 4 and 5 lines in one bin those of 4 lack most, and alarm twice as often."""
 _USUAL = 0.99
 # Fewest rows of a length bin. Without fusion its ranks are the result and must resolve small rates.
 _FEWEST_ALONE, _FEWEST_FUSED = 200, 50
@@ -554,9 +554,9 @@ def length_edges(lengths: Longs, fewest: int, most: int = MOST_BINS) -> Longs:
     """(B - 1,) first lengths of all bins but the lowest, ascending: rows are compared with rows of similar
     length.
 
-    Bins are quantiles of the lengths (N,) of normal rows, ten at most. A bin with a `most`th of the rows ends
-    before lengths that are a quarter larger than its first. One of fewer than `fewest` rows, if there are as
-    many, is merged with its neighbour.
+    Bins are quantiles of the lengths (N,) of normal rows, ten at most; or `most` at most, where one with a
+    `most`th of the rows ends before lengths that are a quarter larger than its first. One of fewer than
+    `fewest` rows, if there are as many, is merged with its neighbour.
     """
     sizes, counts = np.unique(lengths, return_counts=True)
     wanted, enough = (max(fewest, -(-len(lengths) // number)) for number in (MOST_BINS, most))

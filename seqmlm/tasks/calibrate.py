@@ -433,7 +433,7 @@ class Calibrator:
             if portion.enough(len(found)):
                 break
         if self.budget is not None:
-            self.budget = max(0, self.budget - int(paid))
+            self.budget = max(self.budget // 2, self.budget - int(paid))
         return found
 
     def calibrate(

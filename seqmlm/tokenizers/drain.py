@@ -26,7 +26,8 @@ _REMEMBERED = 1 << 16
 
 Words = tuple[str, ...]
 _Path = tuple[int | str, ...]
-_THROWN = re.compile(r"(?:[\w$]+\.)*[\w$]+(?:Exception|Error)[:,;]*")  # java.io.IOException, KeyError
+# java.io.IOException, [KeyError], java.lang.Error: ... but not the word Error alone.
+_THROWN = re.compile(r"[(\['\"]*(?:(?:[\w$]+\.)+[\w$]*|[\w$]+)(?:Exception|Error)[])'\":,;.]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,8 @@ class DrainOptions:
 
 
 def _root(words: Words) -> _Path:
-    """As in `_Tree`. Exceptions count with their places, so that no template replaces one by `WILD`."""
+    """Where a line's path begins: its number of words, and each exception with its place, so that no template
+    replaces one by `WILD`."""
     found = [at for at, word in enumerate(words) if "Exception" in word or "Error" in word]
     thrown = [f"{at} {words[at]}" for at in found if _THROWN.fullmatch(words[at])]
     return len(words), *thrown

@@ -141,6 +141,9 @@ class _Fold:
                 return {**row, "muted": where}
         new = self._grouping.begun(number, row, self._now)
         known = [one for one in self._silent.values() if self._likes[one.row].issuperset(new.likes)]
+        if "silence" in row:  # one that somebody knows of goes on, however long it gets
+            going_on = (one for one in self._silent.values() if not (one.lines or one.muted))
+            known += [one for one in going_on if one.place == new.place]
         if known:  # first one that goes on
             one = min(known, key=lambda one: (one.state == "resolved", one.row))
             self.belongs[number] = one.row
@@ -207,11 +210,13 @@ def _news(row: Fields) -> Sequence[str]:
 
 
 def _likes(row: Fields) -> tuple[str, ...]:
-    """What alarms are recognised by: all that was never seen, or else what is wrong, which names a template.
+    """What alarms are recognised by: all that was never seen, or else what is wrong, which names a template,
+    or a pause, which has the order of its length: a short one that is normal makes no outage normal.
 
     Digests, for what the lines say may not be shown.
     """
-    texts = [f"new {one}" for one in _news(row)] or [f"what {row.get('what')}"]
+    wrong = f"what {row.get('what')} {row['scale']}" if "scale" in row else f"what {row.get('what')}"
+    texts = [f"new {one}" for one in _news(row)] or [wrong]
     return tuple(sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16] for text in texts)
 
 

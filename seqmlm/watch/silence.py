@@ -83,6 +83,7 @@ def stopped(
         "p_value": p_value,
         "alarm": True,
         "lines": 0,
-        "what": f"the log has stopped for {magnitude(seconds)}",
+        "what": "the log has stopped",
+        "scale": magnitude(seconds),
         "reason": f"The log has stopped: {text} (p {small(p_value)}).",
     }

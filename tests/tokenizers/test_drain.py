@@ -213,7 +213,9 @@ def test_a_trace_of_another_exception_is_another_line():
     assert WILD not in {word for number in range(2) for word in templates[number]}
     assert templates.match(tuple(trace.format("java.lang.NullPointerException").split())) == -1
     assert templates.match(tuple(trace.format("Error").split())) == -1, "no exception at all"
-    for lines in (("at KeyError now", "at now KeyError"), ("was KeyError: a b", "was KeyError a b")):
+    pairs = [("at KeyError now", "at now KeyError"), ("was KeyError: a b", "was KeyError a b")]
+    pairs.append(("is java.lang.Error: x y", "is [java.io.IOException] x y"))
+    for lines in pairs:
         drain = Drain()
         numbers = [drain.add(tuple(line.split())) for line in lines]
         frozen = drain.freeze()

@@ -204,6 +204,26 @@ def test_what_is_like_a_muted_incident_is_silent_for_good() -> None:
     assert stream.turn(500, row(33)) == [("resolved", 2), ("opened", 3)]
 
 
+def test_a_muted_pause_silences_no_longer_one() -> None:
+    def pause(line: int, scale: str, **more: Any) -> dict[str, Any]:
+        return row(line, what="a longer pause", scale=scale, **more)
+
+    stream = Stream()
+    stream.turn(0, pause(1, "seconds"))
+    stream.say(1, muted=True)
+    stream.turn(100, pause(101, "seconds"))
+    assert stream.rows[-1][1]["muted"] == "incident 1"
+    assert stream.turn(200, pause(201, "minutes")) == [("opened", 2)]
+    # A log that has stopped, and somebody knows, is one incident however long that lasts.
+    stopped = {"lines": 0, "silence": 200.0}
+    assert ("opened", 3) in stream.turn(400, pause(300, "minutes", **stopped))
+    stream.say(3, state="acknowledged")
+    assert stream.turn(420, pause(300, "hours", **stopped)) == [("updated", 3)]
+    stream.say(3, state="acknowledged", muted=True)
+    assert stream.turn(440, pause(300, "days", **stopped)) == [("opened", 4)]
+    assert [one.title for one in stream.incidents][2:] == ["a longer pause, app.log:300-303"] * 2
+
+
 def test_rules_silence_what_they_fit(tmp_path: Path) -> None:
     rules = written(tmp_path / "ignore.txt", "# nightly\n\n^close \\d+$\n  # more\nstatus=50[23]\n")
     found = ignored(rules)

@@ -284,7 +284,7 @@ _EXAMINED = 64  # lines of a row that are looked at for values never seen
 
 _NEVER = "a line never seen"
 
-_SURPRISING = 3.0  # bits of a surplus that is told: many a normal window has less
+_SURPRISING = 3.0  # bits of a surplus that is told: less would be told of many a normal window
 
 
 class _LinesLevel(Level):
@@ -333,6 +333,8 @@ class _LinesLevel(Level):
                 events = [one for one in np.unique(counted.events[own]).tolist() if known.named(one) == about]
                 at = int(own[counted.events[own] == events[0]][0]) if events else -1
                 template = about
+            if fired == "paused":
+                told["scale"] = magnitude(2 ** row.statistics[fired] - 1)
         units = np.flatnonzero(of_unit == at)
         told |= {"what": what, **({"template": template} if template else {})}
         return {**told, "unit": int(units[scored.surprisal[units].argmax()])} if len(units) else told
@@ -350,9 +352,6 @@ class _LinesLevel(Level):
         if template and fired == "neighbour" and counted.unlike:
             unit, more = counted.unlike[0]
             return f"{'more' if more > 0 else 'fewer'} {_quoted(unit)} than usual", unit
-        if fired == "paused":  # what is known to be normal, or muted, covers no pause of another order
-            scale = magnitude(2 ** row.statistics[fired] - 1)
-            return f"{self.statistics[fired]}, of {scale}", template
         if fired is not None and (fired in OF_WINDOWS or not template):
             return self.statistics[fired], template
         return (

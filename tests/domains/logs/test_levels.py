@@ -368,16 +368,16 @@ def test_an_alarm_is_told_by_what_fired(
 
 
 def test_pauses_of_one_order_are_alike(model: LoadedModel, known: LogBackground) -> None:
-    def what(seconds: float) -> str:
+    def scale(seconds: float) -> str:
         record = session(NORMAL)
         times = tuple(100.0 + seconds * (at > 1) for at in range(len(NORMAL)))
         record = replace(record, raw=replace(record.raw, times=times, windowed=True))
         level, found = SessionLevel("session"), scored(model, record)
         [row] = level.rows(found, known)
-        return str(level.brief(row, found, known, "paused")["what"])
+        return str(level.brief(row, found, known, "paused")["scale"])
 
-    assert what(20.0) == what(50.0) == "a longer pause between two lines than usual, of seconds"
-    assert what(900.0) == "a longer pause between two lines than usual, of minutes"
+    assert scale(20.0) == scale(90.0) == "seconds"
+    assert scale(900.0) == "minutes"
 
 
 def test_an_alarm_of_a_line_tells_of_this_line(model: LoadedModel, known: LogBackground) -> None:
