@@ -132,6 +132,9 @@ CONTINUED_LINES = 2000
 WAITING = 1000
 """Messages that wait for the end of an earlier one of another stream; more of them, and it ends."""
 
+EMPTY = "(empty)"
+"""What an event without a message says: that it came, and when, is known of it."""
+
 Continues = Callable[[str], bool]
 
 
@@ -264,9 +267,8 @@ def _unsplit(parts: Events) -> Event:
 
 
 def filled(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
-    """Leave out empty messages, and give events without a usable time that of a neighbour, with a note.
-
-    Blank lines are no events and are not counted; lines of a time without a message are.
+    """Name empty messages, leave out blank lines, and give events without a usable time that of a neighbour,
+    with a note.
 
     The neighbour is the event before; at the beginning of a file the next one of the batch that has a time.
     """
@@ -275,11 +277,10 @@ def filled(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
         if not batch:
             yield batch
             continue
-        events = [one for one in batch if one.message and not one.message.isspace()]
+        events = [one for one in batch if _says(one)]
         if len(events) < len(batch):
-            times = (one.time for one in batch if not one.message or one.message.isspace())
-            dated = sum(time is not None and not isnan(time) for time in times)
-            problems.note("a line without a message, left out", dated)
+            kept = (one for one in batch if not _is_blank(one))
+            events = [one if _says(one) else one._replace(message=EMPTY) for one in kept]
         unread = [row for row, one in enumerate(events) if one.time is not None and isnan(one.time)]
         if unread:
             if isnan(last):
@@ -294,3 +295,12 @@ def filled(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
         if events:
             last = NAN if events[-1].time is None else events[-1].time
             yield events
+
+
+def _says(event: Event) -> bool:
+    return bool(event.message) and not event.message.isspace()
+
+
+def _is_blank(event: Event) -> bool:
+    """Whether there is nothing on its line: no message, no header, no time."""
+    return not (_says(event) or event.head or (event.time is not None and not isnan(event.time)))

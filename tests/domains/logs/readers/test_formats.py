@@ -319,12 +319,6 @@ def test_parts_of_messages_within_their_own_stream(
     assert record.meta["lines"] == tuple(number for number, _, _ in wanted)
 
 
-def test_a_line_of_a_container_without_anything_in_it(tmp_path: Path):
-    head = "2023-11-14T22:13:20.5Z stdout F"
-    [record] = read(tmp_path, "\n".join([f"{head} one", head, f"{head} ", f"{head} two"]))
-    assert record.raw.lines == ("one", "two")
-
-
 def test_tables(tmp_path: Path):
     rows = ['1,081109,203615,"a, ""b""",0', '2,081109,203616,"c\nd",1', "3,081109,203617,e,0"]
     [record] = read(tmp_path, "\n".join(["LineId,Date,Time,Content,Label", *rows]))

@@ -265,12 +265,26 @@ def test_times_that_cannot_be_read(tmp_path: Path):
     assert problems.counts == {"an event without a time that can be read has that of its neighbour": 2}
 
 
-def test_a_line_without_a_message_is_counted_and_a_blank_line_is_not(tmp_path: Path):
-    day = "2024-01-02 03:04:05"
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [said and f"2024-01-02 03:04:05 {said}" for said in ("a", " ", "", "b", "   ")],
+        [f"2024-01-02T03:04:0{n}.000000Z stdout F{said}" for n, said in enumerate((" a", " ", " b", ""))],
+        [f"<29>1 2024-01-02T03:04:0{n}Z host app 1 - -{said}" for n, said in enumerate((" a", "", " b", ""))],
+        [json.dumps({"msg": said, "time": 1_704_164_645 + n}) for n, said in enumerate(("a", "", "b", " "))],
+        [json.dumps({"msg": said}) for said in ("a", "", "b", " ")],
+        [
+            json.dumps({"log": f"{said}\n", "stream": "stdout", "time": f"2024-01-02T03:04:0{n}Z"})
+            for n, said in enumerate(("a", "", "b", ""))
+        ],
+    ],
+    ids=["time", "cri", "syslog", "json with times", "json", "docker"],
+)
+def test_a_line_without_a_message_is_an_event_and_a_blank_line_is_none(tmp_path: Path, rows: list[str]):
     problems = Problems()
-    [record] = read(write(tmp_path, [f"{day} a", f"{day} ", "", f"{day} b", f"{day}   "]), problems)
-    assert len(record.raw.lines) == 2
-    assert problems.counts == {"a line without a message, left out": 2}
+    [record] = read(write(tmp_path, rows), problems)
+    assert record.raw.lines == ("a", "(empty)", "b", "(empty)")
+    assert not problems.counts
 
 
 SECRET = "hunter2secret"
