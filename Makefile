@@ -38,7 +38,7 @@ bench: $(READY)  ## every benchmark, on the real data where it is at hand (DATA=
 	$(BIN)/python benchmarks/pretrain_real.py --data $(or $(DATA),../shared/data)
 	$(BIN)/python benchmarks/ingest.py --data $(or $(DATA),../shared/data)
 	$(BIN)/python benchmarks/log_templates.py --data $(or $(DATA),../shared/data)
-	$(BIN)/python benchmarks/anomaly_real.py --data $(or $(DATA),../shared/data)
+	$(BIN)/python benchmarks/alarms.py --data $(or $(DATA),../shared/data)
 
 kills: $(READY)  ## the long version of the kill tests
 	SEQMLM_KILLS=200 $(BIN)/python -m pytest -m kills -o faulthandler_timeout=0

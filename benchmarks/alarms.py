@@ -1,412 +1,135 @@
-"""Would one keep these alarms on? Rates on later normal lines, and planted faults that are found.
+"""Would one keep these alarms on? Real and planted anomalies of every field, each beside its simple rivals.
 
-Each log is trained on its first three fifths, without labels. The rest is judged in windows of 64 lines as it
-is, and once more with a fault in every fifth window:
+    access access_json sshd hdfs_in_time application   windows of logs as they are, and with planted faults
+    hdfs_blocks             HDFS by block, in order of time, with labels
+    hdfs                    event ids, DeepLog's training sessions; all floors, fused detector, each channel
+    blind                   HDFS where counting is blind: near-normal, reordered and changed sessions
+    hdfs_raw                raw HDFS messages at 2.9 % anomalies, divided in time
+    bgl                     2,000 lines: a smoke test, not evidence
+    openstack_parisakalaki  50 training sessions; openstack_loghub is the control that nobody can tell
+    quixbugs                which line of 40 programs has the bug
+    text protein dna code ehr   faults planted in held-out records, beside unigram, 5-gram and counts
 
-    unseen     five lines of a kind that never was
-    silence    a pause of 15 minutes, or of four times the longest of training
-    missing    a kind of line that nearly all windows have is not there
-    repeated   the most common kind of line 40 times within some seconds
-    reversed   the window's lines in reverse
-    foreign    half of the lines are of kinds that are rare in training
+Thresholds come from normal records that no model was trained on; no label is used. Oracle numbers are called
+so. Models are `tiny`, trained for --minutes each: 300 steps a minute, 1,000 for sessions of HDFS and
+OpenStack, as one quiet core makes.
 
-Its first 8,000 normal lines are judged once more in windows of 1 to 64 lines, as a log that pauses is cut.
-"sessions" are those of HDFS with labels: normal ones of the first three fifths train, later ones are judged.
+    python benchmarks/alarms.py --data ../shared/data                       # 2 minutes a model, 3 seeds
+    python benchmarks/alarms.py --data ../shared/data --quick               # 1 minute, one seed
+    python benchmarks/alarms.py --data ../shared/data --only blind --minutes 8 --records 600
 
-Beside it stand rules, with the threshold that at most the asked share of the latest tenth of training has:
-a kind of line never seen (whatever has a digit is left out), a multiset of kinds never seen, the distance of
-counts to the nearest of training, the rarest pair of lines, the longest pause, lines a second, and kinds that
-nearly all of training have and that are missing.
-
-    python benchmarks/alarms.py --data ../shared/data            # 3 seeds, some minutes each
-    python benchmarks/alarms.py --data ../shared/data --quick    # one seed
-
-Models and rows are kept under --out, so an interrupted benchmark goes on where it was.
+Results are kept per data set and seed under --out, so an interrupted benchmark goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
-import os
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from anomaly_metrics import threshold_on
-from anomaly_models import trained
-from numpy.typing import NDArray
-
-from seqmlm.tasks.score import Score
-from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.task import NoProgress
-
-RATES, WINDOW, EVERY = (0.01, 0.05), 64, 5
-BURSTS, LINES = (1, 2, 4, 8, 16, 32, 64), 8000
-Doubles = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a log: when, and what."""
-
-    time: datetime
-    text: str
-
-    @property
-    def kind(self) -> str:
-        """What a rule takes for its template: whatever has a digit in it is left out."""
-        return re.sub(r"[\w./:-]*\d[\w./:-]*", "#", self.text)
-
-
-@dataclass(frozen=True)
-class Log:
-    """Lines of one log.
-
-    Args:
-        lines: in order.
-        written: a line as the log's program writes it.
-    """
-
-    lines: list[Line]
-    written: Callable[[Line], str]
-
-
-def access(data: Path) -> Log:
-    """Requests of a blog; the user agents and referrers left out, as of most servers' default."""
-    form, lines = "%d/%b/%Y:%H:%M:%S %z", []
-    for line in opened(data / "logs/raw_streams/elastic_apache_access.log.gz"):
-        found = re.match(r'(\S+) \S+ \S+ \[([^]]+)\] (".*?" \d+ \S+)', line)
-        if found:
-            lines.append(Line(datetime.strptime(found[2], form), f"{found[1]} {found[3]}"))
-
-    def written(line: Line) -> str:
-        host, _, rest = line.text.partition(" ")
-        return f"{host} - - [{line.time.strftime(form)}] {rest}"
-
-    return Log(sorted(lines, key=lambda one: one.time), written)
-
-
-def sshd(data: Path) -> Log:
-    lines = []
-    for line in opened(data / "logs/raw_streams/elastic_auth.log.gz"):
-        time = datetime.strptime(f"2015 {line[:15]}", "%Y %b %d %H:%M:%S").replace(tzinfo=UTC)
-        lines.append(Line(time, line[16:]))
-    return Log(lines, lambda line: f"{line.time.strftime('%b %d %H:%M:%S')} {line.text}")
-
-
-def hdfs(data: Path) -> Log:
-    """Messages of a file system in order of time, not by block."""
-    lines = []
-    for line in opened(data / "logs/hdfs_2pct_raw/events.tsv.gz")[1:]:
-        _, day, time, level, part, text = line.split("\t", 5)
-        when = datetime.strptime(f"{day}{time.zfill(6)}", "%y%m%d%H%M%S").replace(tzinfo=UTC)
-        lines.append(Line(when, f"{level} {part}: {text}"))
-    lines.sort(key=lambda one: one.time)
-    return Log(lines, lambda line: f"{line.time.strftime('%Y-%m-%d %H:%M:%S,000')} {line.text}")
-
-
-LOGS, SESSIONS = {"access": access, "sshd": sshd, "hdfs": hdfs}, "sessions"
-
-
-def opened(path: Path) -> list[str]:
-    with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
-        return file.read().splitlines()
-
-
-def windows(lines: Sequence[Line]) -> list[list[Line]]:
-    return [list(lines[at : at + WINDOW]) for at in range(0, len(lines) - WINDOW + 1, WINDOW)]
-
-
-# Faults
-
-
-def faults(train: Sequence[list[Line]]) -> dict[str, Callable[[list[Line], np.random.Generator], list[Line]]]:
-    """Each fault, by what training has."""
-    kinds = Counter(line.kind for window in train for line in window)
-    in_windows = Counter(kind for window in train for kind in {line.kind for line in window})
-    rare = [line for window in train for line in window if 2 <= kinds[line.kind] <= 10][:200]
-    common = max(kinds, key=lambda kind: kinds[kind])
-    usual = {kind for kind, n in in_windows.items() if n >= 0.95 * len(train)}
-    longest = max(b.time - a.time for own in train for a, b in pairwise(own))
-    pause = max(timedelta(minutes=15), 4 * longest)
-
-    def unseen(window: list[Line], random: np.random.Generator) -> list[Line]:
-        at = sorted(random.choice(WINDOW, 5, replace=False).tolist())
-        return [
-            Line(one.time, one.text.split(" ")[0] + " kernel: oom-killer invoked by process")
-            if n in at
-            else one
-            for n, one in enumerate(window)
-        ]
-
-    def silence(window: list[Line], random: np.random.Generator) -> list[Line]:
-        at = int(random.integers(8, WINDOW - 8))
-        return window[:at] + [Line(one.time + pause, one.text) for one in window[at:]]
-
-    def missing(window: list[Line], random: np.random.Generator) -> list[Line]:
-        gone = usual & {line.kind for line in window}
-        kept = (
-            [line for line in window if line.kind != max(gone, key=lambda kind: in_windows[kind])]
-            if gone
-            else []
-        )
-        return (kept * WINDOW)[:WINDOW] if len(kept) >= WINDOW // 4 else []
-
-    def repeated(window: list[Line], random: np.random.Generator) -> list[Line]:
-        same = next((line for line in window if line.kind == common), None)
-        if same is None:
-            return []
-        half = window[: WINDOW - 40]
-        return half + [Line(half[-1].time + timedelta(seconds=n // 10), same.text) for n in range(40)]
-
-    def reversed_(window: list[Line], random: np.random.Generator) -> list[Line]:
-        return [Line(one.time, other.text) for one, other in zip(window, window[::-1], strict=True)]
-
-    def foreign(window: list[Line], random: np.random.Generator) -> list[Line]:
-        drawn = random.choice(len(rare), WINDOW // 2) if rare else []
-        return (
-            [Line(one.time, rare[drawn[n // 2]].text) if n % 2 else one for n, one in enumerate(window)]
-            if rare
-            else []
-        )
-
-    found = {"unseen": unseen, "silence": silence, "missing": missing, "repeated": repeated}
-    return {**found, "reversed": reversed_, "foreign": foreign}
-
-
-# Rules
-
-
-def rules(train: Sequence[list[Line]]) -> dict[str, Callable[[Sequence[list[Line]]], Doubles]]:
-    """Five-line detectors; higher is more unusual."""
-    number: dict[str, int] = {}
-    for window in train:
-        for line in window:
-            number.setdefault(line.kind, len(number))
-    pairs = Counter(
-        pair
-        for w in train
-        for pair in zip((one.kind for one in w), (one.kind for one in w[1:]), strict=False)
-    )
-    first = Counter(one.kind for w in train for one in w[:-1])
-
-    def vectors(some: Sequence[list[Line]]) -> Doubles:
-        found = np.zeros((len(some), len(number) + 1))
-        for row, window in zip(found, some, strict=True):
-            for line in window:
-                row[number.get(line.kind, -1)] += 1
-        return np.log1p(found)
-
-    known = vectors(train)
-    usual = (known > 0).mean(0) >= 0.95
-
-    def nearest(some: Sequence[list[Line]]) -> Doubles:
-        return np.array([np.sqrt(((known - one) ** 2).sum(1).min()) for one in vectors(some)])
-
-    def rarest(some: Sequence[list[Line]]) -> Doubles:
-        return np.array(
-            [
-                max(
-                    (-np.log2((pairs[a.kind, b.kind] + 0.01) / (first[a.kind] + 1)) for a, b in pairwise(w)),
-                    default=0.0,
-                )
-                for w in some
-            ]
-        )
-
-    multisets = {tuple(sorted(one.kind for one in w)) for w in train}
-
-    def pause(some: Sequence[list[Line]]) -> Doubles:
-        apart = [[(b.time - a.time).total_seconds() for a, b in pairwise(w)] for w in some]
-        return np.array([max(own, default=0.0) for own in apart])
-
-    def rate(some: Sequence[list[Line]]) -> Doubles:
-        return np.array([len(w) / ((w[-1].time - w[0].time).total_seconds() + 1) for w in some])
-
-    return {
-        "never seen": lambda some: np.array([float(sum(one.kind not in number for one in w)) for w in some]),
-        "unseen multiset": lambda some: np.array(
-            [float(tuple(sorted(one.kind for one in w)) not in multisets) for w in some]
-        ),
-        "neighbour": nearest,
-        "pair": rarest,
-        "pause": pause,
-        "rate": rate,
-        "missing": lambda some: np.array([float((usual & (one == 0)).sum()) for one in vectors(some)]),
-    }
-
-
-def of_rules(train: Sequence[list[Line]], sets: dict[str, list[list[Line]]]) -> Iterator[dict[str, Any]]:
-    """Shares alarmed by each rule, fitted to all but the latest tenth, whose windows make the threshold."""
-    held = max(1, len(train) // 10)
-    for name, rule in rules(train[:-held]).items():
-        calibration = rule(train[-held:])
-        for kind, own in sets.items():
-            values = rule(own)
-            shares = [float((values > threshold_on(calibration, rate)).mean()) for rate in RATES]
-            yield {"detector": f"rule: {name}", "set": kind, "windows": len(own), "shares": shares}
-
-
-# The model
-
-
-@dataclass(frozen=True)
-class Case:
-    """What is trained on and judged.
-
-    Args:
-        train: windows, or sessions.
-        sets: by kind of fault, "normal" first.
-        written: writes some of them to a file.
-        options: of its reader.
-        judged: rows in the order of what was written.
-    """
-
-    train: list[list[Line]]
-    sets: dict[str, list[list[Line]]]
-    written: Callable[[Sequence[list[Line]], Path], None]
-    options: dict[str, str]
-
-
-def of_windows(log: Log, seed: int) -> Case:
-    cut = len(log.lines) * 3 // 5
-    train, test = windows(log.lines[:cut]), windows(log.lines[cut:])
-    sets, random = {"normal": test}, np.random.default_rng(seed)
-    for kind, plant in faults(train).items():
-        planted = [plant(window, random) for window in test[seed % EVERY :: EVERY]]
-        if any(planted):
-            sets[kind] = [window for window in planted if window]
-
-    def written(some: Sequence[list[Line]], path: Path) -> None:
-        path.write_text("".join(f"{log.written(line)}\n" for window in some for line in window))
-
-    return Case(train, sets, written, {"session": "none"})
-
-
-def of_sessions(data: Path) -> Case:
-    """HDFS by block, in order of time: normal ones of the first three fifths train, the others are judged."""
-    folder, found = data / "logs/hdfs_2pct_raw", dict[str, list[Line]]()
-    for line in opened(folder / "events.tsv.gz")[1:]:
-        name, day, time, level, part, text = line.split("\t", 5)
-        when = datetime.strptime(f"{day}{time.zfill(6)}", "%y%m%d%H%M%S").replace(tzinfo=UTC)
-        found.setdefault(name, []).append(Line(when, f"{level} {part}: {text}"))
-    order = sorted(found, key=lambda name: (found[name][0].time, name))
-    labels = (one.split("\t") for one in opened(folder / "labels.tsv.gz")[1:])
-    wrong = {name for name, label in labels if label == "1"}
-    cut = len(order) * 3 // 5
-    normal, anomalous = ([name for name in order if (name in wrong) is own] for own in (False, True))
-    later = set(order[cut:])
-
-    def written(some: Sequence[list[Line]], path: Path) -> None:
-        rows = [{"session": str(n), "lines": [line.text for line in one]} for n, one in enumerate(some)]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    return Case(
-        [found[name] for name in normal if name not in later],
-        {
-            "normal": [found[name] for name in normal if name in later],
-            "anomalous": [found[name] for name in anomalous if name in later],
-        },
-        written,
-        {},
-    )
-
-
-def rows_of(model: str, file: Path, out: Path, **options: str) -> list[dict[str, Any]]:
-    if not out.exists():
-        part = out.with_suffix(".part.jsonl")
-        config = ScoreConfig(model=model, paths=(str(file),), out=part, per_unit=False, options=options)
-        Score.launch("score", config, stdout=None, progress=NoProgress(), as_json=True)
-        part.rename(out)
-    return [json.loads(line) for line in out.read_text().splitlines()]
-
-
-def measured(name: str, data: Path, out: Path, seed: int, minutes: float) -> list[dict[str, Any]]:
-    """The rows of one log and seed; cached as JSON."""
-    kept = out / f"{name}-seed{seed}.json"
+from anomaly_blind import blind
+from anomaly_fields import RATES, field_rows
+from anomaly_logs import raw, sessions
+from anomaly_patients import patient_rows
+from anomaly_quixbugs import quixbugs_rows
+from anomaly_windows import BLOCKS, LOGS, show_shares, window_rows
+
+Row = dict[str, Any]
+Arm = Callable[[Path, Path, int, float, int | None], list[Row]]
+
+ARMS: dict[str, Arm] = {
+    **{name: partial(window_rows, name) for name in (*LOGS, BLOCKS)},
+    "hdfs": partial(sessions, "hdfs"),
+    "blind": blind,
+    "hdfs_raw": partial(raw, "hdfs_raw"),
+    "bgl": partial(raw, "bgl"),
+    "openstack_parisakalaki": partial(sessions, "openstack_parisakalaki"),
+    "openstack_loghub": partial(sessions, "openstack_loghub"),
+    **{name: partial(field_rows, name) for name in ("text", "protein", "dna", "code")},
+    "quixbugs": quixbugs_rows,
+    "ehr": patient_rows,
+}
+
+SHOWN = ("auroc", "auprc", "rate", "precision", "recall", "f1", "f1_natural", "fpr", "oracle_f1")
+SHOWN_FIELDS = (
+    "auroc",
+    "chosen_by",
+    "model",
+    "unigram",
+    "5-gram",
+    "counts",
+    "floor_auroc",
+    "mixed lift",
+    "5-gram lift",
+    "counts lift",
+    "gain",
+    "low",
+    "high",
+    "lift_gain",
+    "lift_low",
+    "lift_high",
+    "judged",
+    "judged_gain",
+    "judged_low",
+    "judged_high",
+    *(f"{who}{what}_{rate}" for rate in RATES for who in ("", "floor_") for what in ("normal", "found")),
+    "part_gain",
+    "part_low",
+    "part_high",
+    "top1",
+    "top3",
+    "top5",
+    "pairs_won",
+    "floor_won",
+)
+
+
+def measured(name: str, data: Path, out: Path, seed: int, minutes: float, records: int | None) -> list[Row]:
+    """The rows of one arm and seed; cached as JSON."""
+    few = "" if records is None else f"-{records}records"
+    kept = out / f"{name}-{minutes:g}min{few}-seed{seed}.json"
     if kept.exists():
         return list(json.loads(kept.read_text()))
-    case = of_windows(LOGS[name](data), seed) if name in LOGS else of_sessions(data)
-    folder = out / name
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def file(kind: str, some: Sequence[list[Line]]) -> Path:
-        path = folder / f"{kind}-{seed}.{'log' if case.options else 'jsonl'}"
-        case.written(some, path)
-        return path
-
-    flags = {"data": {"options": case.options}}
-    model = trained(out, name, "logs", [file("train", case.train)], flags, seed, minutes)
-    rows = list(of_rules(case.train, case.sets))
-    for kind, own in case.sets.items():
-        rows_file = folder / f"rows-{kind}-{seed}.jsonl"
-        found = rows_of(model.path, file(kind, own), rows_file)
-        if len(found) != len(own):
-            raise SystemExit(f"{name}: {len(found)} rows for {len(own)} windows")
-        columns = {"seqmlm": [row["p_value"] for row in found]}
-        for statistic in found[0]["channels"]:
-            columns[f"part: {statistic}"] = [row["channels"][statistic] for row in found]
-        for detector, p in columns.items():
-            shares = [float((np.array(p) <= rate).mean()) for rate in RATES]
-            rows.append({"detector": detector, "set": kind, "windows": len(own), "shares": shares})
-    if name in LOGS:
-        short = file("short", [[line for window in case.sets["normal"] for line in window][:LINES]])
-        for size in BURSTS:
-            cut = {"session": "none", "window": str(size)}
-            found = rows_of(model.path, short, folder / f"rows-{size}-{seed}.jsonl", **cut)
-            shares = [float(np.mean([row["p_value"] <= rate for row in found])) for rate in RATES]
-            row = {"detector": "seqmlm", "set": f"{size} lines", "windows": len(found)}
-            rows.append({**row, "shares": shares})
-    rows = [{"log": name, "seed": seed, **row} for row in rows]
-    kept.write_text(json.dumps(rows, indent=1))
+    rows = [
+        {"arm": name, "seed": seed, "minutes": minutes, **row}
+        for row in ARMS[name](data, out, seed, minutes, records)
+    ]
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    partial_file = kept.with_suffix(".partial")
+    partial_file.write_text(json.dumps(rows, indent=2, default=float) + "\n")
+    partial_file.replace(kept)
     return rows
 
 
-def f1(normal: list[dict[str, Any]], anomalous: list[dict[str, Any]]) -> list[list[float]]:
-    """For each seed, at each rate."""
-    found = []
-    for no, yes in zip(normal, anomalous, strict=True):
-        alarms = [
-            (a * no["windows"], b * yes["windows"]) for a, b in zip(no["shares"], yes["shares"], strict=True)
-        ]
-        found.append([2 * true / (true + false + yes["windows"]) for false, true in alarms])
-    return found
+def show(rows: list[Row]) -> None:
+    """One table an arm: means over seeds, and of intervals the outermost bounds."""
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        own = [row for row in rows if row["arm"] == arm]
+        if "shares" in own[0]:
+            show_shares(own)
+            continue
+        names = [n for n in dict.fromkeys((*SHOWN, *SHOWN_FIELDS)) if any(n in row for row in own)]
+        print(f"\n{arm} ({len({row['seed'] for row in own})} seeds)")
+        print(f"{'':<66}" + "".join(f"{name:>12}" for name in names))
+        cells: dict[tuple[str, str, float], list[Row]] = {}
+        for row in own:
+            cells.setdefault((row["set"], row.get("detector", ""), row.get("rate", 0.0)), []).append(row)
+        for (data_set, detector, _), same in cells.items():
+            label = f"{data_set:<28} {detector:<37}"
+            print(f"{label:<66}" + "".join(f"{_cell(same, name):>12}" for name in names))
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    for log in dict.fromkeys(row["log"] for row in rows):
-        own = [row for row in rows if row["log"] == log]
-        bursts = [f"{size} lines" for size in BURSTS]
-        kinds = [kind for kind in dict.fromkeys(row["set"] for row in own) if kind not in bursts]
-        print(
-            f"\n{log}: share alarmed where .01 and .05 are asked, {len({row['seed'] for row in own})} seeds"
-        )
-        heads = [*kinds, *(["F1"] if "anomalous" in kinds else [])]
-        print(f"  {'':<23}" + "".join(f"{head:>15}" for head in heads))
-        for detector in dict.fromkeys(row["detector"] for row in own):
-            mine = {
-                kind: [row for row in own if (row["detector"], row["set"]) == (detector, kind)]
-                for kind in kinds
-            }
-            cells = [
-                "  ".join(f"{one:.3f}" for one in np.mean([r["shares"] for r in mine[k]], 0)) for k in kinds
-            ]
-            if "anomalous" in kinds:
-                cells.append(
-                    "  ".join(f"{one:.3f}" for one in np.mean(f1(mine["normal"], mine["anomalous"]), 0))
-                )
-            print(f"  {detector:<23}" + "".join(f"{cell:>15}" for cell in cells))
-        for kind in bursts:
-            if mine := [row["shares"] for row in own if row["set"] == kind]:
-                print(f"  normal, {kind:<15}" + "".join(f"{share:>8.3f}" for share in np.mean(mine, 0)))
+def _cell(rows: list[Row], name: str) -> str:
+    values = [row[name] for row in rows if row.get(name) is not None]
+    if not values:
+        return ""
+    reduce = {"low": min, "high": max}.get(name.rpartition("_")[2], np.mean)
+    return f"{float(reduce(values)):.4f}"
 
 
 def main() -> None:
@@ -416,20 +139,25 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
     parser.add_argument("--json", type=Path, help="write all rows here")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/alarms"))
-    parser.add_argument("--only", choices=(*LOGS, SESSIONS), action="append", help="only these logs")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=1.0, help="training of one model")
-    parser.add_argument("--quick", action="store_true", help="one seed")
+    parser.add_argument("--only", choices=sorted(ARMS), action="append", help="only these arms")
+    parser.add_argument("--seeds", type=int, help="models of each set (3, or 1 with --quick)")
+    parser.add_argument("--minutes", type=float, default=2.0, help="training of one model")
+    parser.add_argument("--records", type=int, help="judge at most so many records of a kind (blind, fields)")
+    parser.add_argument("--quick", action="store_true", help="one minute, one seed")
     options = parser.parse_args()
-    out = options.out.resolve()
-    os.environ["SEQMLM_HOME"] = str(out / "workspace")
-    rows: list[dict[str, Any]] = []
-    for name in options.only or (*LOGS, SESSIONS):
-        for seed in range(1 if options.quick else options.seeds):
-            rows += measured(name, options.data.resolve(), out, seed, options.minutes)
+    options.seeds = options.seeds or (1 if options.quick else 3)
+    if options.quick:
+        options.minutes, options.records = 1.0, options.records or 150
+    rows: list[Row] = []
+    for name in options.only or list(ARMS):
+        for seed in range(options.seeds):
+            print(f"{name}, seed {seed} ...", file=sys.stderr)
+            rows += measured(
+                name, options.data, options.out.resolve(), seed, options.minutes, options.records
+            )
     show(rows)
-    if options.json is not None:
-        options.json.write_text(json.dumps(rows, indent=1))
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the fields of `anomaly_real.py` train on, the held-out texts that are judged, and their faults."""
+"""What the fields of `alarms.py` train on, the held-out texts that are judged, and their faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of `anomaly_real.py` for planted faults in text, proteins, DNA and code.
+"""Rows of `alarms.py` for planted faults in text, proteins, DNA and code.
 
 Held-out records are judged beside copies of themselves with a fault. By unit: is what was changed more
 surprising than the other units of faulty records? By record: is the faulty copy more surprising than the

@@ -1,4 +1,4 @@
-"""Rows of `anomaly_real.py` for logs: every floor and the fused detector, thresholds without labels."""
+"""Rows of `alarms.py` for logs: every floor and the fused detector, thresholds without labels."""
 
 from __future__ import annotations
 

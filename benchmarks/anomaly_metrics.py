@@ -1,4 +1,4 @@
-"""What `anomaly_real.py` prints of a detector: ranking, alarms without labels, intervals."""
+"""What `alarms.py` prints of a detector: ranking, alarms without labels, intervals."""
 
 from __future__ import annotations
 

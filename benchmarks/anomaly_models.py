@@ -1,4 +1,4 @@
-"""Small models for `anomaly_real.py`, trained as `seqmlm train` does, and what they say of records."""
+"""Small models for `alarms.py`, trained as `seqmlm train` does, and what they say of records."""
 
 from __future__ import annotations
 

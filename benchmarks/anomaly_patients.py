@@ -1,4 +1,4 @@
-"""Rows of `anomaly_real.py` for wrong codes in patients' histories: which visit has one?
+"""Rows of `alarms.py` for wrong codes in patients' histories: which visit has one?
 
 A code of a held-out patient becomes another of the same vocabulary that the patient never had, drawn as often
 as training has it. Visits are judged with what came before them alone (`visit`) and in the whole record

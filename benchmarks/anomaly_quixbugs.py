@@ -1,4 +1,4 @@
-"""Rows of `anomaly_real.py` for QuixBugs: 40 programs with a bug of one line each, and their repairs.
+"""Rows of `alarms.py` for QuixBugs: 40 programs with a bug of one line each, and their repairs.
 
 Which line is the buggy one? Lines are ranked by the mean of their three largest values, as level `line`
 does: of z of surprisals by class of token (model, mixed), or of bits (floors). Is the repaired program more

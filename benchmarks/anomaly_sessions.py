@@ -1,4 +1,4 @@
-"""The labelled log data of `anomaly_real.py`: sessions of event ids, and raw messages in order of time."""
+"""The labelled log data of `alarms.py`: sessions of event ids, and raw messages in order of time."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     python benchmarks/structure_patients.py --data ../shared/data --quick      # one seed, few patients
 
 Judged are pairs of a condition and a drug that 11 or more of the mapped patients have both of; true are those
-that a prescription names as its reason. Models are those of `anomaly_real.py`, trained on other patients.
+that a prescription names as its reason. Models are those of `alarms.py`, trained on other patients.
 Rivals need no model: pointwise mutual information of having both, and patients with both on one day (of those
 mapped); visits of training patients with both, and their share of those with the condition, or the drug.
 Intervals are of a bootstrap over pairs.

@@ -12,7 +12,7 @@
     drug       one of the drugs of a held-out patient's visit, given its conditions and all visits before;
                rivals: the most frequent drug, and counts of drug and condition in one visit, in two ways
 
-Models are `tiny`, trained by `anomaly_models.trained` for --minutes each on the data of `anomaly_real.py`,
+Models are `tiny`, trained by `anomaly_models.trained` for --minutes each on the data of `alarms.py`,
 whose held-out parts are asked about. A gain is accuracy minus that of the best rival, with a paired bootstrap
 over questions (over sessions and files, where several questions come from one).
 
