@@ -36,6 +36,15 @@ def plural(unit: str) -> str:
     return f"{unit}es" if unit.endswith(("s", "x", "z", "ch", "sh")) else f"{unit}s"
 
 
+def per_second(rate: float) -> str:
+    """A rate for people: of a slow one, as of long records, more than "0".
+
+    >>> per_second(1234.5), per_second(0.1234)
+    ('1,234', '0.12')
+    """
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+
+
 def number_of(number: int | str | None, unit: str) -> str:
     """How many of something, in words; a count that is withheld ("<11") is of several.
 

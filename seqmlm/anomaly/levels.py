@@ -474,14 +474,13 @@ def excess(scored: Scored) -> Doubles | None:
     return None if entropy is None else scored.values.get(ALONE, scored.surprisal) - entropy
 
 
-def highest_mean(values: Doubles, width: int) -> float:
-    """The highest mean of `width` neighbours, of all values where there are fewer; NaN for none.
+def highest_stretch(values: Doubles, width: int) -> tuple[float, int]:
+    """The highest mean of `width` neighbours, of all (N,) values where these are fewer, and where it begins.
 
-    >>> highest_mean(np.array([0.0, 3.0, 5.0, 0.0]), 2)
-    4.0
+    >>> highest_stretch(np.array([0.0, 3.0, 5.0, 0.0]), 2)
+    (4.0, 1)
     """
-    if not len(values):
-        return float("nan")
     size = min(width, len(values))
     total = np.concatenate([[0.0], np.cumsum(values)])
-    return float((total[size:] - total[:-size]).max() / size)
+    sums = total[size:] - total[:-size]
+    return float(sums.max() / size), int(sums.argmax())

@@ -175,6 +175,7 @@ class Row:
         time: seconds since 1970-01-01 UTC of its first unit, or None.
         place: where it lies in what its record is a part of, or None.
         backwards: the record is read against the direction of `place` (the other strand).
+        peak: the unit that says most of it, an index as in `units`; None: the most surprising one.
         extra: further fields of its JSON line.
     """
 
@@ -190,6 +191,7 @@ class Row:
     time: float | None = None
     place: Place | None = None
     backwards: bool = False
+    peak: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def at(self, start: int, end: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 
 from seqmlm.cli.output import tell
-from seqmlm.errors import number_of, printable
+from seqmlm.errors import number_of, per_second, printable
 
 if TYPE_CHECKING:
     from seqmlm.tasks.observers import StepReport
@@ -121,10 +121,10 @@ class ScoringConsole(_Console):
     """Shows the progress of a scoring; implements `seqmlm.tasks.score.Console`."""
 
     def __init__(self) -> None:
-        shown = ("[records]:,.0f} records", "[rate]:,.0f} records/s", "[alarms]}")
+        shown = ("[records]:,.0f} records", "[rate]} records/s", "[alarms]}")
         texts = (TextColumn(f"{{task.fields{one}") for one in shown)
         super().__init__(SpinnerColumn(), BarColumn(), *texts, auto_refresh=False)  # no thread: it may fork
-        self._task = self._progress.add_task("scoring", total=None, records=0, rate=0.0, alarms="")
+        self._task = self._progress.add_task("scoring", total=None, records=0, rate="0", alarms="")
         self._began: tuple[float, int] | None = None
         self._shown = 0.0
 
@@ -137,7 +137,7 @@ class ScoringConsole(_Console):
             self._began = now, records
         seconds, done = now - self._began[0], records - self._began[1]
         shown = number_of(alarms, "alarm") if alarms else ""
-        rate = done / seconds if seconds else 0.0
+        rate = per_second(done / seconds if seconds else 0.0)
         total = None if share is None else 1.0
         self._progress.update(
             self._task, completed=share or 0.0, total=total, records=records, rate=rate, alarms=shown

@@ -170,7 +170,7 @@ class Detector:
             alarm=alarm,
             p_values=own,
             fired=fired,
-            beyond=normal.rows if normal and beyond else None,
+            beyond=normal.compared(row.length) if normal and beyond else None,
             usual=normal.usual(fired, row.length) if normal and alarm and fired else None,
         )
 

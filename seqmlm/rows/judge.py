@@ -239,6 +239,10 @@ class Ranks:
             found[here] = np.interp(values[here], known, heights) + over
         return found
 
+    def size(self, length: int) -> int:
+        """Normal rows that one of this length is compared with."""
+        return len(self.bins[int(self._owner(np.asarray(length)))])
+
     def finite(self, lengths: Longs) -> Bools:
         """(M,) True where no normal row of about this length has an infinite value."""
         ends = np.array([not np.isposinf(own[-1:]).any() for own in self.bins])
@@ -423,10 +427,18 @@ class Normal:
         own = self._guaranteed
         return own if self.counted is None else 2.0 * min(own, self.counted._guaranteed)
 
+    def compared(self, length: int) -> int:
+        """Normal rows that the p-value of a row of this length can lie beyond."""
+        if self.counted is not None and self.counted._guaranteed < self._guaranteed:
+            return self.counted.compared(length)
+        return self.ranked if (alone := self._alone) is None else alone.size(length)
+
     def rows_for(self, rate: float) -> int:
-        """Normal rows that guarantee a rate."""
+        """Normal rows, of lengths as here, that guarantee a rate."""
         rows = math.ceil((1 if self.counted is None else 2) / rate - 1)
-        return rows if self._alone or rows < MANY else 2 * rows
+        if self._alone:
+            return math.ceil(rows * self.rows / max(self.ranked, 1))
+        return rows if rows < MANY else 2 * rows
 
     @property
     def silent_below(self) -> float:

@@ -13,7 +13,7 @@ from seqmlm.anomaly.findings import told
 from seqmlm.anomaly.levels import UNKNOWN, Level
 from seqmlm.anomaly.values import Doubles, Row, Scored
 from seqmlm.data.problems import Problems
-from seqmlm.errors import number_of, plural
+from seqmlm.errors import number_of, per_second, plural
 from seqmlm.evaluation.incidents import Incidents
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.calibrations import stored_trained_on
@@ -101,10 +101,12 @@ def reason(
 ) -> str:
     """Why a row raised an alarm, in some sentences; `rule` is what it is called, `meaning` as for `told`."""
     name = judged.fired
-    fired = None
+    fired, alone = None, len(judged.p_values) == 1
     if name is not None:
         endless = judged.row.statistics.get(name) == math.inf
-        fired = level.meaning(name, judged.row, judged.usual), None if endless else judged.p_values[name]
+        said = level.meaning(name, judged.row, judged.usual)
+        if not alone or said != level.statistics[name]:
+            fired = said, None if endless else judged.p_values[name]
     text = told(
         rule,
         judged.row,
@@ -112,6 +114,7 @@ def reason(
         judged.p_value,
         fired,
         beyond=judged.beyond,
+        alone=alone,
         unit=name not in level.of_whole,
         meaning=meaning,
     )
@@ -299,9 +302,7 @@ def sentence(plan: ScoringPlan, figures: Mapping[str, Any], records: int, second
     alarms = ""
     if "alarms" in figures:
         alarms = f", {number_of(figures['alarms'], 'alarm')} in {number_of(figures['incidents'], 'incident')}"
-    fast = (
-        f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
-    )  # of slow ones, as with long records, more than "0"
+    fast = per_second(rate)
     scored = f"scored {number_of(records, 'record')}, {what} in {seconds:.1f} s ({fast} records/s)"
     return "\n".join([scored + alarms, *warnings(figures)])
 

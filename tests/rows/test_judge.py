@@ -552,3 +552,15 @@ def test_twice_the_smaller_p_value_keeps_to_the_rate(monkeypatch: pytest.MonkeyP
     error = below.std(axis=0) / np.sqrt(len(below))
     assert (below.mean(axis=0) <= alphas + 4.5 * error).all()
     assert (below.mean(axis=0) >= alphas / 3).all(), "it is not idle"
+
+
+def test_a_row_is_beyond_those_of_its_length_and_as_many_more_are_asked_for() -> None:
+    rng = np.random.default_rng(5)
+    lengths = np.repeat([1, 50], [300, 900])
+    values = np.where(lengths == 1, 10.0, 0.0) + rng.exponential(size=1200)
+    normal = Normal.fit({"one": values}, lengths, seed=0, fusion="harmonic")
+    # One row of 50 set the edge of its bin and is not in it.
+    assert (normal.compared(1), normal.compared(50), normal.rows) == (300, 899, 1200)
+    found = normal.judge({"one": np.array([9.0])}, np.array([50]))
+    assert found.extrapolated[0], "beyond all of its length, but not beyond all"
+    assert normal.rows_for(0.001) == 999 * 4, "so many that the fewest of a length are enough"

@@ -15,6 +15,11 @@ from seqmlm.errors import DataError
 
 _SEQUENCE = re.compile(r"[A-Za-z*.-]+\s*")
 _LOOKED_AT = 20  # lines by which FASTA is told from text
+_WRAPPED_LINES, _WRAPPED_SHARE, _WIDEST = 400, 0.6, 120
+_WRAPPED = (
+    "each line is a record, but they look like those of wrapped paragraphs: --option paragraphs=true makes a "
+    "record of a paragraph"
+)
 
 
 def read_txt(
@@ -37,7 +42,7 @@ def read_txt(
     source, name = source_of(path), Path(path).name
     numbered = _texts(lines(source, problems, max_bytes=max_bytes, encoding=str(encoding)), source, problems)
     if not paragraphs:
-        for number, text in numbered:
+        for number, text in _wrapped(numbered, source, problems):
             if text and not text.isspace():
                 yield Record(id=f"{name}:{number}", raw=text, source=source, line=number)
         return
@@ -60,6 +65,25 @@ def _texts(numbered: Iterator[tuple[int, str]], source: str, problems: Problems)
             problems.bad(DataError("FASTA where text was expected", source=source, line=1, remedy=remedy))
             return
     yield from chain(head, numbered)
+
+
+def _wrapped(
+    numbered: Iterator[tuple[int, str]], source: str, problems: Problems
+) -> Iterator[tuple[int, str]]:
+    """The lines, with a note where the first ones each end because the next word would not have fitted."""
+    lengths: list[tuple[int, int]] = []  # of a line, and of the first word below it
+    before = ""
+    for number, text in numbered:
+        yield number, text
+        if len(lengths) < _WRAPPED_LINES:
+            if before.strip() and text.strip():
+                lengths.append((len(before.rstrip()), len(text.split(maxsplit=1)[0])))
+                if len(lengths) == _WRAPPED_LINES:
+                    width = sorted(own for own, _ in lengths)[-_WRAPPED_LINES // 20]
+                    full = sum(own + 1 + word > width for own, word in lengths)
+                    looks_so = width <= _WIDEST and full >= _WRAPPED_SHARE * _WRAPPED_LINES
+                    problems.note(_WRAPPED, looks_so, source=source)
+            before = text
 
 
 def runs(

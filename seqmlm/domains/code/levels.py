@@ -352,7 +352,7 @@ class SourceUnits:
         extra = {"column": int(self.scored.spans[peak, 0]) - self._starts[number - 1] + 1} | (
             {} if scope.kind == "module" else {"function": scope.name}
         )
-        return replace(made, line=self.scored.record.line - 1 + number, extra=extra)
+        return replace(made, line=self.scored.record.line - 1 + number, peak=peak, extra=extra)
 
     def line_of(self, offset: int) -> int:
         """1-based line of a character offset."""
@@ -398,11 +398,10 @@ class LineLevel(CodeLevel):
         bounds = np.flatnonzero(np.diff(source.lines, prepend=0, append=0))
         for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             units = np.arange(first, last)
-            order = np.argsort(-z[units], kind="stable")[:TOP_TOKENS]
-            number, peak = int(source.lines[first]), first + int(order[0])
+            number, peak = int(source.lines[first]), first + int(np.argmax(mixed[units]))
             scope = source.scopes[int(source.owners[first])]
             statistics = {
-                "line": float(z[units][order].mean()),
+                "line": float(np.sort(z[units])[-TOP_TOKENS:].mean()),
                 "counted": float(np.sort(mixed[units])[-TOP_TOKENS:].mean()),
             }
             made = source.row(units, f"L{number}", statistics, peak, scope)
@@ -451,7 +450,7 @@ class FunctionLevel(CodeLevel):
             units = np.flatnonzero(source.owners == index)
             if not len(units):
                 continue
-            peak = int(units[np.argmax(z[units])])
+            peak = int(units[np.argmax(mixed[units])])
             statistics = {
                 "function": float(np.percentile(z[units], PERCENTILE)),
                 "counted": float(np.percentile(mixed[units], PERCENTILE)),

@@ -29,7 +29,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from seqmlm.anomaly.levels import SURPRISAL, WHOLE, Background, Level, View, named_row, part_row, record_row
+from seqmlm.anomaly.levels import (
+    SURPRISAL,
+    UNKNOWN,
+    WHOLE,
+    Background,
+    Level,
+    View,
+    named_row,
+    part_row,
+    record_row,
+)
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.privacy import SMALLEST
 from seqmlm.engine.query import Query
@@ -240,10 +250,12 @@ EXPECTED = 10
 MISSING = 0.5
 """Probability from which the absence of a code is told."""
 
+_NAMED = 5  # codes that the vocabulary does not have
+
 _MEAN = {"mean": "mean surprisal of the codes"}
 _MAX = {"max": "largest surprisal of a code"}
 _PAIR = {"pair": "codes of which patients with one rarely have the other"}
-_UNKNOWN = {"unknown": "codes that the vocabulary does not have"}
+_UNKNOWN = {UNKNOWN: "codes that the vocabulary does not have"}
 
 
 class PatientUnits:
@@ -284,16 +296,34 @@ class PatientUnits:
             begun.append(min(times, default=None))
         return begun
 
-    def pair(self, counts: CodeCounts) -> Doubles:
-        """(U,) of each event, the largest -PMI of its code with one that is known at its visit, in bits."""
+    def pair(self, counts: CodeCounts) -> tuple[Doubles, Longs]:
+        """(U,) of each event, the largest -PMI of its code with one that is known at its visit, in bits; (U,)
+        the token of that."""
         if not len(self.visits):
-            return np.full(len(self.visits), np.nan)
+            return np.zeros(0), np.zeros(0, dtype=np.int64)
         tokens, place = np.unique(self.scored.encoding.ids[codes(self.scored)], return_inverse=True)
         bits = counts.met.bits(tokens.astype(np.int64))
         first = np.full(len(tokens), np.iinfo(np.int64).max)
         np.minimum.at(first, place, self.visits)
-        known = first[None, :] <= self.visits[:, None]
-        return np.asarray(np.where(known, bits[place], 0.0).max(axis=1))
+        rarer = np.where(first[None, :] <= self.visits[:, None], bits[place], 0.0)
+        other = rarer.argmax(axis=1)
+        return rarer[np.arange(len(place)), other], tokens[other].astype(np.int64)
+
+    def said(self, units: Longs, pair: tuple[Doubles, Longs], counts: CodeCounts) -> dict[str, Any]:
+        """Of which two codes patients rarely have both, of the pairs of some units."""
+        bits, others = (one[units] for one in pair)
+        if not len(units) or bits.max() <= 0.0:
+            return {}
+        worst = int(bits.argmax())
+        own = int(self.scored.encoding.ids[codes(self.scored)[units[worst]]])
+        return {"pair": [counts.names[own], counts.names[int(others[worst])]]}
+
+    def unknown_of(self, visit: int | None = None) -> dict[str, Any]:
+        """Codes that the vocabulary does not have, of one visit or of all, the first few."""
+        spans = self.unknown_spans if visit is None else self.unknown_spans[self.unknown == visit]
+        text = str(self.history)
+        found = list(dict.fromkeys(text[start:end] for start, end in spans.tolist()))
+        return {"unknown": found[:_NAMED]} if found else {}
 
     def named(self, visit: int) -> dict[str, Any]:
         """What a row says of where it is: visit from 1 (0: background), its id in the source, its date."""
@@ -340,6 +370,7 @@ class PatientLevel(Level):
     background: ClassVar[type[Background] | None] = CodeCounts
     want = top(EXPECTED)
     kind: ClassVar[str]
+    of_whole = ("pair", UNKNOWN)
 
     def __init__(self, *, past: bool = True) -> None:
         self.name = self.kind if past else f"{self.kind}-whole"
@@ -352,6 +383,14 @@ class PatientLevel(Level):
                 "know: run seqmlm calibrate on it"
             )
         return self.of(PatientUnits(scored), background)
+
+    def meaning(self, name: str, row: Row, usual: float | None = None) -> str:
+        said = super().meaning(name, row, usual)
+        if name not in self.of_whole or name not in row.extra:
+            return said
+        if name == "pair":
+            return "{!r} and {!r}, which patients rarely have both".format(*row.extra[name])
+        return f"{said}: {', '.join(map(repr, row.extra[name]))}"
 
     @abstractmethod
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
@@ -372,11 +411,12 @@ class VisitLevel(PatientLevel):
             statistics = {
                 "max": _largest(bits[units]),
                 "mean": float(bits[units].mean()) if len(units) else math.nan,
-                "pair": _largest(pair[units]),
+                "pair": _largest(pair[0][units]),
                 "unknown": float((unknown == visit).sum()),
             }
             made = _visit_row(patient, visit, units, statistics)
             extra = patient.named(visit) | {"missing": patient.missing(units, counts)}
+            extra |= patient.said(units, pair, counts) | patient.unknown_of(visit)
             rows.append(replace(made, time=patient.times[visit + 1], extra=extra))
         return rows
 
@@ -391,10 +431,11 @@ class EventLevel(PatientLevel):
         scored, rows = patient.scored, []
         pair = patient.pair(counts)
         for unit, visit in enumerate(patient.visits.tolist()):
-            statistics = {"surprisal": float(scored.surprisal[unit]), "pair": float(pair[unit])}
+            statistics = {"surprisal": float(scored.surprisal[unit]), "pair": float(pair[0][unit])}
             name = str(int(scored.number[unit]))
             made = part_row(scored, np.array([unit]), name, statistics, length=1)
-            rows.append(replace(made, time=patient.times[visit + 1], extra=patient.named(visit)))
+            extra = patient.named(visit) | patient.said(np.array([unit]), pair, counts)
+            rows.append(replace(made, time=patient.times[visit + 1], extra=extra))
         return rows
 
 
@@ -422,6 +463,7 @@ class HistoryLevel(PatientLevel):
             worst = patient.named(int(numbers[np.argmax(means)]))
             extra = {f"worst_{name}": value for name, value in worst.items()}
         statistics["unknown"] = float(len(patient.unknown))
+        extra |= patient.unknown_of()
         first = next((time for time in patient.times if time is not None), None)
         return [replace(record_row(patient.scored, statistics), time=first, extra=extra)]
 

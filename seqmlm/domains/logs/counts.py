@@ -95,6 +95,8 @@ def _line_keys(ids: NDArray[np.int32], inside: NDArray[np.bool_], line: Longs, c
 # Counts of the training records, and how far records are from them
 
 _USUAL = 0.9
+_HARDLY = 0.01
+_STEADIEST = 0.1  # variance of a count by its mean, at least
 _CELLS = 1 << 22  # of the table of distances held at a time
 _REMEMBERED = 1 << 14
 
@@ -129,6 +131,7 @@ class LogCounts:
     new: int
     _vectors: Any = field(init=False, repr=False)
     _norms: Doubles = field(init=False, repr=False)
+    _zeros: Doubles = field(init=False, repr=False)
     _known: dict[bytes, tuple[float, int]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -139,6 +142,7 @@ class LogCounts:
         vectors = sparse.csr_array((data, self.indices, self.indptr), shape=shape)
         object.__setattr__(self, "_vectors", vectors)
         object.__setattr__(self, "_norms", np.asarray(vectors.multiply(vectors).sum(axis=1)).ravel())
+        object.__setattr__(self, "_zeros", self._none_of())
 
     @property
     def size(self) -> int:
@@ -187,13 +191,34 @@ class LogCounts:
         """Events that at least nine in ten training records have."""
         return np.flatnonzero(self.records >= _USUAL * self.total)
 
+    def _none_of(self) -> Doubles:
+        """(E,) bits of surprise that none of an event's lines is in a record as long as those of training:
+        of a negative binomial count with the mean and variance of training, or, where these vary less than
+        by chance, as a probe does that asks by the clock, of a binomial one."""
+        rows = max(len(self.indptr) - 1, 1)  # distinct vectors: the variance is, if anything, too large
+        mean, square = (
+            np.bincount(self.indices, weights=self.values.astype(np.float64) ** power, minlength=self.size)
+            / rows
+            for power in (1, 2)
+        )
+        spread = np.maximum((square - mean**2) / np.maximum(mean, 1e-9), _STEADIEST)[: self.size]
+        spread[np.abs(spread - 1.0) < 1e-6] = 1.0 + 1e-6  # a Poisson count, of which both are a limit
+        return self.lines / max(self.total, 1) * np.log2(spread) / (spread - 1.0)
+
     def absence(self, lines: Lines, events: Longs) -> Doubles:
-        """(R, W) bits of surprise that each of the W usual events is not in a record; 0 where it is."""
+        """(R, W) bits of surprise that each of the W usual events is not in a record; 0 where it is.
+
+        Of what hardly a training record lacked, their number says less than how often it came in each: where
+        all had some fifteen, a record without is rarer than one in all of them.
+        """
         usual = self.usual()
-        surprise = -np.log2((self.total - self.records[usual] + 1) / (self.total + 2))
+        lacking = self.total - self.records[usual]
+        surprise = -np.log2((lacking + 1) / (self.total + 2))
+        by_number = np.where(lacking <= _HARDLY * self.total, self._zeros[usual], 0.0)
+        length = np.minimum(lines.counts * self.total / max(int(self.lines.sum()), 1), 1.0)
         there = np.zeros((len(lines), self.size + 1), dtype=np.bool_)
         there[lines.record, events] = True
-        return np.where(there[:, usual], 0.0, surprise)
+        return np.where(there[:, usual], 0.0, np.maximum(surprise, length[:, None] * by_number))
 
     def surplus(self, lines: Lines, sets: Any) -> tuple[Doubles, Longs]:
         """How much more often than in training an event is among the lines of R records with these

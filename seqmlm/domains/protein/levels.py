@@ -26,7 +26,7 @@ from seqmlm.anomaly.levels import (
     Level,
     UnitLevel,
     excess,
-    highest_mean,
+    highest_stretch,
     mean,
     record_row,
 )
@@ -107,7 +107,7 @@ class ProteinLevel(Level):
         "segment": "the most unexpected stretch",
         UNKNOWN: "residues that are not known, ambiguous or rare (X, B, Z, J, U, O)",
     }
-    fusion = HARMONIC
+    fusion, of_whole = HARMONIC, ("segment",)
     shares: ClassVar[Mapping[str, str]] = {
         UNKNOWN: "{} of its residues are not known, ambiguous or rare (X, B, Z, J, U, O)"
     }
@@ -117,16 +117,25 @@ class ProteinLevel(Level):
     counted_from = 1  # wherever proteins are
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        statistics = {"bits_per_unit": mean(scored)}
+        statistics, extra = {"bits_per_unit": mean(scored)}, dict[str, Any]()
         above = excess(scored)
         if above is not None and len(above):
-            statistics |= {"unexpected": float(above.mean()), "segment": highest_mean(above, SEGMENT)}
+            highest, first = highest_stretch(above, SEGMENT)
+            statistics |= {"unexpected": float(above.mean()), "segment": highest}
+            last = min(first + SEGMENT, len(above)) - 1
+            extra["segment"] = [int(scored.spans[first, 0]) + 1, int(scored.spans[last, 1])]
         if len(scored) < _CONTEXT:
             statistics = dict.fromkeys(statistics, math.nan)
         row = record_row(scored, statistics)
         if isinstance(background, LengthReference) and row.score is not None:
-            row = replace(row, extra={"z": background.z(len(scored), row.score)})
-        return [row]
+            extra["z"] = background.z(len(scored), row.score)
+        return [replace(row, extra=extra if row.score is not None else {})]
+
+    def meaning(self, name: str, row: Row, usual: float | None = None) -> str:
+        said = super().meaning(name, row, usual)
+        if name != "segment" or "segment" not in row.extra:
+            return said
+        return f"{said}, residues {row.extra['segment'][0]:,} to {row.extra['segment'][1]:,}"
 
 
 class ResidueLevel(UnitLevel):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,3 +94,18 @@ def test_fasta_is_no_text(options: dict[str, Any], tmp_path: Path) -> None:
 def test_real_fasta_is_no_text(name: str, real_data: Path) -> None:
     with pytest.raises(DataError, match="FASTA where text was expected"):
         next(read_txt(real_data / name, Problems()))
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_wrapped_paragraphs_are_said(wrapped: bool, tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    words = ["a", "word", "of", "sentences", "that", "another", "wrapped"]
+    texts = [" ".join(chance.choice(words, size=chance.integers(5, 40))) for _ in range(300)]
+    laid = "\n\n".join(fill("\n".join(texts[n : n + 10]), 70) for n in range(0, 300, 10))
+    path = tmp_path / "t.txt"
+    path.write_text(laid if wrapped else "\n".join([text[:110] for text in texts] * 2))
+    problems = Problems()
+    assert list(read_txt(path, problems))
+    assert any("paragraphs=true" in reason for reason in problems.counts) == wrapped
+    assert list(read_txt(path, whole := Problems(), paragraphs=True))
+    assert not whole.counts

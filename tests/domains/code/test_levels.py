@@ -89,7 +89,7 @@ def test_a_class_never_met_leans_on_all(model, norms):
 
 def test_lines_cover_all_units_and_are_the_mean_of_their_three_largest(model, norms):
     [one] = scored(model, source())
-    _, z = norms.z(one)
+    mixed, z = norms.z(one)
     found = rows(model, norms, LineLevel())
     assert sorted(np.concatenate([row.units for row in found]).tolist()) == list(range(len(one)))
     texts = MODULE.split("\n")
@@ -97,7 +97,8 @@ def test_lines_cover_all_units_and_are_the_mean_of_their_three_largest(model, no
         assert row.score == pytest.approx(np.sort(z[row.units])[-3:].mean())
         line = texts[row.line - 1]
         assert MODULE[row.start : row.end].strip() == line.strip()
-        peak = int(row.units[np.argmax(z[row.units])])
+        peak = int(row.units[np.argmax(mixed[row.units])])
+        assert row.peak == peak
         assert line[row.extra["column"] - 1 :].startswith(one.text(peak).split("\n")[0])
     inside = {row.line: row.extra.get("function") for row in found}
     assert inside[texts.index("        return self.items.pop()") + 1] == "Stack.pop"

@@ -161,13 +161,33 @@ def test_a_code_is_judged_by_those_known_at_its_visit(model: LoadedModel) -> Non
     records = [Record(id=str(i), raw=one, source="s", line=1) for i, one in enumerate(histories(5))]
     for one in scored(model, records):
         patient = PatientUnits(one)
-        tokens = one.encoding.ids[codes(one)].astype(np.int64)
+        tokens, since = one.encoding.ids[codes(one)].astype(np.int64), patient.visits
         bits = background.met.bits(tokens)
         expected = [
-            max(max(bits[u, o], 0.0) for o in range(len(tokens)) if patient.visits[o] <= patient.visits[u])
-            for u in range(len(tokens))
+            max(max(bits[u, o], 0.0) for o in range(len(tokens)) if since[o] <= since[u])
+            for u in range(len(one))
         ]
-        assert patient.pair(again) == pytest.approx(np.array(expected))
+        found, others = patient.pair(again)
+        assert found == pytest.approx(np.array(expected))
+        named = [background.met.bits(np.array([a, b]))[0, 1] for a, b in zip(tokens, others, strict=False)]
+        assert np.where(found > 0, named, 0.0) == pytest.approx(np.array(expected))
+
+
+def test_a_reason_names_two_codes_that_rarely_meet_and_those_that_are_not_known(model: LoadedModel) -> None:
+    level, background = VisitLevel(), counts(model)
+    [one] = scored(model, patients(1))
+    patient = PatientUnits(one)
+    own = one.encoding.ids[codes(one)[patient.visits == patient.visits[0]]].astype(np.int64)
+    code, other = own[0], next(token for token in own if token != own[0])
+    apart = Met.of([np.array([other])] * 60 + [np.array([code])] * 60, np.bincount([other, code]))
+    [first, *_] = level.of(patient, CodeCounts(apart, background.names, background.clinical))
+    assert first.statistics["pair"] == pytest.approx(np.log2(60 * 60 / 120 / 5))
+    named = [background.names[code], background.names[other]]
+    assert first.extra["pair"] == named
+    assert level.meaning("pair", first) == "{!r} and {!r}, which patients rarely have both".format(*named)
+    strange = replace(first, extra={**first.extra, "unknown": ["X//1", "X//2"]})
+    assert level.meaning("unknown", strange).endswith("does not have: 'X//1', 'X//2'")
+    assert level.meaning("unknown", first) == level.statistics["unknown"]
 
 
 @pytest.mark.parametrize("past", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import nbinom
 
 from seqmlm.domains.logs import counts as counts_module
 from seqmlm.domains.logs.counts import LogCounts, counts_of, line_at, lines_of
@@ -104,6 +106,24 @@ def test_events_that_nearly_all_have_are_missed(counts: LogCounts, tokenizer: Te
     lines = lines_of(tokenizer.encode_batch([keyed("1 3"), keyed("2 3"), keyed("2")]), tokenizer)
     missing = counts.absence(lines, counts.events(lines.keys)).sum(axis=1)
     assert missing.tolist() == pytest.approx([0, math.log2(8), 2 * math.log2(8)])
+
+
+@pytest.mark.parametrize("numbers", [range(11, 17), [1, 2, 3, 20, 25, 30]], ids=["steady", "in bursts"])
+def test_none_of_what_comes_often_is_rarer_than_one_record_in_all(numbers: Sequence[int]) -> None:
+    raws = [keyed(" ".join(["1"] * n + ["2"] * (40 - n))) for n in numbers]
+    tokenizer = TemplateTokenizer.train(raws)
+    counts = counts_of(tokenizer.encode_batch(raws), tokenizer)
+    lines = lines_of(tokenizer.encode_batch([keyed(" ".join(["2"] * n)) for n in (40, 10, 80)]), tokenizer)
+    mean, variance = np.mean(numbers), np.var(numbers)
+    spread = variance / mean
+    if spread > 1:
+        none = nbinom.pmf(0, mean / (spread - 1), 1 / spread)
+    else:
+        none = spread ** (mean / (1 - spread))  # binomial, of a number of trials that need not be whole
+    missing = counts.absence(lines, counts.events(lines.keys)).sum(axis=1)
+    floor = math.log2(len(numbers) + 2)
+    assert missing == pytest.approx([max(floor, -math.log2(none) * part) for part in (1, 1 / 4, 1)])
+    assert missing[0] > missing[1]
 
 
 def test_the_shortest_are_all_but_a_hundredth(tokenizer: TemplateTokenizer) -> None:

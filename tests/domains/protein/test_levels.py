@@ -10,7 +10,7 @@ import pytest
 import scored_records
 from tiny_models import protein_model, residues
 
-from seqmlm.anomaly.levels import Level, highest_mean
+from seqmlm.anomaly.levels import Level, highest_stretch
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -90,7 +90,12 @@ def test_statistics_of_a_protein_are_those_of_its_residues() -> None:
         "unknown": 0.0,
     }
     assert row.statistics == pytest.approx(expected, abs=1e-9)
-    assert row.extra == {"z": reference().z(60, expected["bits_per_unit"])}
+    first, last = row.extra["segment"]
+    assert above[first - 1 : last].mean() == pytest.approx(expected["segment"])
+    assert last - first + 1 == SEGMENT
+    said = ProteinLevel().meaning("segment", row)
+    assert said == f"the most unexpected stretch, residues {first} to {last}"
+    assert row.extra["z"] == reference().z(60, expected["bits_per_unit"])
 
 
 def test_residues_are_counted_from_one() -> None:
@@ -129,8 +134,8 @@ def test_a_residue_without_context_has_no_score(level: Level, raw: str, known: b
 
 
 @pytest.mark.parametrize("width", [1, 3, 50])
-def test_the_highest_mean_is_that_of_a_loop(width: int) -> None:
+def test_the_highest_stretch_is_that_of_a_loop(width: int) -> None:
     values = np.random.default_rng(0).normal(size=17)
     size = min(width, 17)
-    loop = max(values[i : i + size].mean() for i in range(17 - size + 1))
-    assert highest_mean(values, width) == pytest.approx(loop)
+    means = [values[i : i + size].mean() for i in range(17 - size + 1)]
+    assert highest_stretch(values, width) == (pytest.approx(max(means)), int(np.argmax(means)))
