@@ -295,5 +295,11 @@ def test_every_alarm_of_every_field_and_level_has_a_reason(field: str, tmp_path:
                 small = max(0.05, detector.alpha or 0.0)
                 assert (one.fired is None) is (min(one.p_values.values(), default=1.0) > small)
                 why = "by itself" if one.fired is None else level.meaning(one.fired, one.row, one.usual)
-                assert ("unfamiliar" if one.unfamiliar else why) in told["reason"]
+                if len(one.p_values) == 1 and why in ("by itself", *level.statistics.values()):
+                    assert "Most telling" not in told["reason"], "what judges alone says nothing"
+                else:
+                    assert ("unfamiliar" if one.unfamiliar else why) in told["reason"]
+                if one.row.peak is not None and "Least expected" in told["reason"]:
+                    named = one.scored.text(one.row.peak).strip()
+                    assert (repr(named) if named else "white space") in told["reason"]
     assert alarms
