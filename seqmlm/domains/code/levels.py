@@ -354,6 +354,10 @@ class SourceUnits:
         )
         return replace(made, line=self.scored.record.line - 1 + number, peak=peak, extra=extra)
 
+    def least_expected(self, units: Longs) -> int:
+        """Of units that judge a row the one with most bits: by z alone it is often a line break."""
+        return int(units[np.argmax(self.scored.surprisal[units])])
+
     def line_of(self, offset: int) -> int:
         """1-based line of a character offset."""
         return bisect_right(self._starts, offset)
@@ -398,7 +402,8 @@ class LineLevel(CodeLevel):
         bounds = np.flatnonzero(np.diff(source.lines, prepend=0, append=0))
         for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             units = np.arange(first, last)
-            number, peak = int(source.lines[first]), first + int(np.argmax(mixed[units]))
+            number = int(source.lines[first])
+            peak = source.least_expected(units[np.argsort(-mixed[units], kind="stable")[:TOP_TOKENS]])
             scope = source.scopes[int(source.owners[first])]
             statistics = {
                 "line": float(np.sort(z[units])[-TOP_TOKENS:].mean()),
@@ -450,11 +455,11 @@ class FunctionLevel(CodeLevel):
             units = np.flatnonzero(source.owners == index)
             if not len(units):
                 continue
-            peak = int(units[np.argmax(mixed[units])])
             statistics = {
                 "function": float(np.percentile(z[units], PERCENTILE)),
                 "counted": float(np.percentile(mixed[units], PERCENTILE)),
             }
+            peak = source.least_expected(units[mixed[units] >= statistics["counted"]])
             made = source.row(units, scope.name, statistics, peak, scope)
             marks = source.fingerprints.of(self.name, scope.name, "")
             first = source.scored.record.line - 1
