@@ -81,10 +81,9 @@ def told(
     row: Row,
     scored: Scored,
     p_value: float | None,
-    fired: tuple[str, float | None] | None = None,
+    why: str = "",
     *,
     beyond: int | None = None,
-    alone: bool = False,
     unit: bool = True,
     meaning: Callable[[str], str | None] = lambda text: None,
 ) -> str:
@@ -93,10 +92,8 @@ def told(
     Args:
         rule: name of the level.
         p_value: share of normal rows that are at least as unusual; None where that is not known.
-        fired: what the most telling statistic means, and its p-value, None of an infinite one, which few
-            rows cannot rank; None where none says so by itself.
+        why: a sentence on the statistic that says so; "" where there is nothing to say of it.
         beyond: so many normal rows, all of which are less unusual: its p-value is extrapolated; else None.
-        alone: one statistic judges such rows, and to name it says nothing.
         unit: name the unit that says most, too: not where the statistic is not of surprisals.
         meaning: what a unit spelled so stands for, or None.
     """
@@ -105,21 +102,19 @@ def told(
         begin += f": about 1 in {1 / p_value:,.0f} normal ones is as unusual"
     if beyond is not None:
         begin = f"More unusual than all {number_of(beyond, rule)} that it is compared with"
-    why = "" if alone or p_value is None else " No statistic is unusual by itself, all together are."
-    if fired is not None:
-        why = f" Most telling: {fired[0]}{'' if fired[1] is None else f' (p {small(fired[1])})'}."
+    begin = " ".join(filter(None, (f"{begin}.", why)))
     if row.score is None:
         return f"An unfamiliar {rule}: the model knows nothing of what it holds."
     bits = scored.surprisal[row.units]
     if not unit or not len(bits):
-        return f"{begin}.{why}"
+        return begin
     peak = int(row.units[bits.argmax()]) if row.peak is None else row.peak
     if (surprisal := scored.surprisal[peak]) < _EXPECTED:
-        return f"{begin}.{why}"
+        return begin
     text = scored.text(peak)
     told = [own] if (own := meaning(text)) else []
     text = repr(text.strip()) if text.strip() else "white space"
-    return f"{begin}.{why} Least expected: {text} ({'; '.join([*told, f'{surprisal:.1f} bits'])})."
+    return f"{begin} Least expected: {text} ({'; '.join([*told, f'{surprisal:.1f} bits'])})."
 
 
 def small(p_value: float) -> str:

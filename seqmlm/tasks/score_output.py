@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from seqmlm.anomaly.findings import told
+from seqmlm.anomaly.findings import small, told
 from seqmlm.anomaly.levels import UNKNOWN, Level
 from seqmlm.anomaly.values import Doubles, Row, Scored
 from seqmlm.data.problems import Problems
@@ -101,25 +101,31 @@ def reason(
 ) -> str:
     """Why a row raised an alarm, in some sentences; `rule` is what it is called, `meaning` as for `told`."""
     name = judged.fired
-    fired, alone = None, len(judged.p_values) == 1
-    if name is not None:
-        endless = judged.row.statistics.get(name) == math.inf
-        said = level.meaning(name, judged.row, judged.usual)
-        if not alone or said != level.statistics[name]:
-            fired = said, None if endless else judged.p_values[name]
     text = told(
         rule,
         judged.row,
         judged.scored,
         judged.p_value,
-        fired,
+        _why(level, judged),
         beyond=judged.beyond,
-        alone=alone,
         unit=name not in level.of_whole,
         meaning=meaning,
     )
     strange = name != UNKNOWN and UNKNOWN in level.shares and judged.p_values.get(UNKNOWN, 1.0) <= SMALL
     return f"{text} {level.meaning(UNKNOWN, judged.row)}." if strange else text
+
+
+def _why(level: Level, judged: JudgedRow) -> str:
+    """Which statistic says most of an alarm; "" where one alone judges, whose name says nothing."""
+    name, alone = judged.fired, len(judged.p_values) == 1
+    if name is None:
+        several = not alone and judged.p_value is not None
+        return "No statistic is unusual by itself, all together are." if several else ""
+    said = level.meaning(name, judged.row, judged.usual)
+    if alone and said == level.statistics[name]:
+        return ""
+    endless = judged.row.statistics.get(name) == math.inf  # few rows cannot rank what is infinite
+    return f"Most telling: {said}{'' if endless else f' (p {small(judged.p_values[name])})'}."
 
 
 def summary(bits: Doubles) -> dict[str, float | None]:
