@@ -110,11 +110,11 @@ def show(rows: list[Row]) -> None:
     """One table an arm: means over seeds, and of intervals the outermost bounds."""
     for arm in dict.fromkeys(row["arm"] for row in rows):
         own = [row for row in rows if row["arm"] == arm]
+        print(f"\n{arm} ({len({row['seed'] for row in own})} seeds)")
         if "shares" in own[0]:
             show_shares(own)
             continue
         names = [n for n in dict.fromkeys((*SHOWN, *SHOWN_FIELDS)) if any(n in row for row in own)]
-        print(f"\n{arm} ({len({row['seed'] for row in own})} seeds)")
         print(f"{'':<66}" + "".join(f"{name:>12}" for name in names))
         cells: dict[tuple[str, str, float], list[Row]] = {}
         for row in own:
