@@ -87,7 +87,7 @@ def told(
     unit: bool = True,
     meaning: Callable[[str], str | None] = lambda text: None,
 ) -> str:
-    """Why a row is unusual: how unusual it is, what says so, and its most surprising unit.
+    """Why a row is unusual: how unusual it is, what says so, and the unit that says most.
 
     Args:
         rule: name of the level.

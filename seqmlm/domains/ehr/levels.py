@@ -309,7 +309,7 @@ class PatientUnits:
         other = rarer.argmax(axis=1)
         return rarer[np.arange(len(place)), other], tokens[other].astype(np.int64)
 
-    def said(self, units: Longs, pair: tuple[Doubles, Longs], counts: CodeCounts) -> dict[str, Any]:
+    def pair_of(self, units: Longs, pair: tuple[Doubles, Longs], counts: CodeCounts) -> dict[str, Any]:
         """Of which two codes patients rarely have both, of the pairs of some units."""
         bits, others = (one[units] for one in pair)
         if not len(units) or bits.max() <= 0.0:
@@ -416,7 +416,7 @@ class VisitLevel(PatientLevel):
             }
             made = _visit_row(patient, visit, units, statistics)
             extra = patient.named(visit) | {"missing": patient.missing(units, counts)}
-            extra |= patient.said(units, pair, counts) | patient.unknown_of(visit)
+            extra |= patient.pair_of(units, pair, counts) | patient.unknown_of(visit)
             rows.append(replace(made, time=patient.times[visit + 1], extra=extra))
         return rows
 
@@ -434,7 +434,7 @@ class EventLevel(PatientLevel):
             statistics = {"surprisal": float(scored.surprisal[unit]), "pair": float(pair[0][unit])}
             name = str(int(scored.number[unit]))
             made = part_row(scored, np.array([unit]), name, statistics, length=1)
-            extra = patient.named(visit) | patient.said(np.array([unit]), pair, counts)
+            extra = patient.named(visit) | patient.pair_of(np.array([unit]), pair, counts)
             rows.append(replace(made, time=patient.times[visit + 1], extra=extra))
         return rows
 
