@@ -43,5 +43,8 @@ bench: $(READY)  ## every benchmark, on the real data where it is at hand (DATA=
 kills: $(READY)  ## the long version of the kill tests
 	SEQMLM_KILLS=200 $(BIN)/python -m pytest -m kills -o faulthandler_timeout=0
 
-clean:  ## remove what the targets above made
-	rm -rf $(VENV) demo seqmlm-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## remove what the targets above made; a demo's folder keeps all files that the demo did not make
+	@for folder in $(or $(SEQMLM_DEMO),demo) seqmlm-demo; do \
+		if [ -d "$$folder" ] && [ -x $(BIN)/seqmlm ]; then $(BIN)/seqmlm demo --remove --out "$$folder" || true; fi; \
+	done
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shlex
+import shutil
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import small_samples
 from fork_server import ForkServer, Run
+
+from seqmlm.errors import StateError
+from seqmlm.tasks.demo_folder import MANIFEST, DemoFolder
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SMALL = Path(small_samples.__file__)
@@ -76,8 +84,103 @@ def test_a_demo_ends_with_alarms_and_a_report(
     rows = [json.loads(line) for line in (home / "scores.jsonl").read_text().splitlines()]
     assert len(rows) == 25
     assert (home / "report.html").exists()
-    (home / "seqmlm.db").unlink()
-    seqmlm("demo", "--out", home).refused(4, "is no demo of ours")
+    assert seqmlm("models", "list", "--json").json == []  # nothing of it is in the workspace around it
+    for line in commands_of(done.out):  # they are whole: no word has to be on the PATH
+        assert shutil.which(line[0]), line
+
+
+def commands_of(shown: str) -> list[list[str]]:
+    """The words of each command that a demo ends with, without the variables before them."""
+    lines = [shlex.split(line) for line in shown.splitlines() if line.startswith("    ")]
+    found = [[*itertools.dropwhile(lambda word: "=" in word, words)] for words in lines]
+    assert len(found) == 3
+    return found
+
+
+def entries(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, with its content."""
+    return {str(one): one.read_bytes() for one in sorted(folder.rglob("*")) if one.is_file()}
+
+
+@pytest.mark.parametrize("what", ["file", "notes", "workspace", "broken", "elsewhere"])
+def test_a_demo_touches_no_folder_that_it_did_not_make(
+    seqmlm: Run, tmp_path: Path, tracked_workspace: Path, what: str
+) -> None:
+    out = tmp_path / "mine"
+    if what == "file":
+        out.write_text("thesis")
+        seqmlm("demo", "--out", out).refused(2, "is a file")
+        assert out.read_text() == "thesis"
+        return
+    (out / "runs" / "mine").mkdir(parents=True)
+    (out / "thesis.txt").write_text("a year of work")
+    (out / "runs" / "mine" / "config.yaml").write_text("seed: 1")
+    if what == "workspace":
+        sqlite3.connect(out / "seqmlm.db").close()
+    if what == "broken":
+        (out / MANIFEST).write_text("{")
+    if what == "elsewhere":  # a list that was copied here, or made by hand, reaches no other folder
+        (out / MANIFEST).write_text(json.dumps({"files": {"../kept.txt": [4, 0]}, "work": []}))
+        (tmp_path / "kept.txt").write_text("kept")
+    before = entries(tmp_path)
+    for more in ((), ("--remove",)):
+        seqmlm("demo", "--out", out, *more).refused(4, "--out")
+        assert entries(tmp_path) == before
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """The folder of a demo that has ended, with a file of the user's."""
+    home, folder = tmp_path / "demo", DemoFolder(tmp_path / "demo")
+    folder.begin(())
+    (home / "runs" / "demo").mkdir(parents=True)
+    (home / "runs" / "demo" / "config.yaml").write_text("seed: 1")
+    for name, table, column in (("seqmlm.db", "seqmlm_models", "name"), ("mlflow.db", "runs", "run_uuid")):
+        with closing(sqlite3.connect(home / name)) as database:
+            database.execute(f"create table {table} ({column} text, version integer)")
+    (home / "report.html").write_text("report")
+    folder.list_files()
+    (home / "runs" / "demo" / "notes.txt").write_text("notes")
+    return home
+
+
+@pytest.mark.parametrize("remove", [True, False])
+def test_the_next_demo_deletes_what_the_last_one_listed(made: Path, remove: bool) -> None:
+    folder = DemoFolder(made)
+    folder.remove() if remove else folder.clear()
+    assert [*entries(made)] == [str(made / "runs" / "demo" / "notes.txt")]
+    if not remove:
+        folder.begin(("new.fasta", "seqmlm.db"))
+        (made / "new.fasta").write_text(">a\nMK\n")
+        folder.list_files()
+        DemoFolder(made).remove()
+        assert [*entries(made)] == [str(made / "runs" / "demo" / "notes.txt")]
+
+
+@pytest.mark.parametrize("work", ["model", "run", "folder", "changed", "damaged", "new"])
+def test_a_demo_that_was_worked_in_is_not_deleted(made: Path, work: str) -> None:
+    if work in ("model", "run"):
+        name, table = ("seqmlm.db", "seqmlm_models") if work == "model" else ("mlflow.db", "runs")
+        with closing(sqlite3.connect(made / name)) as database, database:
+            database.execute(f"insert into {table} values ('mine', 1)")
+    elif work == "folder":
+        (made / "runs" / "mine").mkdir()
+    elif work == "changed":
+        (made / "report.html").write_text("my notes on the report")
+    elif work == "damaged":
+        (made / "seqmlm.db").write_bytes(b"no database" * 100)
+    before = entries(made)
+    if work == "new":  # a name that the demo needs
+        (made / "new.fasta").write_text(">a\nMK\n")
+        folder = DemoFolder(made)
+        folder.clear()
+        with pytest.raises(StateError, match=r"new\.fasta"):
+            folder.begin(("new.fasta",))
+        assert (made / "new.fasta").exists()
+        return
+    with pytest.raises(StateError, match="--out"):
+        DemoFolder(made).clear()
+    assert entries(made) == before
 
 
 def test_readmes_picture_is_drawn_from_what_models_find(

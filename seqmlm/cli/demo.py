@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
+import shutil
 import sys
 import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from shutil import rmtree
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from seqmlm.cli.output import escape, print_table, say, tell
-from seqmlm.errors import StateError
+
+if TYPE_CHECKING:
+    from seqmlm.tasks.demo_folder import DemoFolder
 
 ODD = 5
 """Sequences whose letters are shuffled, beside twenty that are as those of the training."""
@@ -24,10 +29,15 @@ A p-value is the share of normal proteins, set aside by the training, that are a
 lets one normal protein in twenty raise an alarm. A minute of training is little: some shuffled ones pass.
 What to try next:
 
-  export SEQMLM_HOME={home}
-  seqmlm ui                                     the run, its curves and its model in MLflow
-  seqmlm score demo YOUR.fasta --fpr 0.05       your own proteins, judged by this model
-  seqmlm train --domain protein YOUR.fasta --max-time 10m --name mine      a model of your own"""
+  the run, its curves and its model in MLflow:
+    SEQMLM_HOME={home} {seqmlm} ui
+  your own proteins, judged by this model:
+    {seqmlm} score {model} YOUR.fasta --fpr 0.05
+  a model of your own, in a workspace of your own (the next demo deletes what this one made):
+    SEQMLM_HOME=$HOME/seqmlm {seqmlm} train --domain protein YOUR.fasta --max-time 10m --name mine"""
+
+_SHARED = ("SEQMLM_DATABASE_URL", "MLFLOW_TRACKING_URI")
+"""Variables that name databases which others may share: a demo leaves them aside."""
 
 
 def demo(
@@ -37,12 +47,33 @@ def demo(
     ] = Path("seqmlm-demo"),
     max_time: Annotated[str, typer.Option(help="Time of the training.")] = "60s",
     show: Annotated[bool, typer.Option("--show/--no-show", help="Open the report in a browser.")] = True,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Delete the files of an earlier demo, and end.")
+    ] = False,
 ) -> None:
     """Train on built-in proteins, score new ones, and open the report; under three minutes.
 
+    A file seqmlm-demo.json in the folder lists what the demo made. The next demo deletes these files alone.
+
     Example: seqmlm demo
     """
-    home = _workspace(out)
+    from seqmlm.tasks.demo_folder import DemoFolder
+
+    folder = DemoFolder(out)
+    if remove:
+        folder.remove()
+        return
+    folder.clear()
+    folder.begin(("new.fasta", "seqmlm.db", "mlflow.db"))
+    with _workspace(folder.home), _listing(folder):
+        report = _steps(context, folder, max_time)
+    if show and sys.stdout.isatty():
+        webbrowser.open(report.as_uri())
+
+
+def _steps(context: typer.Context, folder: DemoFolder, max_time: str) -> Path:
+    """Train, score and say what comes next; the path of the report."""
+    home = folder.home
     tell("A tiny protein model of the built-in sample (three protein families), about a minute:")
     train = ("train", "--domain", "protein", "--name", "demo", "--size", "tiny", "--max-time", max_time)
     _run(context, *train)
@@ -51,23 +82,48 @@ def demo(
     tell(f"\nWhich proteins are odd? Twenty new ones, and {ODD} of them with their residues shuffled:")
     _run(context, "sample", "--domain", "protein", "--out", home / "sample", "--n", 20, "--seed", 7)
     new, rows, report = (home / name for name in ("new.fasta", "scores.jsonl", "report.html"))
-    _shuffle(next((home / "sample").glob("*.fasta")), new)
+    _shuffle(home / "sample" / "protein.fasta", new)
     _run(context, "score", "demo", new, "--fpr", 0.05, "--report", report, "--out", rows)
     _show(rows)
-    say(f"\n{_NEXT.format(home=home)}\n\nWhere each protein is odd: {report}")
-    if show and sys.stdout.isatty():
-        webbrowser.open(report.as_uri())
+    texts = {"home": home, "model": home / "runs" / "demo" / "model"}
+    shown = {name: shlex.quote(str(path)) for name, path in texts.items()}
+    say(f"\n{_NEXT.format(**shown, seqmlm=program())}\n\nWhere each protein is odd: {report}")
+    return report
 
 
-def _workspace(out: Path) -> Path:
-    """The folder, made or emptied, as the workspace; StateError where something else is there."""
-    home = out.expanduser().resolve()
-    if home.exists() and any(home.iterdir()) and not (home / "seqmlm.db").exists():
-        raise StateError(f"{out} exists and is no demo of ours: name another folder with --out")
-    rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
+def program() -> str:
+    """The words that start this program in a shell, also where it is not on the PATH."""
+    started = Path(sys.argv[0])
+    if started.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m seqmlm"
+    if (on_path := shutil.which(started.name)) and Path(on_path).resolve() == started.resolve():
+        return started.name
+    return shlex.quote(str(started.absolute()))
+
+
+@contextmanager
+def _workspace(home: Path) -> Iterator[None]:
+    """Make the folder the workspace, with databases of its own, until the demo ends."""
+    before = {name: os.environ[name] for name in ("SEQMLM_HOME", *_SHARED) if name in os.environ}
+    if aside := [name for name in _SHARED if name in before]:
+        tell(f"the demo has databases of its own in {home}, and does not use {' and '.join(aside)}")
+    for name in before:
+        del os.environ[name]
     os.environ["SEQMLM_HOME"] = str(home)
-    return home
+    try:
+        yield
+    finally:
+        del os.environ["SEQMLM_HOME"]
+        os.environ.update(before)
+
+
+@contextmanager
+def _listing(folder: DemoFolder) -> Iterator[None]:
+    """Write the list of what the demo made, however it ends."""
+    try:
+        yield
+    finally:
+        folder.list_files()
 
 
 def _run(context: typer.Context, *words: object) -> None:

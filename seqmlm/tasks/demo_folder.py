@@ -1,0 +1,168 @@
+"""The folder of `seqmlm demo`, and the manifest of the files that the demo made there.
+
+A demo deletes only files that the manifest of an earlier demo lists, and only if they have not changed since.
+The price is that a demo which was killed leaves a folder that a person must remove.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from seqmlm.engine.durable import replace_file
+from seqmlm.errors import StateError, UsageError
+from seqmlm.parsing import read_json
+
+MANIFEST = "seqmlm-demo.json"
+"""Name of the manifest, in the folder of the demo."""
+
+_DATABASES = tuple(
+    name + ending for name in ("seqmlm.db", "mlflow.db") for ending in ("", "-wal", "-shm", "-journal")
+)
+"""Files that change when they are only read; what the databases hold is compared instead."""
+
+_WORK = (
+    ("seqmlm.db", "model", "seqmlm_models", "name || ':' || version"),
+    ("seqmlm.db", "stream", "seqmlm_streams", "output"),
+    ("mlflow.db", "MLflow run", "runs", "run_uuid"),
+)
+"""Of each kind of work: the database, what it is called, the table, and the expression that names a row."""
+
+_REMEDY = "name a new folder with --out"
+
+
+class DemoFolder:
+    """A folder that a demo may fill.
+
+    Args:
+        out: a path at which there is nothing, an empty folder, or the folder of an earlier demo.
+
+    Attributes:
+        home: the absolute path of the folder.
+
+    Raises:
+        UsageError: the path is a file.
+        StateError: the folder holds files, and no demo made it.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.home = out.expanduser().resolve()
+        if self.home.exists() and not self.home.is_dir():
+            raise UsageError(f"--out {out} is a file, and a demo fills a folder: name another --out")
+        self._listed: dict[str, list[int]] = {}
+        self._work: set[str] = set()
+        if not self.home.is_dir() or not any(self.home.iterdir()):
+            self._before = frozenset[str]()
+            return
+        self._read(out)
+        self._before = frozenset(self._files()) - self._listed.keys()
+
+    def _read(self, out: Path) -> None:
+        """Read the manifest."""
+        try:
+            content: dict[str, Any] = read_json(self.home / MANIFEST)
+            self._listed = {str(name): [*map(int, facts)] for name, facts in content["files"].items()}
+            self._work = {*map(str, content["work"])}
+        except FileNotFoundError:
+            raise StateError(f"{out} has files, and no demo has made them: {_REMEDY}") from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise StateError(f"{out / MANIFEST} is not the list of a demo: {_REMEDY}") from None
+
+    def clear(self) -> None:
+        """Delete the files that the manifest lists, and the folders that this leaves empty.
+
+        Raises:
+            StateError: a listed file has changed, or the databases hold work of others.
+        """
+        if further := sorted(set(self.work()) - self._work):
+            raise StateError(
+                f"{self.home} holds the {further[0]}, which is not of the demo: {_REMEDY}, or move your work"
+            )
+        names = [*self._listed, *(_DATABASES if self._listed.keys() & {*_DATABASES} else ())]
+        listed = [self.home / name for name in dict.fromkeys(names) if self._is_ours(name)]
+        for path in listed:
+            path.unlink()
+        for folder in sorted({above for path in listed for above in path.parents}, reverse=True):
+            if folder.is_relative_to(self.home) and folder != self.home:
+                with suppress(OSError):
+                    folder.rmdir()  # refused while anything is in it
+        (self.home / MANIFEST).unlink(missing_ok=True)
+        self._listed, self._work = {}, set()
+
+    def remove(self) -> None:
+        """Do as `clear`, and delete the folder where nothing else is in it."""
+        made = (self.home / MANIFEST).exists()
+        self.clear()
+        if made:
+            with suppress(OSError):
+                self.home.rmdir()
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether a listed file is still there; StateError if it has changed since the demo."""
+        path = self.home / name
+        if path.is_symlink() or not path.is_file() or not path.resolve().is_relative_to(self.home):
+            return False
+        if name not in _DATABASES and _facts(path) != self._listed[name]:
+            raise StateError(f"{path} has changed since the demo: move it elsewhere, or {_REMEDY}")
+        return True
+
+    def begin(self, names: tuple[str, ...]) -> None:
+        """Make the folder, and write the manifest before any other file.
+
+        Args:
+            names: of files that the demo writes without a look at what is there.
+
+        Raises:
+            StateError: one of these is there.
+        """
+        if taken := next((name for name in names if (self.home / name).exists()), None):
+            raise StateError(
+                f"{self.home / taken} is not listed as a file of a demo: move it elsewhere, or {_REMEDY}"
+            )
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.list_files()
+
+    def list_files(self) -> None:
+        """Write the manifest of all files that are new since the demo began."""
+        new = sorted(set(self._files()) - self._before)
+        content = {
+            "about": "Files that 'seqmlm demo' made. The next demo in this folder deletes these files alone.",
+            "files": {name: _facts(self.home / name) for name in new},
+            "work": sorted(self.work()),
+        }
+        replace_file(self.home / MANIFEST, (json.dumps(content, indent=1) + "\n").encode())
+
+    def _files(self) -> Iterator[str]:
+        """Paths, relative to the folder, of all regular files in it but the manifest."""
+        for path in self.home.rglob("*"):
+            name = path.relative_to(self.home).as_posix()
+            if name != MANIFEST and path.is_file() and not path.is_symlink():
+                yield name
+
+    def work(self) -> Iterator[str]:
+        """What the workspace in this folder holds: models, streams, runs and folders of runs."""
+        for name, kind, table, label in _WORK:
+            if (self.home / name).is_file():
+                yield from (f"{kind} {value}" for value in _rows(self.home / name, table, label))
+        for path in (self.home / "runs").glob("[!.]*"):
+            yield f"run folder {path.name}"
+
+
+def _rows(database: Path, table: str, label: str) -> list[str]:
+    """The label of each row of a table, if the database has it; StateError if it cannot be read."""
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as opened:
+            tables = opened.execute("select name from sqlite_master where name = ?", (table,)).fetchall()
+            return [str(value) for _ in tables for (value,) in opened.execute(f"select {label} from {table}")]
+    except sqlite3.Error as error:
+        raise StateError(f"{database} cannot be read ({error}), and may hold your work: {_REMEDY}") from None
+
+
+def _facts(path: Path) -> list[int]:
+    """Size in bytes, and time of the last change in nanoseconds."""
+    about = path.stat()
+    return [about.st_size, about.st_mtime_ns]
