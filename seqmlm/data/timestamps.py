@@ -6,9 +6,11 @@ before costs one look-up, and a new one no datetime object unless its zone has s
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from calendar import isleap
+from collections.abc import Callable
 from datetime import UTC, date, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
@@ -23,6 +25,9 @@ _LAST = 253_402_300_800.0  # the year 10000
 _LENGTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 _REMEMBERED = 1 << 16
+_HALF_YEAR = 6  # months
+_LATEST_LINE = 92 * DAY  # by which a line of the old year comes late, at most
+_BOOT = 3600.0  # seconds from January 1 within which a clock that was not set begins to count
 _NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTHS = {m: i for i, m in enumerate(_NAMES, 1)}
 _OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)?", re.ASCII)
@@ -57,10 +62,15 @@ class Clock(dict[str, float]):
     seconds, milli-, micro- or nanoseconds of the epoch. Look times up in the order of the lines: if
     they have no year, December to January starts the next one.
 
+    A machine without a clock counts from January 1 until its clock is set. Such times stay in the year of the
+    lines around them. They are recognised in two ways: in the next year they would be later than the log was
+    written, or they begin in the first hour of January 1 behind a line that is not of December.
+
     Args:
         zone: of times without one: "UTC", an offset ("+02:00") or a name ("Europe/Berlin").
         year: of the first time without a year; None takes the latest that is not after `latest`.
         latest: seconds; when the log was last written to. None for now.
+        live: the log is still written to, so that its next times are at most now.
 
     Raises:
         UsageError: an unknown zone.
@@ -69,27 +79,37 @@ class Clock(dict[str, float]):
     82800.5
     """
 
-    def __init__(self, zone: str = "UTC", year: int | None = None, latest: float | None = None) -> None:
+    def __init__(
+        self,
+        zone: str = "UTC",
+        year: int | None = None,
+        latest: float | None = None,
+        *,
+        live: bool = False,
+    ) -> None:
         super().__init__()
         self._zone = find_zone(zone)
-        self._year, self._month = year, 0
-        self._latest = latest
+        self._first_year, self._latest, self._live = year, latest, live
+        self._year, self._month, self._reached = 0, 0, 0.0  # of the last time without a year; none yet
+        self._unset: float | None = None  # the last time of a clock that was not set, in the same year
         self._dates: Moment | None = None
         self._last = 0  # the format that matched last is tried first
         self._regular = False  # whether the last text ended in its clock, and all days have 24 hours
+        self._cached = True  # whether the last text means the same when it comes again
         self._days: dict[str, float] = {}  # text before the hour to midnight, where no zone moves the clock
 
     def __missing__(self, text: str) -> float:
         cut = -8 if text[-3:-2] == ":" else -6
         midnight = self._days.get(text[:cut])
-        value = NAN if midnight is None else midnight + _within(text[cut:])
+        value, self._cached = NAN if midnight is None else midnight + _within(text[cut:]), True
         if value != value:
             value = self._parse(text)
             if self._regular and len(self._days) < _REMEMBERED:
                 self._days[text[:cut]] = value - _within(text[cut:])
         if len(self) >= _REMEMBERED:
             self.clear()
-        self[text] = value
+        if self._cached:
+            self[text] = value
         return value
 
     def read_dates(self, dates: Moment) -> None:
@@ -98,7 +118,7 @@ class Clock(dict[str, float]):
         self.clear()
 
     def _parse(self, text: str) -> float:
-        text, self._regular = text.strip(), False
+        text, self._regular, self._cached = text.strip(), False, True
         if self._dates is not None and (moment := self._dates(text)) is not None:
             return self._of_moment(moment, text)
         for at in (self._last, *range(len(_SHAPES))):
@@ -136,6 +156,8 @@ class Clock(dict[str, float]):
                 return NAN
         else:
             year = self._year_of(month, day, within)
+            if not _exists(year, month, day):
+                return NAN
         return self._utc(days(year, month, day), within, zone)
 
     def _utc(self, day: int, within: float, zone: str | None) -> float:
@@ -152,21 +174,65 @@ class Clock(dict[str, float]):
         return local - (there.total_seconds() if there is not None else 0.0)
 
     def _year_of(self, month: int, day: int, within: float) -> int:
-        """The year of a time without one; January after December begins the next."""
-        if self._year is None:
-            latest = time.time() if self._latest is None else self._latest
-            self._year = datetime.fromtimestamp(latest, UTC).year
-            if days(self._year, month, day) * DAY + within > latest + DAY:
-                self._year -= 1
-        elif self._month - month > 6:
-            self._year += 1
-        elif self._month and month - self._month > 6:
-            return self._year - 1  # a late line of the old year
-        if month != self._month:
+        """The year of a time without one. January after autumn begins the next year, unless the clock of the
+        machine was not set. A line of last December that comes late is of the old year."""
+
+        def seconds(year: int) -> float:
+            return days(year, month, day) * DAY + within
+
+        year = self._year if self._month else self._latest_year(month, day, within)
+        if self._is_unset(seconds, year, month, day):
+            self._unset, self._regular, self._cached = seconds(year), False, False
+            return year
+        if self._month - month > _HALF_YEAR:
+            year += 1
+        elif self._month and month - self._month > _HALF_YEAR:
+            late = self._reached - seconds(year - 1) <= _LATEST_LINE
+            if late or seconds(year) > self._bound:
+                return year - 1
+        if not _exists(year, month, day) and self._first_year is None:
+            year = _leap_year(year)
+        if (year, month) != (self._year, self._month):
             self.clear()  # by the time this text comes again, it may be that of another year
             self._days.clear()
-        self._month = month
-        return self._year
+        self._year, self._month, self._reached = year, month, seconds(year)
+        return year
+
+    def _latest_year(self, month: int, day: int, within: float) -> int:
+        """The year of the first time: as it was given, else the latest one that is not after the log."""
+        if self._first_year is not None:
+            return self._first_year
+        latest = DAY + (time.time() if self._latest is None else self._latest)
+        this = datetime.fromtimestamp(latest, UTC).year
+        possible = (year for year in range(this, this - 9, -1) if _exists(year, month, day))
+        return next(year for year in possible if days(year, month, day) * DAY + within <= latest)
+
+    def _is_unset(self, seconds: Callable[[int], float], year: int, month: int, day: int) -> bool:
+        """Whether a clock that was not set counts a time: `seconds` gives it in a year."""
+        if self._month and self._month - month <= _HALF_YEAR:
+            return False  # not January, or a January behind lines of spring, which are of the same year
+        if self._month and seconds(year + 1) > self._bound:
+            return True
+        if self._month == 12 or month > 1:
+            return False
+        goes_on = self._unset is not None and 0 <= seconds(year) - self._unset <= DAY
+        return goes_on or (day == 1 and seconds(year) % DAY < _BOOT)
+
+    @property
+    def _bound(self) -> float:
+        """Seconds that no time of the log exceeds; infinite where the lines before do."""
+        now = time.time() if self._live or self._latest is None else self._latest
+        return now + DAY if self._reached <= now + DAY else math.inf
+
+
+def _exists(year: int, month: int, day: int) -> bool:
+    """Whether the year has this day; only February 29 is not in every year."""
+    return (month, day) != (2, 29) or isleap(year)
+
+
+def _leap_year(year: int) -> int:
+    """The latest leap year up to this one."""
+    return next(one for one in range(year, year - 9, -1) if isleap(one))
 
 
 def _within(clock: str) -> float:

@@ -314,7 +314,7 @@ class Follower:
         unread = max(0, state.size - state.offset)
         if file.fed is None:
             line = min([line, *(min(lines) for lines in state.held.values())])
-        if file.fed is None or unread:
+        if unread or (file.fed is None and file.waits):
             self.gaps.append(Gap(path=state.path, line=line, offset=state.offset, size=unread))
         return self._end(file)
 

@@ -185,6 +185,12 @@ class Generation:
         self.marks = [(state.begin_line, state.begin)]
         self.refused: set[tuple[int, ...]] = set()  # files that are not its copies
 
+    @property
+    def waits(self) -> bool:
+        """Whether lines wait for others of their record, as far as the state of an earlier process says: none
+        do behind a pause, unless it names them."""
+        return bool(self.state.held) or self.state.offset not in self.state.pauses
+
     def restored(self) -> list[Record]:
         """Give a new reader what it needs to go on; no record comes of it, unless a limit has changed;
         Destroyed: the bytes are not there; DataError: a line cannot be read now that could be before."""

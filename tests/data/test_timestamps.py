@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from seqmlm.data.timestamps import Clock, days, epoch
@@ -89,6 +90,74 @@ def test_a_year_is_the_latest_possible():
     latest = at(2024, 1, 5)
     assert Clock(latest=latest)["Dec 20 10:00:00"] == at(2023, 12, 20, 10)
     assert Clock(latest=latest)["Jan  3 10:00:00"] == at(2024, 1, 3, 10)
+
+
+def read(*texts: str, **options: Any) -> list[datetime]:
+    """The times of lines in a row."""
+    clock = Clock(**options)
+    return [datetime.fromtimestamp(clock[text], UTC).replace(tzinfo=None) for text in texts]
+
+
+def test_a_leap_day_is_of_a_year_that_has_it():
+    day = datetime(2024, 2, 29, 12)
+    text = "Feb 29 12:00:00"
+    assert read(text, latest=at(2025, 3, 5)) == [day]
+    assert read(text, latest=at(2024, 2, 10)) == [datetime(2020, 2, 29, 12)]
+    assert read("Feb 28 12:00:00", text, "Mar  1 12:00:00", latest=at(2025, 6, 1))[1:] == [
+        day,
+        datetime(2024, 3, 1, 12),
+    ]
+    assert math.isnan(Clock(year=2023)[text]), "the year that was given has no such day"
+
+
+BOOT = ("Jan  1 00:00:05", "Jan  1 00:00:20", "Jan  1 01:30:00", "Jan  2 00:10:00")
+
+
+# A line of January behind one of December is of the next year, unless that has not come.
+@pytest.mark.parametrize(
+    ("month", "known"),
+    [
+        *((month, {"year": 2021}) for month in range(2, 12)),
+        *((month, {"latest": at(2021, 12, 28)}) for month in range(2, 13)),
+    ],
+)
+@pytest.mark.parametrize("boots", range(1, 5))
+def test_a_clock_that_is_not_set_when_a_machine_boots(month: int, known: dict[str, Any], boots: int):
+    """Its times come before those of the other lines, never in the next year; these go on as they were."""
+    moment, texts = datetime(2021, month, 20, 8), list[str]()
+    for _ in range(6):
+        texts += [moment.strftime("%b %d %H:%M:%S"), *BOOT[:boots]] * 2
+        moment += timedelta(minutes=5)
+    assert read(*texts, **known) == [datetime.strptime(f"2021 {one}", "%Y %b %d %H:%M:%S") for one in texts]
+
+
+@pytest.mark.parametrize("month", range(1, 13))
+def test_a_log_that_begins_before_its_clock_is_set(month: int):
+    real = datetime(2021, month, 25, 8)
+    texts = [*BOOT, real.strftime("%b %d %H:%M:%S"), (real + timedelta(days=1)).strftime("%b %d %H:%M:%S")]
+    assert read(*texts, latest=at(2021, month, 27))[4:] == [real, real + timedelta(days=1)]
+    assert read(*texts, year=2021)[4:] == [real, real + timedelta(days=1)]
+
+
+@pytest.mark.parametrize("live", [False, True])
+@given(
+    st.lists(st.timedeltas(timedelta(0), timedelta(days=100)), min_size=1, max_size=30),
+    st.datetimes(datetime(2018, 1, 2), datetime(2019, 12, 30)),
+)
+def test_years_turn_as_often_as_the_calendar_does(live: bool, apart: list[timedelta], first: datetime):
+    moments = [first.replace(microsecond=0)]
+    for one in apart:
+        moments.append(moments[-1] + timedelta(seconds=int(one.total_seconds())))
+    # The first hour of January 1 behind a line of autumn is read as of a clock that was not set.
+    assume(all((one.month, one.day, one.hour) != (1, 1, 0) for one in moments))
+    texts = [one.strftime("%b %d %H:%M:%S") for one in moments]
+    known = {"latest": first.timestamp(), "live": True} if live else {"year": first.year}
+    assert read(*texts, **known) == moments
+
+
+def test_a_monthly_job_turns_the_year():
+    texts = ["Nov  1 00:00:01", "Dec  1 00:00:01", "Jan  1 00:00:01", "Feb  1 00:00:01"]
+    assert [one.year for one in read(*texts, year=2021)] == [2021, 2021, 2022, 2022]
 
 
 def test_memory_is_bounded():

@@ -50,6 +50,8 @@ PAIR = [append(block(0)), append(block(2))]
 
 SESSIONS = [sessions(*one) for one in (([1, 2], [0, 1]), ([2, 3], [2]), ([1, 3], [3]))]
 MINUTES = [minute(*one) for one in ((0, 1, 7), (20, 7), (40, 8), (45, 7, 8))]
+# Lines that come late, by less and by more than the pause that ends a session.
+LATE = [minute(*one) for one in ((10, 1), (2, 2), (30, 3), (12, 2), (25, 1), (59, 2), (28, 3), (58, 1))]
 # A pause cuts a window, so that what is torn here is the first line of one.
 TORN = [block(0) + block(2)[:20], block(2)[20:] + block(4)[:39], block(4)[39:]]
 TORN += [block(6)[:1], block(6)[1:5], block(6)[5:]]
@@ -78,6 +80,7 @@ CASES: dict[str, tuple[list[Step], list[str], dict[str, object]]] = {
     "sessions": ([*map(append, SESSIONS), *ROLL], ["".join(SESSIONS)], BY_ID),
     # One is over while another still has a line of both.
     "sessions that share lines": ([*map(append, MINUTES), *ROLL], ["".join(MINUTES)], BY_ID),
+    "sessions whose lines come late": ([*map(append, LATE), *ROLL], ["".join(LATE)], BY_ID),
 }
 
 
@@ -212,6 +215,22 @@ def test_a_file_that_is_gone_when_it_goes_on_is_told_once(tmp_path: Path) -> Non
     assert [(one.line, one.size) for one in world.gaps] == [(1, 0)], "its lines still waited for others"
     assert world.rows == []
     assert len([one for one in world.said if "followed when it appears" in one]) == 2  # by each process
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_file_that_was_read_and_is_removed_while_nobody_looks_is_no_gap(tmp_path: Path, lost: bool) -> None:
+    """Unless a line without its end was in it, which nobody has read."""
+    world = World(tmp_path)
+    world.after(append(block(0)), append(trace(9)), append("torn" if lost else ""))
+    world.die()
+    (tmp_path / "app.log").unlink()
+    world.settle()
+    assert [one.size for one in world.gaps] == ([4] if lost else [])
+    world.after(append(block(2)))
+    world.die()
+    world.after(append(block(4)))
+    assert sorted(world.rows) == once(world, block(0), trace(9), block(2, 4))
+    assert len(world.gaps) == lost
 
 
 def test_a_file_that_is_compressed_while_it_is_looked_for_is_found(

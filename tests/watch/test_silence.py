@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from functools import partial
+from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,13 +68,13 @@ def test_what_is_usual_or_not_known_is_no_alarm(model: str, workspace: Path) -> 
     config = following(model, workspace, fpr=0.05, mode="exact", level="session")
     plan = plan_of(config)
     assert plan.stored is not None
-    ask = partial(stopped, plan, plan.stored.fitted, "a.log", 7, now=1e9)
+    ask = partial(stopped, plan, plan.stored.fitted, "a.log", 7, last=1e9)
     assert ask(seconds=100.0) is None, "every fiftieth line is so late"
     row = ask(seconds=3600.0)
     assert row is not None
-    assert row["time"] == "2001-09-09T00:46:40+00:00"
+    assert row["time"] == "2001-09-09T01:46:40+00:00"
     quiet = plan_of(following(model, workspace, mode="exact", level="session"))
-    assert stopped(quiet, plan.stored.fitted, "a.log", 7, seconds=3600.0, now=1e9) is None
+    assert stopped(quiet, plan.stored.fitted, "a.log", 7, seconds=3600.0, last=1e9) is None
     assert quiet.session.domain.level("line").silence(60.0) == {}
 
 
@@ -93,3 +95,32 @@ def test_the_clock_begins_with_the_last_line(model: str, workspace: Path) -> Non
     follower.place = None
     silence.look()
     assert len(taken) <= 7, "no file is followed"
+
+
+def test_a_machine_that_sleeps_or_a_clock_that_is_set_is_no_silence(
+    model: str, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both move the time of day, and not the clock that silence is measured by."""
+    plan = plan_of(following(model, workspace, fpr=0.05, mode="exact", level="session"))
+    assert plan.stored is not None
+    judged, taken, moved = (plan, plan.stored.fitted), list[dict[str, Any]](), [0.0]
+    given, now = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: given() + moved[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    follower: Any = SimpleNamespace(lines=5, place=("a.log", 5))
+    silence = Silence(follower, lambda: judged, taken.append, 600.0, clock=lambda: now[0])
+    assert signature(Silence).parameters["clock"].default.__name__ == "monotonic"
+    silence.look()
+    for step in (8 * 3600.0, -3600.0, 86_400.0):
+        moved[0] += step
+        now[0] += 10.0
+        silence.look()
+    assert taken == []
+    now[0] += 3600.0
+    moved[0] += 3600.0
+    silence.look()
+    [row] = taken
+    assert row["silence"] == pytest.approx(3630.0)
+    first, last = (datetime.fromisoformat(row[name]).timestamp() for name in ("time", "last_time"))
+    assert first == pytest.approx(given(), abs=60), "when the last line came"
+    assert last == pytest.approx(given() + moved[0], abs=60)

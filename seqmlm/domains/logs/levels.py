@@ -127,7 +127,8 @@ def of_window(raw: LogLines, surplus: float) -> dict[str, float]:
     paused: log2 of the longest time between neighbouring lines, in seconds, and a second.
 
     Args:
-        raw: a line before the one above it counts as at the same time.
+        raw: a line counts as at the latest time of the lines up to it, so that a clock that steps back, or
+            lines of two clocks, make no pause when the times go on.
         surplus: as `LogCounts.surplus` has it.
     """
     if not raw.windowed:
@@ -135,7 +136,7 @@ def of_window(raw: LogLines, surplus: float) -> dict[str, float]:
     times = raw.times
     if times is None or len(times) < 2:
         return {"surplus": surplus}
-    apart = np.maximum(np.diff(times), 0.0)
+    apart = np.diff(np.maximum.accumulate(times))
     return {
         "surplus": surplus,
         "hurried": float(np.log2(len(times) / (apart.sum() + 1.0))),

@@ -243,7 +243,11 @@ def test_statistics_of_windows_alone() -> None:
         return of_window(LogLines(lines=("a",) * 4, times=times or None, windowed=windowed), 3.0)
 
     assert found(5.0, 6.0, 8.0, 12.0) == told
-    assert found(5.0, 3.0, 4.0) == found(5.0, 5.0, 6.0), "a line before the one above it"
+    assert found(5.0, 3.0, 4.0) == found(5.0, 5.0, 5.0), "a line before the one above it"
+    day = 86_400.0
+    assert found(day, 5.0, day + 1.0)["paused"] == 1.0, "a clock that steps back, and is set again"
+    two = [day * (n % 2) + n for n in range(1, 9)]
+    assert found(*two)["paused"] == pytest.approx(math.log2(3)), "lines of two clocks take turns"
     assert found() == found(5.0) == {"surplus": 3.0}
     assert found(5.0, 6.0, windowed=False) == {}
 

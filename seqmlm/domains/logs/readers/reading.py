@@ -239,7 +239,8 @@ class Reading:
         form = self.date_format
         if form is not None and not is_form(form):
             raise UsageError(f"date_format takes how a date is written, such as %m/%d/%Y; got {form!r}")
-        clock = Clock(self.zone, self.year, _last_written(self.path))
+        live = live_of(self.path) is not None
+        clock = Clock(self.zone, self.year, _last_written(self.path), live=live)
         if form is not None:
             clock.read_dates(objects.moments_of(form))
         return Dates(clock, self.source, self.problems, form is not None)

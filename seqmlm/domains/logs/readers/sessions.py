@@ -294,6 +294,7 @@ class _Open:
 
     lines: list[Line] = field(default_factory=list)
     came: float = 0.0  # by our clock, the last of them, of a live input
+    elapsed: float = 0.0  # seconds of the log, when the last of them came
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,6 +326,7 @@ class Sessions:
         self._open: dict[str, _Open] = {}  # the one idle longest first
         self._lines = 0
         self._without: Events = []
+        self._elapsed = _Elapsed(limits.gap or inf)
 
     def __call__(self, events: Iterator[Events]) -> Iterator[Piece]:
         """The sessions as they end; those open at the end of the file in the order they began.
@@ -356,33 +358,38 @@ class Sessions:
             raise DataError(reason, source=self._source, line=batch[0].number, remedy=remedy)
         for event in batch:
             line, names = event[:5], self._ids(event)
+            self._elapsed.add(event.time)
             if not names:
                 self._without.append(event)
             for name in names:
                 one = sessions.pop(name, None)
                 if one is None:
                     one = _Open()
-                elif gap is not None and _apart(one.lines[-1][2], line[2]) > gap:
+                elif gap is not None and self._elapsed.seconds - one.elapsed > gap:
                     sessions[name] = one
                     yield self._ended(name)
                     one = _Open()
                 sessions[name] = one  # again the last in the order
-                one.came = came
+                one.came, one.elapsed = came, self._elapsed.seconds
                 one.lines.append(line)
                 self._lines += 1
                 if len(one.lines) >= self._limits.max_lines:
                     self._problems.note("a session was cut: it has more lines than max_session")
                     yield self._ended(name)
-        yield from self._close_idle(batch[-1].time)
+            if gap is not None:
+                yield from self._close_idle()
+        yield from self._close_idle()
         if len(self._without) >= _REST_LINES:
             yield from self._flush_rest()
 
-    def _close_idle(self, now: float | None) -> Iterator[Piece]:
+    def _close_idle(self) -> Iterator[Piece]:
+        """End sessions that are over. A gap is looked for at each line, so that it does not matter how the
+        lines come in batches."""
         limits = self._limits
         while self._open:
             name, one = next(iter(self._open.items()))
             full = len(self._open) > limits.max_open or self._lines > limits.max_held
-            idle = limits.gap is not None and _apart(one.lines[-1][2], now) > limits.gap
+            idle = limits.gap is not None and self._elapsed.seconds - one.elapsed > limits.gap
             if not (full or idle):
                 return
             if full and not idle:
@@ -407,6 +414,26 @@ class Sessions:
         yield from windows(iter([rest] if rest else []), self._rest, self._source, self._problems)
 
 
-def _apart(first: float | None, second: float | None) -> float:
-    """Seconds from one time to another; not a number where one is unknown."""
-    return NAN if first is None or second is None else second - first
+class _Elapsed:
+    """How many seconds of a log have passed, by the times of its lines: the differences of their running
+    maximum. Lines that come late make no time pass, nor does a clock that steps back and is set again. Behind
+    a step back of more than a gap time goes on from there.
+    """
+
+    def __init__(self, gap: float) -> None:
+        self._gap, self.seconds = gap, 0.0
+        self._latest, self._behind = -inf, inf  # the latest time, and the latest one since a step back
+
+    def add(self, time: float | None) -> None:
+        """Take the time of the next line, if it has one."""
+        if time is None or isnan(time):
+            return
+        self._latest = time if self._latest == -inf else self._latest
+        if self._latest - time <= self._gap:
+            self.seconds += max(0.0, time - self._latest)
+            self._latest = max(self._latest, time)
+        elif self._behind - time <= self._gap:
+            self.seconds += max(0.0, time - self._behind)
+            self._behind = max(self._behind, time)
+        else:
+            self._behind = time

@@ -174,6 +174,29 @@ def test_a_pause_ends_a_session():
         gather(["s1"], gap=30.0)
 
 
+late = st.lists(st.tuples(st.sampled_from(["s0", "s1", "s2"]), st.integers(0, 100)), min_size=1, max_size=40)
+
+
+@given(late, st.integers(0, 25), st.integers(1, 9))
+def test_late_lines_are_of_the_same_session_in_batches_of_any_size(
+    rows: list[tuple[str, int]], by: int, size: int
+):
+    """Each line comes up to so many seconds late; a session ends after twenty seconds without one."""
+    ordered = sorted(rows, key=lambda row: row[1])
+    times = [float(time - (n * 7 % (by + 1))) for n, (_, time) in enumerate(ordered)]
+    names = [name for name, _ in ordered]
+    pieces, others = (gather(names, times, gap=20.0, size=one) for one in (size, len(names)))
+    assert pieces == others
+
+
+def test_a_clock_that_steps_back_ends_no_session():
+    day = 86_400.0
+    pieces = gather(["s1", "s2", "s1", "s2", "s1"], [day, 5.0, day + 1, 6.0, day + 2], gap=30.0)
+    assert [(p.session, p.numbers) for p in pieces] == [("s1", (1, 3, 5)), ("s2", (2, 4))]
+    pieces = gather(["s1"] * 4, [day, 5.0, 6.0, 60.0], gap=30.0)
+    assert [p.numbers for p in pieces] == [(1, 2, 3), (4,)], "it is set back for good"
+
+
 def test_ended_early_is_counted():
     problems = Problems()
     gather(["s1", "s2", "s3", "s1"], max_open=2, size=3, problems=problems)
