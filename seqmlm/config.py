@@ -8,10 +8,10 @@ import re
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from seqmlm.errors import UsageError, nearest
-from seqmlm.parsing import parse_yaml, read_bounded
+from seqmlm.parsing import Share, parse_yaml, read_bounded, share
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ def from_dict(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     """
     if not isinstance(values, Mapping):
         raise UsageError(f"config key {where or '(top)'!r} must hold keys and values, not {values!r}")
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     known = {f.name for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     arguments = {}
     for key, value in values.items():
@@ -155,7 +155,7 @@ def arguments_of(function: Callable[..., Any], values: Mapping[str, Any], where:
         UsageError: a value of another kind than a number, text, truth value or one of several words.
     """
     try:
-        hints = get_type_hints(function)
+        hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError):  # of a plugin, say: imported for the type checker alone, or of no function
         hints = {}
     plain = {key: hints[key] for key in values if key in hints and _is_plain(hints[key])}
@@ -179,13 +179,17 @@ def _is_plain(hint: Any) -> bool:
     origin = get_origin(hint)
     if origin in (Union, types.UnionType, tuple, list, Sequence, Mapping):
         return all(_is_plain(one) for one in get_args(hint) if one is not Ellipsis)
-    return hint in (bool, int, float, str, type(None)) or origin is Literal
+    return hint in (bool, int, float, str, type(None), Share) or origin is Literal
 
 
 def _coerce(hint: Any, value: Any, path: str) -> Any:
     origin = get_origin(hint)
     if hint is Any:
         return value
+    if hint == Share:
+        return _coerce_share(value, path)
+    if origin is Annotated:
+        return _coerce(get_args(hint)[0], value, path)
     if origin in (Union, types.UnionType):
         return _coerce_union(get_args(hint), value, path)
     if origin is Literal:
@@ -228,6 +232,14 @@ def _coerce_sequence(hint: Any, value: Any, path: str) -> Any:
     if len(arguments) != len(value):
         raise UsageError(f"config key {path!r} takes {len(arguments)} values; got {len(value)}")
     return tuple(_coerce(one, item, path) for one, item in zip(arguments, value, strict=True))
+
+
+def _coerce_share(value: Any, path: str) -> float:
+    try:
+        return share(value)
+    except ValueError:
+        message = f"config key {path!r} must be a share such as 0.05 or 5%; got {value!r}"
+        raise UsageError(message) from None
 
 
 def _coerce_scalar(hint: Any, value: Any, path: str) -> Any:

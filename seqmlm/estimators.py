@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -13,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 import seqmlm
 from seqmlm.errors import UsageError
 from seqmlm.frames import Data, RowFrame
+from seqmlm.parsing import Share, share
 
 
 class Asked(Protocol):
@@ -33,7 +35,7 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         model: a `seqmlm.Model`, or a name, folder or hub id that `seqmlm.load` takes.
-        fpr: share of normal sequences that may be called outliers.
+        fpr: share of normal sequences that may be called outliers, such as 0.05 or "5%".
         level: what is judged, such as "protein"; the highest score of a sequence counts. None for the field's
             default.
         mode: how log-probabilities are computed. None for the field's default.
@@ -47,7 +49,7 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         model: Asked | str | Path,
         *,
-        fpr: float = 0.05,
+        fpr: Share | str = 0.05,
         level: str | None = None,
         mode: str | None = None,
     ) -> None:
@@ -60,14 +62,18 @@ class Detector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             UsageError: they are too few for the rate: 1 / `fpr` - 1 are needed.
         """
         self.model_ = _opened(self.model)
+        try:
+            rate = share(self.fpr)
+        except ValueError:
+            rate = math.nan
+        if not 0 < rate < 1:
+            raise UsageError(f"fpr is a share between 0 and 1, such as 0.05 or '5%'; got {self.fpr!r}")
         self.normal_ = np.sort(self._scores(X))
-        rank = int(np.ceil((1 - self.fpr) * (len(self.normal_) + 1) - 1e-9))
-        if not 0 < self.fpr < 1 or rank > len(self.normal_):
-            need = (
-                "fpr lies between 0 and 1" if not 0 < self.fpr < 1 else f"{1 / self.fpr - 1:.0f} are needed"
-            )
+        rank = int(np.ceil((1 - rate) * (len(self.normal_) + 1) - 1e-9))
+        if rank > len(self.normal_):
             raise UsageError(
-                f"no threshold for fpr={self.fpr:g} of {len(self.normal_)} normal sequences: {need}"
+                f"no threshold for fpr={rate:g} of {len(self.normal_)} normal sequences: "
+                f"{1 / rate - 1:.0f} are needed"
             )
         self.offset_ = -float(self.normal_[rank - 1])
         return self

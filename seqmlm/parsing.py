@@ -1,4 +1,4 @@
-"""JSON and YAML of settings and states that may be damaged, or made to do harm: in bounded memory; durations.
+"""JSON and YAML of settings and states that may be damaged, or made to do harm; durations and shares.
 
 Records of data have readers of their own (`seqmlm.data.readers`), which go on after a bad one.
 """
@@ -9,8 +9,10 @@ import errno
 import json
 import math
 import re
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 LARGEST_JSON = 256 << 20
 """Bytes of a JSON file of a model, a run or a workspace; a vocabulary of a million words has about 50 MiB."""
@@ -147,6 +149,27 @@ def duration(text: str) -> float | None:
     """
     found = _DURATION.fullmatch(text.strip())
     return None if found is None else float(found[1]) * _SECONDS[found[2]]
+
+
+Share = Annotated[float, "share"]
+"""Type of a setting that is a part of 1. Its value may be written as a percentage: "5%" is 0.05."""
+
+
+def share(value: object) -> float:
+    """The number that a share is written as: 0.05, "0.05" or "5%". Its range is not checked.
+
+    Raises:
+        ValueError: it is no number.
+
+    >>> share("5%"), share("0.1 %"), share("1e-3"), share(0.2)
+    (0.05, 0.001, 0.001, 0.2)
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"{value!r} is no number")
+    if isinstance(value, str) and value.rstrip().endswith("%"):
+        with suppress(InvalidOperation):
+            return float(Decimal(value.rstrip().removesuffix("%").strip()) / 100)
+    return float(value)
 
 
 def magnitude(seconds: float) -> str:

@@ -50,12 +50,12 @@ MAY_IMPORT = {
     | {"inference", "streams", "rows", "registry", "tracking", "plugins", "workspace", "__version__"},
     "watch": FIELDS
     | {"inference", "streams", "registry", "tasks", "workspace", "__version__"},  # and nothing imports it
-    "cli": {"errors", "config", "tasks", "watch", "plugins", "__version__"},
+    "cli": {"errors", "parsing", "config", "tasks", "watch", "plugins", "__version__"},
     "__main__": {"cli"},
     "frames": {"errors", "engine.durable", "reports"},
     "api": {*word_list("errors config data engine inference workspace tasks cli frames estimators")},
     "pyfunc": {"api", "errors", "frames"},
-    "estimators": {"errors", "frames"},
+    "estimators": {"errors", "frames", "parsing"},
     "scorer": {"api", "errors"},
     "__init__": set(),
 }

@@ -56,7 +56,7 @@ def page(name: str) -> str:
     lines = [f"# seqmlm {name}", "", MADE, ""]
     if name == "train":
         lines += [
-            "Each is `--set NAME=VALUE`, or a line of `--config FILE.yaml`.",
+            "Each is `--set NAME=VALUE`, or a line of `--config FILE.yaml`. A share may be written `5%`.",
             "",
             *table(PretrainConfig, {}),
         ]

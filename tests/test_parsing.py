@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seqmlm.parsing import read_json
+from seqmlm.parsing import read_json, share
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,9 @@ def test_json_is_read_as_python_reads_it(tmp_path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(OSError, match="not a regular file"):
         read_json(path)
+
+
+@pytest.mark.parametrize("text", ["", "%", "five", "5%%", "5 percent", "1,5%", "inf%%"])
+def test_a_share_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        share(text)

@@ -23,6 +23,7 @@ from seqmlm.cli import options as opt
 from seqmlm.cli.output import advise, end_as_asked, escape, number, print_json, print_table, say, tell
 from seqmlm.config import from_dict, meanings, merge, parse_assignments, parse_options, to_dict
 from seqmlm.errors import UsageError, nearest
+from seqmlm.parsing import Share, share
 
 Parameters = dict[str, inspect.Parameter]
 
@@ -168,7 +169,7 @@ def _configured(kind: type[Any], given: Mapping[str, Any]) -> Any:
 
 def _parameters(kind: type[Any]) -> Parameters:
     """The parameters of a command, in the order of its help; what a config shows itself is not added."""
-    hints, helps = get_type_hints(kind), descriptions(kind)
+    hints, helps = get_type_hints(kind, include_extras=True), descriptions(kind)
     fields = {one.name: one for one in dataclasses.fields(kind)}
     found: dict[str, tuple[Any, Any]] = {}  # annotation and default
     if "model" in fields:
@@ -203,11 +204,15 @@ def _option(field: dataclasses.Field[Any], hint: Any, text: str) -> Any:
     default = None if "default" in own else field.default
     kinds = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
     kind = next(one for one in kinds if one is not type(None))
+    further = dict(own.get("further", {}))
+    if kind == Share:
+        kind, further["parser"] = float, _share
     origin = get_origin(kind)
     flag = own.get("flag", "--" + name.replace("_", "-"))
     first, _, rest = text.partition(": ")
     metavar = first if first.isupper() or {*first} & {*"=|"} else None
     text = text if metavar is None else rest
+    metavar = "SHARE" if "parser" in further else metavar
     if origin is tuple or (inspect.isclass(origin) and issubclass(origin, Mapping)):
         flag = flag.removesuffix("es") if flag.endswith("sses") else flag.removesuffix("s")
         kind = list[str]
@@ -221,9 +226,14 @@ def _option(field: dataclasses.Field[Any], hint: Any, text: str) -> Any:
     if kind is bool:
         return Annotated[bool | None, typer.Option(flag, help=_sentence(text))]
     flags = (flag, *own.get("also", ()))
-    return Annotated[
-        kind | None, typer.Option(*flags, metavar=metavar, help=_sentence(text), **own.get("further", {}))
-    ]
+    return Annotated[kind | None, typer.Option(*flags, metavar=metavar, help=_sentence(text), **further)]
+
+
+def _share(text: str) -> float:
+    try:
+        return share(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no share such as 0.05 or 5%") from None
 
 
 def _sentence(text: str) -> str:

@@ -18,13 +18,19 @@ from seqmlm.data.readers.tables import Made, csv_records
 from seqmlm.data.record import Record
 from seqmlm.domains.samples import LABELS, TRUTH
 from seqmlm.errors import DataError, UsageError, nearest
+from seqmlm.parsing import share
 
 DATASET = "huggingface"
 """Name of the format of data sets, which every field has."""
 
 _BESIDE = (TRUTH, LABELS, "README.md", "README", "README.txt", "LICENSE")
 
-_TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "Share": "a share such as 0.05 or 5%",
+    "bool": "true or false",
+}
 
 # (path, problems, **options) -> records; streams, and hands what it cannot read to `problems`.
 Reader = Callable[..., Iterator[Record]]
@@ -85,6 +91,9 @@ def _typed(name: str, wanted: str, value: Any) -> Any:
     if kind == "float" and not isinstance(value, bool):
         with suppress(TypeError, ValueError):
             return float(value)
+    if kind == "Share":
+        with suppress(ValueError):
+            return share(value)
     raise UsageError(f"the option {name} takes {_TYPES[kind]}, not {value!r}")
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from seqmlm.engine.types import Encoding, Floats, Longs
 from seqmlm.errors import UsageError
+from seqmlm.parsing import Share
 
 if TYPE_CHECKING:
     from seqmlm.engine.packing import Document
@@ -71,7 +72,7 @@ class HeadConfig:
     outputs: int
     crf: bool = False
     pairs: bool = False
-    dropout: float = 0.1
+    dropout: Share = 0.1
 
     @property
     def cosine(self) -> bool:

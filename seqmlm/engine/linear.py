@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -29,6 +30,7 @@ from seqmlm.engine import foreign
 from seqmlm.engine.packing import PackedBatch
 from seqmlm.engine.types import Longs, TokenSpace
 from seqmlm.errors import StateError, UsageError, nearest
+from seqmlm.parsing import Share, share
 
 MODEL_TYPE = "seqmlm-linear"
 """What config.json calls it."""
@@ -57,7 +59,7 @@ class Penalty:
     penalty: Literal["l2", "l1"] = "l2"
     fields: float = 0.01
     couplings: float | None = None
-    identity: float = 0.8
+    identity: Share = 0.8
 
     def __post_init__(self) -> None:
         numbers = (self.fields, 0.0 if self.couplings is None else self.couplings)
@@ -79,6 +81,9 @@ class Penalty:
         for name in values:
             if name not in known:
                 raise UsageError(f"a linear model has no setting {name!r}{nearest(str(name), known)}")
+        if isinstance(identity := values.get("identity"), str):
+            with suppress(ValueError):
+                values = {**values, "identity": share(identity)}
         return cls(**values)
 
     def weight(self, shape: Shape) -> float:

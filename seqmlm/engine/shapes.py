@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from seqmlm.errors import UsageError, nearest
-from seqmlm.parsing import word_list
+from seqmlm.parsing import Share, word_list
 
 LINEAR = "linear"
 """The size that is no encoder (`seqmlm.engine.linear`)."""
@@ -95,7 +95,7 @@ class ModelConfig:
     size: str = "small"
     init: str | None = None
     max_length: int = 512
-    dropout: float = 0.0
+    dropout: Share = 0.0
     layers: str = "modernbert.v1"
     initialization: str = "modernbert.v1"
     overrides: Mapping[str, Any] = field(default_factory=dict)

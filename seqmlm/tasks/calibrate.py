@@ -48,6 +48,7 @@ from seqmlm.inference.expert import Use
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.parsing import Share
 from seqmlm.registry.store import Registry
 from seqmlm.rows.judge import Normal
 from seqmlm.tasks.corpus import Corpus
@@ -98,12 +99,16 @@ class CalibrateConfig(CommandConfig):
 
     level: str | None = None
     mode: str | None = None
-    fpr: float | None = None
+    fpr: Share | None = None
     on_error: Literal["raise", "skip"] = "raise"
     records: int = 2_000
     seed: int = 0
     tokens_per_batch: int | None = None
     expert: Use = "auto"
+
+    def __post_init__(self) -> None:
+        if self.fpr is not None and not 0 < self.fpr < 1:
+            raise UsageError(f"--fpr is a share between 0 and 1, such as 0.001 or 0.1%; got {self.fpr:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +147,6 @@ def calibrate_files(
         raise UsageError("nothing to calibrate with: name files or folders of normal data, or - for stdin")
     if config.records < 1:
         raise UsageError(f"--records must be at least 1, not {config.records}")
-    if config.fpr is not None and not 0 < config.fpr < 1:
-        raise UsageError(f"--fpr is a false positive rate between 0 and 1, not {config.fpr}")
     session = Session.open(
         config.model,
         domain=config.domain,

@@ -19,6 +19,7 @@ from seqmlm.domains.field import Field
 from seqmlm.engine.masking.base import MaskingConfig, check_options, options_of
 from seqmlm.engine.shapes import INITIALIZATIONS, LAYERS, LINEAR, ModelConfig
 from seqmlm.errors import UsageError, nearest
+from seqmlm.parsing import Share
 
 if TYPE_CHECKING:
     from seqmlm.engine.schedule import LoopConfig
@@ -98,8 +99,8 @@ class DataConfig:
     join_documents: bool = False
     cuts: Literal["fixed.v1", "moving.v1"] = "fixed.v1"
     split: Literal["key", "identity", "chronological"] = "key"
-    validation: float = 0.05
-    calibration: float = 0.0
+    validation: Share = 0.05
+    calibration: Share = 0.0
     calibrate_on: CalibrateOn = "latest"
     sensitive: bool = False
     mixture_alpha: float = 0.3
@@ -173,7 +174,7 @@ class TrainConfig:
     tokens_per_row: int | None = None
     learning_rate: float | None = None
     schedule: Literal["cosine", "linear", "wsd"] = "cosine"
-    warmup: float = 0.06
+    warmup: Share = 0.06
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.98)
     clip: float = 1.0

@@ -21,6 +21,7 @@ from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.detection import Confusion, Curve, Detection, Measure, compare, confusion, f1_of_alarms
 from seqmlm.evaluation.intervals import Difference, Rate, exact_rate
+from seqmlm.parsing import Share
 from seqmlm.reports.drawing import picture, styled
 from seqmlm.reports.page import Cell, Page
 from seqmlm.streams.outputs import check_outputs
@@ -77,7 +78,7 @@ class EvaluateConfig:
     negative: str | None = None
     score: str | None = None
     baseline: str | None = None
-    prevalence: float | None = None
+    prevalence: Share | None = None
     group: str | None = None
     partial: bool = False
     sensitive: bool = False

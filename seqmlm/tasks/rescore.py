@@ -21,6 +21,7 @@ from seqmlm.inference.batches import encoded_texts, unknown_tokens
 from seqmlm.inference.expert import Use
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.parsing import Share
 from seqmlm.rows.file import Row
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, where
 
@@ -49,7 +50,7 @@ class RescoreConfig(TaskConfig):
     ref: str | None = None
     weights: str = "0,0.05,0.1,0.2,0.3,0.5,0.7,1"
     norm: Norm = "none"
-    dev: float | None = None
+    dev: Share | None = None
     temperature: float = 1.0
     unit: Literal["word", "character"] = "word"
     mode: str = "exact"

@@ -11,7 +11,7 @@ from seqmlm.anomaly.levels import TRACKS
 from seqmlm.data.sources import split_source
 from seqmlm.errors import UsageError
 from seqmlm.inference.expert import Use
-from seqmlm.parsing import duration
+from seqmlm.parsing import Share, duration
 from seqmlm.streams.cursor import Cursor
 from seqmlm.streams.sinks import format_of
 from seqmlm.tasks.task import CommandConfig, TaskConfig
@@ -23,7 +23,7 @@ class ScoringRequest(CommandConfig):
 
     Args:
         out: write the rows to this file instead of stdout: .jsonl, .csv or .parquet.
-        fpr: false positive rate: share of normal rows that raise an alarm, such as 0.001.
+        fpr: false positive rate: share of normal rows that raise an alarm, such as 0.001 or 0.1%.
         alarms_per_day: alarms a day on normal data, instead of --fpr; the data must have times.
         extrapolate: allow a rate below what the normal rows guarantee, by the fit of a tail to their scores.
         alarms_only: write only the rows that raise an alarm.
@@ -43,7 +43,7 @@ class ScoringRequest(CommandConfig):
     """
 
     out: Path | None = None
-    fpr: float | None = None
+    fpr: Share | None = None
     alarms_per_day: float | None = None
     extrapolate: bool = False
     alarms_only: bool = False
@@ -96,7 +96,7 @@ class ScoringRequest(CommandConfig):
         if self.fpr is not None and self.alarms_per_day is not None:
             raise UsageError("--fpr and alarms_per_day both say how many alarms are wanted; give one")
         if self.fpr is not None and not 0 < self.fpr < 1:
-            raise UsageError(f"--fpr is a share between 0 and 1, such as 0.001; got {self.fpr:g}")
+            raise UsageError(f"--fpr is a share between 0 and 1, such as 0.001 or 0.1%; got {self.fpr:g}")
         if self.alarms_per_day is not None and not self.alarms_per_day > 0:
             raise UsageError(f"alarms_per_day must be above 0; got {self.alarms_per_day:g}")
         asked = self.rate_option is not None

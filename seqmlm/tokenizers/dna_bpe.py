@@ -16,6 +16,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.errors import DataError, UsageError
+from seqmlm.parsing import Share
 from seqmlm.tokenizers.backend import read_backend
 from seqmlm.tokenizers.base import Traits, read_card
 from seqmlm.tokenizers.kmer_block import SeveralBaseTokenizer
@@ -44,7 +45,7 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
     name: ClassVar[str] = "dna_bpe.v1"
     traits: ClassVar[Traits] = replace(SeveralBaseTokenizer.traits, trainable=True)
 
-    def __init__(self, merges: Sequence[tuple[str, str]], *, soft_mask_weight: float = 0.1) -> None:
+    def __init__(self, merges: Sequence[tuple[str, str]], *, soft_mask_weight: Share = 0.1) -> None:
         super().__init__(soft_mask_weight=soft_mask_weight)
         self.merges: Merges = [(a, b) for a, b in merges]
         self.tokens = (*SPECIALS, *BASES, *(a + b for a, b in self.merges))
@@ -57,7 +58,7 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
         texts: Iterable[str],
         *,
         vocabulary_size: int | None = None,
-        soft_mask_weight: float = 0.1,
+        soft_mask_weight: Share = 0.1,
         **options: Any,
     ) -> Self:
         """Learn merges from sequences.

@@ -20,6 +20,7 @@ from operator import eq
 from typing import Any
 
 from seqmlm.errors import UsageError
+from seqmlm.parsing import Share
 
 WILD = "<*>"
 _REMEMBERED = 1 << 16
@@ -44,7 +45,7 @@ class DrainOptions:
     """
 
     depth: int = 4
-    similarity: float = 0.4
+    similarity: Share = 0.4
     max_children: int = 100
 
     def __post_init__(self) -> None:

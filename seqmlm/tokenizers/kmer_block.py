@@ -12,6 +12,7 @@ import numpy as np
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids
 from seqmlm.engine.units import Units
 from seqmlm.errors import UsageError
+from seqmlm.parsing import Share
 from seqmlm.tokenizers.base import cut
 from seqmlm.tokenizers.nucleotide import (
     BASES,
@@ -89,7 +90,7 @@ class KmerBlockTokenizer(SeveralBaseTokenizer):
 
     name: ClassVar[str] = "kmer_block.v1"
 
-    def __init__(self, *, k: int = 6, soft_mask_weight: float = 0.1) -> None:
+    def __init__(self, *, k: int = 6, soft_mask_weight: Share = 0.1) -> None:
         super().__init__(soft_mask_weight=soft_mask_weight)
         if not 2 <= k <= 8:
             raise UsageError(f"k must be between 2 and 8, not {k}")

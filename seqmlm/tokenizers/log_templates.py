@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
 from seqmlm.engine.units import Units
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.parsing import read_json
+from seqmlm.parsing import Share, read_json
 from seqmlm.tokenizers.base import (
     Growing,
     Traits,
@@ -85,7 +85,7 @@ class TemplateOptions:
 
     patterns: Mapping[str, str] = field(default_factory=dict)
     depth: int = 4
-    similarity: float = 0.4
+    similarity: Share = 0.4
     max_children: int = 100
     max_templates: int = 4096
     min_lines: int = 1

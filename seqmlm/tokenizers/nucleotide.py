@@ -30,6 +30,7 @@ from seqmlm.engine.reductions import Reduction, Rows, TargetLogProb, of_shares, 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids, Longs, TokenSpace, ranges
 from seqmlm.engine.units import Doubles, UnitLogProbs, Units, variants
 from seqmlm.errors import UsageError
+from seqmlm.parsing import Share
 from seqmlm.tokenizers.base import Tokenizer, Traits, Unknown, UnknownUnit, read_card, space_of
 from seqmlm.tokenizers.spelling import Letters, Spelling
 
@@ -83,7 +84,7 @@ class NucleotideTokenizer(Tokenizer):
 
     traits: ClassVar[Traits] = Traits(unit="base", closed=True)
 
-    def __init__(self, *, soft_mask_weight: float = 0.1) -> None:
+    def __init__(self, *, soft_mask_weight: Share = 0.1) -> None:
         if not 0 <= soft_mask_weight <= 1:
             raise UsageError(f"soft_mask_weight must lie in [0, 1], not {soft_mask_weight}")
         self._weight = float(soft_mask_weight)

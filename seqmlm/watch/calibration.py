@@ -54,8 +54,6 @@ def calibrate_stream(
         StateError: no such model or stream; too few rows are kept, or they were judged by another model; the
             folder cannot be written. Then the model has the calibrations it had.
     """
-    if config.fpr is not None and not 0 < config.fpr < 1:
-        raise UsageError(f"--fpr is a false positive rate between 0 and 1, not {config.fpr}")
     begin = None if since is None else datetime.now(UTC) - since_of(since)
     with Streams(Workspace.locate()) as registry:
         of = stream_of(registry, stream)

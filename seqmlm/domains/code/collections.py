@@ -22,7 +22,7 @@ from seqmlm.data.readers.tables import Fields, missing, torn, torn_text
 from seqmlm.data.record import Record
 from seqmlm.domains.code.source import SYNTAX, broken_line, package_of_file, unwritten
 from seqmlm.errors import DataError
-from seqmlm.parsing import word_list
+from seqmlm.parsing import Share, word_list
 from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
 
 _COMMENTED = "an IPython line, kept as a comment"
@@ -146,7 +146,7 @@ def read_code_json(
     document_field: str | None = None,
     language: str | None = None,
     keep: Sequence[str] = (),
-    near_duplicates: float = 0.0,
+    near_duplicates: Share = 0.0,
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
     """Read JSON lines or a JSON array of objects (also .gz, .zst, "-"), or the rows of a data set.

@@ -16,6 +16,7 @@ from seqmlm.domains.code.git import WorkTree, own_file
 from seqmlm.domains.code.source import LARGEST, Unparsed, is_vendored, kept_by, packages, read_source
 from seqmlm.domains.samples import TRUTH
 from seqmlm.errors import DataError, UsageError, nearest
+from seqmlm.parsing import Share
 from seqmlm.tokenizers.lexers.source import LANGUAGES, language_of
 
 NOTEBOOK = (".ipynb",)
@@ -42,7 +43,7 @@ def read_worktree(
     tracked: bool = True,
     generated: bool = False,
     vendored: bool = False,
-    near_duplicates: float = LIKENESS,
+    near_duplicates: Share = LIKENESS,
     unparsed: Unparsed = "keep",
     max_bytes: int = LARGEST,
 ) -> Iterator[Record]:
@@ -100,7 +101,7 @@ def read_worktree(
 
 
 def _json(
-    root: Path, every: Sequence[PurePath], problems: Problems, near_duplicates: float
+    root: Path, every: Sequence[PurePath], problems: Problems, near_duplicates: Share
 ) -> Iterator[Record]:
     found = [name for name in every if stem_suffix(str(name)) in JSON and name.name != TRUTH]
     names = [name for name in found if own_file(root, name) is not None]

@@ -34,6 +34,7 @@ from seqmlm.engine.units import (
     variants,
 )
 from seqmlm.errors import DataError, UsageError
+from seqmlm.parsing import Share
 from seqmlm.tokenizers.base import Traits
 from seqmlm.tokenizers.bases import BaseTokenizer
 from seqmlm.tokenizers.nucleotide import BASES, FIRST, Bases, Flat, checked, read_shares
@@ -60,7 +61,7 @@ class KmerTokenizer(BaseTokenizer):
     name: ClassVar[str] = "kmer.v1"
     traits: ClassVar[Traits] = replace(BaseTokenizer.traits, single_tokens=False)
 
-    def __init__(self, *, k: int = 6, soft_mask_weight: float = 0.1) -> None:
+    def __init__(self, *, k: int = 6, soft_mask_weight: Share = 0.1) -> None:
         super().__init__(soft_mask_weight=soft_mask_weight)
         if not 3 <= k <= 6:
             raise UsageError(f"k must be between 3 and 6, not {k}")
@@ -367,7 +368,7 @@ class KmerSpan(RateMasker):
         space: TokenSpace,
         k: int,
         first: int,
-        p: float = 0.2,
+        p: Share = 0.2,
         longest: int = 10,
         letters: int = 4,
     ) -> None:

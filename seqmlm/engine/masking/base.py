@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from seqmlm.engine.randomness import KeyedGenerator
 from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
 from seqmlm.errors import UsageError, nearest
+from seqmlm.parsing import Share
 
 Outcome = Literal["token", "unit", "run", "symbol"]
 
@@ -40,10 +41,10 @@ class MaskingConfig:
     """
 
     masker: str = "uniform.v1"
-    rate: float = 0.15
-    mask: float = 0.8
-    random: float = 0.1
-    keep: float = 0.1
+    rate: Share = 0.15
+    mask: Share = 0.8
+    random: Share = 0.1
+    keep: Share = 0.1
     replacement: Literal["uniform", "unigram"] = "uniform"
     dynamic: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from seqmlm.engine.masking.base import Outcome, RateMasker, check_share, draw, number_units
 from seqmlm.engine.types import Bools, Encoding, Ids, TokenSpace
 from seqmlm.errors import UsageError
+from seqmlm.parsing import Share
 
 Mode = Literal["cloze", "nocloze", "mix"]
 
@@ -46,7 +47,7 @@ class Lexicon(RateMasker):
         words: Sequence[Sequence[int]] = (),
         ids: Sequence[int] = (),
         mode: Mode = "cloze",
-        p: float | None = None,
+        p: Share | None = None,
     ) -> None:
         super().__init__(rate=rate, space=space)
         if mode not in get_args(Mode):

@@ -10,6 +10,7 @@ import numpy as np
 from seqmlm.engine.masking.base import RateMasker, check_share, draw
 from seqmlm.engine.types import Bools, Encoding, TokenSpace
 from seqmlm.errors import UsageError
+from seqmlm.parsing import Share
 
 
 class Position(RateMasker):
@@ -29,7 +30,7 @@ class Position(RateMasker):
 
     name: ClassVar[str] = "position.v1"
 
-    def __init__(self, *, rate: float, space: TokenSpace, positions: Sequence[int], p: float = 1.0) -> None:
+    def __init__(self, *, rate: float, space: TokenSpace, positions: Sequence[int], p: Share = 1.0) -> None:
         super().__init__(rate=rate, space=space)
         if not positions:
             raise UsageError("position masks need positions (masking.options.positions), such as [-1]")

@@ -9,6 +9,7 @@ import numpy as np
 from seqmlm.engine.masking.base import Outcome, RateMasker, check_share, number_units
 from seqmlm.engine.types import Bools, Encoding, TokenSpace
 from seqmlm.errors import UsageError
+from seqmlm.parsing import Share
 
 
 class Span(RateMasker):
@@ -28,7 +29,7 @@ class Span(RateMasker):
     name: ClassVar[str] = "span.v1"
     outcome: ClassVar[Outcome] = "unit"
 
-    def __init__(self, *, rate: float, space: TokenSpace, p: float = 0.2, max_units: int = 10) -> None:
+    def __init__(self, *, rate: float, space: TokenSpace, p: Share = 0.2, max_units: int = 10) -> None:
         super().__init__(rate=rate, space=space)
         if check_share("p", p) == 0 or max_units < 1:
             raise UsageError(f"span masks need p in (0, 1] and max_units >= 1, not {p} and {max_units}")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from seqmlm.engine.masking.base import Outcome, RateMasker, check_share, number_units
 from seqmlm.engine.types import Bools, Encoding, Ids, TokenSpace
 from seqmlm.errors import UsageError, nearest
+from seqmlm.parsing import Share
 
 Shares = NDArray[np.float64]
 
@@ -56,8 +57,8 @@ class TokenClass(RateMasker):
         classes: Sequence[str] = (),
         class_rates: Mapping[str, float] | None = None,
         rates: Mapping[str, float] | None = None,
-        together: float = 0.5,
-        in_class: float = 0.5,
+        together: Share = 0.5,
+        in_class: Share = 0.5,
     ) -> None:
         super().__init__(rate=rate, space=space)
         self.together, self.in_class = check_share("together", together), check_share("in_class", in_class)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from seqmlm.engine.masking.base import Outcome, check_share, draw, number_units
 from seqmlm.engine.types import Bools, Encoding, Ids, TokenSpace
 from seqmlm.errors import UsageError
+from seqmlm.parsing import Share
 
 # Whole visits or families may take up to this many times the rate, otherwise often none would fit.
 _MOST = 5 / 3
@@ -46,8 +47,8 @@ class Visit:
         *,
         rate: float,
         space: TokenSpace,
-        visits: float = 0.2,
-        families: float = 0.1,
+        visits: Share = 0.2,
+        families: Share = 0.1,
         pools: Sequence[Sequence[int]] = (),
         parents: Mapping[int, int] | None = None,
     ) -> None:
