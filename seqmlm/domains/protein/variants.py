@@ -2,12 +2,14 @@
 
 `A123G`, several joined by `:` `,` `/` `+` or `;`, HGVS (`p.Ala123Val`, deletions, insertions, duplications),
 changed sequences, and tables with a column each for the residue, its number and what stands there instead.
+HGVS forms that name no residues (frameshifts, extensions, unknown changes, nucleotides) have no effect.
 Tables number residues as their authors do; that a wild type begins elsewhere is inferred from the residues.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -68,20 +70,39 @@ GAP = "-"
 
 _MOST_TOLD = 5  # bad variants named in one message
 _THREE: Mapping[str, str] = {**protein_letters_3to1_extended, "Ter": "*"}
-_LONG = re.compile(r"[A-Z][a-z]{2}(?=\d|_|$|[A-Z]|del|dup|ins|=|\*)")
+_LONG = re.compile(r"[A-Z][a-z]{2}(?=\d|_|$|[A-Z]|del|dup|ins|fs|ext|=|\*|\?)")
+_MISSING = ("NA", "N/A", "NAN", "NONE", "NULL")
 _UNCHANGED = ("=", "wt", "_wt", "wildtype", "wild type", "_sy")
-_ACCESSION = re.compile(r"^[A-Za-z_]+\d+(\.\d+)?:(?=\[?p\.)")
+_ACCESSION = re.compile(r"^[^\s:]+:(?=[\[(]?[pcgmnor]\.)")
 _CHANGE = re.compile(
     r"([A-Z*])(\d+)(?:_([A-Z*])(\d+))?(delins|del|dup|ins|=|-|\*|[A-Z])([A-Z*]*)", flags=re.ASCII
 )
+_FORMS = {
+    "fs": re.compile(r"([A-Z*])(\d+)(?:_[A-Z*]\d+)?[A-Z*]?fs[*X]?(?:\d+|\?)?", flags=re.ASCII),
+    "ext": re.compile(r"([A-Z*])(\d+)[A-Z]?ext(?:-?(?:\d+|\?)|[*X](?:\d+|\?)?)?", flags=re.ASCII),
+    "unknown": re.compile(r"(?:(M)(\d+))?\?|0\??", flags=re.ASCII),
+}
+_NUCLEOTIDES = re.compile(r"[cgmnor]\.\S+")
 _SEQUENCE = re.compile(r"[A-Za-z]{6,}\*?")
+
+
+UNSCORED = {
+    "stop": "a stop codon: not scored, as no residue stands there",
+    "fs": "a frameshift (fs): not scored, as the residues behind it are not named",
+    "ext": "an extension (ext): not scored, as its residues are not named",
+    "unknown": "an unknown protein (p.?, p.0, p.Met1?): not scored",
+    "nucleotides": "a change of nucleotides (c., g., n.): not scored, as it names no residues",
+    "missing": "no change of the protein (NA): not scored",
+}
+"""Note on each kind of variant that a table may hold and that has no effect."""
 
 
 class Change(NamedTuple):
     """One change as it is written.
 
-    places: (residue, number) of one place, or of the first and the last. what: "sub", "del", "dup", "ins",
-    "delins", or "=" for none. new: residues that are put there.
+    places: (residue, number) of one place, or of the first and the last; () where none is named.
+    what: "sub", "del", "dup", "ins", "delins", "=" for none, or a kind of `UNSCORED`.
+    new: residues that are put there.
     """
 
     places: tuple[tuple[str, int], ...]
@@ -97,24 +118,31 @@ def parse(text: str) -> tuple[Change, ...]:
 
     >>> parse("p.Ala123Val") == parse("A123V")
     True
-    >>> [one.what for one in parse("A1P:D2del, G3_K4insAA")]
-    ['sub', 'del', 'ins']
+    >>> [change.what for change in parse("A1P:D2del, G3_K4insAA, p.Gly9fs")]
+    ['sub', 'del', 'ins', 'fs']
     """
-    bare = re.sub(r"[()\[\]?\s]", "", _ACCESSION.sub("", text.strip()))
+    bare = re.sub(r"[()\[\]\s]", "", _ACCESSION.sub("", text.strip()))
     if not bare:
         raise ValueError("no variant in the cell (the wild type is written WT)")
-    if bare.removeprefix("p.").lower() in _UNCHANGED:
+    if bare.rstrip("?").removeprefix("p.").lower() in (*_UNCHANGED, "c.=", "n.=", "g.="):
         return ()
-    found = []
-    for part in re.split(r"[:,/+;]", bare):
-        match = _CHANGE.fullmatch(_LONG.sub(lambda one: _THREE.get(one[0], one[0]), part.removeprefix("p.")))
-        if match is None:
-            raise ValueError(f"{text[:60]!r} is no variant such as A123G, A1P:D2N or p.Ala123Val")
-        found.append(_change(match, text))
-    return tuple(found)
+    if bare.upper() in _MISSING:
+        return (Change((), "missing", ""),)
+    if _NUCLEOTIDES.fullmatch(bare):
+        return (Change((), "nucleotides", ""),)
+    return tuple(_change(part.removeprefix("p."), text) for part in re.split(r"[:,/+;]", bare))
 
 
-def _change(match: re.Match[str], text: str) -> Change:
+def _change(part: str, text: str) -> Change:
+    """The change that one part of a notation names."""
+    short = _LONG.sub(lambda code: _THREE.get(code[0], code[0]), part)
+    for what, form in _FORMS.items():
+        if match := form.fullmatch(short):
+            letter, number = (*match.groups(), None, None)[:2]
+            return Change(((letter, int(number)),) if letter and number else (), what, "")
+    match = _CHANGE.fullmatch(short.rstrip("?"))
+    if match is None:
+        raise ValueError(f"{text[:60]!r} is no variant such as A123G, A1P:D2N or p.Ala123Val")
     letter, number, last, end, what, new = match.groups()
     places = ((letter, int(number)),) if last is None else ((letter, int(number)), (last, int(end)))
     what = "del" if what == "-" else what
@@ -162,16 +190,22 @@ class ProteinVariants(Variants):
         for row in rows:
             of.setdefault(row.wildtype, []).append(row)
         firsts = {sequence: _numbering(table, own, sequence, problems) for sequence, own in of.items()}
-        found = list[Variant]()
+        found, kinds = list[Variant](), Counter[str]()
         for row in rows:
             try:
-                found.append(_variant(row, table.path, firsts[row.wildtype]))
+                variant = _variant(row, table.path, firsts[row.wildtype])
+                found.append(variant)
+                kinds.update([] if variant.scored else [_unscored_kind(row)])
             except ValueError as error:
                 remedy = _RENUMBER if isinstance(error, _Outside) else LEAVE_OUT
                 bad.append(bad_variant(str(error), table.path, row.line, remedy))
         _refuse(sorted(bad, key=lambda one: one.line or 0), problems)
-        stops = sum(not one.scored for one in found)
-        problems.note("a stop codon: not scored, as no residue stands there", stops)
+        if found and len(found) == kinds["nucleotides"] + kinds["missing"]:
+            reason = f"none of {number_of(len(found), 'row')} names a change of the protein"
+            remedy = "name the column of its changes with --set column=NAME"
+            raise DataError(reason, source=table.path, line=found[0].line, remedy=remedy)
+        for kind, note in UNSCORED.items():
+            problems.note(note, kinds[kind])
         yield from found if table.columns is None else self._in_columns(found, table, problems)
 
     def _member(self, family: str, query: str | None) -> str:
@@ -341,7 +375,7 @@ def _numbering(table: VariantTable, rows: Sequence[_Row], wildtype: str, problem
     """The number that a table gives to the first residue of the wild type; a DataError where none fits."""
     if table.first is not None:
         return table.first
-    places = {place: row.line for row in reversed(rows) for one in row.changes or () for place in one.places}
+    places = _named_places(rows)
     if not places:
         return 1
     letters = np.array([ord(letter) for letter, _ in places])
@@ -376,24 +410,45 @@ def _numbering(table: VariantTable, rows: Sequence[_Row], wildtype: str, problem
     return best
 
 
+def _named_places(rows: Sequence[_Row]) -> dict[tuple[str, int], int]:
+    """The line of each (residue, number) that variants name; stop codons have no place in the wild type."""
+    changed = ((change, row.line) for row in reversed(rows) for change in row.changes or ())
+    return {place: line for change, line in changed for place in change.places if place[0] != "*"}
+
+
 def _variant(row: _Row, path: str, first: int) -> Variant:
     """The variant that a row names; a ValueError where it does not fit, or puts there what is no residue."""
     if row.changes is None:
         edits = changes(row.wildtype, row.mutant)
         name = row.name or ":".join(_spelled(row.wildtype, edit, first) for edit in edits)[:200] or "="
     else:
-        made = [(one.what, _edit(one, row, first)) for one in row.changes]
-        edits, name = tuple(sorted(edit for what, edit in made if what != "=")), row.name or "="
+        named = [
+            (change.what, _edit(change, row, first))
+            for change in row.changes
+            if change.places and change.places[0][0] != "*"
+        ]
+        unscored = any(change.what in UNSCORED for change in row.changes)
+        changed = [] if unscored else [edit for what, edit in named if what != "="]
+        edits, name = tuple(sorted(changed)), row.name or "="
         if any(a.end > b.start or a == b for a, b in pairwise(edits)):
             raise ValueError(f"{name}: two changes of the same place")
-    stop = any("*" in edit.text for edit in edits)
     strange = next((letter for edit in edits for letter in edit.text if letter not in STANDARD + "*"), None)
     if strange is not None:
         raise ValueError(f"{name}: {strange} is none of the 20 residues")
     return Variant(
         name=name, wildtype=row.wildtype, edits=edits, source=path, line=row.line, fields=row.fields,
-        first=first, scored=not stop,
+        first=first, scored=not _unscored_kind(row),
     )  # fmt: skip
+
+
+def _unscored_kind(row: _Row) -> str:
+    """The kind of `UNSCORED` that a row is of; "" of one that has an effect."""
+    changed = row.changes or ()
+    kind = next((change.what for change in changed if change.what in UNSCORED), "")
+    letters = (
+        letter for change in changed for letter in (*change.new, *(place[0] for place in change.places))
+    )
+    return kind or ("stop" if "*" in letters else "")
 
 
 def _spelled(wildtype: str, edit: Edit, first: int) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.protein import PROTEIN
-from seqmlm.domains.protein.variants import parse
+from seqmlm.domains.protein.variants import UNSCORED, parse
 from seqmlm.domains.variants import Variant, VariantTable
 from seqmlm.errors import DataError, UsageError
 
@@ -65,11 +65,62 @@ def test_notations(tmp_path: Path, text: str, mutant: str):
 
 
 @pytest.mark.parametrize(
-    "text", ["A4", "4W", "A4WW", "p.Ala4fs", "A4insG", "A4_Y5W", "A4delW", "c.12A>G", "A4W B"]
+    "text", ["A4", "4W", "A4WW", "p.Ala4fsW", "A4insG", "A4_Y5W", "A4delW", "c.", "A4W B", "p.Ala?4", "ext"]
 )
 def test_what_is_no_variant(text: str):
     with pytest.raises(ValueError, match=r"is no|write delins"):
         parse(text)
+
+
+FORMS = {
+    "fs": ["p.Ala4fs", "p.Ala4GlyfsTer12", "p.Ala4Glyfs*12", "p.(Ala4fs*?)", "A4fs", "p.[Tyr5Cys;Ala4fs]"],
+    "ext": ["p.Met1ext-5", "p.Met1Valext-12", "p.Ter23GlnextTer17", "p.*23Glnext*?", "p.Ter23ext"],
+    "unknown": ["p.Met1?", "p.(Met1?)", "p.?", "p.0", "p.0?", "NP_000001.2:p.?", "M1?"],
+    "nucleotides": [
+        "c.12A>G",
+        "n.3_4del",
+        "g.1234del",
+        "m.8993T>G",
+        "r.76a>u",
+        "c.[1A>G;2T>C]",
+        "NM_1.2:c.4+1G>A",
+    ],
+    "missing": ["NA", "n/a", "None"],
+    "stop": ["p.Ala4Ter", "p.Ala4*", "A4*", "p.Ter23Trp", "p.Ter23=", "p.Ala4_Tyr5insTer"],
+}
+
+
+def test_a_table_of_all_hgvs_forms_keeps_every_row(tmp_path: Path):
+    """Forms that name no residues have a row without an effect, and are counted by kind."""
+    scored = [
+        "p.Ala4Trp",
+        "_wt",
+        "_sy",
+        "p.=",
+        "p.(=)",
+        "p.Ala4=",
+        "target:p.Ala4Trp",
+        "p.Thr3_Tyr5delinsGly",
+    ]
+    unscored = [text for texts in FORMS.values() for text in texts]
+    variants, notes = read(tmp_path, [{"hgvs_pro": text} for text in (*scored, *unscored)])
+    assert [one.name for one in variants] == [*scored, *unscored]
+    assert [one.scored for one in variants] == [True] * len(scored) + [False] * len(unscored)
+    assert notes == {UNSCORED[kind]: len(texts) for kind, texts in FORMS.items()}
+    assert all(not one.edits or "*" in one.mutant for one in variants[len(scored) :])
+
+
+def test_a_form_without_an_effect_is_checked_against_the_wild_type(tmp_path: Path):
+    for text in ("p.Tyr4fs", "p.Met2?", "p.[Tyr5Trp;Tyr4fs]"):
+        with pytest.raises(DataError, match=r"the wild type has \w at \d, not \w"):
+            read(tmp_path, [text])
+    rows = [f"p.{letter}{place + 23}fs" for place, letter in enumerate(WILDTYPE, start=1)]
+    assert len(read(tmp_path, [*rows, "p.Ter46Trp"])[0]) == len(WILDTYPE) + 1  # numbering is inferred of them
+
+
+def test_a_column_of_nucleotides_alone_is_refused(tmp_path: Path):
+    with pytest.raises(DataError, match=r"none of 2 rows names a change of the protein.*--set column=NAME"):
+        read(tmp_path, [{"hgvs": "c.12A>G"}, {"hgvs": "NA"}])
 
 
 def test_columns(tmp_path: Path):
