@@ -6,10 +6,11 @@ A task needs one entry in `CASES`: a model, an input, and the arguments of its c
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from commands import COMMANDS, TASKS
 from fork_server import Run
 from histories import histories, table
-from stopped import stopped_by_rows
+from stopped import stop_at, stopped_by_rows
 from text_models import text_model
 from tiny_models import random_model
 from written import rows as rows_of
@@ -28,7 +29,10 @@ from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import FileLock
 from seqmlm.errors import DataError
 from seqmlm.inference import model_folder
+from seqmlm.inference.batches import PART_SECONDS
+from seqmlm.inference.session import Session
 from seqmlm.rows.file import Rows, columns_of
+from seqmlm.streams.sinks import unwritable
 from seqmlm.tokenizers.events import EventsTokenizer
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
@@ -348,6 +352,109 @@ def test_a_shard_is_resumed(asked: Asked, tmp_path: Path) -> None:
     asked.seqmlm("rows", "merge", out, "--out", tmp_path / "merged.jsonl").refused(4, "is no finished share")
     asked("--out", out, "--shard", "1/2", "--resume").ok()
     assert out.read_bytes() == whole.read_bytes()
+
+
+# Parts of about 20 s of work, by estimate
+
+
+@dataclass
+class Work:
+    """What a run asks of a model whose speed is set: forward tokens between two commits, in order."""
+
+    patch: pytest.MonkeyPatch
+    tokens: list[int] = field(default_factory=list)
+    commits: int = 0
+
+    def set_speed(self, tokens_per_second: float) -> None:
+        """Make the model seem so slow, and begin to count anew."""
+        self.tokens.clear()
+        self.commits = 0
+        for module in ("seqmlm.inference.batches", "seqmlm.tasks.structure", "seqmlm.tasks.score_plan"):
+            self.patch.setattr(f"{module}.tokens_per_second", lambda model: tokens_per_second)
+        self.patch.setattr("seqmlm.inference.batches._LEAST", {False: 1, True: 1})
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    found, commit, forget = Work(monkeypatch), Rows.commit, Session.forget
+
+    def committing(rows: Rows) -> None:
+        commit(rows)
+        found.commits += 1
+
+    def forgetting(session: Session) -> None:
+        if found.commits > len(found.tokens):  # what a calibration before the first row asked is no part
+            found.tokens.append(session.forward_tokens)
+        forget(session)
+
+    monkeypatch.setattr(Rows, "commit", committing)
+    monkeypatch.setattr(Session, "forget", forgetting)
+    return found
+
+
+def test_a_part_is_about_twenty_seconds_of_work_by_estimate(
+    asked: Asked, work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a model that is slow, some items; of one that is fast, all of the few that there are."""
+    with monkeypatch.context() as patch:
+        patch.setattr("seqmlm.tasks.reading.BATCH_RECORDS", 1)
+        patch.setattr("seqmlm.tasks.score.COMMIT_RECORDS", 1)
+        asked("--out", tmp_path / "single.jsonl").ok()
+    total, largest = sum(work.tokens), max(work.tokens)
+    for seconds in (90, 0.5):
+        speed = total / seconds
+        work.set_speed(speed)
+        asked("--out", tmp_path / f"{seconds}.jsonl").ok()
+        spent = [tokens / speed for tokens in work.tokens]
+        if seconds < PART_SECONDS:
+            assert len(spent) <= 1
+        else:
+            assert len(spent) >= 3
+            assert max(spent) <= PART_SECONDS + largest / speed
+
+
+def test_a_slow_run_that_is_stopped_keeps_what_was_done(
+    asked: Asked, work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr("seqmlm.tasks.score.COMMIT_RECORDS", 1)
+        asked("--out", tmp_path / "fast.jsonl").ok()
+    work.set_speed(sum(work.tokens) / 90)
+    asked("--out", whole).ok()
+    with monkeypatch.context() as patch:
+        stop_at(patch, Rows, "write", 2, None)
+        stopped = asked("--out", out)
+    assert stopped.code == 143
+    assert f"run the same command with --resume to complete {out}" in stopped.err
+    mark = json.loads(out.with_name(out.name + UNDER_WAY).read_text())
+    assert 0 < mark["position"]["records"] < asked.case.items
+    asked("--out", out, "--resume").ok()
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_a_run_that_is_stopped_before_its_first_commit_does_not_offer_to_resume(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.jsonl"
+    stop_at(monkeypatch, TASKS[asked.task], "rows", 1, None)
+    stopped = asked("--out", out)
+    assert stopped.code == 143
+    assert "--resume" not in stopped.err
+    assert "run the same command again" in stopped.err
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_full_disk_offers_to_resume_what_can_be_resumed(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    out = tmp_path / "out.jsonl"
+    full = unwritable(out, OSError(errno.ENOSPC, "No space left on device"))
+    stop_at(monkeypatch, Rows, "write", number, full)
+    failed = asked("--out", out).refused(4, "No space left on device; ", "free space there")
+    assert ("with --resume" in failed.err) == (number > 1)
+    assert ("the same command again" in failed.err) == (number == 1)
 
 
 def _floats(row: dict[str, Any]) -> set[str]:

@@ -101,7 +101,8 @@ def _run(name: str, make: type[Any], config: Any, as_json: bool) -> None:
     out = getattr(config, "out", None)
     if summary.answer:
         _show(summary, out, as_json)
-    end_as_asked(summary.stopped, out if summary.go_on else None, go_on=summary.go_on)
+    incomplete = bool(summary.go_on or not summary.answer)
+    end_as_asked(summary.stopped, out if incomplete else None, go_on=summary.go_on)
 
 
 def _show(summary: Any, out: Path | None, as_json: bool) -> None:

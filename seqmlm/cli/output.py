@@ -134,10 +134,13 @@ def end_as_asked(
 ) -> None:
     """Where a signal ended the work, say how to go on with the file `out`, and exit as what it killed does.
 
-    `go_on` is what the same command needs in front of that name; without a signal nothing happens.
+    `go_on` is what the same command needs in front of that name, or "" where it can only begin again; without
+    a signal nothing happens.
     """
     if signal is None:
         return
-    if out is not None:
+    if out is not None and go_on:
         tell(f"stopped; run the same command {go_on} {out}")
+    elif out is not None:
+        tell(f"stopped; {out} is not complete: run the same command again")
     sys.exit(128 + signal)

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 BATCH_RECORDS = 256
 BATCH_CHARACTERS = 1 << 18
-BATCH_SECONDS, COMMIT_SECONDS = 2, 30
+BATCH_SECONDS = 2
+PART_SECONDS = 20
+"""Work by estimate between two commits: what a run that is stopped loses, and a resumed one repeats."""
 
 # Multiplications and additions a second: of two cores, and of a GPU that a small model does not fill.
 # One core of an AMD EPYC does 0.8 to 2 times as many in exact scores of sequences of 64 to 512 tokens, of
@@ -64,10 +66,10 @@ class Budget:
 
     @classmethod
     def of(cls, model: LoadedModel, mode: Mode = EXACT) -> Budget:
-        """What `BATCH_SECONDS` and `COMMIT_SECONDS` are roughly spent on, in a mode."""
+        """What `BATCH_SECONDS` and `PART_SECONDS` are roughly spent on, in a mode."""
         each_second = tokens_per_second(model)
         batch = max(_LEAST[_has_gpu()], int(BATCH_SECONDS * each_second))
-        commit = max(batch, int(COMMIT_SECONDS * each_second))
+        commit = max(batch, int(PART_SECONDS * each_second))
         return cls(batch=batch, commit_interval=commit, cost=forward_tokens(model, mode))
 
 

@@ -97,6 +97,7 @@ class Classifier:
         for word in verbalizer.words:
             if found := next((one for one in special if one in word), None):
                 raise UsageError(f"the word {word!r} has {found!r} in it, which is no word of the data")
+        self._copies: list[tuple[int, int]] = []  # of each template: its tokens, and copies of a record in it
         self._empty = [self._checked(template) for template in self.templates]
         self._prior = np.zeros((len(self.templates), len(verbalizer.words)))
 
@@ -106,11 +107,15 @@ class Classifier:
         if len(prompt.holes) != 1:
             forms = " or ".join(self.cloze.forms)
             raise UsageError(f"the template {template!r} has {len(prompt.holes)} gaps; write one {forms}")
+        sizes, tokens = list[int](), 0
         for word in self.verbalizer.words:
             try:
-                self.cloze.put([prompt], [[word]])
+                [gapped] = self.cloze.put([prompt], [[word]])
             except (DataError, UsageError) as error:
                 raise UsageError(f"the word {word!r} cannot stand in {template!r}: {error}") from None
+            sizes.append(len(gapped.units))
+            tokens = max(tokens, len(gapped.encoding))
+        self._copies.append((tokens, len(set(sizes)) + sum(sizes) - len(sizes)))
         return prompt
 
     def _prompt(self, template: str, raw: Any, fields: Mapping[str, Any]) -> Prompt:
@@ -130,6 +135,14 @@ class Classifier:
         gapped = self.cloze.put([prompt for prompt, _ in pairs], [word for _, word in pairs])
         fits = [fit.log_prob / fit.units for fit in self.cloze.fits(gapped)]
         return np.array(fits, dtype=np.float64).reshape(-1, len(self.templates), len(words))
+
+    def cost(self, tokens: int) -> float:
+        """Forward tokens that a record of so many tokens takes, by estimate.
+
+        Words of equally many tokens share the copy in which all these are hidden.
+        """
+        longest = self.cloze.session.card.max_length
+        return float(sum(copies * min(longest, tokens + own) for own, copies in self._copies))
 
     def asked(self, records: Sequence[Record]) -> Doubles:
         """(N, T, W) of the words in each template of each record, in nats per token, calibrated."""

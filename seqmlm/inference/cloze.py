@@ -20,7 +20,7 @@ from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import Rows, TopIds, TopLogProbs, top
 from seqmlm.engine.types import Bools, Longs
 from seqmlm.engine.units import Doubles
-from seqmlm.errors import UsageError
+from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.session import Session
 
 
@@ -99,6 +99,14 @@ class Cloze:
         return [
             self.rule.open(own, one.spans, one.tokens) for own, one in zip(encodings, filled, strict=True)
         ]
+
+    def tokens(self, prompt: Prompt) -> int:
+        """Tokens that the model sees of a sequence with gaps; a window, where the gaps cannot be opened."""
+        longest = self.session.card.max_length
+        try:
+            return min(longest, len(self.opened([prompt])[0].encoding))
+        except (DataError, UsageError):
+            return longest
 
     def put(self, prompts: Sequence[Prompt], texts: Sequence[Sequence[str]]) -> list[Gapped]:
         """Encode sequences with a candidate in each gap.

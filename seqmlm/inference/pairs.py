@@ -15,7 +15,7 @@ from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding
 from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.pairs import Metric, compared, figures, outcomes
-from seqmlm.inference.batches import encoded_texts, unknown_tokens
+from seqmlm.inference.batches import encoded_texts, forward_tokens, unknown_tokens
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tokenizers.base import Tokenizer
@@ -36,6 +36,11 @@ class PairScorer:
     def __init__(self, session: Session, *, mode: Mode = EXACT, metric: Metric = "sum") -> None:
         session.check_text()
         self.session, self._scorer, self._mode, self._metric = session, RecordScorer(session), mode, metric
+
+    def cost(self, pair: Pair) -> float:
+        """Forward tokens that both sequences take, by estimate."""
+        cost = forward_tokens(self.session.model, self._mode)
+        return sum(cost(self.session.tokens(text)) for text in (pair.good, pair.bad))
 
     def scored(self, pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
         """Score pairs together; equal masked copies are computed once. A row has both sequences'

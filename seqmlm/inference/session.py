@@ -25,7 +25,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding, Floats, Precision
 from seqmlm.engine.units import EXACT, Mode
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.expert import Use, counts_identity, stored_expert
 from seqmlm.inference.model_folder import Card, LoadedModel
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from seqmlm.domains.field import Field
     from seqmlm.engine.conditionals import Conditionals
     from seqmlm.engine.expert import CountExpert
+    from seqmlm.inference.batches import Budget
     from seqmlm.inference.embedder import Embedder, Of, Pool
     from seqmlm.registry.entries import ModelEntry
 
@@ -234,6 +235,25 @@ class Session:
             none = np.zeros((0, embedder.width), dtype=np.float32)
             for one, own in zip(read, items, strict=True):
                 yield one.record, np.concatenate([none, *(next(found) for _ in own)])
+
+    @cached_property
+    def budget(self) -> Budget:
+        """Forward tokens of a batch and of a part, and what an exact score takes of them."""
+        from seqmlm.inference.batches import Budget
+
+        return Budget.of(self.model)
+
+    def tokens(self, raw: Any) -> int:
+        """Tokens of a sequence; of one that the tokenizer refuses, a window of the model."""
+        try:
+            return len(self.tokenizer.encode(raw))
+        except DataError:
+            return self.card.max_length
+
+    def copy_tokens(self, tokens: int) -> float:
+        """Forward tokens of one masked copy of so many tokens, among others of the same sequence."""
+        seen = min(tokens, self.card.max_length)
+        return self.budget.cost(seen) / seen if seen else 0.0
 
     @property
     def forward_tokens(self) -> int:

@@ -84,6 +84,45 @@ class _Wildtype:
         self.pll: _Likelihood | None = None
 
 
+class _Shared:
+    """Places of a wild type that several variants have, in chunks which are each asked by themselves.
+
+    Args:
+        places: all of them, ascending. size: of a chunk.
+
+    Attributes:
+        first: of each chunk the variant that needs it first, in the order of the file.
+    """
+
+    def __init__(self, places: Sequence[int], size: int) -> None:
+        self._chunk = {place: number // size for number, place in enumerate(places)}
+        self._size, self._places = size, places
+        self._due = set(self._chunk.values())
+        self.first: dict[int, Variant] = {}
+
+    def add(self, variant: Variant) -> None:
+        """Take the next variant of the file."""
+        for number in self._of(variant):
+            self.first.setdefault(number, variant)
+
+    def _of(self, variant: Variant) -> set[int]:
+        return {self._chunk[edit.start] for edit in variant.edits if edit.start in self._chunk}
+
+    def places(self, variant: Variant) -> int:
+        """Places that are asked for a variant, since it is the first one that needs them."""
+        own = [number for number in self._of(variant) if self.first.get(number) is variant]
+        return sum(len(self._places_of(number)) for number in own)
+
+    def _places_of(self, number: int) -> Sequence[int]:
+        return self._places[number * self._size : (number + 1) * self._size]
+
+    def due(self, variants: Iterable[Variant]) -> list[Sequence[int]]:
+        """The chunks that some variants need and that were not asked yet, each once."""
+        due = sorted(self._due & set().union(*map(self._of, variants)))
+        self._due -= set(due)
+        return [self._places_of(number) for number in due]
+
+
 class _Place(NamedTuple):
     """A place of a variant: the tokens that stand there before and after, and the contexts it is asked in."""
 
@@ -139,7 +178,8 @@ class VariantScorer:
         self._windows = windows
         self._scorer = RecordScorer(session)
         self._wildtypes: dict[str, _Wildtype] = {}
-        self._expected: dict[str, set[int]] = {}
+        self._shared: dict[str, _Shared] = {}
+        self._whole: dict[str, Variant] = {}  # the first variant of each wild type that needs its likelihood
         self._symbols = session.tokenizer.units.names
         self.one_letter = self._symbols is None or session.tokenizer.traits.single_tokens
         if self.one_letter:
@@ -151,11 +191,63 @@ class VariantScorer:
     def expect(self, variants: Iterable[Variant]) -> None:
         """Variants that will be asked about in several batches: what they share is asked once.
 
-        It is asked by itself, so that no answer depends on which variants are in a batch.
+        It is asked by itself, so that no answer depends on which variants are in a batch, and in chunks of
+        about two seconds of work by estimate, so that rows can be committed in between.
         """
-        for one in variants:
-            if one.scored and one.substitutions:
-                self._expected.setdefault(one.wildtype, set()).update(edit.start for edit in one.edits)
+        places, scored = dict[str, set[int]](), [one for one in variants if one.scored]
+        for one in scored:
+            if one.flank is None and self._needs_pll(one):
+                self._whole.setdefault(one.wildtype, one)
+            if one.substitutions and self.one_letter:
+                places.setdefault(one.wildtype, set()).update(edit.start for edit in one.edits)
+        for text, own in places.items():
+            size = self.session.budget.batch / max(1.0, self._place_cost(text))
+            self._shared[text] = _Shared(sorted(own), max(1, int(size)))
+        for one in scored:
+            if one.substitutions and one.wildtype in self._shared:
+                self._shared[one.wildtype].add(one)
+
+    def cost(self, variant: Variant) -> float:
+        """Forward tokens that a variant takes, by estimate.
+
+        What several variants share counts for the first of them in the file.
+        """
+        if not variant.scored:
+            return 0.0
+        tokens, edits, total = self._tokens(variant.wildtype), len(variant.edits), 0.0
+        longest, copy = self.session.card.max_length, self.session.copy_tokens(tokens)
+        shared = self._shared.get(variant.wildtype)
+        if variant.substitutions and shared is not None:
+            total += self._place_cost(variant.wildtype) * shared.places(variant)
+            total += (1 + edits) * copy if edits > 1 else 0.0
+        elif variant.substitutions:
+            copies = edits if not self.one_letter else 2 if edits == 1 else 2 + 2 * edits
+            total += min(tokens, longest) + copies * copy
+        if self._needs_pll(variant):
+            total += self._pll_cost(variant, tokens)
+        return total if self._mirrored(variant) is None else 2 * total
+
+    def _pll_cost(self, variant: Variant, tokens: int) -> float:
+        """Forward tokens of the likelihoods of a mutant and, where it is not known before, its wild type."""
+        cost, changed = self.session.budget.cost, sum(len(edit.text) for edit in variant.edits)
+        gone = sum(edit.end - edit.start for edit in variant.edits)
+        if variant.flank is not None:
+            asked = 4 * variant.flank + changed + gone
+            return asked * self.session.copy_tokens(tokens) + 2 * min(tokens, self.session.card.max_length)
+        before = cost(tokens) if self._whole.get(variant.wildtype, variant) is variant else 0.0
+        return before + cost(max(0, tokens + changed - gone))
+
+    def _needs_pll(self, variant: Variant) -> bool:
+        return self._pll or not variant.substitutions
+
+    def _place_cost(self, text: str) -> float:
+        """Forward tokens of a place asked hidden and seen, the latter in a window that others may share."""
+        tokens, longest = self._tokens(text), self.session.card.max_length
+        return self.session.copy_tokens(tokens) + (longest if tokens > longest else 0)
+
+    def _tokens(self, text: str) -> int:
+        """Of a wild type; where a letter is a token all but start and end are letters."""
+        return len(text) + 2 if self.one_letter else self.session.tokens(text)
 
     def effects(self, variants: Sequence[Variant]) -> list[Effects]:
         """Log-ratios (nats) of some variants by convention, higher = fitter; {} for what is not scored.
@@ -178,7 +270,7 @@ class VariantScorer:
         found: list[Effects] = [{} for _ in variants]
         exchanged = [n for n, one in enumerate(variants) if one.scored and one.substitutions]
         effects_of = self._exchanged if self.one_letter else self._hidden
-        whole = [n for n, one in enumerate(variants) if one.scored and (self._pll or not one.substitutions)]
+        whole = [n for n, one in enumerate(variants) if one.scored and self._needs_pll(one)]
         for numbers, effects in ((exchanged, effects_of), (whole, self._deltas)):
             for n, own in zip(numbers, effects([variants[n] for n in numbers]), strict=True):
                 found[n] |= own
@@ -191,9 +283,10 @@ class VariantScorer:
         for variant, own in zip(variants, places, strict=True):
             wanted = contexts.setdefault(variant.wildtype, {})
             wanted.update(dict.fromkeys(context for place in own for context in place[2:]))
-        for text in contexts:
-            shared = sorted(self._expected.pop(text, ()))
-            self._rows(self._own(text), [Context(one, at) for one in shared for at in ((), (one,))])
+        for text in filter(self._shared.__contains__, contexts):
+            own_variants = [one for one in variants if one.wildtype == text]
+            for chunk in self._shared[text].due(own_variants):
+                self._rows(self._own(text), [Context(one, at) for one in chunk for at in ((), (one,))])
         answers = {text: self._rows(self._own(text), asked) for text, asked in contexts.items()}
         found = []
         for variant, own in zip(variants, places, strict=True):

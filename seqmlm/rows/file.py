@@ -59,14 +59,15 @@ class Rows:
         own: makes the text of a file in the field's own format.
         whole: rows are written when all are there, as `finish` makes them.
         wanted: whether a row is written, or only counted; None for all.
-        resume: go on with an unfinished file.
+        resume: go on with an unfinished file; None for rows of which no run goes on.
         private: only the owner may read what is written.
         stdout: where rows go without a file; None keeps them for `read` alone.
         kept: rows without a file are kept for `read`; else they are only shown.
         line: makes lines for people of each row that goes to `stdout`, in place of JSON.
 
     Attributes:
-        done: items whose rows are committed; asked: of these, all but those that were left out.
+        done: items whose rows are written; asked: of these, all but those that were left out.
+        committed: items whose rows are on the disk, from which a resumed run goes on.
         notes: what a person should know of the beginning.
 
     Raises:
@@ -84,14 +85,14 @@ class Rows:
         own: Own | None = None,
         whole: bool = False,
         wanted: Wanted | None = None,
-        resume: bool = False,
+        resume: bool | None = False,
         private: bool = False,
         stdout: TextIO | None = None,
         kept: bool = True,
         line: Callable[[Row], str] | None = None,
     ) -> None:
         self.path, self.notes, self._problems = path, list[str](), problems
-        self.done = self.asked = 0
+        self.done = self.asked = self.committed = 0
         self._format, self._columns, self._own, self._wanted = format, columns or {}, own, wanted
         self._resume, self._private, self._kept = resume, private, kept
         shown: Callable[[Sequence[Row]], bytes] | None = json_lines if format == "jsonl" else None
@@ -122,7 +123,7 @@ class Rows:
                 mark = self._position.output or None
                 self._sink = LinesSink(self._lines, private=self._private, mark=mark)
                 opening.callback(self._sink.close)
-            self.done = self._position.records
+            self.done = self.committed = self._position.records
             self.asked = int(self._position.counts.get("asked", 0))
             if self.done:
                 with self._problems.replaying(self._position.problems):
@@ -154,7 +155,8 @@ class Rows:
         if self._resume:
             self.notes.append(f"nothing is unfinished of {self.path}: beginning")
         elif left is not None and left.records:
-            self.notes.append(f"the unfinished {self.path} is started over (--resume would continue it)")
+            way = " (--resume would continue it)" if self._resume is not None else ""
+            self.notes.append(f"the unfinished {self.path} is started over{way}")
         # From here on whoever reads the folder knows an output of ours; the file itself is not touched yet.
         # Rows that nobody committed may stand in it: at no moment must it lie there without a mark.
         self._torn = left is not None
@@ -202,6 +204,7 @@ class Rows:
             return
         assert self._mark is not None
         self._mark.save(self._now(self.done, self._sink.commit()))
+        self.committed = self.done
 
     def keep(self) -> None:
         """Let the rows since the last commit be seen, where a run ends early; it goes on from the commit.

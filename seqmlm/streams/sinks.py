@@ -486,15 +486,27 @@ def encodable(value: Any) -> Any:
     return [encodable(one) for one in value] if isinstance(value, list) else value
 
 
-def unwritable(path: Path | None, error: OSError) -> StateError:
+class UnwritableError(StateError):
+    """Output that the system refuses.
+
+    Attributes:
+        reason: what happened, without what to do about it: that depends on the command.
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}; {remedy}")
+        self.reason = reason
+
+
+FREE_SPACE = "free space there, or make it writable; then run the same command"
+
+
+def unwritable(path: Path | None, error: OSError) -> UnwritableError:
     """The error for output (None: standard output) that the system refuses."""
+    why = error.strerror or error
     if path is None:
-        return StateError(f"cannot write to standard output: {error.strerror or error}; name a file for it")
-    remedy = "free space or choose a place you may write to, then run the same command"
-    return StateError(
-        f"cannot write {path}: {error.strerror or error}; the rows committed before are kept: {remedy} with "
-        "--resume"
-    )
+        return UnwritableError(f"cannot write to standard output: {why}", "name a file for it")
+    return UnwritableError(f"cannot write {path}: {why}", f"{FREE_SPACE} again")
 
 
 def changed(path: Path) -> StateError:

@@ -108,6 +108,9 @@ class Assays(Task[AssaysConfig, Variant]):
     def _measured(self, assay: Assay, variants: Sequence[Variant]) -> Measurements:
         return Measurements.of(assay.measured, self.field, self.session, variants)
 
+    def cost(self, item: Variant) -> float:
+        return self.scorer.cost(item)
+
     def rows(self, items: Sequence[Variant]) -> Iterator[list[Row]]:
         """A row for each variant: its assay, its effect, and every convention."""
         made = judged(self.scorer, self.field, items, self.config.convention)

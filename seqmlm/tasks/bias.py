@@ -127,6 +127,12 @@ class Bias(Task[BiasConfig, Pair | Association]):
         yield from records
         yield from starmap(Association, product(self.config.templates, self.groups, self.attributes))
 
+    def cost(self, item: Pair | Association) -> float:
+        """Of an association each word hidden token by token, with the attribute seen and hidden."""
+        if isinstance(item, Pair):
+            return self.pairs.cost(item)
+        return 2.0 * self.session.tokens(item.group) * self.session.tokens(item.id)
+
     def rows(self, items: Sequence[Pair | Association]) -> Iterator[Sequence[Row]]:
         """A row for each pair, as `seqmlm pairs` gives it, and for each association."""
         yield from ([row] for row in self.pairs.scored([one for one in items if isinstance(one, Pair)]))

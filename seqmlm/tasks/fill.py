@@ -132,6 +132,11 @@ class Fill(Gaps[FillConfig]):
 
     Config = FillConfig
 
+    def cost(self, item: Record) -> float:
+        """A copy of the sequence with all gaps hidden, and one for each round where there are several."""
+        copies = 1 if len(item.raw.holes) == 1 else 1 + self.config.rounds
+        return float(copies * self.cloze.tokens(item.raw))
+
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """A row for each sequence: it filled, and the candidates of each gap."""
         prompts = [one.raw for one in items]

@@ -81,12 +81,16 @@ class GenerateConfig(TaskConfig):
 
 
 class Draw(NamedTuple):
-    """A sequence that is to be drawn: its number, from 0 on, and what it is drawn into, with its place."""
+    """A sequence that is to be drawn: its number, from 0 on, and what it is drawn into, with its place.
+
+    tokens: that the model sees of it.
+    """
 
     number: int
     prompt: Prompt
     source: str | None
     line: int | None
+    tokens: int = 0
 
 
 class Generate(Task[GenerateConfig, Draw]):
@@ -125,8 +129,13 @@ class Generate(Task[GenerateConfig, Draw]):
         copies = 1 if self.config.length is not None else self.config.n
         for prompt, source, line in self._given(records, problems):
             self._prompts.append(prompt)
-            first = (len(self._prompts) - 1) * copies
-            yield from (Draw(first + copy, prompt, source, line) for copy in range(copies))
+            first, tokens = (len(self._prompts) - 1) * copies, self.cloze.tokens(prompt)
+            yield from (Draw(first + copy, prompt, source, line, tokens) for copy in range(copies))
+
+    def cost(self, item: Draw) -> float:
+        """A copy of the sequence for each round, or of a Gibbs sampling for each draw."""
+        draws = 1 + self.config.rounds * sum(item.prompt.tokens)
+        return float(item.tokens * (draws if self.config.method == "gibbs" else self.config.rounds))
 
     def _given(
         self, records: Iterable[Record], problems: Problems

@@ -28,7 +28,7 @@ from seqmlm.engine.units import unit_numbers
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.evaluation.intervals import Difference, resampled
-from seqmlm.inference.batches import Budget, batches, tokenized
+from seqmlm.inference.batches import batches, tokenized
 from seqmlm.inference.maps import candidates
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
@@ -235,10 +235,10 @@ class JointTask(Gaps[JointConfig]):
             pairs = at[np.stack(np.triu_indices(len(at), 1), axis=1)]
         return pairs[numbers[pairs[:, 0]] != numbers[pairs[:, 1]]]
 
-    def share(self, item: Record) -> float:
-        """By the copies that it takes."""
+    def cost(self, item: Record) -> float:
+        """A copy for each symbol at either place, and one with both places hidden."""
         copies = 2 * min(self.config.candidates or len(self.alphabet), len(self.alphabet)) + 1
-        return copies * len(item.raw.pair.encoding) / Budget.of(self.session.model).batch
+        return float(copies * len(item.raw.pair.encoding))
 
     # Rows
 

@@ -84,6 +84,9 @@ class Pairs(Task[PairsConfig, Pair]):
     def files(self) -> list[str]:
         return [] if "-" in self.config.sources else expand(self.config.sources)
 
+    def cost(self, item: Pair) -> float:
+        return self.scorer.cost(item)
+
     def rows(self, items: Sequence[Pair]) -> Iterator[list[Row]]:
         """A row for each pair."""
         return ([row] for row in self.scorer.scored(items))

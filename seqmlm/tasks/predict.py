@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from pathlib import Path
@@ -21,7 +22,9 @@ from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
 from seqmlm.data.tags import entities
 from seqmlm.domains.field import known_until
+from seqmlm.engine.units import ONE_PASS
 from seqmlm.errors import DataError, UsageError, number_of
+from seqmlm.inference.batches import forward_tokens
 from seqmlm.inference.calibrations import stored_trained_on
 from seqmlm.inference.pieces import HeadCard, Piece, pieces, pieces_of_pair, unit_bounds
 from seqmlm.inference.prompts import Prompts
@@ -193,6 +196,14 @@ class Predict(Task[PredictConfig, Record]):
                     problems.bad(placed(error, one.record, problems.sensitive), str(one.record.raw))
                     continue
             yield replace(one.record, meta={**one.record.meta, **more})
+
+    def cost(self, item: Record) -> float:
+        """One pass over the record, the other one of its pair or the words of its prompt, in windows."""
+        tokens, card = self.session.tokens(item.raw), self.card
+        if card.pair is not None:
+            with suppress(DataError):  # an item without the other one is refused with its row
+                tokens += self.session.tokens(self._second(item, card.pair))
+        return forward_tokens(self.session.model, ONE_PASS)(tokens)
 
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """Rows of each record."""

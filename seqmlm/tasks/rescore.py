@@ -17,7 +17,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.engine.units import Mode
 from seqmlm.errors import UsageError, number_of
 from seqmlm.evaluation.rescoring import Norm, Reranking, parts
-from seqmlm.inference.batches import encoded_texts, unknown_tokens
+from seqmlm.inference.batches import encoded_texts, forward_tokens, unknown_tokens
 from seqmlm.inference.expert import Use
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -117,6 +117,10 @@ class Rescore(Task[RescoreConfig, NBest]):
 
     def files(self) -> list[str]:
         return expand(self.config.read)
+
+    def cost(self, item: NBest) -> float:
+        cost = forward_tokens(self.session.model, self.mode)
+        return sum(cost(self.session.tokens(one.text)) for one in item.hypotheses)
 
     def rows(self, items: Sequence[NBest]) -> Iterator[list[Row]]:
         """A row for each list, in which every hypothesis has its pseudo-log-likelihood."""

@@ -65,6 +65,10 @@ class ReviewConfig(ScoreConfig):
         return ["-"] if self.changes else self.sources  # changes are few, and unknown before they are read
 
     @property
+    def resumable(self) -> bool:
+        return False  # a change is judged as the folder is now, and findings are compared as a whole
+
+    @property
     def outputs(self) -> dict[str, Path | None]:
         return {**super().outputs, "--sarif": self.sarif}
 

@@ -126,6 +126,10 @@ class Risk(Task[RiskConfig, Record]):
         last = self.times.ends(record.raw)
         return () if last is None else [(last, None)]
 
+    def cost(self, item: Record) -> float:
+        """A copy of each prompt: all codes of one token are read in it."""
+        return float(sum(map(self.cloze.tokens, item.raw.prompts)))
+
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """A prediction for each question; where its label is known, with what the figures need."""
         step = max(1, AT_ONCE // (2 * len(self.config.gaps) * len(self.codes)))

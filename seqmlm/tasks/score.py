@@ -100,8 +100,7 @@ class Score(Task[ScoreConfig, Encoded]):
         return self._budget.share(item)
 
     def due(self) -> bool:
-        """About every half minute of work: a commit costs two syncs of the disk, and the scores that were
-        remembered (`Session.forget`)."""
+        """Whether a part of work is done. A commit costs two syncs of the disk and the remembered scores."""
         due = self.session.forward_tokens >= self._budget.commit_interval
         due = due or self._uncommitted >= COMMIT_RECORDS
         if due:

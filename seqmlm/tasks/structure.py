@@ -26,7 +26,7 @@ from seqmlm.domains.structure import LAYERS, Decoded, Decoder, Pair, Truth, draw
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import DataError, StateError, UsageError, number_of
 from seqmlm.evaluation.edges import MEASURES, RANKED, Rankings
-from seqmlm.inference.batches import Budget, input_bytes, tokens_per_second
+from seqmlm.inference.batches import input_bytes, tokens_per_second
 from seqmlm.inference.estimate import about
 from seqmlm.inference.maps import Maps, Subject, row_options
 from seqmlm.inference.session import Session
@@ -206,7 +206,6 @@ class Structure(Task[StructureConfig, Subject]):
             family=config.sequences if config.family else None,
             both_strands=config.both_strands,
         )
-        self.batch = Budget.of(session.model).batch
         self.notes = (*self._waiting(), *little(session.card))
 
     def _waiting(self) -> Sequence[str]:
@@ -305,10 +304,15 @@ class Structure(Task[StructureConfig, Subject]):
             except DataError as error:
                 problems.bad(placed(error, record, problems.sensitive))
 
+    def cost(self, item: Subject) -> float:
+        """All copies that the map takes; none where the model is not asked."""
+        if self.config.dry_run or self.config.edges is not None:
+            return 0.0
+        return sum(map(self.maps.cost, item.asked.encodings))
+
     def share(self, item: Subject) -> float:
-        """By what a map costs, and its rows, which are held in memory; a family is asked about alone."""
-        tokens, rows = self.maps.tokens(len(item.asked.encodings[0])), len(item.units) ** 2 / 2
-        return 1.0 if self.config.family else max(tokens / self.batch, rows / ROWS)
+        """By the cost of the map, and by its rows, which are held in memory."""
+        return max(super().share(item), len(item.units) ** 2 / (2 * ROWS))
 
     def listen(self, hear: Callable[[], object]) -> None:
         self.session.conditionals().forwarded = hear

@@ -18,7 +18,7 @@ import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,13 +31,13 @@ from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.signals import Stopped, StopSignals
 from seqmlm.engine.types import Precision
-from seqmlm.errors import DataError, SeqmlmError, UsageError, number_of, printable
+from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError, number_of, printable
 from seqmlm.inference.batches import BATCH_CHARACTERS, BATCH_RECORDS, characters, is_pipe
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row, Rows
 from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.outputs import check_outputs
-from seqmlm.streams.sinks import FORMATS, Kind, Schema, format_of
+from seqmlm.streams.sinks import FORMATS, FREE_SPACE, Kind, Schema, UnwritableError, format_of
 from seqmlm.tasks import reading, shards
 
 if TYPE_CHECKING:
@@ -143,6 +143,11 @@ class TaskConfig(CommandConfig):
         return None
 
     @property
+    def resumable(self) -> bool:
+        """Whether `--resume` can complete a run that is stopped: of a file, from files."""
+        return self.out is not None and self.latency is None and not any(map(is_pipe, expand(self.read)))
+
+    @property
     def quarantine(self) -> Path:
         """Where bad records go, if they are kept."""
         return Path(f"{self.out or 'rows'}.quarantine.jsonl")
@@ -162,23 +167,20 @@ class TaskConfig(CommandConfig):
     def check_files(self) -> None:
         """Refuse outputs that are inputs or no files, and what cannot be resumed; as `check`."""
 
-        def piped() -> bool:
-            return any(map(is_pipe, expand(self.read)))
-
         files = (one for one in self.read if one != "-" and not is_reference(one))
         missing = next((one for one in files if not os.path.exists(one)), None)
         if missing is not None and os.path.isfile(self.model):
             raise UsageError(
                 f"no file or folder {missing}, and {self.model} is a file: the model comes first"
             )
-        if self.resume and (self.out is None or piped()):
+        if self.resume and not self.resumable:
             raise UsageError(
                 "--resume continues a file named with --out, from files that can be read again: what was "
                 "read from standard input or a pipe is gone; write it to a file first"
             )
         if self.shard is not None:
             shards.parse(self.shard)
-            if self.out is None or self.out.suffix.lower() != ".jsonl" or piped():
+            if not self.resumable or self.out is None or self.out.suffix.lower() != ".jsonl":
                 raise UsageError("--shard reads files, and writes rows to a .jsonl that --out names")
         check_outputs(self.outputs, inputs=expand(self.read), streams=True)
 
@@ -275,9 +277,21 @@ class Task(ABC, Generic[ConfigT, Item]):
         """What is asked about, in order: several items of a record, or none; if nothing else, the records."""
         return records
 
+    def cost(self, item: Item) -> float:
+        """Forward tokens that an item takes, by estimate.
+
+        That of an exact score of its sequence; of an item that is no record, of a whole window.
+        """
+        tokens = self.session.tokens(item.raw) if isinstance(item, Record) else self.session.card.max_length
+        return self.session.budget.cost(tokens)
+
     def share(self, item: Item) -> float:
-        """Of what is asked about together: that is full with the item that makes it 1."""
-        return characters(item) / BATCH_CHARACTERS if isinstance(item, Record) else 1 / BATCH_RECORDS
+        """Share of a part that an item takes. A part is full at 1, and is asked about together.
+
+        It depends on the item alone, so that a resumed run cuts the same parts.
+        """
+        size = characters(item) / BATCH_CHARACTERS if isinstance(item, Record) else 0.0
+        return max(1 / BATCH_RECORDS, size, self.cost(item) / self.session.budget.commit_interval)
 
     def due(self) -> bool:
         """Whether the rows so far are to be committed; asked after each part of the input."""
@@ -419,7 +433,7 @@ class Summary:
         streamed: whether rows went to standard output.
         stopped: the signal that ended it early, or None; then there are no figures.
         seconds: that it took.
-        go_on: what the same command needs to go on with it, where it was stopped.
+        go_on: what the same command needs to go on with it, where it was stopped; "" where it cannot.
         hint: what a person would do next.
     """
 
@@ -499,22 +513,41 @@ def run(
     ):
         for note in (*task.notes, *rows.notes):
             told.message(note)
-        _ask(task, rows, problems, stop, told)
+        with _resumable(task, rows):
+            _ask(task, rows, problems, stop, told)
         summary = Summary(
             task=name,
             **met(problems, rows.asked, config.quarantine, sensitive=private),
             stopped=stop.received,
             streamed=rows.streamed,
             seconds=time.monotonic() - began,
-            go_on="" if config.latency is not None or task.out is None else RESUME,
+            go_on=_remedy(task, rows),
         )
         if stop.received is not None and config.latency is None:
             return summary
         if rows.asked or task.may_be_empty or config.shard is not None:
-            return _finished(task, summary, rows)
+            with _resumable(task, rows):
+                return _finished(task, summary, rows)
         if stop.received is not None:
             return summary
         raise problems.nothing()
+
+
+def _remedy(task: Task[Any, Any], rows: Rows) -> str:
+    """What the same command needs to go on with its rows; "" where nothing of them can be gone on with."""
+    return RESUME if task.out is not None and task.config.resumable and rows.committed else ""
+
+
+@contextmanager
+def _resumable(task: Task[Any, Any], rows: Rows) -> Iterator[None]:
+    """Say of output that cannot be written that the run can be resumed, where that is so."""
+    try:
+        yield
+    except UnwritableError as error:
+        if not _remedy(task, rows):
+            raise
+        kept = "the rows committed before are kept"
+        raise StateError(f"{error.reason}; {kept}: {FREE_SPACE} with --resume") from None
 
 
 def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
@@ -570,7 +603,7 @@ def _rows(task: Task[Any, Any], problems: Problems, stdout: TextIO | None, as_js
         whole=task.whole,
         wanted=task.wanted,
         kept=task.kept,
-        resume=config.resume,
+        resume=config.resume if config.resumable else None,
         private=session.card.sensitive,
         stdout=stdout if task.streams and (task.json_rows or not as_json) else None,
         line=_fitted(task.line) if people else None,

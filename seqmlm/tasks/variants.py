@@ -183,6 +183,9 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             self.scorer.expect(self.listed)
         return self.listed
 
+    def cost(self, item: Variant) -> float:
+        return self.scorer.cost(item)
+
     def rows(self, items: Sequence[Variant]) -> Iterator[list[Row]]:
         """A row for each variant: its effect, and every convention."""
         return judged(self.scorer, self.field, items, self.config.convention)

@@ -128,6 +128,10 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
             return None
         return DataError(reason, source=record.source, line=record.line, field=lacks, remedy=remedy)
 
+    def cost(self, item: Record) -> float:
+        """Copies of each template around the record, as many as the words take."""
+        return self.classifier.cost(self.session.tokens(item.raw))
+
     def rows(self, items: Sequence[Record]) -> Iterator[list[Row]]:
         """A row for each record: the most probable class, all of them, and what each wording alone says."""
         found, truth = self.classifier.asked(items), self.config.truth

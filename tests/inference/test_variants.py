@@ -169,3 +169,43 @@ def test_places_outside_a_window_do_not_count():
 def test_a_model_whose_letters_are_others_is_refused():
     with pytest.raises(UsageError, match="single letters"):
         VariantScorer(Session(random_model("dna", KmerTokenizer(k=3))), STANDARD)
+
+
+@pytest.mark.parametrize("pll", [False, True])
+@pytest.mark.parametrize("kind", ["single", "double", "deletion", "segment"])
+def test_what_variants_take_is_estimated_before_they_are_asked(kind: str, pll: bool) -> None:
+    wildtype = WILDTYPE * 2
+    edits: dict[str, Any] = {
+        "single": lambda at: (Edit(at, at + 1, "W"),),
+        "double": lambda at: (Edit(at, at + 1, "W"), Edit(at + 3, at + 4, "W")),
+    }
+    cut = edits.get(kind, lambda at: (Edit(at, at + 2, ""),))
+    flank = 3 if kind == "segment" else None
+    variants = [
+        Variant(name=f"{at}", wildtype=wildtype, edits=cut(at), source="", line=at, flank=flank)
+        for at in range(5, 35)
+    ]
+    session = Session(random_model("protein", ResidueTokenizer(), max_length=100))
+    scorer = VariantScorer(session, STANDARD, pll=pll)
+    scorer.expect(variants)
+    estimate = sum(map(scorer.cost, variants))
+    scorer.effects(variants)
+    assert 0.8 < estimate / session.forward_tokens < 3
+
+
+def test_what_variants_share_is_asked_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variant costs what was not asked for others before it, in about two seconds of work at a time."""
+    monkeypatch.setattr("seqmlm.inference.batches.tokens_per_second", lambda model: 100.0)
+    monkeypatch.setattr("seqmlm.inference.batches._LEAST", {False: 1, True: 1})
+    variants = [variant((place, "W" if place != 12 else "C")) for place in range(len(WILDTYPE))]
+    found, batches = [], [variants[:1], variants[1:9], variants[9:]]
+    session = Session(random_model("protein", ResidueTokenizer(), max_length=100))
+    scorer = VariantScorer(session, STANDARD)
+    scorer.expect(variants)
+    for batch in batches:
+        before = session.forward_tokens
+        found += scorer.effects(batch)
+        assert session.forward_tokens - before == pytest.approx(sum(map(scorer.cost, batch)), rel=0.6)
+    later = VariantScorer(Session(session.model), STANDARD)
+    later.expect(variants)
+    assert later.effects(variants[9:]) == found[9:]  # to the last bit, as a resumed run needs

@@ -366,7 +366,7 @@ def test_a_full_disk_leaves_what_was_committed(tmp_path: Path, kind: str) -> Non
         before = committed.read_bytes()
         with _files_of_at_most(len(before) + 50):
             rows.write([[one] for one in ROWS[5:]])
-            with pytest.raises(StateError, match=r"cannot write .*/a\.[\w.]+: .*free space.*--resume"):
+            with pytest.raises(StateError, match=r"cannot write .*/a\.[\w.]+: .*free space.*same command"):
                 rows.commit()
     assert committed.read_bytes() == before, "no torn row is left"
     _made(path, ROWS[5:], kind, resume=True)
@@ -378,7 +378,7 @@ def test_a_full_disk_leaves_what_was_committed(tmp_path: Path, kind: str) -> Non
 def test_a_disk_that_is_full_when_the_table_is_made_leaves_its_lines(tmp_path: Path, kind: str) -> None:
     path = written(tmp_path / f"a.{kind}", "old")
     _write(path, kind, commit=len(ROWS))
-    told = rf"cannot write .*/a\.{kind}: File too large; .*free space.*--resume"
+    told = rf"cannot write .*/a\.{kind}: File too large; .*free space.*run the same command"
     with (
         _opened(path, kind, resume=True) as rows,
         pytest.raises(StateError, match=told),

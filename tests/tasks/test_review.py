@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from plain_git import git
+from stopped import stop_at
 from tiny_domain_models import MODULE, calibrated_code_model, changed_source, work_tree
 from written import rows
 
 from seqmlm.cli import main
 from seqmlm.errors import DataError
 from seqmlm.inference.model_folder import read_card, seal
+from seqmlm.rows.file import Rows
 
 BUGGY = changed_source()
 
@@ -129,6 +131,17 @@ def test_only_new_findings_show(model, tree, tmp_path):
     assert states.count("new") == len(new) < len(known)
     assert states.count("unchanged") > 0
     assert states.count("unchanged") + states.count("absent") == len(known)
+
+
+def test_a_review_that_is_stopped_does_not_offer_to_resume(model, tree, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "rows.jsonl"
+    for _ in range(2):  # the second one finds what the first has left
+        with monkeypatch.context() as patched:
+            stop_at(patched, Rows, "write", 1, None)
+            assert review(model, ".", "--since", "HEAD", "--out", out) == 143
+        told = capsys.readouterr().err
+        assert "run the same command again" in told
+        assert "--resume" not in told
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])

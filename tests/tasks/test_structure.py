@@ -124,7 +124,7 @@ def test_sequences_are_mapped_together_as_long_as_that_is_cheap(
     model: str, fasta: Path, equal: list[Equal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("seqmlm.tasks.reading.BATCH_RECORDS", 256)
-    monkeypatch.setattr("seqmlm.tasks.structure.Budget.of", lambda model: Budget(batch=200))
+    monkeypatch.setattr(Budget, "of", lambda model: Budget(commit_interval=200))
     of, batches = Maps.of, list[int]()
 
     def counted(self: Maps, given: Any) -> Any:
