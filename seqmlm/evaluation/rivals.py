@@ -2,6 +2,7 @@
 
 An example is a list of units (words, residues, codes, templates). Where every unit is one letter, longer runs
 and wider windows are read. Classes are numbers of `names`; predictions have the forms that `measures` takes.
+A rival that cannot be fitted raises `UnfittedError`, and no other one takes its place.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 
 from seqmlm.data.rows import filled, number
 from seqmlm.data.tags import entities, tagged
+from seqmlm.errors import SeqmlmError
 
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -26,6 +29,13 @@ Examples = Sequence[Sequence[str]]
 MOST_UNITS = 300_000
 BEYOND = "\n"
 """A unit that stands beyond the ends of an example."""
+
+COMMON = 200
+"""Examples from which on a bag reads only what occurs in two of them."""
+
+
+class UnfittedError(SeqmlmError):
+    """A rival cannot be fitted to these examples; the message says why."""
 
 
 def majority(task: str, truth: Any, n_test: Any, *, names: Sequence[str]) -> Any:
@@ -59,32 +69,41 @@ def bag(task: str, train: Examples, truth: Any, test: Examples, *, names: Sequen
 
     Returns:
         (M, K) probabilities; (M,) or (M, K) values.
+
+    Raises:
+        UnfittedError: there is no unit, or of many examples no two share one.
     """
     from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
+    least = 2 if len(train) >= COMMON else 1
+    examples_with = Counter(chain.from_iterable(map(set, train)))
+    if max(examples_with.values(), default=0) < least:
+        raise UnfittedError("no unit occurs in two examples" if examples_with else "no example has a unit")
     sizes = range(1, 5 if _letters(train) else 3)
 
     def runs(units: Sequence[str]) -> list[str]:
         return ["\t".join(units[at : at + n]) for n in sizes for at in range(len(units) - n + 1)]
 
-    counter = CountVectorizer(analyzer=runs, min_df=2 if len(train) >= 200 else 1)
+    counter = CountVectorizer(analyzer=runs, min_df=least)
     weigher = TfidfTransformer(sublinear_tf=True)
-    try:
-        features = weigher.fit_transform(counter.fit_transform(train))
-    except ValueError:  # there is no unit, or none occurs in two examples
-        return np.asarray(majority(task, truth, len(test), names=names))
+    features = weigher.fit_transform(counter.fit_transform(train))
     return _predicted(task, _linear, features, truth, weigher.transform(counter.transform(test)), names)
 
 
-def placed(task: str, train: Examples, truth: Any, test: Examples, *, names: Sequence[str]) -> Doubles | None:
-    """Linear model of which unit stands at each place; None where examples differ in length.
+def placed(task: str, train: Examples, truth: Any, test: Examples, *, names: Sequence[str]) -> Doubles:
+    """Linear model of which unit stands at each place.
 
     The rival of variants of one protein and of sites cut out of a genome. Arguments and result as of `bag`.
+
+    Raises:
+        UnfittedError: examples differ in length, or have no unit.
     """
     from sklearn.preprocessing import OneHotEncoder
 
-    if len({len(units) for units in (*train, *test)}) != 1 or not train[0]:
-        return None
+    if len({len(units) for units in (*train, *test)}) != 1:
+        raise UnfittedError("examples differ in length")
+    if not train[0]:
+        raise UnfittedError("no example has a unit")
     encoder = OneHotEncoder(handle_unknown="ignore")
     features = encoder.fit_transform(np.array(train))
     return _predicted(task, _linear, features, truth, encoder.transform(np.array(test)), names)
@@ -141,10 +160,13 @@ def boosted(
     Numbers may be written as texts; other texts are ranked by how frequent they are: as unordered categories,
     columns of many (diagnoses) overfit. None, "", NaN, NA and texts that training did not have are missing.
     Large or small trees are chosen by 3-fold cross-validation: of noisy data large ones are learnt by heart.
+
+    Raises:
+        UnfittedError: no column has a value in training.
     """
     columns = [_column(own, test[name]) for name, own in train.items() if any(map(filled, own))]
     if not columns:
-        return np.asarray(majority(task, truth, len(next(iter(test.values()), ())), names=names))
+        raise UnfittedError("no column has a value in the training examples")
     tables = [np.column_stack(part) for part in zip(*columns, strict=True)]
     return _predicted(task, _trees, tables[0], truth, tables[1], names)
 

@@ -23,6 +23,7 @@ from seqmlm.inference.batches import batches, encoded
 from seqmlm.inference.pieces import HeadCard, Piece, at_once, pieces, pieces_of_pair, unit_bounds
 from seqmlm.inference.session import Session
 from seqmlm.tasks.labelled import group_of, is_alone
+from seqmlm.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
     from seqmlm.engine.packing import PackedBatch, PackedRow
@@ -114,19 +115,24 @@ def _case(
             raise DataError("no labels of parts", remedy="give a label for each unit")
         if example.second is not None:
             other = session.tokenizer.encode(example.second.raw)
-            shown = _units(text, encoding) + [f"2:{one}" for one in _units(str(example.second.raw), other)]
+            tokenizer = session.tokenizer
+            shown = units_of(tokenizer, encoding) + [f"2:{unit}" for unit in units_of(tokenizer, other)]
             where = pieces_of_pair(encoding, other, space, card, has_types(session))
         else:
-            shown = _units(text, encoding)
+            shown = units_of(session.tokenizer, encoding)
             where = pieces(encoding, space, card)[0] if prompts is None else prompts.pieces(record)
         targets = target(card, example.label, problems.sensitive)
     return Case(replace(record, raw=""), group_of(session, example), where, targets, shown)
 
 
-def _units(text: str, encoding: Encoding) -> list[str]:
-    if encoding.spans is None:
-        return []
-    return [text[start:end] for start, end in unit_bounds(encoding).tolist()]
+def units_of(tokenizer: Tokenizer, encoding: Encoding) -> list[str]:
+    """The units of a sequence as the model reads them: the symbols of each, spelled.
+
+    The raw text of a unit may have more, such as the block number in a line of a log; then no two are equal.
+    """
+    rule, spelling = tokenizer.units, tokenizer.spelling
+    spell = spelling.surface if rule.names is None else rule.names.__getitem__
+    return ["".join(map(spell, symbols)) for symbols in rule.spelled(encoding) if symbols]
 
 
 def _numbers(card: HeadCard, labels: Sequence[str], sensitive: bool) -> Floats:

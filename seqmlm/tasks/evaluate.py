@@ -24,6 +24,7 @@ from seqmlm.evaluation.intervals import Difference, Rate, exact_rate
 from seqmlm.parsing import Share
 from seqmlm.reports.drawing import picture, styled
 from seqmlm.reports.page import Cell, Page
+from seqmlm.reports.verdict import ranking_sentence
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.tasks.labels import Columns, Labelled, aligned, is_column, ranked_by, read_labelled
 
@@ -347,13 +348,10 @@ def write_report(evaluated: Evaluated, path: Path) -> None:
 
 
 def sentence(result: Evaluation) -> str:
-    """How well each score ranks, and whether a floor ranks as well as the first."""
-    best, *others = result.rankings
-    told = ", ".join(f"{one.auroc:.3f} by {one.name}" for one in result.rankings)
-    floor = max((one for one in others if one.name.endswith(FLOOR)), key=lambda one: one.auroc)
-    if floor.auroc >= best.auroc:
-        told += f": {floor.name.removesuffix(FLOOR)} alone ranks no worse than {best.name}"
-    return f"{result.rows} rows, {result.positives} positive; AUROC {told}"
+    """How well each score ranks, and whether the first is better than each floor."""
+    areas = {ranking.name: ranking.auroc for ranking in result.rankings}
+    floors = [name for name in areas if name.endswith(FLOOR)]
+    return f"{result.rows} rows, {result.positives} positive; {ranking_sentence(areas, floors)}"
 
 
 def ranking_table(result: Evaluation) -> Table:

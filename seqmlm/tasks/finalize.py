@@ -6,12 +6,13 @@ does the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from seqmlm.anomaly.levels import WHOLE, Level
+from seqmlm.anomaly.levels import WHOLE
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.splits import evenly
 from seqmlm.errors import StateError
@@ -21,11 +22,12 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.registry.database import UnreachableError, patiently
 from seqmlm.registry.entries import ModelEntry
 from seqmlm.registry.store import Registry
+from seqmlm.reports.verdict import HeldOutBits, counts_sentences, training_sentences
 from seqmlm.tasks.assemble import Evaluator
 from seqmlm.tasks.calibrate import calibrate_trained
 from seqmlm.tasks.corpus import Corpus
 from seqmlm.tasks.finalize_counts import fit_expert
-from seqmlm.tasks.finalize_page import PAGE, described, training_page, verdict
+from seqmlm.tasks.finalize_page import PAGE, described, training_page
 from seqmlm.tasks.models import register_calibrations, track_model
 from seqmlm.tasks.observers import Console, sample_predictions
 from seqmlm.tasks.sizing import Afterwards
@@ -36,6 +38,14 @@ from seqmlm.workspace import Workspace
 SHOWN_PREDICTIONS = 8
 
 
+class Finished(NamedTuple):
+    """What a training came to: the model's version, the final evaluation, and both in sentences."""
+
+    version: int
+    values: Mapping[str, float]
+    sentences: list[str]
+
+
 def finalize(
     run: TrainingRun,
     model: LoadedModel,
@@ -44,7 +54,7 @@ def finalize(
     after: Afterwards,
     tracked: TrackedRun,
     console: Console,
-) -> tuple[int, Mapping[str, float]]:
+) -> Finished:
     """Evaluate the trained model, write its folder, register it and calibrate it.
 
     Args:
@@ -55,9 +65,6 @@ def finalize(
         after: tokens that this may take.
         tracked: gets metrics, model and pictures.
         console: receives progress and messages.
-
-    Returns:
-        The model's version and the final evaluation.
 
     Raises:
         StateError: the disk is full, or the registry cannot be reached; the checkpoints are untouched.
@@ -70,7 +77,7 @@ def finalize(
         model_folder.write(building, model.rows, model.tokenizer, card)
         store_trained_on(building, corpus.trained_on, private=card.sensitive)
         made = replace(model, path=str(building))
-        facts = _counts(made, corpus, after, console.message)
+        facts, held_out = _counts(made, corpus, after, console.message)
     try:
         # Registered before it is calibrated: a kill in between leaves a model that can be used.
         sources = [path for paths in corpus.sources.values() for path in paths]
@@ -86,15 +93,17 @@ def finalize(
         ) from None
     track_model(tracked, entry, values, dataset=next(iter(corpus.shown.values())))
     values = {**values, **facts}
+    held_out = held_out or HeldOutBits.of_evaluation(card.unit, values)
+    finished = Finished(entry.version, values, training_sentences(held_out, card.steps))
     with run.writing():
-        _artifacts(run, model, values, corpus, evaluator, tracked, entry.version)
-    return entry.version, values
+        _artifacts(run, model, finished, corpus, evaluator, tracked)
+    return finished
 
 
 def _counts(
     model: LoadedModel, corpus: Corpus, after: Afterwards, say: Callable[[str], None]
-) -> dict[str, float]:
-    """Put counts beside the model; what they are worth, by name."""
+) -> tuple[dict[str, float], HeldOutBits | None]:
+    """Put counts beside the model; what they are worth, by name, and as sentences need it."""
     expert = fit_expert(
         model,
         corpus.train,
@@ -106,36 +115,23 @@ def _counts(
         notify=say,
     )
     if expert is None:
-        return {}
-    bits = {name: float(expert.facts[f"{name}_bits"]) for name in ("mixture", "model", "counts")}
-    verdict = counts_verdict(model.domain.levels, better=bool(expert.facts["better"]))
-    say(
-        f"{verdict}: on held-out records {bits['model']:.3f} bits per {model.domain.unit} by the model, "
-        f"{bits['counts']:.3f} by counts, {bits['mixture']:.3f} by both"
-    )
-    if expert.facts["gain_over_counts"]["low"] <= 0:
-        say("counting alone does as well as the model so far: train longer, or on more data")
-    return {f"eval/exact_{name}_bits_per_unit": value for name, value in bits.items()}
-
-
-def counts_verdict(levels: Sequence[Level], *, better: bool) -> str:
-    """Whether scores of some levels will mix counts in: those that show the model a part alone never do."""
-    if not better:
-        return "scores use the model alone, which counts of the training data do not better"
-    alone = ", ".join(level.name for level in levels if level.view != WHOLE)
-    return "scores mix the model with counts of the training data" + (
-        f", those of {alone} excepted: they use the model alone" if alone else ""
-    )
+        return {}, None
+    held_out = HeldOutBits.of_counts(model.domain.unit, expert.facts)
+    alone = [level.name for level in model.domain.levels if level.view != WHOLE]
+    for sentence in counts_sentences(held_out, alone):
+        say(sentence)
+    facts = {f"eval/exact_{name}_bits_per_unit": bits for name, bits in held_out.bits.items()}
+    gain = expert.facts["gains"]["mixture"]["model"]
+    return facts | {f"eval/exact_gain_of_counts/{name}": bound for name, bound in gain.items()}, held_out
 
 
 def _artifacts(
     run: TrainingRun,
     model: LoadedModel,
-    values: Mapping[str, float],
+    finished: Finished,
     corpus: Corpus,
     evaluator: Evaluator,
     tracked: TrackedRun,
-    version: int,
 ) -> None:
     """The page of the training, and the examples in it as a text."""
     shown, file, examples = run.directory / "predictions.txt", run.directory / PAGE, ""
@@ -147,9 +143,10 @@ def _artifacts(
     facts = {"data": ", ".join(corpus.shown.values()), "sequences": len(corpus.train)}
     facts = redact_small_counts(facts, run.sensitive)
     metrics = read_metrics(run.directory / METRICS)
-    page = training_page(f"{run.name}:{version}", model.card, facts, values, metrics, examples)
+    named = f"{run.name}:{finished.version}"
+    page = training_page(named, model.card, facts, finished.values, finished.sentences, metrics, examples)
     page.write(file, private=run.sensitive)
-    tracked.set_tag(DESCRIPTION, described(verdict(model.card, values)))
+    tracked.set_tag(DESCRIPTION, described(finished.sentences))
     tracked.artifact(file)
 
 

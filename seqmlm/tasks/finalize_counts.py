@@ -1,14 +1,15 @@
 """Counts of the training data, fitted when a model is trained and kept with it (`seqmlm.inference.expert`).
 
-The weights are learnt on half of some validation records and reported on the other half: a score takes the
-counts in only where the mixture was better there than the model, with certainty.
+The weights are learnt on half of some validation records, and all is measured on the other half, which fitted
+nothing. Scores mix the counts in where the mixture has the lower mean there than the model alone.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -156,23 +157,39 @@ class _Learner:
             "model": -self._model[~self.learns],
             "counts": -expert.alone(rest),
             "mixture": -expert.mixed(told[~self.learns], rest, str(EXACT))[0],
+            "frequencies": -units.spelled[at[~self.learns]],
         }
         return replace(expert, facts=self._facts(bits))
 
     def _facts(self, bits: Mapping[str, Doubles]) -> dict[str, Any]:
-        """Means, and by how much the mixture is better, with intervals over records (or windows)."""
+        """Means by name, and by how much each is better than those after it in `_RANKS`.
+
+        Intervals are over records (or windows). `better` decides whether scores mix the counts in.
+        """
         group = self._group[~self.learns]
         weights = bootstrap_weights(group, _DRAWS, 0)
-        facts: dict[str, Any] = {f"{name}_bits": float(one.mean()) for name, one in bits.items()}
         drawn = np.array([weights(draw) for draw in range(_DRAWS)])
-        for name in ("model", "counts"):
-            gain = bits[name] - bits["mixture"]
-            means = drawn @ gain / drawn.sum(axis=1)
-            facts[f"gain_over_{name}"] = asdict(summarized(float(gain.mean()), means))
-        better = facts["gain_over_model"]["low"] > 0
-        return {**facts, "units": len(group), "groups": len(np.unique(group)), "better": better}
+        sizes = drawn.sum(axis=1)
+
+        def gain(first: str, second: str) -> dict[str, float]:
+            saved = bits[second] - bits[first]
+            return summarized(float(saved.mean()), drawn @ saved / sizes).bounds()
+
+        gains: dict[str, dict[str, dict[str, float]]] = {}
+        for first, second in combinations(_RANKS, 2):
+            gains.setdefault(first, {})[second] = gain(first, second)
+        means = {f"{name}_bits": float(values.mean()) for name, values in bits.items()}
+        better = gains["mixture"]["model"]["value"] > 0
+        return {
+            **means,
+            "gains": gains,
+            "units": len(group),
+            "groups": len(np.unique(group)),
+            "better": better,
+        }
 
 
+_RANKS = ("mixture", "counts", "model", "frequencies")
 _DRAWS = 500
 
 

@@ -33,6 +33,7 @@ from seqmlm.inference.labeller import Labeller
 from seqmlm.inference.session import Session
 from seqmlm.parsing import read_json
 from seqmlm.registry.entries import ModelEntry
+from seqmlm.reports.verdict import finetuning_sentence
 from seqmlm.tasks.cases import items_of, outputs_of, predicted, truth_of
 from seqmlm.tasks.columns import Labelling, of_text, reading
 from seqmlm.tasks.corpus import QUARANTINE
@@ -46,7 +47,7 @@ from seqmlm.tasks.table import Columns
 from seqmlm.tasks.task import Summary, Table
 from seqmlm.tasks.teaching import Teacher, Trained
 from seqmlm.tasks.training_run import FINISHED, MODEL_FOLDER, TrainingRun
-from seqmlm.tasks.verdict import figures_of, of_columns, of_rivals, verdict
+from seqmlm.tasks.worth import Rivals, figures_of
 from seqmlm.tracking import DESCRIPTION, LEDGER, METRICS, TrackedRun, read_metrics
 from seqmlm.workspace import Workspace
 
@@ -266,12 +267,14 @@ class Finetuning:
         if not test:
             return figures, []
         said = predicted(labeller, test)
-        others = of_rivals(card, train, test) if self.config.rivals == "on" else {}
+        rivals = Rivals(card, train, test)
+        if self.config.rivals == "on":
+            rivals.add_cheap()
         if self.config.rivals == "on" and self.config.tune != "none":
-            others["frozen encoder"] = predicted(Labeller(teacher.frozen(best.seed), card), test)
+            rivals.add("frozen encoder", lambda: predicted(Labeller(teacher.frozen(best.seed), card), test))
         if self.columns is not None:
-            others |= of_columns(card, self.columns, train, test, said)
-        own, table = figures_of(card, self.primary, test, said, others)
+            rivals.add_columns(self.columns, said)
+        own, table = figures_of(card, self.primary, test, said, rivals)
         figures |= own
         if len(found) > 1:
             each = [self._measured(one.seed) for one in found]
@@ -323,7 +326,8 @@ class Finetuning:
         if not figures["test"]:
             why = why_untested(self.parts)
             return f"{learnt}; nothing was held out to test it ({why}): judge it with --test"
-        return f"{learnt}: {verdict(figures, self.primary)}. Use it: seqmlm predict {self.run.name} FILE"
+        result = finetuning_sentence(figures, self.primary)
+        return f"{learnt}: {result}. Use it: seqmlm predict {self.run.name} FILE"
 
     def _registered(self, labeller: Labeller, figures: Mapping[str, Any], run_id: str | None) -> ModelEntry:
         """Write the model's folder, load it again, compare, register."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.domains.variants import Variant, Variants
-from seqmlm.errors import DataError, StateError, nearest, number_of
+from seqmlm.errors import DataError, StateError, nearest
 from seqmlm.evaluation.effects import DRAWS, METRICS, agreement
 from seqmlm.evaluation.intervals import Difference
 from seqmlm.inference.expert import stored_expert
@@ -128,26 +128,6 @@ def agreement_table(found: Figures) -> tuple[list[str], list[list[str]]]:
         for name, own in found.items()
     ]
     return ["prediction", *TITLES.values()], rows
-
-
-def gain(figures: Figures) -> Iterator[str]:
-    """By how much the model is better than its best rival, in a sentence."""
-    if own := figures.get("gain"):
-        yield (
-            f"Spearman of the model minus that of {own['against']}: {own['value']:+.4f} "
-            f"({own['low']:+.3f} to {own['high']:+.3f}), on {number_of(figures['measured'], 'variant')}"
-        )
-
-
-def doubt(figures: Figures) -> Iterator[str]:
-    """Why what is suggested is worth little, where another prediction ranks the measurements better."""
-    if "agreement" in figures and figures.get("next"):
-        found = figures["agreement"]
-        best = max(found, key=lambda name: float(np.nan_to_num(found[name]["spearman"]["value"])))
-        if best != "model":
-            surely = (figures["gain"] or {}).get("high", 0.0) < 0
-            ranks = "better than" if surely else "no worse than"
-            yield f"{best} ranks what was measured {ranks} this model: do not choose by what it suggests"
 
 
 def training_floor(session: Session) -> Any:

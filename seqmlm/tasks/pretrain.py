@@ -29,7 +29,7 @@ from seqmlm.tasks.calibrate import few_held_out
 from seqmlm.tasks.config import LIMITS
 from seqmlm.tasks.corpus import QUARANTINE, CorpusReader
 from seqmlm.tasks.finalize import finalize
-from seqmlm.tasks.finalize_page import PAGE, verdict
+from seqmlm.tasks.finalize_page import PAGE
 from seqmlm.tasks.launch import RUN_CONFIG, Plan, TrainRequest, agreed_plan, longer
 from seqmlm.tasks.observers import Console, Recorder
 from seqmlm.tasks.sizing import Afterwards, sized
@@ -152,8 +152,7 @@ class Pretraining:
             )
             after = Afterwards(training.config.train.max_time, outcome)
             made = (run, model, self.corpus, training.evaluator, after)
-            version, values = finalize(*made, tracked, self.console)
-            lead, *warnings = verdict(model.card, values)
+            version, values, (lead, *warnings) = finalize(*made, tracked, self.console)
             for one in (f"model {run.name}:{version}, {lead}", *warnings, f"page: {run.directory / PAGE}"):
                 self.say(one)
             return self._told(outcome, tracked.run_id, version, values)

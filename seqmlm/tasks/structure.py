@@ -31,13 +31,13 @@ from seqmlm.inference.estimate import about
 from seqmlm.inference.maps import Maps, Subject, row_options
 from seqmlm.inference.session import Session
 from seqmlm.reports.page import Page
+from seqmlm.reports.verdict import links_warnings
 from seqmlm.rows.file import Row
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import unwritable
 from seqmlm.structure.base import StructureSettings
 from seqmlm.structure.graphs import Component, graphml, listed
 from seqmlm.structure.maps import DependenceMap, Null, Over
-from seqmlm.tasks.finalize_page import little
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, placed, read
 
 Made = TypeVar("Made")
@@ -206,7 +206,7 @@ class Structure(Task[StructureConfig, Subject]):
             family=config.sequences if config.family else None,
             both_strands=config.both_strands,
         )
-        self.notes = (*self._waiting(), *little(session.card))
+        self.notes = (*self._waiting(), *links_warnings(session.card.unit, session.card.metrics))
 
     def _waiting(self) -> Sequence[str]:
         """How long the first sequence takes, where that is long: nothing is heard before its map is made."""

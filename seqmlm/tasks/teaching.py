@@ -38,7 +38,7 @@ from seqmlm.tasks.config import seconds
 from seqmlm.tasks.finetune_config import Teaching
 from seqmlm.tasks.labelled import Parts
 from seqmlm.tasks.observers import Console, Recorder
-from seqmlm.tasks.verdict import worth
+from seqmlm.tasks.worth import worth
 from seqmlm.tracking import TrackedRun
 
 FINAL, BEST = "final.safetensors", "best.safetensors"

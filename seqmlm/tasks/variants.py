@@ -20,8 +20,9 @@ from seqmlm.errors import UsageError, number_of
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import BITS, CONVENTIONS, WHOLE, VariantScorer
 from seqmlm.reports.page import Page
+from seqmlm.reports.verdict import agreement_sentences, suggestion_doubts
 from seqmlm.rows.file import Row
-from seqmlm.tasks.measurements import Measurements, agreement_table, doubt, gain
+from seqmlm.tasks.measurements import Measurements, agreement_table
 from seqmlm.tasks.substitutions import Grid
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, said, where
 
@@ -263,7 +264,7 @@ class VariantsTask(Task[VariantsConfig, Variant]):
             what, remedy = windows if self.field.windows else wildtype
             known = f"{figures[BITS]:.2f} bits at a place, by chance {chance:.2f}"
             told.append(f"the model does not know {what}: {known}; {remedy}")
-        return "\n".join([*told, *gain(figures), *doubt(figures)])
+        return "\n".join([*told, *agreement_sentences(figures), *suggestion_doubts(figures)])
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if "agreement" in figures:

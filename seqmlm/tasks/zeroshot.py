@@ -22,6 +22,7 @@ from seqmlm.inference.classifier import Classifier, Verbalizer, read_wording
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
 from seqmlm.reports.page import Page
+from seqmlm.reports.verdict import accuracy_sentence
 from seqmlm.rows.file import Row
 from seqmlm.tasks.task import Figures, Table, Task, TaskConfig, place, read
 
@@ -168,14 +169,9 @@ class Zeroshot(Task[ZeroshotConfig, Record]):
             told += f", {most / items:.0%} of them {name!r}: these words may not fit this model"
         if figures["accuracy"] is None:
             return f"{told}; no true classes were given, so nothing is known of how often it is right"
-        (low, high), spread = figures["interval"], figures["sensitivity"]
-        better = low > max(figures["majority"], figures["calibrated_random"])
-        return (
-            f"{told}: accuracy {figures['accuracy']:.1%} ({low:.1%} to {high:.1%}), macro F1 "
-            f"{figures['macro_f1']:.3f}; always the most frequent class {figures['majority']:.1%}, random "
-            f"guesses {figures['calibrated_random']:.1%}{'' if better else '; not clearly better'}"
-            + (f"; by wording {spread['min']:.1%} to {spread['max']:.1%}" if spread else "")
-        )
+        spread = figures["sensitivity"]
+        by_wording = f"; by wording {spread['min']:.1%} to {spread['max']:.1%}" if spread else ""
+        return f"{told}: {accuracy_sentence(figures)}{by_wording}"
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         if confusion := figures["confusion"]:

@@ -9,7 +9,7 @@ import pytest
 
 from seqmlm.evaluation import rivals
 from seqmlm.evaluation.predictions import measures
-from seqmlm.evaluation.rivals import bag, boosted, majority, placed, windowed
+from seqmlm.evaluation.rivals import UnfittedError, bag, boosted, majority, placed, windowed
 
 WORDS = [*["the", "a", "cat", "dog", "saw", "barked", "quickly", "Anna", "12", "of"]]
 
@@ -58,16 +58,27 @@ def test_a_bag_learns_labels_and_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("train", "truth", "expected"),
+    ("train", "reason"),
     [
-        ([["a"], ["b"]], [1, 1], [0, 1, 0]),  # one class
-        ([[], []], [0, 1], [0.5, 0.5, 0]),  # no unit
-        ([[str(at)] for at in range(200)], [0] * 50 + [1] * 150, [0.25, 0.75, 0]),  # none twice
+        ([[], []], "no example has a unit"),
+        ([[str(at)] for at in range(200)], "no unit occurs in two examples"),
     ],
 )
-def test_a_bag_that_can_learn_nothing_is_the_majority(train: Any, truth: Any, expected: Any) -> None:
-    found = bag("class", train, truth, [["c"], ["a", "b"]], names=[*"xyz"])
-    assert found == pytest.approx(np.array([expected, expected]))
+def test_a_bag_that_cannot_be_fitted_is_no_majority(train: Any, reason: str) -> None:
+    truth = [at % 2 for at in range(len(train))]
+    with pytest.raises(UnfittedError, match=reason):
+        bag("class", train, truth, [["c"], ["a", "b"]], names=["no", "yes"])
+
+
+def test_a_bag_of_one_class_is_certain_of_it() -> None:
+    found = bag("class", [["a"], ["b"]], [1, 1], [["c"], ["a", "b"]], names=[*"xyz"])
+    assert found == pytest.approx(np.array([[0, 1, 0]] * 2))
+
+
+@pytest.mark.parametrize("value", [None, "", float("nan")])
+def test_boosting_without_a_value_cannot_be_fitted(value: Any) -> None:
+    with pytest.raises(UnfittedError, match="no column has a value"):
+        boosted("class", {"a": [value] * 4}, [0, 1, 0, 1], {"a": [1, 2]}, names=["no", "yes"])
 
 
 def test_a_bag_of_four_examples() -> None:
@@ -167,9 +178,10 @@ def test_a_unit_at_its_place_is_learnt_where_lengths_are_equal() -> None:
     train, test = ([list(one) for one in rng.choice([*"ACGT"], (n, 8))] for n in (300, 100))
     truth, expected = (np.array([one[3] == "G" for one in own]).astype(int) for own in (train, test))
     found = placed("class", train, truth, test, names=["no", "yes"])
-    assert found is not None
     assert ((found[:, 1] > 0.5) == expected).mean() > 0.95
     values = placed("value", train, truth + 0.5, test, names=["y"])
-    assert values is not None
     assert np.corrcoef(np.ravel(values), expected)[0, 1] > 0.95
-    assert placed("class", [*train, ["A"]], [*truth, 0], test, names=["no", "yes"]) is None
+    with pytest.raises(UnfittedError, match="differ in length"):
+        placed("class", [*train, ["A"]], [*truth, 0], test, names=["no", "yes"])
+    with pytest.raises(UnfittedError, match="no example has a unit"):
+        placed("class", [[], []], [0, 1], [[]], names=["no", "yes"])

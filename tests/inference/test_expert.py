@@ -26,7 +26,7 @@ from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.model_folder import COUNTS, LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.finalize_counts import fit_expert
+from seqmlm.tasks.finalize_counts import _Learner, fit_expert
 
 
 class Whole(InMemory):
@@ -192,9 +192,26 @@ def test_the_facts_are_of_other_records_than_the_weights(model: LoadedModel) -> 
     assert facts["better"]
     assert facts["groups"] == 20
     assert max(facts["mixture_bits"], facts["counts_bits"]) < facts["model_bits"] / 2
-    gain = facts["gain_over_model"]
-    assert gain["value"] == pytest.approx(facts["model_bits"] - facts["mixture_bits"])
-    assert 0 < gain["low"] < gain["value"] < gain["high"]
+    for first, others in facts["gains"].items():
+        for second, gain in others.items():
+            assert gain["value"] == pytest.approx(facts[f"{second}_bits"] - facts[f"{first}_bits"])
+            assert gain["low"] < gain["value"] < gain["high"]
+    assert facts["gains"]["mixture"]["model"]["low"] > 0
+    assert facts["frequencies_bits"] == pytest.approx(np.log2(20), abs=0.5)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_mean_of_held_out_records_decides_whether_counts_are_mixed_in(sign: int) -> None:
+    """The interval of the gain includes zero, and the mean is above it or below it."""
+    learner = object.__new__(_Learner)
+    learner._group, learner.learns = np.arange(60), np.zeros(60, dtype=np.bool_)
+    model, noise = np.full(60, 2.0), np.random.default_rng(0).normal(size=60)
+    mixture = model - sign * (0.05 + noise - noise.mean())
+    facts = learner._facts({"model": model, "mixture": mixture, "counts": model, "frequencies": model + 1})
+    gain = facts["gains"]["mixture"]["model"]
+    assert gain["low"] < 0 < gain["high"]
+    assert gain["value"] == pytest.approx(sign * 0.05)
+    assert facts["better"] == (sign > 0)
 
 
 def test_counts_that_do_not_help_are_left_out_unless_asked_for(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Sequence
@@ -27,11 +28,14 @@ from seqmlm.data.examples import Example
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.tags import tagged
+from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.types import Encoding
 from seqmlm.inference.pieces import HeadCard, at_once, pieces, pieces_of_pair
-from seqmlm.tasks import verdict
+from seqmlm.tasks import worth
+from seqmlm.tasks.cases import units_of
 from seqmlm.tasks.observers import Recorder
 from seqmlm.tasks.table import Columns
+from seqmlm.tokenizers.log_templates import TemplateTokenizer
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 Rows = Sequence[dict[str, Any]]
@@ -82,7 +86,7 @@ class Teach:
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of resamplings, which tests/evaluation tests."""
     for name in ("worth", "difference"):
-        monkeypatch.setattr(verdict, name, partial(getattr(verdict, name), draws=100))
+        monkeypatch.setattr(worth, name, partial(getattr(worth, name), draws=100))
 
 
 @pytest.fixture
@@ -283,9 +287,39 @@ def test_a_model_that_has_learnt_nothing_says_so(teach: Teach) -> None:
     rng = np.random.default_rng(0)
     rows = [{"text": " ".join(words), "y": "ab"[rng.integers(2)]} for words in sentences(60)]
     done = teach(rows, "--label y --set epochs=1").ok()
-    assert "no better than that" in done.out or "not clearly better" in done.out
+    assert re.search("; (equal to|clearly worse than|not clearly (better|worse) than) ", done.out)
+    assert "clearly better than" not in done.out.replace("not clearly", "")
     few = teach(rows[:12], "--label y --name few").ok()
     assert "nothing was held out to test it" in few.out
+
+
+def test_a_rival_that_cannot_be_fitted_is_named_and_not_replaced(teach: Teach) -> None:
+    """No unit occurs twice in training: a bag of units has nothing to read."""
+    rows = [{"text": "".join(words) + str(n), "y": "ab"[n % 2]} for n, words in enumerate(sentences(280))]
+    done = teach(rows, "--label y --tune none --name bagless").ok()
+    answer = " ".join(done.out.split())
+    assert "; bags of units could not be fitted: no unit occurs in two examples" in answer
+    told = {line.split("\t")[0]: line.split("\t")[1:] for line in done.out.splitlines() if "\t" in line}
+    assert told["bags of units"][0] == "could not be fitted: no unit occurs in two examples"
+    assert set(told["bags of units"][1:]) == {"-"}
+    page = (teach.home / "runs/bagless/training.html").read_text()
+    assert page.count("could not be fitted: no unit occurs in two examples") > 1, "head and table"
+    found = teach(rows, "--label y --tune none --json --name again").ok().json
+    assert found["unfitted"].keys() == {"bags of units"}
+    assert found["rivals"].keys() == {"most frequent", "unit at each place"}
+    rows = [{"text": "the cat sees", "y": "ab"[n % 2]} for n in range(60)] + rows[:20]
+    found = teach(rows, "--label y --tune none --json --name unequal").ok().json
+    assert found["unfitted"] == {"unit at each place": "examples differ in length"}
+    assert "bags of units" in found["rivals"]
+
+
+def test_rivals_read_the_units_of_the_model() -> None:
+    """Lines that differ in a block's number alone are one template to the model, and to its rivals."""
+    lines = [f"received block blk_{n} of size {n * 7}" for n in range(100, 140)]
+    tokenizer = TemplateTokenizer.train([LogLines(lines=tuple(lines))])
+    found = [units_of(tokenizer, tokenizer.encode(LogLines(lines=(line,)))) for line in lines]
+    assert len({*map(tuple, found)}) == 1
+    assert units_of(ResidueTokenizer(), ResidueTokenizer().encode("MKV")) == ["M", "K", "V"]
 
 
 def test_of_a_rare_class_the_ranking_decides(teach: Teach) -> None:

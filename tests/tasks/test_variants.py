@@ -140,7 +140,7 @@ def test_what_ranks_worse_than_others_says_so_beside_its_suggestions(
     given = (written(tmp_path / "other.csv", "\n".join([f"{head},other", *rows]) + "\n"), "--next", "1")
     assert "do not choose" not in variants(*given, "--measured", "fitness").out
     bad = variants(*given, "--measured", "other", "--set", "prediction=[other]")
-    assert "other ranks what was measured better than this model: do not choose" in bad.out
+    assert "other ranks what was measured clearly better than this model: do not choose" in bad.out
 
 
 def test_a_report_and_its_run(
