@@ -329,6 +329,7 @@ STAND_APART = {
     "tracking.run": "a run that is being written; `tracking` is the door",
     "tasks.finalize*": "what follows the last step of a training; counts and rows that only it has",
     "tasks.finetune_run": "a fine-tuning at work, which loads torch: its help does not",
+    "tasks.sampling": "which rows of records a calibration draws, apart from what it makes of them",
     "tasks.score": "the capability; a review is one of source code",
     "tasks.teaching": "one training of a fine-tuning, a chapter: the loop, apart from the run and its files",
     "tokenizers.kmer_block": "one vocabulary",

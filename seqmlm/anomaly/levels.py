@@ -255,6 +255,20 @@ class Level(ABC):
         """
         return (record,)
 
+    def row_numbers(self, record: Record, spans: Longs) -> Longs | None:
+        """The row that each unit of a record belongs to, where a row needs the scores of its own units only.
+
+        A calibration then draws some rows of each of many records. The statistics of a row must not depend on
+        which other units of the record are scored.
+
+        Args:
+            spans: (N, 2) of all units of the record, ascending.
+
+        Returns:
+            (N,) numbers of rows, ascending; None where a row needs other units, too.
+        """
+        return None
+
     @abstractmethod
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         """What of the record is judged; statistics that are not known of it are left out."""

@@ -53,6 +53,11 @@ class Mode:
     kind: Kind
     parts: int = 1
 
+    @property
+    def asks_windows(self) -> bool:
+        """Whether a pass asks many units of a window, so that few of them cost as much as all."""
+        return self.kind != "exact"
+
     @classmethod
     def parse(cls, text: str) -> Mode:
         """The mode that `--mode` names.

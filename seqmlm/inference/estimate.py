@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from seqmlm.anomaly.levels import WHOLE, Level
-from seqmlm.anomaly.values import Doubles
+from seqmlm.anomaly.values import Bools, Doubles
 from seqmlm.data.files import metered
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -64,7 +64,7 @@ def work_of(
 
 def _totals(
     session: Session,
-    costs: Sequence[Callable[[Encoding], float]],
+    costs: Sequence[Cost],
     records: Iterable[Record],
     problems: Problems,
     size: int,
@@ -91,28 +91,42 @@ def _totals(
     return whole * total, whole * seen
 
 
-def cost_of(session: Session, level: Level, mode: Mode) -> Callable[[Encoding], float]:
-    """Forward tokens that a record takes at a level in a mode."""
-    model, view = session.model, level.view
-    if view is not WHOLE:  # what is asked there depends on the record
-        rule = view.units(session.tokenizer)
+class Cost(Protocol):
+    """Forward tokens that a record takes, or the units of it at the (L,) wanted tokens."""
 
-        def of_windows(encoding: Encoding) -> float:
-            parts = view.windows(encoding, session.tokenizer, session.card.max_length)
+    def __call__(self, encoding: Encoding, wanted: Bools | None = None) -> float: ...
+
+
+def cost_of(session: Session, level: Level, mode: Mode) -> Cost:
+    """Forward tokens that a record takes at a level in a mode."""
+    model, view, tokenizer = session.model, level.view, session.tokenizer
+    longest, special = session.card.max_length, tokenizer.space.is_special
+    if view is not WHOLE:  # what is asked there depends on the record
+        rule = view.units(tokenizer)
+
+        def of_windows(encoding: Encoding, wanted: Bools | None = None) -> float:
+            parts = view.windows(encoding, tokenizer, longest, wanted)
             asked = (query for window, owned in parts for query in rule.questions(window, owned, mode))
             return float(sum(query.variants * len(query.encoding) for query in asked))
 
         return of_windows
     passes = forward_tokens(model, mode)
-    tokenizer = session.tokenizer
-    ways, special = 2 if level.second and tokenizer.units.mirrored else 1, tokenizer.space.is_special
-    alone = mode.kind not in ("one-pass", "partition")  # they show what they do not ask, too
+    ways = 2 if level.second and tokenizer.units.mirrored else 1
 
-    def cost(encoding: Encoding) -> float:
+    def cost(encoding: Encoding, wanted: Bools | None = None) -> float:
+        if wanted is not None:
+            windows = view.windows(encoding, tokenizer, longest, wanted & ~special[encoding.ids])
+            return float(ways * sum(of_window(*window) for window in windows))
         length, share = len(encoding), 1.0
-        if alone and length:
+        if not mode.asks_windows and length:
             share = np.count_nonzero((encoding.groups >= 0) & ~special[encoding.ids]) / length
         return float(ways * share * passes(length))
+
+    def of_window(window: Encoding, owned: Bools) -> float:
+        length, whole = len(window), passes(len(window))
+        if mode.asks_windows:
+            return whole
+        return min(length, whole) + np.count_nonzero(owned) / length * max(0.0, whole - length)
 
     return cost
 

@@ -3,7 +3,8 @@
 `seqmlm calibrate` takes normal data of the user, `seqmlm train` the records it set aside. Neither may hold
 what the model was trained on: scores of memorized records are lower than those of new ones. The
 same records give the same calibrations; a training spends a bounded share of its time on them, more of it
-where rows would be few, and of more records those it can afford are taken, spread evenly.
+where rows would be few, and of more records those it can afford are taken, spread evenly. Where rows of a
+record can be judged without the rest of it, some rows of each of many records are (`tasks/sampling.py`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from seqmlm.anomaly.levels import Background, Level
-from seqmlm.anomaly.values import Longs, Scored
+from seqmlm.anomaly.values import Bools, Longs, Scored
 from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -54,18 +55,20 @@ from seqmlm.rows.judge import Normal
 from seqmlm.tasks.corpus import Corpus
 from seqmlm.tasks.finalize_normal import CountedRows, counted_rows
 from seqmlm.tasks.models import register_calibrations
+from seqmlm.tasks.sampling import ENOUGH_ROWS, Limit, Portion, RowSample, row_numbers, row_sample, unit_rows
 from seqmlm.tasks.task import CommandConfig
 from seqmlm.workspace import Workspace
 
 if TYPE_CHECKING:
     from seqmlm.tasks.observers import Console
 
-ENOUGH_ROWS, LEAST_ROWS = 1_000, 100
-"""Rows that a training calibrates a mode with, if it can pay for them: they guarantee rates of .001.
-So many it gives its cheapest mode, however short it was: they guarantee .01."""
+LEAST_ROWS = 100
+"""Rows that a training gives its cheapest mode, however short it was: they guarantee rates of .01."""
+
+LEAST_RATE = 0.05
+"""A further mode gets rows enough for p-values this small, or no calibration."""
 
 _PORTIONS = 16  # of a limit
-_ENOUGH_RECORDS = 50  # rows of few records, as lines of a file, are more alike than so many rows would be
 _LEARNT = 60_000  # forward tokens that what must be known of scores may take, however little the limit is
 _PROBED = 8  # records whose cost says whether a mode is within a limit
 
@@ -341,41 +344,37 @@ class Records:
     source: str
 
 
-class Limit(NamedTuple):
-    """How much is spent on a mode: so many forward tokens, but so many rows and records at least."""
+@dataclass(kw_only=True, eq=False)
+class JudgedRecords:
+    """The rows of some normal records.
 
-    tokens: float
-    rows: int = 0
-    records: int = 0
-
-
-class Portion(NamedTuple):
-    """Some records that are judged together.
-
-    records: tokenized.
-    done, of: records up to here, of how many.
-    spent: forward tokens up to here, by estimate.
-    limit: of these; None where all records are taken.
+    Args:
+        rows: of all of them.
+        records: those that were taken.
+        spent: forward tokens, by estimate.
+        drawn: the share of the records' rows that these are.
     """
 
-    records: list[Encoded]
-    done: int
-    of: int
-    spent: float
-    limit: Limit | None
+    rows: list[JudgedRow] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    spent: float = 0.0
+    drawn: float = 1.0
 
-    def share(self, rows: int) -> float:
-        """How much is done with so many rows, from 0 to 1: of all records, or of what is enough."""
-        if self.limit is None:
-            return self.done / self.of
-        tokens, least, records = self.limit
-        paid = min(self.spent / max(tokens, 1), rows / max(least, 1), self.done / max(records, 1))
-        plenty = min(rows / ENOUGH_ROWS, self.done / _ENOUGH_RECORDS)
-        return min(1.0, max(paid, plenty, self.done / self.of))
+    @property
+    def scored(self) -> list[JudgedRow]:
+        """Rows that have a score."""
+        return [one for one in self.rows if one.row.score is not None]
 
-    def enough(self, rows: int) -> bool:
-        """Whether no further records need be taken."""
-        return self.limit is not None and self.share(rows) >= 1
+    def add(self, portion: Portion, rows: Sequence[JudgedRow]) -> None:
+        """Take the rows of further records."""
+        self.rows += rows
+        self.records += [one.record for one in portion.records]
+        self.spent, self.drawn = portion.spent, portion.drawn
+
+
+def _least_rows(level: Level) -> int:
+    """Rows that guarantee `LEAST_RATE`; of two p-values the smaller one counts twice."""
+    return math.ceil((2 if level.counted else 1) / LEAST_RATE) - 1
 
 
 @dataclass(kw_only=True, eq=False)
@@ -418,26 +417,20 @@ class Calibrator:
         return fitted, rest if apart else normal
 
     def _learnt(self, level: Level, records: Sequence[Record], *, thinned: bool) -> list[Scored]:
-        """Scores of records that a background learns from: of some units of each, if that is enough for it
-        and all cost more than a quarter of the budget."""
+        """Scores of records that a background learns from: of some rows or units of each, where those are
+        enough for it and all cost more than a quarter of the budget."""
         detector = Detector(self._scorer(), level, mode=self.session.mode)
         limit = None if self.budget is None else Limit(max(self.budget / 4, _LEARNT), records=SMALLEST)
-        found, before, paid = list[Scored](), 0.0, 0.0
-        for portion in self._portions(detector, records, limit):
-            cost, before = portion.spent - before, portion.spent
-            every, wanted = 1, None
-            if limit is not None and thinned:
-                every = max(1, math.ceil(cost / len(portion.records) * SMALLEST / limit.tokens))
-            if every > 1:
-                groups = [one.encoding.groups for one in portion.records]
-                wanted = [(own >= 0) & (own % every == 0) for own in groups]
-            found += detector.scored(portion.records, wanted)
-            paid += cost / every
-            if portion.enough(len(found)):
+        sample = self._sample(detector, records, limit, units=True) if thinned else None
+        scores, spent = list[Scored](), 0.0
+        for portion in self._portions(detector, records, limit, sample):
+            scores += detector.scored(portion.records, portion.wanted)
+            spent = portion.spent
+            if portion.enough(len(scores)):
                 break
         if self.budget is not None:
-            self.budget = max(self.budget // 2, self.budget - int(paid))
-        return found
+            self.budget = max(self.budget // 2, self.budget - int(spent))
+        return scores
 
     def calibrate(
         self,
@@ -455,59 +448,99 @@ class Calibrator:
             DataError: no record has a score.
             UsageError: a mode that this model cannot be asked in.
         """
-        found: dict[tuple[str, str], Stored] = {}
+        calibrations: dict[tuple[str, str], Stored] = {}
         random = np.random.default_rng(self.seed)
         parts = [part for record in normal.records for part in level.as_judged(record, random)]
         normal, left = replace(normal, records=parts), self.budget
         for number, mode in enumerate(modes):
-            limit = None
+            detector = Detector(self._scorer(), level, mode=Mode.parse(mode), background=background)
+            limit, sample = None, None
             if left is not None:
-                few = SMALLEST if number == 0 or self.session.card.sensitive else 0
-                limit = Limit(left / (len(modes) - number), LEAST_ROWS if number == 0 else 0, few)
-            if limit is not None and number and self._exceeds(limit, level, mode, parts):
+                rows = _least_rows(level) if number else LEAST_ROWS
+                limit = Limit(left / (len(modes) - number), rows, SMALLEST)
+                sample = self._sample(detector, parts, limit)
+            if limit is not None and number and self._exceeds(limit, detector, parts, sample):
                 self.notify(
                     f"not calibrated in mode {mode}, which takes longer than the training's limit allows: "
                     "seqmlm calibrate on normal data does it"
                 )
                 continue
-            made, spent = self._calibrated(level, mode, normal, background, limit, counted)
+            made, spent = self._calibrated(detector, normal, limit, sample, counted)
             left = None if left is None else max(0, left - int(spent))
             if made is None:
                 needed = f"sensitive data need {SMALLEST}; give more normal data to 'seqmlm calibrate'"
                 self.notify(f"too few records to calibrate {level.name} in mode {mode}: {needed}")
                 continue
-            found[level.name, mode] = made
-        return found
+            calibrations[level.name, mode] = made
+        return calibrations
 
-    def _exceeds(self, limit: Limit, level: Level, mode: str, records: Sequence[Record]) -> bool:
-        """Whether a single record is more than a limit allows, as a file of code may be."""
-        probed = [records[at] for at in nested(len(records))[:_PROBED]]
-        some = self._encoded(probed, Problems("skip", sensitive=self.session.card.sensitive))
-        cost = cost_of(self.session, level, Mode.parse(mode))
-        return bool(some) and sum(cost(one.encoding) for one in some) / len(some) > 2 * limit.tokens
+    def _sample(
+        self, detector: Detector, records: Sequence[Record], limit: Limit | None, *, units: bool = False
+    ) -> RowSample | None:
+        """The rows of each record that a limit is spent on; None for all rows.
+
+        `units`: of a level whose rows need whole records, units are drawn in their place.
+        """
+        probed = [] if limit is None else self._probed(records)
+        if limit is None or not probed:
+            return None
+        level, rule = detector.level, detector.level.view.units(self.session.tokenizer)
+        numbers = row_numbers(level, rule)
+        if units and numbers(probed[0]) is None:
+            numbers = unit_rows(rule)
+        return row_sample(
+            numbers,
+            probed,
+            len(records),
+            cost_of(self.session, level, detector.mode),
+            limit,
+            rule=rule,
+            neighbours=detector.mode.asks_windows,
+            rows=math.inf if units else ENOUGH_ROWS,
+            seed=self.seed,
+        )
+
+    def _probed(self, records: Sequence[Record]) -> list[Encoded]:
+        """Some of the records, spread evenly, tokenized."""
+        some = [records[place] for place in nested(len(records))[:_PROBED]]
+        return self._encoded(some, Problems("skip", sensitive=self.session.card.sensitive))
+
+    def _exceeds(
+        self, limit: Limit, detector: Detector, records: Sequence[Record], sample: RowSample | None
+    ) -> bool:
+        """Whether the fewest records and rows that are worth a calibration cost far more than a limit."""
+        probed, level = self._probed(records), detector.level
+        cost = cost_of(self.session, level, detector.mode)
+        drawn = [None if sample is None else sample.of(one) for one in probed]
+        tokens = [
+            cost(one.encoding, None if some is None else some.wanted)
+            for one, some in zip(probed, drawn, strict=True)
+        ]
+        rows = np.mean([1 if some is None else some.rows for some in drawn]) if drawn else 1.0
+        least = float(limit.records)
+        if level.whole or sample is not None:  # else a record has rows that are known when it is scored
+            least = max(least, limit.rows / max(float(rows), 1.0))
+        return bool(tokens) and float(np.mean(tokens)) * min(least, len(records)) > 2 * limit.tokens
 
     def _calibrated(
         self,
-        level: Level,
-        name: str,
+        detector: Detector,
         normal: Records,
-        background: Background | None,
         limit: Limit | None,
+        sample: RowSample | None,
         counted: CountedRows | None,
     ) -> tuple[Stored | None, float]:
         """The calibration of a level in a mode, None where rows are of too few people, and what it cost."""
-        detector = Detector(self._scorer(), level, mode=Mode.parse(name), background=background)
-        everything, taken, spent = self._judged(detector, normal, limit, name)
-        judged = [one for one in everything if one.row.score is not None]
-        people = {(one.row.source, one.scored.record.id) for one in judged}
-        if self.session.card.sensitive and 0 < len(people) < SMALLEST:  # they would tell of single ones
-            return None, spent
-        fitted = self._fitted(level, judged, counted)
-        unfamiliar = sum(one.unfamiliar for one in everything)
+        judged = self._judged(detector, normal, limit, sample)
+        people = len({(one.row.source, one.scored.record.id) for one in judged.scored})
+        if self.session.card.sensitive and 0 < people < SMALLEST:  # they would tell of single ones
+            return None, judged.spent
+        fitted = self._fitted(detector.level, judged.scored, counted)
+        unfamiliar = sum(one.unfamiliar for one in judged.rows)
         if unfamiliar and self.session.card.sensitive:
             unfamiliar = max(unfamiliar, SMALLEST)  # as above
         fitted = replace(fitted, unfamiliar=unfamiliar)
-        return Stored(fitted=fitted, **self._facts(judged, taken, normal)), spent
+        return Stored(fitted=fitted, **self._facts(judged, normal)), judged.spent
 
     def _fitted(self, level: Level, judged: Sequence[JudgedRow], counted: CountedRows | None) -> Normal:
         """What judges the statistics of rows, and of further ones those that no model is asked for."""
@@ -526,24 +559,26 @@ class Calibrator:
         return replace(fitted, counted=fit(of_counts, lengths, records=owners))
 
     def _judged(
-        self, detector: Detector, normal: Records, limit: Limit | None, name: str
-    ) -> tuple[list[JudgedRow], list[Record], float]:
-        """The rows of normal records, taken until there are enough; those records, and what they cost."""
-        judged, taken, spent, rows = list[JudgedRow](), list[Record](), 0.0, 0
-        for portion in self._portions(detector, normal.records, limit):
-            more = detector.encoded(portion.records)
-            judged += more
-            rows += sum(one.row.score is not None for one in more)
-            taken += [one.record for one in portion.records]
-            spent = portion.spent
+        self, detector: Detector, normal: Records, limit: Limit | None, sample: RowSample | None
+    ) -> JudgedRecords:
+        """The rows of normal records, taken until there are enough."""
+        judged, scored = JudgedRecords(), 0
+        for portion in self._portions(detector, normal.records, limit, sample):
+            rows = [row for own in detector.each(portion.records, portion.wanted) for row in own]
+            scored += sum(one.row.score is not None for one in rows)
+            judged.add(portion, rows)
             if self.progress is not None:
-                self.progress(name, portion.share(rows), rows)
-            if portion.enough(rows):
+                self.progress(str(detector.mode), portion.share(scored), scored)
+            if portion.enough(scored):
                 break
-        return judged, taken, spent
+        return judged
 
     def _portions(
-        self, detector: Detector, records: Sequence[Record], limit: Limit | None
+        self,
+        detector: Detector,
+        records: Sequence[Record],
+        limit: Limit | None,
+        sample: RowSample | None = None,
     ) -> Iterator[Portion]:
         """Records in parts of about a batch; in an order of which every beginning is spread evenly, where
         not all may be taken."""
@@ -553,16 +588,28 @@ class Calibrator:
         most = Budget.of(self.session.model, detector.mode).batch
         if limit is not None:
             most = min(most, max(limit.tokens / _PORTIONS, 1.0))
-        done, tokens, part = 0, 0.0, list[Encoded]()
+        done, tokens, rows, every = 0, 0.0, 0, 0
+        part, wanted = list[Encoded](), list[Bools]()
+
+        def portion() -> Portion:
+            share = rows / every if every else 1.0
+            chosen = None if sample is None else wanted
+            return Portion(part, chosen, done, len(records), share, tokens, limit)
+
         for some in batches(records):
             for one in self._encoded(some, self.problems):
                 part.append(one)
-                done, before, tokens = done + 1, tokens, tokens + cost(one.encoding)
+                drawn = None if sample is None else sample.of(one)
+                if drawn is not None:
+                    wanted.append(drawn.wanted)
+                    rows, every = rows + drawn.rows, every + drawn.of
+                done, before = done + 1, tokens
+                tokens += cost(one.encoding, None if drawn is None else drawn.wanted)
                 if tokens // most > before // most:
-                    yield Portion(part, done, len(records), tokens, limit)
-                    part = []
+                    yield portion()
+                    part, wanted = [], []
         if part:
-            yield Portion(part, done, len(records), tokens, limit)
+            yield portion()
 
     def _owners(self, judged: Sequence[JudgedRow]) -> Longs:
         """(N,) hashes of what rows are of, as training divides data; of records, where all are of one."""
@@ -579,13 +626,13 @@ class Calibrator:
     def _encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
         return encoded(self.session.domain, self.session.tokenizer, records, problems)
 
-    def _facts(self, judged: Sequence[JudgedRow], records: list[Record], normal: Records) -> dict[str, Any]:
-        taken = len({(one.source, one.id) for one in records})  # a record may have come in parts
-        times = [one.row.time for one in judged if one.row.time is not None]
+    def _facts(self, judged: JudgedRecords, normal: Records) -> dict[str, Any]:
+        taken = len({(one.source, one.id) for one in judged.records})  # a record may have come in parts
+        times = [one.row.time for one in judged.scored if one.row.time is not None]
         if self.session.card.sensitive and len(times) < SMALLEST:
             times = []  # the first and the last of few are dates of single people
         rate = rows_per_day(len(times), min(times), max(times)) if times else None
-        daily = None if rate is None else rate * normal.of / taken
+        daily = None if rate is None else rate * normal.of / (taken * judged.drawn)
         return {
             "rows_per_day": daily,
             "source": normal.source,

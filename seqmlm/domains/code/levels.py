@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from seqmlm.anomaly.findings import Fingerprints
 from seqmlm.anomaly.levels import SURPRISAL, Background, Level, RecordLevel, part_row
 from seqmlm.anomaly.values import ALONE, Doubles, Longs, Row, Scored
+from seqmlm.data.record import Record
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import StateError
 from seqmlm.tokenizers.base import Tokenizer
@@ -294,6 +295,15 @@ PERCENTILE = 90.0
 COUNTED = {"counted": "the score with counts of training and of this file mixed in"}
 
 
+def line_starts(text: str) -> list[int]:
+    """Character offset at which each line begins, as git, SARIF and editors count lines."""
+    starts = [0]
+    # A file without any LF has the line ends of old Macs.
+    for line in text.split("\n" if "\n" in text else "\r")[:-1]:
+        starts.append(starts[-1] + len(line) + 1)
+    return starts
+
+
 class SourceUnits:
     """The units of a scored file, and where in it they stand.
 
@@ -304,10 +314,7 @@ class SourceUnits:
     def __init__(self, scored: Scored) -> None:
         self.scored = scored
         self.text = str(scored.record.raw)
-        self._starts = [0]
-        # What git, SARIF and editors count; a file without any LF has the line ends of old Macs.
-        for line in self.text.split("\n" if "\n" in self.text else "\r")[:-1]:
-            self._starts.append(self._starts[-1] + len(line) + 1)
+        self._starts = line_starts(self.text)
         self.fingerprints = Fingerprints(scored.record.id)
 
     @cached_property
@@ -396,6 +403,9 @@ class LineLevel(CodeLevel):
     name = "line"
     statistics: ClassVar[Mapping[str, str]] = {"line": "mean of the line's three largest z", **COUNTED}
     descriptive = ("line",)
+
+    def row_numbers(self, record: Record, spans: Longs) -> Longs | None:
+        return np.searchsorted(line_starts(str(record.raw)), spans[:, 0], side="right").astype(np.int64)
 
     def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
         rows = []
