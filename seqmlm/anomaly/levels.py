@@ -209,6 +209,8 @@ class Level(ABC):
         shares: how an alarm says what a share is of that a statistic measures, with "{}" for the percentage.
         counted_from: number of a record's first unit and character, as rows are named and reports tell them:
             0, where the end of a stretch is not included, or 1, where it is.
+        unknown_is_evidence: a unit that training never had says that a row is unusual. Where it is False, a
+            row of mostly unknown units is `unfamiliar`: it has no p-value and raises no alarm.
     """
 
     name: str
@@ -225,6 +227,7 @@ class Level(ABC):
     whole: ClassVar[bool] = False
     shares: ClassVar[Mapping[str, str]] = {}
     counted_from: ClassVar[int] = 0
+    unknown_is_evidence: ClassVar[bool] = False
 
     @property
     def judges(self) -> tuple[str, ...]:
@@ -288,19 +291,28 @@ class Level(ABC):
         return {}, np.ones(len(encoded), dtype=np.int64)
 
     def judged(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        """`rows`, with the share of unknown units where that is a statistic and `rows` leaves it out."""
+        """`rows`, with the share of unknown units where that is a statistic and `rows` leaves it out, each
+        marked where it is unfamiliar."""
         rows = self.rows(scored, background)
-        if UNKNOWN not in self.statistics or not rows or UNKNOWN in rows[0].statistics:
+        if rows and UNKNOWN in self.statistics and UNKNOWN not in rows[0].statistics:
+            shares = unknown_shares(rows, *self.unknown(scored, background))
+            values = [
+                math.nan if row.score is None else share for row, share in zip(rows, shares, strict=True)
+            ]
+            rows = [
+                replace(row, statistics={**row.statistics, UNKNOWN: value})
+                for row, value in zip(rows, values, strict=True)
+            ]
+        if self.unknown_is_evidence or not rows:
             return rows
-        starts, unknown = self.unknown(scored, background)
-        total = np.concatenate([[0], np.cumsum(unknown)])
-        found = []
-        for row in rows:
-            first, last = np.searchsorted(starts, [row.start, row.end]).tolist()
-            share = float(total[last] - total[first]) / max(last - first, 1)
-            value = math.nan if row.score is None else share
-            found.append(replace(row, statistics={**row.statistics, UNKNOWN: value}))
-        return found
+        flags = self.unfamiliar(scored, background, rows)
+        return [replace(row, unfamiliar=True) if flag else row for row, flag in zip(rows, flags, strict=True)]
+
+    def unfamiliar(
+        self, scored: Scored, background: Background | None, rows: Sequence[Row]
+    ) -> Sequence[bool]:
+        """Whether each of some rows of a record is of mostly unknown units: more than `MOST_UNKNOWN`."""
+        return [share > MOST_UNKNOWN for share in unknown_shares(rows, *self.unknown(scored, background))]
 
     def unknown(self, scored: Scored, background: Background | None) -> tuple[Longs, Bools]:
         """Where units of a record begin (N,), ascending, and (N,) True at those that are not known.
@@ -376,6 +388,9 @@ UNKNOWN = "unknown"
 0 where all are known, so that nothing is less unusual by it than anything else.
 """
 
+MOST_UNKNOWN = 0.5
+"""Share of unknown units above which a row is unfamiliar."""
+
 BITS_PER_UNIT = {"bits_per_unit": "mean surprisal of all units"}
 SURPRISAL = {"surprisal": "surprisal of this unit"}
 LIFT = {"lift": "surprisal beyond what the frequency of the unit explains"}
@@ -418,6 +433,23 @@ class UnitLevel(Level):
             name = str(number + self.counted_from)
             found.append(part_row(scored, np.array([unit]), name, statistics, length=1))
         return found
+
+    def unfamiliar(
+        self, scored: Scored, background: Background | None, rows: Sequence[Row]
+    ) -> Sequence[bool]:
+        """A unit is unfamiliar where its record is: one new word among known ones is evidence."""
+        whole = record_row(scored, {"": 0.0})
+        return [*super().unfamiliar(scored, background, [whole])] * len(rows)
+
+
+def unknown_shares(rows: Sequence[Row], starts: Longs, unknown: Bools) -> list[float]:
+    """Share of unknown units of each row, of units as `Level.unknown` gives them; 0 for a row of none."""
+    total = np.concatenate([[0], np.cumsum(unknown)])
+    shares = []
+    for row in rows:
+        first, last = np.searchsorted(starts, [row.start, row.end]).tolist()
+        shares.append(float(total[last] - total[first]) / max(last - first, 1))
+    return shares
 
 
 def mean(scored: Scored) -> float:

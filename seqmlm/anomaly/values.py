@@ -176,6 +176,7 @@ class Row:
         place: where it lies in what its record is a part of, or None.
         backwards: the record is read against the direction of `place` (the other strand).
         peak: the unit that says most of it, an index as in `units`; None: the most surprising one.
+        unfamiliar: most of it is unknown to the model, which can say nothing of it (`Level.unfamiliar`).
         extra: further fields of its JSON line.
     """
 
@@ -192,6 +193,7 @@ class Row:
     place: Place | None = None
     backwards: bool = False
     peak: int | None = None
+    unfamiliar: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def at(self, start: int, end: int) -> tuple[int, int]:

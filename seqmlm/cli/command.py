@@ -22,7 +22,7 @@ import typer
 from seqmlm.cli import options as opt
 from seqmlm.cli.output import advise, end_as_asked, escape, number, print_json, print_table, say, tell
 from seqmlm.config import from_dict, meanings, merge, parse_assignments, parse_options, to_dict
-from seqmlm.errors import UsageError, nearest
+from seqmlm.errors import DataError, UsageError, nearest
 from seqmlm.parsing import Share, share
 
 Parameters = dict[str, inspect.Parameter]
@@ -103,6 +103,8 @@ def _run(name: str, make: type[Any], config: Any, as_json: bool) -> None:
         _show(summary, out, as_json)
     incomplete = bool(summary.go_on or not summary.answer)
     end_as_asked(summary.stopped, out if incomplete else None, go_on=summary.go_on)
+    if failure := getattr(summary, "failure", ""):
+        raise DataError(failure)
 
 
 def _show(summary: Any, out: Path | None, as_json: bool) -> None:

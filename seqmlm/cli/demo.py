@@ -146,7 +146,8 @@ def _shuffle(sample: Path, out: Path) -> None:
 
 def _show(rows: Path) -> None:
     """The ten most unusual rows."""
-    found = sorted(map(json.loads, rows.read_text().splitlines()), key=lambda row: row["p_value"])
+    known = [row for row in map(json.loads, rows.read_text().splitlines()) if row["p_value"] is not None]
+    found = sorted(known, key=lambda row: row["p_value"])
     cells = []
     for one in found[:10]:
         p = one["p_value"]

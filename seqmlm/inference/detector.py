@@ -38,8 +38,9 @@ class JudgedRow:
             itself: neither small nor below the asked rate.
         usual: what one in a hundred normal rows exceeds in that statistic; of alarms alone.
         beyond: so many normal rows, all of which are less unusual, where `extrapolated`.
-        unfamiliar: nothing of it could be scored, and some of it is outside the model's vocabulary: it has no
-            p-value, and is an alarm where normal rows are so as rarely as alarms are asked for.
+        unfamiliar: most of it is unknown to the model (`Level.unfamiliar`), or nothing of it could be scored
+            and some of it is outside the vocabulary. It has no p-value, and is an alarm only at a level where
+            what is unknown is evidence, if normal rows are so as rarely as alarms are asked for.
     """
 
     row: Row
@@ -151,10 +152,10 @@ class Detector:
         self, row: Row, one: Scored, p: float, beyond: bool, own: dict[str, float]
     ) -> JudgedRow:
         normal, alpha = self.calibration, self.alpha
-        if row.score is None:
-            unfamiliar = self._unfamiliar(row, one)
+        unfamiliar = self._unfamiliar(row, one)
+        if row.score is None or unfamiliar:
             rare = normal is not None and alpha is not None and normal.unfamiliar_rate <= alpha
-            alarm = None if alpha is None else unfamiliar and rare
+            alarm = None if alpha is None else unfamiliar and self.level.unknown_is_evidence and rare
             return JudgedRow(row=row, scored=one, alarm=alarm, unfamiliar=unfamiliar)
         # What few rows cannot rank above their largest value, an infinite statistic, says most.
         endless = {name for name in own if row.statistics.get(name) == np.inf and own[name] <= SMALL}
@@ -175,9 +176,10 @@ class Detector:
         )
 
     def _unfamiliar(self, row: Row, scored: Scored) -> bool:
-        """Whether nothing of a row could be scored, and some of it is outside the model's vocabulary."""
-        if row.score is not None:
-            return False
+        """Whether a row is marked so, or nothing of it could be scored and some of it is outside the model's
+        vocabulary."""
+        if row.unfamiliar or row.score is not None:
+            return row.unfamiliar
         starts = scored.unknown(self.scorer.session.tokenizer.units.unfamiliar)[:, 0]
         return bool(((starts >= row.start) & (starts < max(row.end, row.start + 1))).any())
 

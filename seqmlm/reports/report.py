@@ -54,6 +54,8 @@ class Judged(Marked, Protocol):
     def scored(self) -> Scored: ...
     @property
     def p_value(self) -> float | None: ...
+    @property
+    def unfamiliar(self) -> bool: ...
 
 
 class _Worst:
@@ -64,7 +66,7 @@ class _Worst:
         self._order = itertools.count()
 
     def add(self, one: Any, score: float | None, p_value: float | None) -> None:
-        """Take in a row; one without a score is left out."""
+        """Take in a row; one without a score is left out, as an unfamiliar one is."""
         if score is None:
             return
         entry = (0.0 if p_value is None else -p_value, score, -next(self._order), one)
@@ -107,7 +109,7 @@ class ScoreReport:
     def see(self, judged: Judged) -> None:
         """Keep a row with its record, for as long as it is among the most unusual ones."""
         self._seen += 1
-        self._shown.add(judged, judged.row.score, judged.p_value)
+        self._shown.add(judged, None if judged.unfamiliar else judged.row.score, judged.p_value)
 
     def draw(
         self,
@@ -130,7 +132,7 @@ class ScoreReport:
             self._add_table(page, worst, found.rows)
         if found.strange:
             page.table(
-                f"Unfamiliar rows, of which the model knows nothing: {found.unfamiliar:,}",
+                f"Unfamiliar rows, most of which the model does not know: {found.unfamiliar:,}",
                 ["id", "where"],
                 [[row["id"], f"{row['source']}:{row['line']}"] for row in found.strange],
             )
@@ -231,7 +233,7 @@ class _Found:
         if row.get("unfamiliar"):
             self.unfamiliar += 1
             self.strange += [row] if len(self.strange) < WORST else []
-        self.worst.add(row, score, row.get("p_value"))
+        self.worst.add(row, None if row.get("unfamiliar") else score, row.get("p_value"))
         if (p_value := row.get("p_value")) is not None:
             self._tails[min(int(-math.log10(max(p_value, _LEAST)) * _PER_TEN), _BINS - 1)] += 1
         if score is not None:

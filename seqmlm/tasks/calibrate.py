@@ -327,6 +327,11 @@ def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> 
     return Records(records=[record for _, record in drawn], of=fresh, source=source), left_out
 
 
+def is_judgeable(one: JudgedRow) -> bool:
+    """Whether a normal row can be compared with: it has a score, and the model knows what it holds."""
+    return one.row.score is not None and not one.unfamiliar
+
+
 # The calibrations of one model
 
 
@@ -362,8 +367,8 @@ class JudgedRecords:
 
     @property
     def scored(self) -> list[JudgedRow]:
-        """Rows that have a score."""
-        return [one for one in self.rows if one.row.score is not None]
+        """Rows that can be compared with."""
+        return [one for one in self.rows if is_judgeable(one)]
 
     def add(self, portion: Portion, rows: Sequence[JudgedRow]) -> None:
         """Take the rows of further records."""
@@ -536,7 +541,9 @@ class Calibrator:
         if self.session.card.sensitive and 0 < people < SMALLEST:  # they would tell of single ones
             return None, judged.spent
         fitted = self._fitted(detector.level, judged.scored, counted)
-        unfamiliar = sum(one.unfamiliar for one in judged.rows)
+        # Elsewhere such rows raise no alarm, and how rare they are is not asked.
+        evidence = detector.level.unknown_is_evidence
+        unfamiliar = sum(one.unfamiliar for one in judged.rows) if evidence else 0
         if unfamiliar and self.session.card.sensitive:
             unfamiliar = max(unfamiliar, SMALLEST)  # as above
         fitted = replace(fitted, unfamiliar=unfamiliar)
@@ -565,7 +572,7 @@ class Calibrator:
         judged, scored = JudgedRecords(), 0
         for portion in self._portions(detector, normal.records, limit, sample):
             rows = [row for own in detector.each(portion.records, portion.wanted) for row in own]
-            scored += sum(one.row.score is not None for one in rows)
+            scored += sum(map(is_judgeable, rows))
             judged.add(portion, rows)
             if self.progress is not None:
                 self.progress(str(detector.mode), portion.share(scored), scored)

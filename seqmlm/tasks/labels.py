@@ -178,8 +178,13 @@ def number_of(row: Mapping[str, Any], name: str, path: str, line: int) -> float:
 
 def ranked_by(paths: Sequence[str]) -> str:
     """The column that says how unusual rows are: their p-values where the first row of each file has one, for
-    these are what alarms rest on; else their scores."""
-    first = (next(iter(_scored(path)), (0, {}))[1] for path in paths)
+    these are what alarms rest on; else their scores. Unfamiliar rows have none, and are passed over."""
+
+    def first_judged(path: str) -> Mapping[str, Any]:
+        rows = (row for _, row in _scored(path) if _truth(row.get("unfamiliar")) is not True)
+        return next(rows, {})
+
+    first = (first_judged(path) for path in paths)
     known = all(row.get(P_VALUE) not in (None, "") for row in first)
     return P_VALUE if known and paths else Columns.score
 

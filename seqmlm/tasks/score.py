@@ -19,7 +19,16 @@ from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
 from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_output import TRAINED_ON, Familiar, Tally, extent, planned_line, schema, sentence
+from seqmlm.tasks.score_output import (
+    TRAINED_ON,
+    Familiar,
+    Tally,
+    extent,
+    judged_rows,
+    planned_line,
+    schema,
+    sentence,
+)
 from seqmlm.tasks.score_plan import check_rate, choose
 from seqmlm.tasks.task import Figures, Task, where
 
@@ -137,7 +146,8 @@ class Score(Task[ScoreConfig, Encoded]):
         place, *id = where(row)
         p_value, bits = row.get("p_value"), row["bits_per_unit"]
         told = [place, *([] if p_value is None else [f"p {small(p_value)}"])]
-        told += [*(["ALARM"] if row.get("alarm") else []), *id]
+        told += [*(["ALARM"] if row.get("alarm") else []), *(["unfamiliar"] if row.get("unfamiliar") else [])]
+        told += id
         told += [shorten(row["description"], DESCRIBED, placeholder=" ...")] if "description" in row else []
         told += [f"{row['start']}-{row['end']}"] if "start" in row else []
         told += [] if bits is None else [f"{bits:.2f} bits per {self.session.tokenizer.traits.unit}"]
@@ -171,11 +181,23 @@ class Score(Task[ScoreConfig, Encoded]):
         seconds = time.monotonic() - self._began
         return sentence(self.plan, figures, items, seconds, self._asked / seconds)
 
+    def failure(self, figures: Figures) -> str:
+        """That nothing could be judged, where all rows are unfamiliar."""
+        rows, level = figures["rows"], self.plan.level
+        if not rows or level.unknown_is_evidence or figures.get("unfamiliar") != rows:
+            return ""
+        domain, model = self.session.domain.name, self.config.model
+        return (
+            f"{model} knows nothing of these data: all their rows are unfamiliar; score data like those it "
+            f"was trained on, or train a model on these ('seqmlm train PATH --domain {domain}')"
+        )
+
     def lead(self, figures: Figures) -> str:
         rows, alpha = figures["rows"], self.plan.alpha
         if alpha is None or "alarms" not in figures:
             judged = "with" if self.plan.calibrated else "of a model without a calibration: there are no"
             return f"{number_of(rows, self._noun)} scored, {judged} p-values; higher is more unusual."
+        rows = judged_rows(figures)
         verb = "raises" if figures["alarms"] == 1 else "raise"
         raised = (
             f"{figures['alarms']} of {number_of(rows, self._noun)} {verb} an alarm at {100 * alpha:.3g} %"

@@ -168,7 +168,9 @@ def schema(plan: ScoringPlan) -> Schema:
     if plan.calibrated:
         columns |= {"p_value": "number", "extrapolated": "flag"}
         if plan.alpha is not None:
-            columns |= {"alarm": "flag", "reason": "text", "unfamiliar": "flag"}
+            columns |= {"alarm": "flag", "reason": "text"}
+        if plan.alpha is not None or not plan.level.unknown_is_evidence:
+            columns["unfamiliar"] = "flag"
         columns["channels"] = "p_values"
     columns["top"] = "units"
     if plan.per_unit:
@@ -288,14 +290,21 @@ def warnings(figures: Mapping[str, Any]) -> list[str]:
     if unscored := figures.get("unscored"):
         found.append(f"{UNSCORED}: {unscored} (first: {figures['first_unscored']})")
     if unfamiliar := figures.get("unfamiliar"):
-        found.append(f"unfamiliar rows, of which the model knows nothing: {unfamiliar}")
+        found.append(f"{UNFAMILIAR}: {said(unfamiliar)}")
     if "low_p" in figures:
-        sizes = {"judged": figures["rows"], "normal": figures["normal_rows"]}
+        sizes = {"judged": judged_rows(figures), "normal": figures["normal_rows"]}
         shift = shifted(figures["low_p"], figures["lowest_p"], **sizes)
         found += [] if shift is None else [shift[1]]
     return found
 
 
+def judged_rows(figures: Mapping[str, Any]) -> Any:
+    """Rows that may raise an alarm, all but the unfamiliar ones; all, where one of the counts is withheld."""
+    rows, unfamiliar = figures["rows"], figures.get("unfamiliar", 0)
+    return rows - unfamiliar if isinstance(rows, int) and isinstance(unfamiliar, int) else rows
+
+
+UNFAMILIAR = "unfamiliar rows, most of which the model does not know, so that they have no p-value"
 UNSCORED = "rows without a score, for nothing in them, or too little, can be scored"
 
 

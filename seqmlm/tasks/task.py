@@ -315,6 +315,10 @@ class Task(ABC, Generic[ConfigT, Item]):
         told = ", ".join(f"{name} {said(value)}" for name, value in figures.items() if _is_cell(value))
         return number_of(items, self.unit) + (f": {told}" if told else "")
 
+    def failure(self, figures: Figures) -> str:
+        """Why the answer is of no use, and what to do: the command ends with exit code 3; "" if it is."""
+        return ""
+
     def lead(self, figures: Figures) -> str:
         """The first sentence of a report, where that is not the answer's."""
         return ""
@@ -435,6 +439,7 @@ class Summary:
         seconds: that it took.
         go_on: what the same command needs to go on with it, where it was stopped; "" where it cannot.
         hint: what a person would do next.
+        failure: why the answer is of no use, and what to do; "" if it is.
     """
 
     task: str
@@ -451,6 +456,7 @@ class Summary:
     seconds: float = 0.0
     go_on: str = RESUME
     hint: str = ""
+    failure: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """What machines read: the figures, and what is known of every run."""
@@ -563,6 +569,7 @@ def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
     answer = task.sentence(figures, rows.asked)
     tables = list(task.tables(figures))
     summary = replace(summary, figures=figures, answer=answer, tables=tables, hint=task.hint())
+    summary = replace(summary, failure=task.failure(found))
     files = task.export(rows.read)
     if task.config.report is not None:
         _report(task, summary, rows, files)

@@ -120,14 +120,14 @@ def test_where_nothing_is_unknown_it_is_no_evidence_and_where_much_is_it_alarms(
     level = text.SentenceLevel()
     detector = Detector(RecordScorer(session), level, background=known, calibration=calibration, alpha=0.05)
     usual, foreign = detector.judged(
-        [record("the key is on the table"), record("xyz zzyx on qqq wwq the")], Problems()
+        [record("the key is on the table"), record("xyz zzyx qqq on the key")], Problems()
     )
     assert usual.p_values[UNKNOWN] == 1.0
     assert foreign.p_values[UNKNOWN] < 0.01
     again = replace(foreign, fired=UNKNOWN)
-    assert "66.7 % of its words were never seen in training" in reason("sentence", level, again)
+    assert "50 % of its words were never seen in training" in reason("sentence", level, again)
     least = replace(foreign, fired="lift")  # told even where another statistic says more
-    assert reason("sentence", level, least).endswith(" 66.7 % of its words were never seen in training.")
+    assert reason("sentence", level, least).endswith(" 50 % of its words were never seen in training.")
     assert "training" not in reason("sentence", level, replace(usual, fired="lift"))
     assert foreign.row.score == foreign.row.statistics["bits_per_unit"]  # the score is what it was
 

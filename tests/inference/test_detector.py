@@ -81,10 +81,24 @@ def visits() -> tuple[Detector, list[Record]]:
     return Detector(scorer, level, background=background, calibration=calibration, alpha=0.05), foreign
 
 
-def test_a_row_of_which_nothing_is_known_is_an_alarm_of_its_own(
-    visits: tuple[Detector, list[Record]],
+def test_a_row_of_which_nothing_is_known_is_no_alarm(visits: tuple[Detector, list[Record]]) -> None:
+    detector, foreign = visits
+    judged = list(detector.judged(foreign, Problems()))
+    strange = [one for one in judged if one.unfamiliar]
+    assert any(one.row.score is None for one in strange)
+    for one in strange:
+        assert (one.p_value, one.p_values, one.alarm) == (None, {}, False)
+        fields = line(one, detector.scorer.session.tokenizer, calibrated=True, level=detector.level)
+        assert (fields["alarm"], fields["unfamiliar"], fields["p_value"]) == (False, True, None)
+        assert "reason" not in fields
+    assert all(one.unfamiliar for one in judged if one.row.score is None)
+
+
+def test_where_the_unknown_is_evidence_a_row_of_which_nothing_is_known_is_an_alarm_of_its_own(
+    visits: tuple[Detector, list[Record]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     detector, foreign = visits
+    monkeypatch.setattr(type(detector.level), "unknown_is_evidence", True)
     judged = list(detector.judged(foreign, Problems()))
     silent = [one for one in judged if one.row.score is None]
     assert silent
@@ -102,9 +116,10 @@ def test_a_row_of_which_nothing_is_known_is_an_alarm_of_its_own(
 
 
 def test_a_row_of_which_nothing_is_known_is_no_alarm_where_more_normal_rows_are_so(
-    visits: tuple[Detector, list[Record]],
+    visits: tuple[Detector, list[Record]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     detector, foreign = visits
+    monkeypatch.setattr(type(detector.level), "unknown_is_evidence", True)
     known = detector.calibration
     assert known is not None
     for unfamiliar, alarms in ((known.rows // 40, True), (known.rows // 10, False)):

@@ -278,7 +278,7 @@ def test_rows_of_which_nothing_is_known_have_a_table_of_their_own() -> None:
     )
     report.add(JudgedRow(row=silent, scored=scored("x", "ACD", []), alarm=True, unfamiliar=True))
     told = report.html()
-    assert "Unfamiliar rows, of which the model knows nothing: 1" in told
+    assert "Unfamiliar rows, most of which the model does not know: 1" in told
     assert "strange" in told
     assert "<dt>rows</dt><dd>2</dd>" in told
     assert "<dt>alarms</dt><dd>1</dd>" in told

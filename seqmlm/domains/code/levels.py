@@ -374,6 +374,7 @@ class CodeLevel(Level):
     """What the levels of code share: the norms of classes, and how a place in a file is named."""
 
     background: ClassVar[type[Background] | None] = ClassNorms
+    unknown_is_evidence: ClassVar[bool] = True
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         if not isinstance(background, ClassNorms):
@@ -488,4 +489,10 @@ def _marked(row: Row, fingerprints: dict[str, str], **more: Any) -> Row:
     return replace(row, extra={**row.extra, **more, "fingerprints": fingerprints})
 
 
-LEVELS: tuple[Level, ...] = (LineLevel(), TokenLevel(), FunctionLevel(), RecordLevel("file"))
+class FileLevel(RecordLevel):
+    """A file whole."""
+
+    unknown_is_evidence: ClassVar[bool] = True
+
+
+LEVELS: tuple[Level, ...] = (LineLevel(), TokenLevel(), FunctionLevel(), FileLevel("file"))

@@ -310,6 +310,12 @@ class BaseLevel(DnaLevel):
             for unit, (start, end) in enumerate(scored.spans.tolist())
         ]
 
+    def unfamiliar(
+        self, scored: Scored, background: Background | None, rows: Sequence[Row]
+    ) -> Sequence[bool]:
+        """No base that is scored: a record may be mostly N, and a base have known neighbours."""
+        return [False] * len(rows)
+
 
 class RecordLevel(StretchLevel):
     """The record whole: a read, a contig."""

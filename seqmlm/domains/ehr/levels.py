@@ -392,6 +392,12 @@ class PatientLevel(Level):
             return "{!r} and {!r}, which patients rarely have both".format(*row.extra[name])
         return f"{said}: {', '.join(map(repr, row.extra[name]))}"
 
+    def unfamiliar(
+        self, scored: Scored, background: Background | None, rows: Sequence[Row]
+    ) -> Sequence[bool]:
+        """Whether a row has more codes that the vocabulary lacks than others."""
+        return [row.statistics.get(UNKNOWN, 0.0) > len(row.units) for row in rows]
+
     @abstractmethod
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         """The rows of a history."""

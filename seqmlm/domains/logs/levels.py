@@ -293,6 +293,7 @@ class _LinesLevel(Level):
 
     background = LogBackground
     fusion = HARMONIC
+    unknown_is_evidence = True
 
     def __init__(self, name: str) -> None:
         self.name = name

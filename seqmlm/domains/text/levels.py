@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from seqmlm.anomaly.levels import (
     BITS_PER_UNIT,
     LIFT,
@@ -28,6 +30,31 @@ from seqmlm.rows.judge import HARMONIC
 
 _UNKNOWN = {UNKNOWN: "words that training never had"}
 _SHARES = {UNKNOWN: "{} of its words were never seen in training"}
+
+
+MOST_NEW, FEWEST_NEW = 0.6, 3
+"""Share of a text's words that training never had above which the text is unfamiliar, and how many such words
+it must have. Of English texts that a model of 1,000 English sentences is asked about, 1 to 9 % are so; of
+German and French ones 96 to 100 % (`benchmarks/unfamiliar.py`)."""
+
+
+def _is_unfamiliar(level: Level, scored: Scored, background: Background | None) -> bool:
+    """Whether most words of a text were never seen in training; signs and numbers count for nothing.
+
+    A text of fewer new words is unfamiliar if its letters are not in the vocabulary, as those of another
+    script: each word then takes more tokens than it has characters.
+    """
+    starts, unknown = level.unknown(scored, background)
+    ends = [*starts[1:].tolist(), len(scored.raw)][: len(starts)]
+    texts = [scored.raw[start:end].strip() for start, end in zip(starts.tolist(), ends, strict=True)]
+    words = np.array([any(map(str.isalpha, text)) for text in texts], dtype=np.bool_)
+    new = words & unknown
+    if new.sum() <= MOST_NEW * words.sum():
+        return False
+    if new.sum() >= FEWEST_NEW or len(starts) != len(scored.every_size):
+        return bool(new.sum() >= FEWEST_NEW)
+    characters = np.array([*map(len, texts)], dtype=np.int64) + 1  # a space in front may be a token
+    return bool((scored.every_size > characters)[words].all())
 
 
 class SentenceLevel(Level):
@@ -60,6 +87,11 @@ class SentenceLevel(Level):
             statistics |= {"slor": float(lifts.mean()), "lift": float(lifts.max())}
         return [record_row(scored, statistics)]
 
+    def unfamiliar(
+        self, scored: Scored, background: Background | None, rows: Sequence[Row]
+    ) -> Sequence[bool]:
+        return [_is_unfamiliar(self, scored, background)]
+
 
 class WordLevel(UnitLevel):
     """Each word.
@@ -73,3 +105,8 @@ class WordLevel(UnitLevel):
     statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **LIFT, **_UNKNOWN}
     descriptive, fusion = ("surprisal",), HARMONIC
     background: ClassVar[type[Background] | None] = Frequencies
+
+    def unfamiliar(
+        self, scored: Scored, background: Background | None, rows: Sequence[Row]
+    ) -> Sequence[bool]:
+        return [_is_unfamiliar(self, scored, background)] * len(rows)
