@@ -67,7 +67,8 @@ def train(
         data: strings, a Series, a DataFrame or a path; None for the field's built-in sample.
         domain: field of the sequences: text, protein, dna, code, ehr, logs, or one of a plug-in.
         name: of the run and of the model. Default: DOMAIN-SIZE-TIME.
-        max_time: "90s", "10m", "2h": of the whole training, evaluation and calibration in it.
+        max_time: "90s", "10m", "2h": of the whole training, evaluation and calibration in it. What reading
+            takes beyond half of it is added.
         max_steps: optimizer steps.
         size: tiny, small, base or linear. Default: by `max_time`, else by field.
         init: model whose weights and vocabulary are the beginning.

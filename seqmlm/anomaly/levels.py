@@ -67,11 +67,13 @@ class Background(ABC):
         needs_scores: whether `learn` must be called with scored normal records before it can be used.
         learns_units: whether some units of a record are as good to `learn` from as all.
         judges: whether statistics rest on it, so that what it learnt from cannot calibrate, too.
+        is_sampled: whether `fit` takes sequences drawn from the training split, so that fewer will do.
     """
 
     needs_scores: ClassVar[bool] = False
     learns_units: ClassVar[bool] = False
     judges: ClassVar[bool] = True
+    is_sampled: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod
@@ -110,6 +112,8 @@ class Frequencies(Background):
         log_probs: (K,) natural logarithm of the add-one unigram of the symbols units are spelled in.
         seen: (S,) ascending, the hashes of all units that occur; None where that is not known.
     """
+
+    is_sampled = True
 
     def __init__(self, log_probs: Doubles, seen: Names | None = None) -> None:
         self.log_probs, self.seen = log_probs, seen

@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from seqmlm import __version__, plugins
-from seqmlm.cli import data, demo, incidents, models, ray, report, rows, runs, train, workspace
+from seqmlm.cli import data, demo, incidents, models, ray, report, rows, runs, start, train, workspace
 from seqmlm.cli.command import command, first_line, setting
 from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError, UsageError, nearest
@@ -189,6 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     # OpenMP threads that spin while waiting slow each other down many times over on a shared machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if arguments is None:  # the process is ours alone
+        start.own_process()
         # Importing torch and transformers makes a million objects that stay: to look for garbage among them
         # after each 700 new ones, as Python does, is a tenth of a start.
         gc.set_threshold(10_000)

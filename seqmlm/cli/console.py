@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from seqmlm.tasks.observers import StepReport
 
 
-SECONDS_BETWEEN_LINES = 5.0
+SECONDS_BETWEEN_LINES = 10.0
+SHARES = {"training": (0.0, 0.8), "evaluation": (0.8, 0.85), "counts": (0.85, 0.9), "calibration": (0.9, 1.0)}
+"""Where parts of a training begin and end on its bar; all others take the whole bar."""
 _REFRESH = 0.1  # seconds between two updates of the live line
 
 
@@ -77,24 +79,37 @@ class TrainingConsole(_Console):
         text, what = TextColumn("{task.fields[text]}"), TextColumn("[bold]{task.description}")
         super().__init__(what, BarColumn(), text)
         self._last_line = 0.0
-        self._tasks: dict[str, TaskID] = {}
+        self._task: TaskID | None = None
 
     def step(self, report: StepReport, total: float | None) -> None:
         """Show the current step; `total` is the expected number of steps, None if unknown."""
         of = f"/{total:.0f}" if total else ""
         text = f"step {report.step}{of}  loss {report.loss:.3f}  {report.tokens_per_second:,.0f} tokens/s"
-        if self._live:
-            self._show("training", report.step, total, text)
-        elif self._due():
-            tell(f"{text}  {_eta(report, total)}")
+        share = report.step / total if total else None
+        self._show("training", share, text, f"{text}  {_eta(report, total)}")
+
+    def phase(self, name: str, share: float) -> None:
+        """Show how much is done of a part of the run that is no step."""
+        self._show(name, share, f"{share:.0%}", f"{name}: {share:.0%}")
 
     def calibration(self, mode: str, share: float, rows: int) -> None:
         """Show how much of the calibration of a mode is done, and of how many rows it is."""
-        what = f"calibrating {mode}"
-        if self._live:
-            self._show(what, share, 1.0, f"{rows:,} rows")
-        elif self._due():
-            tell(f"{what}: {share:.0%}, {rows:,} rows")
+        self._show(
+            f"calibration {mode}", share, f"{rows:,} rows", f"calibrating {mode}: {share:.0%}, {rows:,} rows"
+        )
+
+    def _show(self, name: str, share: float | None, text: str, line: str) -> None:
+        """Show a part of the run on its one bar; where nothing is live, by a line from time to time."""
+        if not self._live:
+            if self._due():
+                tell(line)
+            return
+        if self._task is None:
+            self._task = self._progress.add_task(name, total=1.0, text=text)
+        begin, end = SHARES.get(name.partition(" ")[0], (0.0, 1.0))
+        total = None if share is None else 1.0
+        done = begin + (end - begin) * min(share or 0.0, 1.0)
+        self._progress.update(self._task, description=name, completed=done, total=total, text=text)
 
     def _due(self) -> bool:
         """Whether it is time for a line, where nothing is live."""
@@ -103,11 +118,6 @@ class TrainingConsole(_Console):
             return False
         self._last_line = now
         return True
-
-    def _show(self, what: str, done: float, total: float | None, text: str) -> None:
-        if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(what, total=total, text=text)
-        self._progress.update(self._tasks[what], completed=done, total=total, text=text)
 
 
 def _eta(report: StepReport, total: float | None) -> str:

@@ -11,6 +11,7 @@ import typer
 from seqmlm.cli import options as opt
 from seqmlm.cli.command import declared, described
 from seqmlm.cli.output import advise, print_json, say
+from seqmlm.cli.start import began
 
 if TYPE_CHECKING:
     from seqmlm.tasks.launch import TrainRequest
@@ -34,7 +35,8 @@ class TrainOptions:
         init: start from this model's weights and vocabulary: a name, NAME@ALIAS, folder or hub id. Log
             templates that are new in the data get new ids.
         max_steps: stop after this many optimizer steps.
-        max_time: end within this time: 90s, 10m, 2h, of which a fifth is for evaluation and calibration.
+        max_time: end within this time: 90s, 10m, 2h, from the start of the command to its end; a fifth is for
+            evaluation and calibration. Reading is never cut: what it takes beyond half of the time is added.
             Without --size a measured second chooses the size: --max-time 5m on two cores takes tiny.
         options: KEY=VALUE: option of the file reader, such as column=text; repeatable.
         resume: never|auto|RUN: resume an interrupted run: its name, or auto for --name, else the newest
@@ -86,7 +88,7 @@ def _train(**given: Any) -> None:
         _print_settings(request)
         return
     with TrainingConsole() as console:
-        result = dry_run(request, console) if given["dry_run"] else pretrain(request, console)
+        result = dry_run(request, console) if given["dry_run"] else pretrain(request, console, began=began())
     if isinstance(result, dict):
         lines = "\n".join(f"{name:24} {value}" for name, value in result.items())
         print_json(result) if given["json_output"] else say(lines)

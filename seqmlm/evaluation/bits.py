@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -125,7 +125,7 @@ def unit_bits(
     for answer in conditionals.ask(questions(), rule.needs(want)):
         index, query = asked.popleft()
         parts.append(_by_unit(index, rule.read(query, answer, want), unigram))
-    return _concatenated(parts)
+    return joined(parts)
 
 
 def _by_unit(index: int, found: UnitLogProbs, unigram: Doubles) -> UnitBits:
@@ -143,7 +143,8 @@ def _by_unit(index: int, found: UnitLogProbs, unigram: Doubles) -> UnitBits:
     )
 
 
-def _concatenated(parts: list[UnitBits]) -> UnitBits:
+def joined(parts: Sequence[UnitBits]) -> UnitBits:
+    """The units of several evaluations, in order."""
     nothing, none = np.zeros(0, dtype=np.int64), np.zeros(0)
     empty = UnitBits(sample=nothing, unit=nothing, tokens=none, bits=none, unigram_bits=none)
     names = [f.name for f in fields(UnitBits) if f.name != "values"]

@@ -8,20 +8,22 @@ its process.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import nn
 
 from seqmlm import plugins
 from seqmlm.config import to_dict
-from seqmlm.data.splits import evenly
+from seqmlm.data.splits import evenly, nested
 from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import build, widened
 from seqmlm.engine.channels import InputChannels, channels_of
@@ -38,11 +40,12 @@ from seqmlm.engine.packing import PackedRow, RowDataset, RowPlanner
 from seqmlm.engine.pseudolikelihood import Aligned, LinearLoop, prepared
 from seqmlm.engine.shapes import LAYERS, PATTERN_KEYS
 from seqmlm.errors import StateError, UsageError
-from seqmlm.evaluation.bits import memorization_gap, unigram, unit_bits
+from seqmlm.evaluation.bits import BitsReport, UnitBits, joined, memorization_gap, unigram, unit_bits
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import load_tokenizer, make_masker
 from seqmlm.tasks.config import PretrainConfig
 from seqmlm.tasks.corpus import Corpus
+from seqmlm.tasks.deadline import Afterwards
 from seqmlm.tasks.training_run import TrainingRun
 from seqmlm.tokenizers.base import Growing
 
@@ -62,11 +65,14 @@ PROBED = 2000
 class Training:
     """A training put together for its data; each part is made when it is asked for first.
 
-    The initial model of `config`, if any, is a folder or hub id; reading took `spent` seconds of the limit.
+    The initial model of `config`, if any, is a folder or hub id.
+
+    Attributes:
+        loop: settings of the loop; replaced once it is known how much of the time limit is for steps.
     """
 
-    def __init__(self, config: PretrainConfig, corpus: Corpus, spent: float = 0.0) -> None:
-        self.config, self.corpus, self.loop = config, corpus, config.loop(spent)
+    def __init__(self, config: PretrainConfig, corpus: Corpus) -> None:
+        self.config, self.corpus, self.loop = config, corpus, config.loop()
 
     @cached_property
     def _linear(self) -> tuple[LinearRows, Aligned] | None:
@@ -268,24 +274,39 @@ class Evaluator:
         """The evaluation during training."""
         return self._measure(rows, self.records)
 
-    def final(self, rows: MaskedRows | LinearRows, tokens: int | None) -> dict[str, float]:
-        """The evaluation after training, on more sequences: so many tokens, where their number is given."""
-        records = FINAL_FACTOR * self.records
-        if tokens is not None:
-            mean = max(1.0, float(self.corpus.validation.lengths.mean()))
-            records = min(records, max(_FEWEST, int(tokens / mean)))
-        return self._measure(rows, records)
+    def final(self, rows: MaskedRows | LinearRows, after: Afterwards) -> dict[str, float]:
+        """The evaluation after training, on more sequences, for as long as the time limit lets it."""
+        # Static masks are measured on training sequences too, twice.
+        phase = after.phase("evaluation", _SHARE if self.corruptor.config.dynamic else _SHARE / 3)
+        ask, held = self.ask(rows), self.corpus.validation
+        some = evenly(len(held), FINAL_FACTOR * self.records)
+        parts, sequences, tokens = list[UnitBits](), 0, 0
+        for batch in _batches([some[place] for place in nested(len(some))], held.lengths, self.tokens):
+            parts.append(self._bits(ask, batch))
+            sequences, tokens = sequences + len(batch), tokens + int(held.lengths[batch].sum())
+            if phase.over(sequences / len(some)):
+                break
+        facts = phase.settle("the final evaluation", speed=tokens / max(phase.seconds, 1e-9))
+        after.measured(facts["speed"])
+        return self._values(rows, joined(parts).report(), sequences)
 
     def _measure(self, rows: MaskedRows | LinearRows, records: int) -> dict[str, float]:
-        ask, held, train = self.ask(rows), self.corpus.validation, self.corpus.train
-        some, units = evenly(len(held), records), self.corpus.tokenizer.units
-        bits = unit_bits(ask, held, some, unigram=self._unigram, seed=self.seed, units=units).report()
+        bits = self._bits(self.ask(rows), evenly(len(self.corpus.validation), records))
+        return self._values(rows, bits.report(), records)
+
+    def _bits(self, ask: Conditionals, indices: Sequence[int]) -> UnitBits:
+        held, units = self.corpus.validation, self.corpus.tokenizer.units
+        return unit_bits(ask, held, indices, unigram=self._unigram, seed=self.seed, units=units)
+
+    def _values(self, rows: MaskedRows | LinearRows, bits: BitsReport, records: int) -> dict[str, float]:
+        """Metrics by name; the memorization gap of static masks is of as many training sequences."""
         values = {
             "eval/loss": bits.loss,
             _BITS: bits.bits_per_unit,
             "eval/unigram_bits_per_unit": bits.unigram_bits_per_unit,
         }
         if not self.corruptor.config.dynamic:
+            ask, train = self.ask(rows), self.corpus.train
             seen = evenly(len(train), records)
             values["train/memorization_gap"] = memorization_gap(ask, train, seen, self.corruptor)
         return values
@@ -297,7 +318,20 @@ class Evaluator:
 
 _BITS = "eval/bits_per_unit"
 FEWEST_BITS = Goal(_BITS)
-_FEWEST = 32  # sequences of the last evaluation of a training, however short
+_SHARE = 0.2  # of the time after the last step, for the last evaluation
+
+
+def _batches(indices: Sequence[int], lengths: NDArray[np.integer], tokens: int) -> Iterator[list[int]]:
+    """Indices in batches of about so many tokens, one index at least."""
+    batch, size = list[int](), 0
+    for index in indices:
+        batch.append(index)
+        size += int(lengths[index])
+        if size >= tokens:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 class Best:

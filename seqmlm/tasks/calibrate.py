@@ -25,7 +25,7 @@ from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.sources import combined, file_fingerprint, split_source
-from seqmlm.data.splits import hash64, nested
+from seqmlm.data.splits import evenly, hash64, nested
 from seqmlm.engine.types import Encoding, InMemory, Sequences
 from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.engine.windows import windows
@@ -53,7 +53,8 @@ from seqmlm.parsing import Share
 from seqmlm.registry.store import Registry
 from seqmlm.rows.judge import Normal
 from seqmlm.tasks.corpus import Corpus
-from seqmlm.tasks.finalize_normal import CountedRows, counted_rows
+from seqmlm.tasks.deadline import Afterwards, Deadline, Phase
+from seqmlm.tasks.finalize_normal import Chosen, CountedRows, counted_rows
 from seqmlm.tasks.models import register_calibrations
 from seqmlm.tasks.sampling import ENOUGH_ROWS, Limit, Portion, RowSample, row_numbers, row_sample, unit_rows
 from seqmlm.tasks.task import CommandConfig
@@ -70,6 +71,8 @@ LEAST_RATE = 0.05
 
 _PORTIONS = 16  # of a limit
 _LEARNT = 60_000  # forward tokens that what must be known of scores may take, however little the limit is
+_COUNTED_SHARE, _BACKGROUND_SHARE = 0.3, 0.3  # of the time that is left
+_PROBED_TOKENS = 40_000  # whose frequencies say how long those of all take
 _PROBED = 8  # records whose cost says whether a mode is within a limit
 
 MOST_RECORDS = 20_000
@@ -220,10 +223,12 @@ def default_modes(session: Session) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*cheap, str(session.mode))))
 
 
-def calibrate_trained(model: LoadedModel, corpus: Corpus, budget: int, console: Console) -> dict[str, float]:
+def calibrate_trained(
+    model: LoadedModel, corpus: Corpus, after: Afterwards, console: Console
+) -> dict[str, float]:
     """Calibrate a model just trained with the records set aside, and write into its folder what it needs.
 
-    It may spend so many forward tokens. A model whose data leave nothing to calibrate with stays without
+    It takes the time that is left. A model whose data leave nothing to calibrate with stays without
     calibrations. Returns rows and smallest rates, by mode and name.
     """
     began, level = time.monotonic(), model.domain.level(None)
@@ -232,9 +237,10 @@ def calibrate_trained(model: LoadedModel, corpus: Corpus, budget: int, console: 
         session=Session(model),
         problems=Problems("skip", sensitive=private),
         seed=model.card.seed,
-        budget=budget,
+        budget=after.calibration,
         notify=notify,
         progress=console.calibration,
+        after=after,
     )
     records = list(corpus.calibrating(MOST_RECORDS))
     normal = Records(records=records, of=corpus.held_out, source=corpus.fingerprint)
@@ -246,7 +252,8 @@ def calibrate_trained(model: LoadedModel, corpus: Corpus, budget: int, console: 
             store_backgrounds(folder, {level.name: background}, private=private)
         if not rest.records:
             raise DataError("too few records were set aside")
-        counted = counted_rows(level, calibrator.session, corpus, calibrator.seed)
+        judging = after.phase("calibration counts", _COUNTED_SHARE)
+        counted = counted_rows(level, calibrator.session, corpus, calibrator.seed, judging)
         modes = default_modes(calibrator.session)
         made = calibrator.calibrate(level, modes, rest, background, counted)
     except DataError as error:
@@ -394,6 +401,7 @@ class Calibrator:
             records take.
         notify: told what could not be done.
         progress: told how far it is.
+        after: the time limit of a training, between whose portions of records the clock may stop.
     """
 
     session: Session
@@ -402,6 +410,8 @@ class Calibrator:
     budget: int | None = None
     notify: Callable[[str], None] = field(default=lambda text: None)
     progress: Progress | None = None
+    after: Afterwards | None = None
+    _share: float = field(default=1.0, init=False)  # of the time that is left, for the next mode
 
     def background(
         self, level: Level, normal: Records, train: Sequences | None
@@ -411,15 +421,36 @@ class Calibrator:
         if level.background is None:
             return None, normal
         half, rest = normal.records[::2], replace(normal, records=normal.records[1::2])
-        fitted = level.background.fit(
-            self._encodings(half) if train is None else train, self.session.tokenizer, seed=self.seed
-        )
+        sequences = self._encodings(half) if train is None else self._affordable(level.background, train)
+        fitted = level.background.fit(sequences, self.session.tokenizer, seed=self.seed)
         if self.session.card.sensitive:
             fitted = fitted.discreet()
         if fitted.needs_scores:
             fitted = fitted.learn(self._learnt(level, half, thinned=fitted.learns_units))
         apart = train is None or (fitted.needs_scores and fitted.judges)
         return fitted, rest if apart else normal
+
+    def _affordable(self, kind: type[Background], train: Sequences) -> Sequences:
+        """The training split, or as many sequences of it as the time suffices for, where fewer will do."""
+        if self.after is None or not kind.is_sampled or not len(train):
+            return train
+        probed = int(_PROBED_TOKENS / max(1.0, float(np.mean(train.lengths)))) + 1
+
+        def some(number: int) -> Sequences:
+            return Chosen(train, np.array(evenly(len(train), number), dtype=np.int64))
+
+        number = self.after.affordable(
+            "the frequencies of the training data",
+            lambda number: kind.fit(some(number), self.session.tokenizer, seed=self.seed),
+            wanted=len(train),
+            probed=probed,
+            share=_BACKGROUND_SHARE,
+        )
+        return train if number >= len(train) else some(number)
+
+    def _phase(self, name: str, share: float) -> Phase:
+        """A part of the calibration that stops between two portions of records."""
+        return Phase(name, Deadline()) if self.after is None else self.after.phase(name, share)
 
     def _learnt(self, level: Level, records: Sequence[Record], *, thinned: bool) -> list[Scored]:
         """Scores of records that a background learns from: of some rows or units of each, where those are
@@ -428,11 +459,13 @@ class Calibrator:
         limit = None if self.budget is None else Limit(max(self.budget / 4, _LEARNT), records=SMALLEST)
         sample = self._sample(detector, records, limit, units=True) if thinned else None
         scores, spent = list[Scored](), 0.0
+        phase = self._phase("calibration background", _BACKGROUND_SHARE)
         for portion in self._portions(detector, records, limit, sample):
             scores += detector.scored(portion.records, portion.wanted)
             spent = portion.spent
-            if portion.enough(len(scores)):
+            if phase.over(portion.share(len(scores))) or portion.enough(len(scores)):
                 break
+        phase.settle("the records that say what scores are usual")
         if self.budget is not None:
             self.budget = max(self.budget // 2, self.budget - int(spent))
         return scores
@@ -459,12 +492,13 @@ class Calibrator:
         normal, left = replace(normal, records=parts), self.budget
         for number, mode in enumerate(modes):
             detector = Detector(self._scorer(), level, mode=Mode.parse(mode), background=background)
-            limit, sample = None, None
+            limit, sample, self._share = None, None, 1 / (len(modes) - number)
             if left is not None:
                 rows = _least_rows(level) if number else LEAST_ROWS
                 limit = Limit(left / (len(modes) - number), rows, SMALLEST)
                 sample = self._sample(detector, parts, limit)
-            if limit is not None and number and self._exceeds(limit, detector, parts, sample):
+            late = number > 0 and self.after is not None and self.after.is_over(f"calibration {mode}")
+            if late or (limit is not None and number and self._exceeds(limit, detector, parts, sample)):
                 self.notify(
                     f"not calibrated in mode {mode}, which takes longer than the training's limit allows: "
                     "seqmlm calibrate on normal data does it"
@@ -570,14 +604,17 @@ class Calibrator:
     ) -> JudgedRecords:
         """The rows of normal records, taken until there are enough."""
         judged, scored = JudgedRecords(), 0
+        phase = self._phase(f"calibration {detector.mode}", self._share)
         for portion in self._portions(detector, normal.records, limit, sample):
             rows = [row for own in detector.each(portion.records, portion.wanted) for row in own]
             scored += sum(map(is_judgeable, rows))
             judged.add(portion, rows)
             if self.progress is not None:
                 self.progress(str(detector.mode), portion.share(scored), scored)
-            if portion.enough(scored):
+            phase.least += int(portion.owes(scored))
+            if phase.over(portion.share(scored)) or portion.enough(scored):
                 break
+        phase.settle(f"the rows that calibrate {detector.mode}")
         return judged
 
     def _portions(

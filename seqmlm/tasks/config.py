@@ -38,7 +38,7 @@ _DIVISION = ("join_documents", "split", "validation", "calibration")  # of data,
 DEFAULT_STEPS = 1000  # without any limit
 
 AFTERWARDS = 0.2
-"""Share of `max_time` for what follows the last step: evaluation, counts and calibration."""
+"""Share of `max_time`, less the start, for what follows the last step: evaluation, counts and calibration."""
 
 # Peak learning rates that trained stably from scratch at these widths; second-stage training starts lower.
 # A linear model has a line search instead.
@@ -142,8 +142,9 @@ class TrainConfig:
 
     Args:
         max_steps: stop after this many optimizer steps; 1,000 without any limit.
-        max_time: how long a training may take in all, such as 90s, 10m or 2h: reading, steps, and a fifth for
-            evaluation and calibration. The learning rate decays over the last fifth of the steps.
+        max_time: how long the command may take in all, such as 90s, 10m or 2h, from the start of the process:
+            steps, and a fifth for evaluation, counts and calibration. Reading is never cut: what it takes
+            beyond half of this time is added. The learning rate decays over the last fifth of the steps.
         epochs: stop after this many passes over the data.
         tokens_per_batch: tokens of one optimizer step, over all processes; by model size when absent.
         tokens_per_row: tokens of one packed row, the unit of a forward pass; chosen from tokens_per_batch
@@ -232,11 +233,11 @@ class PretrainConfig:
         rows = -(-self.batch_tokens // comfortable)
         return max(self.model.max_length, -(-self.batch_tokens // rows))
 
-    def loop(self, spent: float = 0.0) -> LoopConfig:
+    def loop(self, spent: float | None = None) -> LoopConfig:
         """The settings of the loop; UsageError where a duration, limit or rate cannot be used.
 
         Args:
-            spent: seconds that reading took; at most half of the time of the steps is taken for it.
+            spent: seconds of the time limit that are not for steps. Default: `AFTERWARDS` of it.
         """
         from seqmlm.engine.schedule import LoopConfig
 
@@ -247,10 +248,11 @@ class PretrainConfig:
         if every is None:
             every = max(1, train.max_steps // 10) if train.max_steps else 100
             every = min(every, LINEAR_EVERY) if self.model.is_linear else every
-        limit = None if train.max_time is None else (1 - AFTERWARDS) * seconds(train.max_time)
+        limit = None if train.max_time is None else seconds(train.max_time)
+        spent = AFTERWARDS * (limit or 0.0) if spent is None else spent
         settled = {
             "max_seconds": limit,
-            "spent": 0.0 if limit is None else min(spent, limit / 2),
+            "spent": 0.0 if limit is None else spent,
             "learning_rate": rate,
             "rows_per_batch": max(1, round(self.batch_tokens / self.row_tokens)),
             "evaluate_every": every,

@@ -26,11 +26,11 @@ from seqmlm.reports.verdict import HeldOutBits, counts_sentences, training_sente
 from seqmlm.tasks.assemble import Evaluator
 from seqmlm.tasks.calibrate import calibrate_trained
 from seqmlm.tasks.corpus import Corpus
+from seqmlm.tasks.deadline import Afterwards
 from seqmlm.tasks.finalize_counts import fit_expert
 from seqmlm.tasks.finalize_page import PAGE, described, training_page
 from seqmlm.tasks.models import register_calibrations, track_model
 from seqmlm.tasks.observers import Console, sample_predictions
-from seqmlm.tasks.sizing import Afterwards
 from seqmlm.tasks.training_run import TrainingRun
 from seqmlm.tracking import DESCRIPTION, METRICS, TrackedRun, read_metrics
 from seqmlm.workspace import Workspace
@@ -62,7 +62,7 @@ def finalize(
         model: with the folder that is to be made, and a card without metrics.
         corpus: what it was trained on.
         evaluator: measures it.
-        after: tokens that this may take.
+        after: the time that is left for it.
         tracked: gets metrics, model and pictures.
         console: receives progress and messages.
 
@@ -70,7 +70,7 @@ def finalize(
         StateError: the disk is full, or the registry cannot be reached; the checkpoints are untouched.
     """
     console.message("trained; the model is measured on held-out records, and counts of the data beside it")
-    values = evaluator.final(model.rows, after.evaluation)
+    values = evaluator.final(model.rows, after)
     model, folder = replace(model, card=replace(model.card, metrics=values)), Path(model.path)
     card = model.card
     with run.writing(), run.building(folder) as building:
@@ -83,7 +83,7 @@ def finalize(
         sources = [path for paths in corpus.sources.values() for path in paths]
         entry = run.register(model, sources=sources, counts=corpus.statistics)
         with run.writing():
-            facts |= calibrate_trained(model, corpus, after.calibration, console)
+            facts |= calibrate_trained(model, corpus, after, console)
         tracked.log_metrics(card.steps, values, facts)
         tracked.set_numbers(facts)
         patiently(partial(_register_calibrations, run.workspace, entry))
@@ -110,9 +110,9 @@ def _counts(
         corpus.validation,
         unigram=corpus.unigram,
         tokens=after.outcome.tokens,
-        budget=after.evaluation,
         seed=model.card.seed,
         notify=say,
+        after=after,
     )
     if expert is None:
         return {}, None

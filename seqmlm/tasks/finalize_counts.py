@@ -7,7 +7,7 @@ nothing. Scores mix the counts in where the mixture has the lower mean there tha
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -17,19 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.anomaly.values import Doubles
-from seqmlm.data.splits import evenly
+from seqmlm.data.splits import evenly, nested
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.expert import ALONE as COUNTS_ALONE
 from seqmlm.engine.expert import CountExpert, learnt_weights, multiplied
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.reductions import Reduction, Rows
-from seqmlm.engine.scoring import Scorer
+from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Bools, Longs, Windows
-from seqmlm.engine.units import EXACT, unit_numbers
+from seqmlm.engine.units import EXACT, Units, unit_numbers
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
 from seqmlm.inference.batches import forward_tokens
 from seqmlm.inference.calibrations import HEADER, saved
 from seqmlm.inference.model_folder import COUNTS, LoadedModel, put_file
+from seqmlm.tasks.deadline import Afterwards
 
 SUBJECTS = 10
 """Records that whatever is counted of sensitive data must occur in."""
@@ -40,6 +41,9 @@ _WINDOWS, _OF_RECORD = 1_500, 16
 # Units asked exactly; the forward tokens they may take at least, and as a share of those trained on.
 _ASKED, _FLOOR, _SHARE = 4_000, 300_000, 0.02
 _LEAST_UNITS, _RECORDS = 50, 10
+# Under a time limit: shares of what is left for units that are asked, and for counts; tokens whose counts say
+# how long all take; portions of the units that are asked.
+_ASKED_SHARE, _COUNTED_SHARE, _PROBED, _PORTIONS = 0.2, 0.2, 40_000, 16
 
 
 def fit_expert(
@@ -51,7 +55,7 @@ def fit_expert(
     tokens: int,
     seed: int,
     notify: Callable[[str], None],
-    budget: int | None = None,
+    after: Afterwards,
 ) -> CountExpert | None:
     """Count a training split, learn the mixture on validation records, and keep both with the model.
 
@@ -63,33 +67,65 @@ def fit_expert(
             for counts learn from all that is there in seconds, and at most 4: half a minute, a gigabyte.
         seed: of the choice of units.
         notify: told what could not be done.
-        budget: forward tokens for units that are asked; None for a share of those trained on.
+        after: the time that is left; it may suffice for less to count, and for fewer units.
 
     Returns:
         The expert; None where the held-out data are too few to learn a mixture.
     """
-    least = SUBJECTS if model.card.sensitive else 1
-    mean = float(np.mean(train.lengths)) if len(train) else 1.0
     rule = model.tokenizer.units
-    readings = 1 if rule.complement is None else 2
-    chosen = evenly(len(train), int(min(max(tokens, _FEWEST), _MOST) / mean / readings) + 1)
     want = (Rows(),) if multiplied(rule, unigram) else ()
-    usual = max(_FLOOR, int(_SHARE * tokens))
-    learner = _Learner(model, validation, usual if budget is None else min(usual, budget), seed, want)
+    learner = _Learner(model, validation, _asked_tokens(tokens, after), seed, want, after)
     if min(learner.learns.sum(), (~learner.learns).sum()) < _LEAST_UNITS:
         notify("no counts beside the model: too few validation units to learn a mixture from")
         return None
-    expert = CountExpert.fit(
-        (train[index] for index in chosen),
-        rule,
-        unigram,
-        records=train.records(chosen).tolist() if least > 1 else None,
-        least=least,
-    )
-    expert = learner.learnt(expert)
+    counter = _Counter(train, rule, unigram, SUBJECTS if model.card.sensitive else 1)
+    expert = learner.learnt(counter.expert(counter.sequences(tokens, after)))
     header = {HEADER: json.dumps(expert.described())}
     put_file(Path(model.path) / COUNTS, saved(expert.arrays(), header), private=model.card.sensitive)
     return expert
+
+
+def _asked_tokens(tokens: int, after: Afterwards) -> int:
+    """Forward tokens for units that are asked, of a training on so many tokens."""
+    usual = max(_FLOOR, int(_SHARE * tokens))
+    budget = after.budget("units beside counts", _ASKED_SHARE)
+    return usual if budget is None else min(usual, budget)
+
+
+class _Counter:
+    """Counts a training split, or sequences of it that are spread evenly.
+
+    Args:
+        least: records that whatever is kept must occur in.
+    """
+
+    def __init__(self, train: Windows, rule: Units, unigram: Doubles, least: int) -> None:
+        self._train, self._rule, self._unigram, self._least = train, rule, unigram, least
+        self._mean = float(np.mean(train.lengths)) if len(train) else 1.0
+
+    def expert(self, number: int) -> CountExpert:
+        """Counts of so many sequences."""
+        chosen = evenly(len(self._train), number)
+        return CountExpert.fit(
+            (self._train[index] for index in chosen),
+            self._rule,
+            self._unigram,
+            records=self._train.records(chosen).tolist() if self._least > 1 else None,
+            least=self._least,
+        )
+
+    def sequences(self, tokens: int, after: Afterwards) -> int:
+        """Sequences to count after a training on so many tokens: fewer where the time would not suffice."""
+        readings = 1 if self._rule.complement is None else 2
+        wanted = int(min(max(tokens, _FEWEST), _MOST) / self._mean / readings) + 1
+        wanted = min(wanted, max(1, len(self._train)))
+        return after.affordable(
+            "the counts",
+            self.expert,
+            wanted=wanted,
+            probed=int(_PROBED / self._mean) + 1,
+            share=_COUNTED_SHARE,
+        )
 
 
 class _Learner:
@@ -100,17 +136,22 @@ class _Learner:
     """
 
     def __init__(
-        self, model: LoadedModel, validation: Windows, budget: int, seed: int, want: tuple[Reduction, ...]
+        self,
+        model: LoadedModel,
+        validation: Windows,
+        budget: int,
+        seed: int,
+        want: tuple[Reduction, ...],
+        after: Afterwards,
     ) -> None:
         self._rule = model.tokenizer.units
         indices, self._records = _whole_records(validation)
         self._encodings = [validation[index] for index in indices]
-        ask, cost = Conditionals(model.rows), forward_tokens(model)
+        cost = forward_tokens(model)
         each = np.mean([cost(len(one)) / max(1, len(one)) for one in self._encodings] or [1.0])
         asked = self._asked(int(budget / max(1.0, float(each))), seed)
-        bits = Scorer(ask, self._rule, want=want).windows(
-            (encoding, owned) for encoding, owned in zip(self._encodings, asked, strict=True)
-        )
+        bits = self._scored(Scorer(Conditionals(model.rows), self._rule, want=want), asked, after)
+        self._encodings, self._records = self._encodings[: len(bits)], self._records[: len(bits)]
         places, found, owner = [], [], []
         values: dict[str, list[NDArray[Any]]] = {one.name: [] for one in want}
         for number, (encoding, score) in enumerate(zip(self._encodings, bits, strict=True)):
@@ -128,6 +169,24 @@ class _Learner:
         several = len(np.unique(record)) >= _RECORDS
         self._group = np.unique(record if several else self._window, return_inverse=True)[1]
         self.learns = self._group % 2 == 0
+
+    def _scored(self, scorer: Scorer, asked: Sequence[Bools], after: Afterwards) -> list[SequenceScore]:
+        """Scores of the asked units of the first windows: of whole records, until the time is over."""
+        ends = np.flatnonzero(np.diff(self._records, append=-1)) + 1
+        done = np.cumsum([np.count_nonzero(owned) for owned in asked])
+        portions = np.linspace(0, done[-1] if len(done) else 0, _PORTIONS + 1)[1:]
+        # The first end of a record at which so many tokens are asked.
+        stops = np.unique(ends[np.minimum(np.searchsorted(done[ends - 1], portions), len(ends) - 1)])
+        phase = after.phase("counts", _ASKED_SHARE)
+        scores: list[SequenceScore] = []
+        for stop in stops.tolist():
+            some = range(len(scores), stop)
+            scores += scorer.windows((self._encodings[number], asked[number]) for number in some)
+            phase.least += int(done[stop - 1] < 3 * _LEAST_UNITS)
+            if phase.over(stop / len(asked)):
+                break
+        phase.settle("the units that weigh the counts")
+        return scores
 
     def _asked(self, units: int, seed: int) -> list[Bools]:
         """(L,) for each window, True at the tokens of the units that are asked."""
@@ -194,13 +253,17 @@ _DRAWS = 500
 
 
 def _whole_records(validation: Windows) -> tuple[list[int], Longs]:
-    """Some validation windows, evenly spread records of at most so many windows each, and their records."""
+    """Some validation windows, and their records: evenly spread ones, of at most so many windows each.
+
+    Every beginning of them is spread evenly.
+    """
     owners = validation.records(range(len(validation)))
     distinct, first, counts = np.unique(owners, return_index=True, return_counts=True)
     indices: list[int] = []
     taken = np.minimum(counts, _OF_RECORD)
     share = min(1.0, _WINDOWS / max(1, int(taken.sum())))
-    for number in evenly(len(distinct), max(1, int(share * len(distinct)))):
+    some = evenly(len(distinct), max(1, int(share * len(distinct))))
+    for number in (some[place] for place in nested(len(some))):
         start = int(first[number])
         windows = range(start, start + int(taken[number]))
         indices += [index for index in windows if owners[index] == distinct[number]]

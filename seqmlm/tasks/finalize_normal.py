@@ -18,10 +18,12 @@ from seqmlm.anomaly.levels import Level
 from seqmlm.anomaly.values import Doubles, Longs
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.data.splits import nested
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.inference.batches import batches, encoded
 from seqmlm.inference.session import Session
 from seqmlm.tasks.corpus import Corpus
+from seqmlm.tasks.deadline import Phase
 
 PARTS, _TOKENS_COUNTED = 20, 40_000_000
 """Parts of the training data, and tokens that are counted for all of them: of more there are fewer parts."""
@@ -42,7 +44,7 @@ class CountedRows(NamedTuple):
     records: Longs
 
 
-class _Chosen:
+class Chosen:
     """Some of the sequences, as `Sequences`."""
 
     def __init__(self, sequences: Sequences, chosen: Longs) -> None:
@@ -56,9 +58,15 @@ class _Chosen:
         return self._sequences[self._chosen[index]]
 
 
-def counted_rows(level: Level, session: Session, corpus: Corpus, seed: int) -> CountedRows | None:
-    """Rows of training records, or None where a level counts nothing, or there are too few to be divided; the
-    seed is of backgrounds, and of what records may come as (`Level.as_judged`)."""
+def counted_rows(
+    level: Level, session: Session, corpus: Corpus, seed: int, phase: Phase
+) -> CountedRows | None:
+    """Rows of training records, or None where a level counts nothing, or there are too few to be divided.
+
+    Args:
+        seed: of backgrounds, and of what records may come as (`Level.as_judged`).
+        phase: its units are the parts that are judged.
+    """
     pairs = list(corpus.training(MOST_RECORDS)) if level.background and level.counted else []
     if not pairs:
         return None
@@ -69,15 +77,19 @@ def counted_rows(level: Level, session: Session, corpus: Corpus, seed: int) -> C
     of_part = [int(np.searchsorted(edges, number, side="right")) for number, _ in pairs]
     values = [level.known_values(record, session.tokenizer) for _, record in pairs]
     records = Counter(chain.from_iterable(values))
-    found = list[CountedRows]()
-    for number in range(parts):
+    of_parts: dict[int, list[CountedRows]] = {}
+    for done, number in enumerate(nested(parts), start=1):
         mine = [at for at, own in enumerate(of_part) if own == number]
         others = np.flatnonzero(part != number)
         if mine and len(others):
             own = Counter(chain.from_iterable(values[at] for at in mine))
             never = frozenset(value for value, times in own.items() if records[value] == times)
-            chosen = _Chosen(corpus.train, others)
-            found += _judged(level, session, [pairs[at] for at in mine], chosen, seed, never)
+            chosen = Chosen(corpus.train, others)
+            of_parts[number] = [*_judged(level, session, [pairs[at] for at in mine], chosen, seed, never)]
+        if phase.over(done / parts):
+            break
+    phase.settle("the training records that judge what is counted")
+    found = [one for _, rows in sorted(of_parts.items()) for one in rows]
     if not found:
         return None
     statistics = {name: np.concatenate([one.statistics[name] for one in found]) for name in level.counted}

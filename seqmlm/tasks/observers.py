@@ -16,7 +16,9 @@ from seqmlm.engine.reductions import TopIds
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import printable
+from seqmlm.inference.estimate import about
 from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.tasks.config import AFTERWARDS
 from seqmlm.tracking import TrackedRun
 
 __all__ = ["Console", "Recorder", "SilentConsole", "StepReport"]
@@ -33,6 +35,10 @@ EVENTS = {
 }
 
 
+SPEED_STEPS, SPEED_SECONDS = 3, 1.0
+"""After so many steps that took so long the speed of a training is known."""
+
+
 class Console(Protocol):
     """Receives messages and progress of a task; the CLI supplies one, library users may supply their own."""
 
@@ -40,6 +46,10 @@ class Console(Protocol):
         return
 
     def step(self, report: StepReport, total: float | None) -> None:
+        return
+
+    def phase(self, name: str, share: float) -> None:
+        """Show how much is done of a part of the run that is no step."""
         return
 
     def calibration(self, mode: str, share: float, rows: int) -> None:
@@ -58,13 +68,14 @@ class Recorder(Observer):
 
     def __init__(self, run: TrackedRun, console: Console, loop: LoopConfig, epoch: int | None) -> None:
         self.run, self.console, self.loop, self.epoch = run, console, loop, epoch
-        self._first = True
+        self._first: StepReport | None = None
+        self._is_expected = loop.max_seconds is not None  # a person has said how long it takes
 
     def on_step(self, report: StepReport) -> None:
-        if self._first:
+        if self._first is None:
             # A resumed run that found no checkpoint starts from the first step.
             self.run.cut_metrics(report.step - 1)
-            self._first = False
+            self._first = report
         same = ("grad_norm", "learning_rate", "tokens_per_second", "fill", "tokens")
         values = {"train/loss": report.loss, **{name: float(getattr(report, name)) for name in same}}
         details = {name: getattr(report, name) for name in ("masked", "epoch", "skipped", "seconds")}
@@ -72,6 +83,19 @@ class Recorder(Observer):
         epoch = 1.0 if self.epoch is None else self.epoch * report.step / report.tokens
         total = expected_steps(self.loop, step=report.seconds / report.step, epoch=epoch)
         self.console.step(report, max(report.step, total))
+        if not self._is_expected:
+            self._expect(report, self._first, total)
+
+    def _expect(self, report: StepReport, first: StepReport, total: float) -> None:
+        """Say how long a training without a time limit takes, once its speed is known."""
+        steps, seconds = report.step - first.step, report.seconds - first.seconds
+        if steps >= SPEED_STEPS and seconds >= SPEED_SECONDS:
+            self._is_expected = True
+            left = (1 + AFTERWARDS) * (total - report.step) * seconds / steps
+            self.console.message(
+                f"{total:,.0f} steps, evaluation, counts and calibration are expected to take {about(left)} "
+                "(--max-time sets a limit)"
+            )
 
     def on_evaluation(self, step: int, values: Mapping[str, float]) -> None:
         self.run.log_metrics(step, values)

@@ -26,13 +26,14 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.parsing import read_json
 from seqmlm.tasks.assemble import Training
 from seqmlm.tasks.calibrate import few_held_out
-from seqmlm.tasks.config import LIMITS
+from seqmlm.tasks.config import LIMITS, seconds
 from seqmlm.tasks.corpus import QUARANTINE, CorpusReader
+from seqmlm.tasks.deadline import CUTS, Afterwards, Cuts, Deadline, Start
 from seqmlm.tasks.finalize import finalize
 from seqmlm.tasks.finalize_page import PAGE
 from seqmlm.tasks.launch import RUN_CONFIG, Plan, TrainRequest, agreed_plan, longer
 from seqmlm.tasks.observers import Console, Recorder
-from seqmlm.tasks.sizing import Afterwards, sized
+from seqmlm.tasks.sizing import sized
 from seqmlm.tasks.training_run import FINISHED, TrainingRun
 from seqmlm.tracking import TrackedRun
 from seqmlm.workspace import Workspace
@@ -65,16 +66,23 @@ class PretrainResult:
         return {key: value for key, value in asdict(self).items() if key not in ("signal", "is_main")}
 
 
-def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
-    """Train a new run, or resume one; `console` receives progress and messages.
+def pretrain(request: TrainRequest, console: Console, *, began: float | None = None) -> PretrainResult:
+    """Train a new run, or resume one.
+
+    Args:
+        console: receives progress and messages.
+        began: reading of `time.monotonic` from which a time limit counts. Default: now.
 
     Raises:
         UsageError: invalid settings; DataError: input that cannot be read.
         StateError: the name is taken, a checkpoint is corrupt, the disk is full, or the registry not ready.
         TrainingError: too many non-finite steps in a row, or out of memory at the smallest batch.
     """
+    deadline = Deadline(began)
     workspace, processes = Workspace.locate(), Processes()
     agreed = agreed_plan(request, workspace, processes)
+    if agreed.config.train.max_time is not None:
+        deadline.limit = seconds(agreed.config.train.max_time)
     name, finished = agreed.name, agreed.directory / FINISHED
     limits = {limit: to_dict(agreed.config.train)[limit] for limit in LIMITS}
     with owner_only(agreed.config.data.sensitive):
@@ -83,7 +91,7 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
             if processes.is_main:
                 console.message(f"run {name} is finished; train it longer by {longer(name)}")
             return replace(done, is_main=processes.is_main)
-        training = Pretraining(agreed, workspace, processes, console)
+        training = Pretraining(agreed, workspace, processes, console, deadline)
         result = training.result()
         # What has its result is not opened again: killed before its run has ended, it would be RUNNING for
         # ever.
@@ -98,18 +106,27 @@ class Pretraining:
     The size of the `agreed` plan is measured here, if there is a choice.
     """
 
-    def __init__(self, agreed: Plan, workspace: Workspace, processes: Processes, console: Console) -> None:
-        self.began, self.processes, self.console = time.monotonic(), processes, console
+    def __init__(
+        self,
+        agreed: Plan,
+        workspace: Workspace,
+        processes: Processes,
+        console: Console,
+        deadline: Deadline,
+    ) -> None:
+        self.processes, self.console, self.deadline = processes, console, deadline
         self.domain, data = plugins.domain(agreed.config.domain), agreed.config.data
         reader = CorpusReader(agreed.config, self.domain, workspace)
+        reading = time.monotonic()
         self.corpus = corpus = reader.corpus(self.say)
+        self.say(self.deadline.extend(time.monotonic() - reading))
         level = self.domain.level(None)
         if data.calibration and level.whole:
             counted = bool(level.counted) and len(corpus.sources) == 1  # as `Corpus.training`
             self.say(few_held_out(corpus.held_out, agreed.name, sensitive=data.sensitive, counted=counted))
-        spent = float(processes.text_from_main(repr(time.monotonic() - self.began)))
+        spent = None if deadline.limit is None else deadline.start().spent
         plan = sized(agreed, corpus, processes, self.say, spent=spent)
-        self.training = Training(plan.config, corpus, spent)
+        self.training = Training(plan.config, corpus)
         self.training.check(processes.world)
         if plan.config.model.is_linear or not plan.resume:
             self.say(self.training.sentence())
@@ -131,9 +148,11 @@ class Pretraining:
         """Train, finish the model, register it."""
         training, world, run = self.training, self.processes.world, self.run
         if not self.processes.is_main:
+            self._begin()
             return self._told(training.train(run, Observer(), world, self.say), is_main=False)
         epoch = None if training.config.model.is_linear else training.planner.tokens_per_epoch
         with self._tracked() as tracked:
+            start, cuts = self._begin()
             observer = Recorder(tracked, self.console, training.loop, epoch)
             outcome = training.train(run, observer, world, self.say)
             if outcome.status == "killed":
@@ -150,12 +169,49 @@ class Pretraining:
                 card=training.card(run.name, tracked.run_id, outcome.steps),
                 path=str(run.version_folder(outcome.steps)),
             )
-            after = Afterwards(training.config.train.max_time, outcome)
+            after = Afterwards(outcome, self.deadline, start, cuts, self.console.phase)
             made = (run, model, self.corpus, training.evaluator, after)
             version, values, (lead, *warnings) = finalize(*made, tracked, self.console)
             for one in (f"model {run.name}:{version}, {lead}", *warnings, f"page: {run.directory / PAGE}"):
                 self.say(one)
+            self.say(self._cut_short(after))
             return self._told(outcome, tracked.run_id, version, values)
+
+    def _begin(self) -> tuple[Start | None, Cuts | None]:
+        """Divide the time limit, as the main process measures it, and give the steps their share.
+
+        A resumed run has the division of its first process. The cuts are None without a limit, and in other
+        processes.
+        """
+        limit = self.deadline.limit
+        if limit is None:
+            return None, None
+        cuts, text = None, ""
+        if self.processes.is_main:
+            cuts = Cuts(self.run.directory / CUTS, {"limit": limit})
+            if (recorded := cuts.get("start")) is None:
+                recorded = asdict(self.deadline.start())
+                cuts.put("start", **recorded)
+            else:
+                self.deadline.carry(recorded["elapsed"])
+            text = json.dumps(recorded)
+        start = Start(**json.loads(self.processes.text_from_main(text)))
+        self.training.loop = self.training.config.loop(start.spent)
+        self.say(
+            f"{start.elapsed:.0f} of {limit:g} s are over before the first step; steps may take "
+            f"{start.steps:.0f} s"
+        )
+        return start, cuts
+
+    def _cut_short(self, after: Afterwards) -> str:
+        """What the time limit cut, and the commands that complete it."""
+        if not after.reports:
+            return ""
+        name, cut = self.run.name, ", ".join(after.reports)
+        return (
+            f"cut short by --max-time {self.deadline.limit:g}s: {cut}. To calibrate fully: "
+            f"seqmlm calibrate {name} NORMAL. To evaluate and count more: {longer(name)}"
+        )
 
     def _tracked(self) -> TrackedRun:
         """Make the run's folder, and open its MLflow run."""
@@ -197,7 +253,7 @@ class Pretraining:
             eval_bits_per_unit=values.get("eval/bits_per_unit"),
             unigram_bits_per_unit=values.get("eval/unigram_bits_per_unit"),
             tokens_per_second=outcome.tokens / outcome.seconds if outcome.seconds else 0.0,
-            wall_seconds=time.monotonic() - self.began,
+            wall_seconds=self.deadline.wall(),
             checkpoint=str(outcome.checkpoint) if outcome.checkpoint else None,
             signal=outcome.signal,
             is_main=is_main,

@@ -15,10 +15,10 @@ from itertools import count
 from seqmlm.engine.backbones import body_parameter_count
 from seqmlm.engine.device import is_out_of_memory, random_state_kept, release_memory
 from seqmlm.engine.distributed import Processes
-from seqmlm.engine.loop import LoopResult, measured_speed
+from seqmlm.engine.loop import measured_speed
 from seqmlm.engine.shapes import SIZES
 from seqmlm.tasks.assemble import Training
-from seqmlm.tasks.config import AFTERWARDS, PretrainConfig, seconds
+from seqmlm.tasks.config import PretrainConfig
 from seqmlm.tasks.corpus import Corpus
 from seqmlm.tasks.launch import Plan
 
@@ -147,7 +147,12 @@ def choose(candidates: Sequence[Candidate], time: float, speed: Callable[[str], 
 
 
 def sized(
-    agreed: Plan, corpus: Corpus, processes: Processes, say: Callable[[str], None], *, spent: float = 0.0
+    agreed: Plan,
+    corpus: Corpus,
+    processes: Processes,
+    say: Callable[[str], None],
+    *,
+    spent: float | None = None,
 ) -> Plan:
     """The plan for the size that suits its time, chosen by the main process; unchanged if the size is named.
 
@@ -157,7 +162,7 @@ def sized(
     Args:
         agreed: with the plan of every size as `candidates`, if there is a choice.
         say: told in one sentence what was chosen and why.
-        spent: seconds of the limit that reading took.
+        spent: seconds of the limit that are not for steps. Default: `AFTERWARDS` of it.
     """
     if not agreed.candidates:
         return agreed
@@ -173,42 +178,6 @@ def sized(
         taken = choice.size
         say(choice.sentence(limit if limit[-1].isalpha() else f"{limit}s"))
     return plans[processes.text_from_main(taken)]
-
-
-_FORWARD = 3.0  # a forward pass is a third of a training step's work
-_LEAST_CALIBRATION = 600_000
-
-
-@dataclass(frozen=True)
-class Afterwards:
-    """Forward tokens that what follows the last step of a training may take.
-
-    The last fifth of a limit of time is for it; where there is none, calibration takes a fifth of the time of
-    the steps. By tokens, at their speed, and never by a clock: a training that is continued after a kill does
-    the same again.
-    """
-
-    max_time: str | float | None
-    outcome: LoopResult
-
-    @property
-    def tokens(self) -> float | None:
-        """In all; None where nothing bounds it."""
-        if self.max_time is None:
-            return None
-        speed = _FORWARD * self.outcome.tokens / max(self.outcome.seconds, 1e-9)
-        return AFTERWARDS * seconds(self.max_time) * speed
-
-    @property
-    def evaluation(self) -> int | None:
-        """Of evaluation, and of counts as many."""
-        return None if self.tokens is None else int(self.tokens / 4)
-
-    @property
-    def calibration(self) -> int:
-        """Of calibration."""
-        spent = int(AFTERWARDS * _FORWARD * self.outcome.tokens)
-        return max(spent, _LEAST_CALIBRATION) if self.tokens is None else int(self.tokens / 2)
 
 
 def _speed(config: PretrainConfig, corpus: Corpus, processes: Processes) -> float:

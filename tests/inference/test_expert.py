@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from time_limits import unlimited
 from tiny_models import dna_model, protein_model, residues
 
 from seqmlm.anomaly.levels import View
@@ -65,6 +66,7 @@ def _fitted(
         tokens=100,
         seed=0,
         notify=said.append,
+        after=unlimited(),
     )
     assert not said
     return model
@@ -236,7 +238,8 @@ def test_too_few_held_out_units_give_no_counts(tmp_path: Path) -> None:
     said: list[str] = []
     records = Whole(model, [residues(10)] * 2)
     unigram = model.tokenizer.units.frequencies(np.ones(model.tokenizer.space.size))
-    found = fit_expert(model, records, records, unigram=unigram, tokens=9, seed=0, notify=said.append)
+    told = {"notify": said.append, "after": unlimited()}
+    found = fit_expert(model, records, records, unigram=unigram, tokens=9, seed=0, **told)
     assert found is None
     assert "too few validation units" in said[0]
     with pytest.raises(StateError, match="has no counts"):

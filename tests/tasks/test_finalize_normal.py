@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from log_models import NORMAL, log_model
+from time_limits import endless
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
@@ -49,7 +50,7 @@ def test_each_part_is_judged_by_the_others(logs: list[Path], monkeypatch: pytest
     monkeypatch.setattr(SessionLevel, "as_judged", lambda self, record, random: (record,))
     corpus = corpus_of([str(path) for path in logs])
     level, session = SessionLevel("session"), Session(log_model(corpus.tokenizer))
-    found = counted_rows(level, session, corpus, 0)
+    found = counted_rows(level, session, corpus, 0, endless())
     assert found is not None
     numbers = corpus.train.records(range(len(corpus.train)))
     assert found.records.tolist() == numbers.tolist()
@@ -81,7 +82,7 @@ def test_a_value_that_only_one_part_has_was_never_seen(
     path = workspace / "access.log"
     path.write_text("".join(f"::1 - - [{time}] {line}\n" for time, line in zip(times, lines, strict=True)))
     corpus = corpus_of([str(path)])
-    found = counted_rows(SessionLevel("session"), Session(log_model(corpus.tokenizer)), corpus, 0)
+    found = counted_rows(SessionLevel("session"), Session(log_model(corpus.tokenizer)), corpus, 0, endless())
     assert found is not None
     firsts = {number: raw.raw.lines for number, raw in corpus.training(10_000)}
     never = [
@@ -98,14 +99,14 @@ def test_a_few_records_are_spread_and_of_several_corpora_there_are_none(
     monkeypatch.setattr(finalize_normal, "MOST_RECORDS", 12)
     corpus = corpus_of([str(path) for path in logs])
     session = Session(log_model(corpus.tokenizer))
-    found = counted_rows(SessionLevel("session"), session, corpus, 0)
+    found = counted_rows(SessionLevel("session"), session, corpus, 0, endless())
     assert found is not None
     assert len(set(found.records.tolist())) == 12
     assert len({math.floor(n / 40) for n in found.records.tolist()}) >= 3
     mixed = corpus_of([f"one={logs[0]}", f"two={logs[1]}"])
-    assert counted_rows(SessionLevel("session"), session, mixed, 0) is None
+    assert counted_rows(SessionLevel("session"), session, mixed, 0, endless()) is None
     monkeypatch.setattr(SessionLevel, "counted", ())
-    assert counted_rows(SessionLevel("session"), session, corpus, 0) is None
+    assert counted_rows(SessionLevel("session"), session, corpus, 0, endless()) is None
 
 
 def test_a_model_cuts_what_it_scores_as_its_training_data_were_cut(logs: list[Path]) -> None:
