@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import DataError, UsageError
+from seqmlm.reports.drawing import fitted_scale, surprisal_scale
 
 Data: TypeAlias = str | Path | Sequence[Any] | pd.Series | pd.DataFrame
 """What is asked about: a path (or several `Path`s), strings, a Series of them, or a table."""
@@ -91,7 +92,7 @@ class RowFrame(pd.DataFrame):  # type: ignore[misc]
                 text, spans = _joined(units)
                 bits = np.array([one["surprisal"] for one in units], dtype=float)
                 told = [f"{one['unit']}: {one['surprisal']:.1f} bits" for one in units]
-                page.coloured(str(row["id"]), text, spans, bits, told)
+                page.coloured(str(row["id"]), text, spans, bits, told, scale=surprisal_scale(bits))
         elif {"id", "i", "j", "value", "unit_i", "unit_j"} <= columns and len(self):
             for id in self["id"].unique()[:PICTURED]:
                 own = self[self["id"] == id]
@@ -101,9 +102,8 @@ class RowFrame(pd.DataFrame):  # type: ignore[misc]
                 values = self.matrix(id)
                 edges = own[own["predicted"].astype(bool)] if "predicted" in columns else own.head(0)
                 found = set(zip(edges["i"].astype(int), edges["j"].astype(int), strict=True))
-                scale = float(np.nanmax(values, initial=0.0)) or 1.0
                 listed = [str(names.get(n, "")) for n in range(len(values))]
-                page.matrix(str(id), values, listed, found, scale=scale, unit="value")
+                page.matrix(str(id), values, listed, found, scale=fitted_scale(values, 0.995), unit="value")
         else:
             return None
         return page.html()

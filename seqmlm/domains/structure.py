@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.reports.drawing import fitted_scale
 from seqmlm.reports.page import Page
 from seqmlm.structure.maps import DependenceMap
 
@@ -199,7 +200,6 @@ def draw(page: Page, decoder: Decoder | None, one: Decoded, separation: int) -> 
     if picture is not None:
         page.section(one.record.id, Markup(picture))
     (first, second), values = one.dependence.judged(separation), one.dependence.values
-    top = float(np.quantile(values[first, second], 0.995)) if len(first) else 1.0
     units = [" ".join(text.split()) or repr(text)[1:-1] for text in one.units]
     page.matrix(
         one.record.id if picture is None else "",
@@ -207,8 +207,7 @@ def draw(page: Page, decoder: Decoder | None, one: Decoded, separation: int) -> 
         units,
         one.predicted,
         frozenset() if one.truth is None else one.truth.edges,
-        scale=8
-        * float(f"{max(top, 1e-9) / 8:.2g}"),  # nearly the highest value, in eight steps of two digits
+        scale=fitted_scale(values[first, second], 0.995),
         unit=unit,
         note=note,
     )

@@ -47,6 +47,34 @@ def steps(bits: Doubles, scale: float = SCALE, signed: bool = False) -> Longs:
     return np.trunc(np.clip(values / scale, -1.0 if signed else 0.0, 1.0) * STEPS).astype(np.int64)
 
 
+def fitted_scale(values: ArrayLike, within: float = 0.98) -> float:
+    """A scale of colours that fits some values: eight steps of two digits.
+
+    Args:
+        values: of either sign; those that are no finite number are left out.
+        within: share of them that is not beyond the strongest colour, about.
+
+    >>> fitted_scale([*range(-99, 100)]), fitted_scale([0.03, -0.01]), fitted_scale([])
+    (96.0, 0.0296, 1.0)
+    """
+    sizes = np.abs(np.asarray(values, dtype=np.float64).ravel())
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    if not len(sizes):
+        return 1.0
+    step = float(np.quantile(sizes, within)) / STEPS
+    return float(f"{STEPS * float(f'{step:.2g}'):.6g}")
+
+
+def surprisal_scale(bits: Doubles) -> float:
+    """A scale of colours for surprisals: what one unit in two hundred reaches, as 4, 8, 12 or 16 bits.
+
+    >>> surprisal_scale(np.array([0.5, 4.1])), surprisal_scale(np.array([40.0, np.nan]))
+    (8.0, 16.0)
+    """
+    finite = bits[np.isfinite(bits)]
+    return float(np.clip(4 * np.ceil(np.quantile(finite, 0.995) / 4), 4, 16)) if len(finite) else 4.0
+
+
 def colour(step: int) -> str:
     """The class of the style sheet of a step: s1 to s8 above 0, u1 to u8 below."""
     return f"s{step}" if step >= 0 else f"u{-step}"
@@ -94,7 +122,8 @@ def coloured_text(
     return Markup("").join(pieces)
 
 
-# Pictures. Each is a figure of HTML with its caption; what is told of a part of one is shown by the page.
+# Pictures. Each is a figure of HTML with its caption; what is told of a part of one is shown by the page. A
+# picture of nothing is empty, so that the page has no section for it.
 
 MOST_POINTS = 1000
 """Points of a picture; of more than that the highest of each column are drawn."""
@@ -107,7 +136,7 @@ _KINDS = (MARK, "#c62a1c", "#2e8540", "#b8860b", "#7b3fa0", "#008b8b")
 _OTHERS, _TOLD = "#9aa0a8", 60  # points of a kind that can be pointed at
 _LEAST = 0.01  # share of the height that a bar has: one row among thousands is seen, too
 THRESHOLD: dict[str, Any] = {"color": _ALARM, "linestyle": (0, (4, 3)), "linewidth": 1}
-_NOTHING = Markup('<p class="note">nothing to draw</p>')
+_NOTHING = Markup()
 _STYLE = {
     "svg.hashsalt": "seqmlm",  # the same ids in every run
     "svg.fonttype": "none",  # letters are those of the reader's fonts
@@ -187,8 +216,8 @@ def track(
         x_unit: places of one number of the axis: 1000 for kb.
         below: start, end and name of what is drawn as bars below, in two lanes by turns: genes.
     """
-    if not len(starts):
-        return captioned(_NOTHING, note)
+    if not np.isfinite(values).any():
+        return _NOTHING
     with styled():
         low, high, (floor, ceiling) = int(starts[0]), int(ends.max()), _range(values)
         lane = 0.08 * (ceiling - floor) if below else 0.0
@@ -233,7 +262,7 @@ def timeline(
     marked = np.zeros(len(times), dtype=np.bool_) if alarms is None else alarms
     kept = thinned(times, scores, marked)
     if not len(kept):
-        return captioned(_NOTHING, note)
+        return _NOTHING
     with styled():
         floor, ceiling = _range(scores[kept], threshold)
         span = period or (float(times[kept].min()), float(times[kept].max()))
@@ -258,6 +287,8 @@ def histogram(
 ) -> Markup:
     """How many rows have which score: (B,) counts between (B + 1,) ascending edges; `expected`, rows that
     each bin should have, is a level line."""
+    if not counts.any():
+        return _NOTHING
     with styled():
         most = max(float(counts.max(initial=1)), expected or 0.0)
         axes = _axes((edges[0], edges[-1]), (0.0, most), x_label, "rows")
@@ -276,6 +307,8 @@ def tails(counts: Longs, per_ten: int, alpha: float | None = None) -> Markup:
         per_ten: bins of a factor of ten.
         alpha: the p-value up to which a row raises an alarm, drawn as an upright line.
     """
+    if not counts.any():
+        return _NOTHING
     last = int(np.flatnonzero(counts).max(initial=0)) + 1
     least = 0 if alpha is None else math.ceil(-math.log10(alpha) * per_ten)
     edges = np.arange(max(last, least + 2, 2 * per_ten) + 1) / per_ten
@@ -303,6 +336,8 @@ def tails(counts: Longs, per_ten: int, alpha: float | None = None) -> Markup:
 def activity(edges: Doubles, rows: Longs, alarms: Longs | None, *, note: str = "") -> Markup:
     """How many rows (B,) there were when, and alarms among them, if these are drawn; between (B + 1,)
     ascending seconds since 1970 UTC."""
+    if not rows.any():
+        return _NOTHING
     most = float(rows.max(initial=1))
     with styled():
         axes = _axes((edges[0], edges[-1]), (0.0, most), "time, UTC", "rows", time=True)
@@ -339,6 +374,8 @@ _LANE, _LETTERS = 30, 70  # height of a bar with its label; characters of a labe
 
 def bars(given: Sequence[Bar], begin: float, end: float, *, note: str = "") -> Markup:
     """What lasted from when to when, a line each from the top, cut off at two times."""
+    if not given:
+        return _NOTHING
     height = TOP + _LANE * len(given) + BOTTOM
     with styled():
         axes = _axes((begin, end), (len(given), 0.0), "time, UTC", "", time=True, height=height)
@@ -378,8 +415,10 @@ def grid(
         losses: (C, R) in nats, below 0 a gain; NaN for a cell without a value, which is marked.
         letters, columns: names of R rows, and labels of C columns, of which every tenth is shown.
         names: C * R what is told of a cell when it is pointed at, column after column.
-        scale: of the strongest colour.
+        scale: of the strongest colour (`fitted_scale`).
     """
+    if not np.isfinite(losses).any():
+        return _NOTHING
     paint = np.array([colour(step) for step in range(-STEPS, STEPS + 1)])
     kinds = np.where(np.isnan(losses), "band", paint[steps(losses, scale, signed=True) + STEPS]).tolist()
     shown, size = min(len(losses), MOST_COLUMNS), len(letters)
@@ -419,8 +458,8 @@ def matrix(
         names: N of them, of the units.
         found, known: pairs of units, the smaller first; darkest where both, palest where known alone.
     """
-    if not len(values):
-        return captioned(_NOTHING, note)
+    if not len(values) or not (found or known or np.nanmax(values, initial=0.0) > 0):
+        return _NOTHING
     size = min(len(values), MOST_BLOCKS)
     cuts = np.linspace(0, len(values), size + 1).astype(np.int64)
     owner = np.repeat(np.arange(size), np.diff(cuts))
@@ -513,7 +552,7 @@ def scatter(
     """Points (N, 2) in a plane, coloured by what they are: the most frequent kinds each, all others alike;
     what is told of each where it is pointed at, or none."""
     if not len(places):
-        return captioned(_NOTHING, note)
+        return _NOTHING
     own = np.array(kinds or [""] * len(places))
     usual = [kind for kind, _ in Counter(own.tolist()).most_common(len(_KINDS))]
     spread = np.ptp(places, axis=0) * 0.04

@@ -81,7 +81,12 @@ class Page:
         self._units = 0
 
     def section(self, heading: str, html_or_text: Markup | str) -> None:
-        """Add text, a paragraph for each piece between empty lines; `Markup` is taken as HTML."""
+        """Add text, a paragraph for each piece between empty lines; `Markup` is taken as HTML.
+
+        Nothing is added, no heading either, where there is nothing to show: an empty picture is no picture.
+        """
+        if not html_or_text:
+            return
         body = html_or_text
         if not isinstance(body, Markup):
             pieces = (piece.strip() for piece in body.split("\n\n"))

@@ -34,7 +34,6 @@ AROUND = 6
 """Lines shown on either side of one that is pointed at, of a record of more than `WHOLE` lines."""
 WHOLE = 16  # so many are seen without scrolling
 ENTROPY = "entropy"  # of `Scored.values`
-EXCESS = 4.0  # bits above entropy, of the strongest colour
 _ALARM, _OPEN, LEFT_OUT = "▶", "│", "⋯"
 RED = "red: alarms"
 _THINNED = "the most unusual rows of each stretch"
@@ -96,7 +95,7 @@ class Shown:
         heading, note: name of the record, and what was found of its rows.
         unit: what the field counts.
         tell: what is said of a unit (its index) that is pointed at.
-        scale: bits of the strongest colour.
+        scale: bits of the strongest colour. excess_scale: that of bits above entropy.
     """
 
     scored: Scored
@@ -106,6 +105,7 @@ class Shown:
     unit: str
     tell: Callable[[int], str]
     scale: float
+    excess_scale: float
 
 
 class Picture:
@@ -202,7 +202,7 @@ class NumberedLines(Picture, ABC):
             bits[units],
             [self.tell(shown, unit) for unit in units],
             note="; ".join(filter(None, [shown.note, self.gutter])),
-            scale=EXCESS if excess else shown.scale,
+            scale=shown.excess_scale if excess else shown.scale,
             signed=excess,
         )
 

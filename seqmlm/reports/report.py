@@ -22,8 +22,9 @@ from markupsafe import Markup
 
 from seqmlm.anomaly.values import Scored
 from seqmlm.errors import plural
+from seqmlm.reports.drawing import fitted_scale, surprisal_scale
 from seqmlm.reports.page import Cell, Page
-from seqmlm.reports.pictures import Marked, Picture, Shown
+from seqmlm.reports.pictures import ENTROPY, Marked, Picture, Shown
 from seqmlm.reports.reasons import Meaning, unit_fields
 
 WORST = 50
@@ -189,7 +190,8 @@ class ScoreReport:
         pictured = list(records.values())[:PICTURED]
         if self._pictures and self._seen < rows:
             page.section("", f"Pictured are the most unusual of the last {self._seen:,} rows: {RESUMED}.")
-        scale = shown_scale([rows[0].scored for rows in pictured])
+        records_shown = [rows[0].scored for rows in pictured]
+        scale, excess = shown_scale(records_shown), excess_scale(records_shown)
         for own in pictured:
             scored = own[0].scored
             name = scored.record.id
@@ -206,6 +208,7 @@ class ScoreReport:
                 unit=self._unit,
                 tell=partial(told, scored, surface=self._surface, meaning=self._meaning),
                 scale=scale,
+                excess_scale=excess,
             )
             for picture in self._pictures:
                 picture.draw_record(page, shown)
@@ -315,8 +318,13 @@ def verdict(score: float | None, p_value: float | None, alarm: bool | None) -> s
 
 def shown_scale(shown: Sequence[Scored]) -> float:
     """Bits of the strongest colour: what one unit in two hundred reaches, as 4, 8, 12 or 16."""
-    bits = np.concatenate([np.zeros(1), *(one.surprisal[np.isfinite(one.surprisal)] for one in shown)])
-    return float(np.clip(4 * np.ceil(np.quantile(bits, 0.995) / 4), 4, 16))
+    return surprisal_scale(np.concatenate([np.zeros(1), *(scored.surprisal for scored in shown)]))
+
+
+def excess_scale(shown: Sequence[Scored]) -> float:
+    """Bits above or below entropy of the strongest colour: what one unit in fifty reaches; at least 1."""
+    excess = [one.surprisal - one.values[ENTROPY] for one in shown if ENTROPY in one.values]
+    return max(1.0, fitted_scale(np.concatenate([np.zeros(1), *excess])))
 
 
 def reading(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -83,8 +84,7 @@ def finetuning_page(
     """
     page = Page(f"Fine-tuning: {model}", lead)
     page.head({**facts, **_date()})
-    if any("train/loss" in one for one in metrics):
-        page.section("Loss", _curves(metrics, f"valid/{primary}", primary))
+    page.section("Loss", _curves(metrics, f"valid/{primary}", primary))
     for table in tables:
         page.table(*table)
     return page
@@ -95,31 +95,54 @@ def _date() -> dict[str, str]:
 
 
 def _curves(metrics: Sequence[Mapping[str, Any]], held: str, label: str, floor: str | None = None) -> Markup:
-    """Training loss, and what is measured on data held out beside its floor, against steps."""
+    """Training loss, and what is measured on data held out beside its floor, against steps.
+
+    Of what was not measured there is no picture, and of nothing none at all.
+    """
     from matplotlib.figure import Figure
 
+    losses = [(line["step"], line["train/loss"]) for line in metrics if _is_number(line.get("train/loss"))]
+    evaluations = [line for line in metrics if _is_number(line.get(held))]
+    drawn = sum(map(bool, (losses, evaluations)))
+    if not drawn:
+        return Markup()
+    nats = "loss, nats per masked token" if floor else "loss"
     with styled():
         figure = Figure(figsize=(WIDTH / 72, 1.3 * HEIGHT / 72))
-        left, right = figure.subplots(1, 2)
+        axes = figure.subplots(1, drawn, squeeze=False)[0]
         figure.subplots_adjust(left=0.06, right=0.99, bottom=0.18, top=0.9, wspace=0.16)
-        losses = [(one["step"], one["train/loss"]) for one in metrics if one.get("train/loss") is not None]
         if losses:
-            steps, values = np.array(losses).T
-            left.plot(steps, values, color=_PALE, linewidth=0.8, label="each step")
-            if (width := len(values) // 25) > 1:
-                smooth = np.convolve(values, np.ones(width) / width, mode="valid")
-                left.plot(steps[width - 1 :], smooth, color=MARK, label=f"mean of {width} steps")
-            left.legend(frameon=False)
-        nats = "loss, nats per masked token" if floor else "loss"
-        left.set(xlabel="optimizer step", ylabel=nats, title="training")
-        found = [one for one in metrics if one.get(held) is not None]
-        if floor is not None and found:
-            right.axhline(found[-1][floor], label="frequencies alone", **THRESHOLD)
-        if floor is not None and len(found) > 1:  # the last evaluation of a pretraining is of more records
-            last, told = found.pop(), "model, at the end: of more data"
-            right.plot(last["step"], last[held], "D", color=MARK, markersize=5, label=told)
-        steps, values = [one["step"] for one in found], [one[held] for one in found]
-        right.plot(steps, values, "o-", color=MARK, markersize=3, label="model")
-        right.legend(frameon=False)
-        right.set(xlabel="optimizer step", ylabel=label, title="held out")
-        return picture(figure, f"loss and {label} against steps")
+            _draw_losses(axes[0], losses)
+            axes[0].set(xlabel="optimizer step", ylabel=nats, title="training")
+        if evaluations:
+            _draw_evaluations(axes[-1], evaluations, held, floor)
+            axes[-1].set(xlabel="optimizer step", ylabel=label, title="held out")
+        shown = [name for name, lines in (("loss", losses), (label, evaluations)) if lines]
+        return picture(figure, f"{' and '.join(shown)} against steps")
+
+
+def _is_number(value: Any) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _draw_losses(axes: Any, losses: Sequence[tuple[int, float]]) -> None:
+    steps, values = np.array(losses).T
+    axes.plot(steps, values, color=_PALE, linewidth=0.8, label="each step")
+    if (width := len(values) // 25) > 1:
+        smooth = np.convolve(values, np.ones(width) / width, mode="valid")
+        axes.plot(steps[width - 1 :], smooth, color=MARK, label=f"mean of {width} steps")
+    axes.legend(frameon=False)
+
+
+def _draw_evaluations(
+    axes: Any, evaluations: Sequence[Mapping[str, Any]], held: str, floor: str | None
+) -> None:
+    if floor is not None:
+        axes.axhline(evaluations[-1][floor], label="frequencies alone", **THRESHOLD)
+    if floor is not None and len(evaluations) > 1:  # the last one of a pretraining is of more records
+        last, evaluations = evaluations[-1], evaluations[:-1]
+        at_end = "model, at the end: of more data"
+        axes.plot(last["step"], last[held], "D", color=MARK, markersize=5, label=at_end)
+    steps, values = zip(*((line["step"], line[held]) for line in evaluations), strict=True)
+    axes.plot(steps, values, "o-", color=MARK, markersize=3, label="model")
+    axes.legend(frameon=False)

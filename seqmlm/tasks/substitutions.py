@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.reports.drawing import fitted_scale
 from seqmlm.reports.page import Page
 from seqmlm.tasks.measurements import Measurements
-
-SCALE = 6.0
-"""Nats lost or gained, from which on a substitution has the strongest colour in a report."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,5 +61,10 @@ class Grid:
             for letter in range(len(self.letters))
         ]
         labels = [f"{letter}{self.numbers[place]}" for place, letter in units]
-        note = "effects as in the rows: orange is less fit than the wild type's letter (shaded), blue fitter"
-        page.grid("Every substitution", -values, self.letters, labels, cells, scale=SCALE, note=note)
+        scale = fitted_scale(values)
+        beyond = float(np.mean(np.abs(values[np.isfinite(values)]) > scale))
+        note = (
+            "effects as in the rows: orange is less fit than the wild type's letter (shaded), blue fitter; "
+            f"the strongest colours begin at {scale:g} nats, beyond which {beyond:.1%} of the effects lie"
+        )
+        page.grid("Every substitution", -values, self.letters, labels, cells, scale=scale, note=note)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
 
 import matplotlib
 import numpy as np
@@ -11,6 +13,7 @@ from pages import Reading
 
 from seqmlm.reports import drawing
 from seqmlm.reports.drawing import Bar, coloured_text, scatter, steps, thinned
+from seqmlm.reports.page import Page
 
 INNER = drawing.WIDTH - drawing.LEFT - drawing.RIGHT
 WHOLE = drawing.HEIGHT - drawing.TOP - drawing.BOTTOM
@@ -58,6 +61,44 @@ def test_overlapping_alarms_are_one_band_and_distant_ones_two() -> None:
     )
 
 
+EMPTY: dict[str, Callable[[], str]] = {
+    "track": lambda: drawing.track(np.arange(2), np.arange(2) + 1, np.full(2, np.nan), note="n"),
+    "timeline": lambda: drawing.timeline(np.arange(2.0), np.full(2, np.nan), threshold=1.0, note="n"),
+    "histogram": lambda: drawing.histogram(np.zeros(2, int), np.arange(3.0), expected=0.0, note="n"),
+    "tails": lambda: drawing.tails(np.zeros(9, int), 3, 0.01),
+    "activity": lambda: drawing.activity(np.arange(3.0), np.zeros(2, int), np.zeros(2, int), note="n"),
+    "bars": lambda: drawing.bars([], 0.0, 1.0, note="n"),
+    "grid": lambda: drawing.grid(np.full((1, 2), np.nan), "AC", ["1"], ["a", "b"], scale=1.0, note="n"),
+    "matrix": lambda: drawing.matrix(np.full((2, 2), np.nan), ["a", "b"], scale=1.0, note="n"),
+    "scatter": lambda: drawing.scatter(np.zeros((0, 2)), label="map", note="n"),
+}
+
+
+def test_a_picture_of_nothing_is_empty_and_a_page_has_no_section_for_it() -> None:
+    drawn = {name for name, made in vars(Page).items() if (made.__doc__ or "?") == pictures().get(name)}
+    assert drawn == EMPTY.keys(), "every picture of a page needs a case here"
+    page = Page("title", "lead")
+    for name, draw in EMPTY.items():
+        assert draw() == "", name
+        page.section(name, draw())
+    assert page.html() == Page("title", "lead").html()
+
+
+def pictures() -> dict[str, str | None]:
+    """The documentation of every function that draws a picture."""
+    return {name: made.__doc__ for name, made in vars(drawing).items() if inspect.isfunction(made)}
+
+
+def test_a_fitted_scale_is_one_that_nearly_all_values_lie_within() -> None:
+    rng = np.random.default_rng(0)
+    for size in (1e-3, 0.2, 6.0, 150.0):
+        values = rng.normal(scale=size, size=4000)
+        scale = drawing.fitted_scale(values)
+        assert 0.96 < np.mean(np.abs(values) <= scale) < 0.99
+        assert float(f"{scale / 8:.2g}") * 8 == pytest.approx(scale, rel=1e-6)
+    assert drawing.fitted_scale(np.array([np.nan, np.inf, 0.0])) == 1.0
+
+
 @pytest.mark.parametrize("values", [[], [np.nan, np.nan], [np.inf, 1.0], [2.0, 2.0], [-1.0, 3.0]])
 def test_odd_values_give_valid_pictures(values: list[float]) -> None:
     array, starts = np.array(values), np.arange(len(values))
@@ -66,7 +107,7 @@ def test_odd_values_give_valid_pictures(values: list[float]) -> None:
         drawing.timeline(starts * 1e12, array, threshold=1.0),
     ):
         assert not re.search(r'="[^"]*(nan|inf)', html)
-        assert ("nothing to draw" in html) == (not len(values)) or np.isnan(array).all()
+        assert (html == "") == (not np.isfinite(array).any())
 
 
 def test_a_picture_is_the_same_bytes_and_changes_no_setting() -> None:
@@ -187,7 +228,7 @@ def test_a_large_matrix_shows_the_highest_of_each_block() -> None:
         (63, 0): ("s5", "found"),
     }
     assert "64 blocks" in html
-    assert "nothing to draw" in drawing.matrix(np.zeros((0, 0)), [], set(), set(), scale=1.0)
+    assert drawing.matrix(np.zeros((0, 0)), [], set(), set(), scale=1.0) == ""
 
 
 def test_points_of_frequent_kinds_have_colours_and_the_others_one() -> None:
@@ -198,4 +239,4 @@ def test_points_of_frequent_kinds_have_colours_and_the_others_one() -> None:
     assert "others<" in drawn
     assert 'data-tip="point 0"' in drawn
     assert "told" in drawn
-    assert "nothing to draw" in scatter(places[:0], label="map")
+    assert scatter(places[:0], label="map") == ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from seqmlm.tasks.finalize_page import _curves, described
@@ -15,6 +17,23 @@ def test_the_last_evaluation_of_a_pretraining_stands_apart(floor: str | None, en
     assert drawn.count("model, at the end: of more data") == ends
     assert drawn.count("frequencies alone") == ends
     assert ("loss, nats per masked token" in drawn) == bool(ends)
+
+
+@pytest.mark.parametrize(
+    "metrics", [[], [{"step": 1}], [{"step": 1, "bits": float("nan"), "train/loss": None}]]
+)
+def test_of_nothing_there_is_no_picture(metrics: list[dict[str, Any]]) -> None:
+    assert _curves(metrics, "bits", "bits per word", "floor") == ""
+
+
+def test_what_was_not_measured_has_no_axes() -> None:
+    losses = [{"step": n, "train/loss": 5.0 - n / 10} for n in range(4)]
+    drawn = _curves(losses, "valid/accuracy", "accuracy")
+    assert "training<" in drawn
+    assert "held out" not in drawn
+    drawn = _curves([{"step": 3, "valid/accuracy": 0.5}], "valid/accuracy", "accuracy")
+    assert "held out<" in drawn
+    assert "training<" not in drawn
 
 
 def test_a_description_is_of_sentences() -> None:

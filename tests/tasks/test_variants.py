@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from written import written
 
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import MASKED, VariantScorer
+from seqmlm.reports.page import Page
+from seqmlm.tasks.substitutions import Grid
 from seqmlm.tokenizers.residue import STANDARD
 
 WILDTYPE = "MKTAYIAKQRQISFVKSHFSRQ"
@@ -265,3 +268,15 @@ def test_the_family_of_a_domain(tmp_path: Path, real_data: Path):
     known = [pair for pair in pairs if pair[1] is not None]
     assert len(known) == 33_956
     assert spearmanr(*zip(*known, strict=True))[0] == pytest.approx(0.507, abs=0.002)
+
+
+@pytest.mark.parametrize("size", [0.3, 5.0, 40.0])
+def test_colours_of_all_substitutions_fit_the_effects(size: float) -> None:
+    values = np.random.default_rng(1).normal(scale=size, size=(len(WILDTYPE), len(STANDARD)))
+    page = Page("variants", "")
+    Grid(WILDTYPE, STANDARD, values, range(1, len(WILDTYPE) + 1)).draw(page)
+    html = page.html()
+    scale, beyond = re.findall(r"begin at (\S+) nats, beyond which (\S+)% of the effects lie", html)[0]
+    assert 1.9 * size < float(scale) < 3 * size
+    assert 0.5 < float(beyond) < 4
+    assert len(re.findall(r'<i class="[su]8" data-tip', html)) < 0.05 * values.size
