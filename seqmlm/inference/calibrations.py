@@ -41,6 +41,8 @@ _FORMAT = 5
 _FACTS = ("rows_per_day", "records", "precision", "source", "counts")
 FEW_RECORDS = 30
 """Records of a calibration below which their number is said, for rows of one record are alike."""
+USUAL_RATE = 0.05
+"""The rate of false alarms that a calibration must support to be chosen where no rate is asked for."""
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -76,6 +78,11 @@ class Stored:
     def few(self) -> bool:
         """Whether its rows are of few records: their number promises more than they hold."""
         return 0 < self.records < min(FEW_RECORDS, self.rows)
+
+    @property
+    def coarse(self) -> bool:
+        """Whether it has so few rows that no p-value can be `USUAL_RATE`."""
+        return self.fitted.smallest_rate > USUAL_RATE + 1e-9
 
     def facts(self, model: LoadedModel, alpha: float | None = None) -> dict[str, Any]:
         """What a person or a machine should know of it, and what a rate of alarms (`alpha`) would rest on."""

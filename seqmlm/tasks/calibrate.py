@@ -34,6 +34,7 @@ from seqmlm.evaluation.incidents import rows_per_day
 from seqmlm.inference.batches import Budget, Encoded, batches, encoded
 from seqmlm.inference.calibrations import (
     CALIBRATION,
+    USUAL_RATE,
     Stored,
     kept_calibrations,
     rate_above,
@@ -65,9 +66,6 @@ if TYPE_CHECKING:
 
 LEAST_ROWS = 100
 """Rows that a training gives its cheapest mode, however short it was: they guarantee rates of .01."""
-
-LEAST_RATE = 0.05
-"""A further mode gets rows enough for p-values this small, or no calibration."""
 
 _PORTIONS = 16  # of a limit
 _LEARNT = 60_000  # forward tokens that what must be known of scores may take, however little the limit is
@@ -385,8 +383,8 @@ class JudgedRecords:
 
 
 def _least_rows(level: Level) -> int:
-    """Rows that guarantee `LEAST_RATE`; of two p-values the smaller one counts twice."""
-    return math.ceil((2 if level.counted else 1) / LEAST_RATE) - 1
+    """Rows that guarantee `USUAL_RATE`; of two p-values the smaller one counts twice."""
+    return math.ceil((2 if level.counted else 1) / USUAL_RATE) - 1
 
 
 @dataclass(kw_only=True, eq=False)

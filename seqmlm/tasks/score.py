@@ -157,6 +157,8 @@ class Score(Task[ScoreConfig, Encoded]):
     def hint(self) -> str:
         if self.config.rate_option is not None or self.plan.stored is None:
             return super().hint()
+        if self.plan.stored.coarse:
+            return super().hint()
         return "next: --fpr 0.05 marks the rows that fewer than one in twenty normal ones exceed"
 
     def _pass(self, judged: Sequence[JudgedRow], rows: Sequence[Row]) -> None:

@@ -15,10 +15,11 @@ from seqmlm.anomaly.levels import WHOLE, Background, Level
 from seqmlm.data.privacy import redacted_count
 from seqmlm.engine.reductions import Entropy, Rank, top
 from seqmlm.engine.units import ONE_PASS, Mode
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.evaluation.incidents import rate_for
 from seqmlm.inference.batches import Budget, tokens_per_second
 from seqmlm.inference.calibrations import (
+    USUAL_RATE,
     Stored,
     rate_above,
     stored_background,
@@ -138,6 +139,8 @@ def choose(config: ScoringRequest, session: Session) -> ScoringPlan:
         )
     alpha = _alpha(config, level, name, stored)
     if stored is not None:
+        if stored.coarse:  # the first line of output: it limits what all others can say
+            notes.insert(0, _coarse(config, level, name, stored))
         notes += [*_few(stored, session.card.sensitive), *_silent(config, level, name, stored, alpha)]
     return ScoringPlan(
         session=session,
@@ -164,12 +167,13 @@ class Choice(NamedTuple):
 def choose_mode(config: ScoringRequest, session: Session, level: Level) -> Choice:
     """The field's own mode, where it is calibrated for what is asked and takes at most `PATIENCE`.
 
-    Else one that is calibrated; the cheapest of them, and of all where none is.
+    Else one that is calibrated; the cheapest of them, and of all where none is. Where no rate is asked for, a
+    calibration must support `USUAL_RATE`; one that does not is taken if there is no better.
     """
     if config.begun_mode is not None:
         return Choice(config.begun_mode, "as the scoring that is continued began")
     own, stored = str(session.mode), _usable(session, level)
-    enough = [name for name, one in stored.items() if not _too_rare(config, level, name, one)]
+    enough = [name for name, one in stored.items() if _supports(config, level, name, one)]
     if stored and not enough:
         name = min(stored, key=lambda mode: stored[mode].fitted.smallest_rate)
         return Choice(name, "it is calibrated with the most rows")
@@ -179,7 +183,7 @@ def choose_mode(config: ScoringRequest, session: Session, level: Level) -> Choic
     if work is None:  # an input of unknown size
         if own in modes:
             return Choice(own, _DEFAULT)
-        return Choice(modes[0], f"--mode {own}, {_DEFAULT}, {_lack(own, stored)}")
+        return Choice(modes[0], f"--mode {own}, {_DEFAULT}, {_lack(config, own, stored)}")
     rate = tokens_per_second(session.model)
     seconds = {name: tokens / rate for name, tokens in work.tokens.items()}
     if own in modes and seconds[own] <= PATIENCE:
@@ -187,7 +191,7 @@ def choose_mode(config: ScoringRequest, session: Session, level: Level) -> Choic
     name = min(modes, key=seconds.__getitem__)
     why = f"{about(seconds[name])} by estimate"
     if name != own:
-        lacks = f", {_lack(own, stored)}" if own not in modes else ""
+        lacks = f", {_lack(config, own, stored)}" if own not in modes else ""
         why += f"; --mode {own}, {_DEFAULT}{lacks}, {about(seconds[own])}"
     return Choice(name, why, work.characters)
 
@@ -195,11 +199,12 @@ def choose_mode(config: ScoringRequest, session: Session, level: Level) -> Choic
 _DEFAULT = "the default of this field"
 
 
-def _lack(own: str, stored: Mapping[str, Stored]) -> str:
+def _lack(config: ScoringRequest, own: str, stored: Mapping[str, Stored]) -> str:
     """Why a mode cannot be taken where others can."""
     if own not in stored:
         return "is not calibrated for these scores"
-    return f"has too few normal rows for the rate ({stored[own].rows:,})"
+    rate = f"p-values of {USUAL_RATE}" if config.rate_option is None else "the rate"
+    return f"has too few normal rows for {rate} ({stored[own].rows:,})"
 
 
 def _usable(session: Session, level: Level) -> dict[str, Stored]:
@@ -292,6 +297,22 @@ def _too_rare(config: ScoringRequest, level: Level, mode: str, stored: Stored) -
         f"{level.name} is calibrated with in mode {mode} guarantee rates of {least} and above: ask for "
         f"that, or give more normal data, about {fitted.rows_for(alpha):,} rows, with "
         f"{_calibrating(config, level, mode)}{further}"
+    )
+
+
+def _supports(config: ScoringRequest, level: Level, mode: str, stored: Stored) -> bool:
+    """Whether a calibration has rows enough for the rate that is asked, or for usual ones."""
+    if config.rate_option is None:
+        return not stored.coarse
+    return _too_rare(config, level, mode, stored) is None
+
+
+def _coarse(config: ScoringRequest, level: Level, mode: str, stored: Stored) -> str:
+    """What is said first where a calibration has so few rows that p-values cannot be small."""
+    least, rows = rate_above(stored.fitted.smallest_rate), number_of(stored.rows, "normal row")
+    return (
+        f"no p-value can be below {least}: level {level.name} is calibrated in mode {mode} with {rows} only; "
+        f"more normal data give smaller ones: {_calibrating(config, level, mode)}"
     )
 
 

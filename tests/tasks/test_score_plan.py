@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,10 @@ from seqmlm.engine.backbones import build
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.shapes import ModelConfig
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
-from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.errors import DataError, StateError, UsageError, number_of
 from seqmlm.inference import batches, model_folder
 from seqmlm.inference.batches import tokens_per_second
-from seqmlm.inference.calibrations import Stored
+from seqmlm.inference.calibrations import Stored, rate_above
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.estimate import about, work_of
 from seqmlm.inference.session import Session
@@ -169,6 +170,33 @@ def test_a_rate_is_asked_of_a_mode_that_has_rows_enough(fasta: Path, calibrated:
     calibrated.clear()
     with pytest.raises(StateError, match="has none of level protein in mode partition:4"):
         choose(request(fasta, fpr=0.01), session)
+
+
+def test_no_calibration_of_few_rows_is_chosen_where_there_is_a_better_one(
+    fasta: Path, calibrated: dict[str, Stored]
+) -> None:
+    """Where no rate is asked for, p-values of .05 must be possible; else the first line says that they are
+    not, whether the mode was asked for or is the best there is."""
+    session = Session(protein_model(100))
+    counts = (None, 1, 4, 18, 19, 60)
+    for own, other in itertools.product(counts, counts):
+        sizes = {"partition:4": own, "one-pass": other}
+        calibrated.clear()
+        calibrated.update({mode: rows(count) for mode, count in sizes.items() if count})
+        for asked in (None, *sizes):
+            plan = choose(request(fasta, mode=asked), session)
+            rate = plan.stored.fitted.smallest_rate if plan.stored is not None else None
+            best = min((one.fitted.smallest_rate for one in calibrated.values()), default=None)
+            if asked is None and best is not None:
+                assert rate == best or rate <= 0.05
+            said = [note.startswith("no p-value can be below") for note in plan.notes]
+            assert any(said) == (rate is not None and rate > 0.05)
+            assert not any(said[1:])
+            if any(said):
+                assert f"below {rate_above(rate)}:" in plan.notes[0]
+                assert (
+                    f"mode {plan.mode} with {number_of(plan.stored.rows, 'normal row')} only" in plan.notes[0]
+                )
 
 
 def test_a_bad_input_is_for_the_scoring_to_refuse(tmp_path: Path, workspace: Path) -> None:
