@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from seqmlm.parsing import read_json
 from seqmlm.streams.sinks import unwritable
 
 _VERSION = 4
+DEFAULTS = "defaults"
+"""Part of a request: what its settings are where they are not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,22 +131,53 @@ def file_facts(paths: Iterable[str | Path]) -> dict[str, str]:
     return found
 
 
+def with_defaults(request: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """A request with the default of each setting, so that versions with other settings can go on with it.
+
+    Args:
+        request: what decides the rows. A value may be made of a setting that was left at its default, as the
+            mode of a scoring is.
+        config: the dataclass that the request is made of.
+    """
+    defaults = {}
+    for setting in fields(config):
+        default = setting.default if setting.default_factory is MISSING else setting.default_factory()
+        if default is not MISSING and setting.name in request:
+            value = getattr(config, setting.name)
+            defaults[setting.name] = request[setting.name] if value == default else default
+    return {**request, DEFAULTS: defaults}
+
+
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """A phrase for each part of a request that is not what it was."""
-    found = []
-    for name in sorted(before.keys() | now.keys()):
-        old, new = before.get(name), now.get(name)
+    """A phrase for each part of a request that is not what it was.
+
+    A setting that only one of both has is as its default in the other one. An earlier version did not store
+    defaults: a setting of it that was empty was not given.
+    """
+    was, default_was = _settings(before)
+    own, default = _settings(now)
+    phrases = []
+    for name in sorted(was.keys() | own.keys()):
+        old, new = was.get(name, default.get(name)), own.get(name, default_was.get(name))
         if json.dumps(old) == json.dumps(new):  # with the order of the inputs
+            continue
+        if name not in own and not old and DEFAULTS not in before:
             continue
         if isinstance(old, dict) and isinstance(new, dict):
             keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
             for key in keys:
                 how = "is new" if key not in old else "is missing" if key not in new else "has changed"
-                found.append(f"{name} {key} {how}")
-            found += [] if keys else [f"the order of {name} has changed"]
+                phrases.append(f"{name} {key} {how}")
+            phrases += [] if keys else [f"the order of {name} has changed"]
         else:
-            found.append(f"{name} was {_shown(old)} and is {_shown(new)}")
-    return found
+            phrases.append(f"{name} was {_shown(old)} and is {_shown(new)}")
+    return phrases
+
+
+def _settings(request: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """The settings of a request, and their defaults."""
+    settings = dict(request)
+    return settings, settings.pop(DEFAULTS, {})
 
 
 def _shown(value: Any) -> str:

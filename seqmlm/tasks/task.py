@@ -35,7 +35,7 @@ from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError, number
 from seqmlm.inference.batches import BATCH_CHARACTERS, BATCH_RECORDS, characters, is_pipe
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row, Rows
-from seqmlm.streams.cursor import file_facts
+from seqmlm.streams.cursor import DEFAULTS, file_facts, with_defaults
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import FORMATS, FREE_SPACE, Kind, Schema, UnwritableError, format_of
 from seqmlm.tasks import reading, shards
@@ -582,7 +582,7 @@ def _keep_share(task: Task[Any, Any], rows: Rows) -> None:
     """Say beside the rows of a share what they are of."""
     shard, out = task.config.shard, task.out
     if shard is not None and out is not None:
-        request = {key: value for key, value in _request(task).items() if key != "shard"}
+        request = {key: value for key, value in _request(task).items() if key not in ("shard", DEFAULTS)}
         shards.Share.finish(out, shard, request, rows.asked, private=task.session.card.sensitive)
 
 
@@ -625,7 +625,7 @@ def _request(task: Task[Any, Any]) -> dict[str, Any]:
     if task.out is not None:
         request |= {"sources": list(config.paths), "input": file_facts(task.files())}
         request |= {"model": file_facts(session.model.files), "precision": session.precision}
-    return request | dict(task.decided())
+    return with_defaults(request | dict(task.decided()), config)
 
 
 def _fitted(line: Callable[[Row], str]) -> Callable[[Row], str]:

@@ -24,7 +24,7 @@ from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
 from seqmlm.errors import UsageError, number_of
 from seqmlm.inference.batches import tokenized
-from seqmlm.streams.cursor import file_facts
+from seqmlm.streams.cursor import file_facts, with_defaults
 from seqmlm.tasks.reading import TICK_SHARE, cut
 from seqmlm.tasks.score_output import sentence
 from seqmlm.tasks.score_plan import ScoringPlan
@@ -278,8 +278,10 @@ def _request(config: WatchConfig, plan: ScoringPlan, patterns: Sequence[str]) ->
     asked |= {"options": dict(sorted(config.options.items()))}
     asked |= {"counts": plan.session.counts, "precision": plan.session.precision}
     if alias_of(config, plan) is not None:
-        return {**asked, "model": config.model}
-    return {**asked, "model file": file_facts(plan.session.model.files)}
+        asked["model"] = config.model
+    else:
+        asked["model file"] = file_facts(plan.session.model.files)
+    return with_defaults(asked, config)
 
 
 def _send(hooks: Sequence[Webhook], queue: NoticeQueue, progress: Progress, stack: ExitStack) -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from seqmlm import plugins
 from seqmlm.errors import DataError, StateError
-from seqmlm.streams.cursor import Cursor, Position, file_facts
+from seqmlm.streams.cursor import DEFAULTS, Cursor, Position, differences, file_facts
+from seqmlm.tasks import task
+from seqmlm.tasks.task import Task
+from seqmlm.watch import scoring
+from seqmlm.watch.config import WatchConfig
 
 POSITION = Position(records=7, output={"bytes": 100}, counts={"units": 5}, problems={"bad": {"x": 1}})
 
@@ -106,3 +114,86 @@ def test_a_broken_cursor_is_refused_and_can_be_started_over(folder: Path, damage
     with pytest.raises(StateError, match="run the command again without --resume"):
         cursor.load()
     assert cursor.unfinished() == (None, {})
+
+
+# Settings that another version does not have
+
+TASKS = [
+    made.Config
+    for entry in plugins.entries("tasks").values()
+    if isinstance(made := entry.load(), type) and issubclass(made, Task) and made is not Task
+]
+
+
+def settings(kind: type[Any], **values: Any) -> Any:
+    """A config with the settings that have no default, and some others."""
+    needed = {
+        one.name: "x" for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING
+    }
+    return kind(**{**needed, "model": "m", "paths": ("-",), **values})
+
+
+def request_of(config: Any) -> dict[str, Any]:
+    """What a stream or an output of such a config stores."""
+    session = SimpleNamespace(model=SimpleNamespace(files=[]), precision="fp32", counts="none")
+    if isinstance(config, WatchConfig):
+        plan = SimpleNamespace(mode="exact", level=SimpleNamespace(name="line"), session=session)
+        return scoring._request(config, plan, ["*.log"])
+    work = SimpleNamespace(
+        config=config,
+        out=Path("rows.jsonl"),
+        files=list,
+        session=session,
+        decided=lambda: {"mode": "exact", "level": "line"},
+    )
+    return task._request(work)
+
+
+def older(request: Mapping[str, Any], name: str, *, defaults: bool) -> dict[str, Any]:
+    """The request of a version without a setting, which may have stored no defaults at all."""
+    before = {key: value for key, value in request.items() if key not in (name, DEFAULTS)}
+    own = {key: value for key, value in request[DEFAULTS].items() if key != name}
+    return {**before, DEFAULTS: own} if defaults else before
+
+
+@pytest.fixture(autouse=True)
+def no_alias(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "alias_of", lambda config, plan: None)
+
+
+@pytest.mark.parametrize("defaults", [True, False])
+@pytest.mark.parametrize("kind", [*TASKS, WatchConfig], ids=lambda kind: kind.__name__)
+def test_a_setting_that_one_version_lacks_is_as_its_default(
+    kind: type[Any], defaults: bool, folder: Path
+) -> None:
+    """In both directions; and another value than the default is another request."""
+    out = folder / "rows.jsonl"
+    now = request_of(settings(kind))
+    names = [one.name for one in fields(kind) if one.name in now and one.name in now[DEFAULTS]]
+    assert len(names) > 1
+    for name in names:
+        before = older(now, name, defaults=defaults)
+        Cursor(out, before).save(POSITION)
+        assert Cursor(out, now).load() == POSITION, f"{name} is new"
+        assert differences(before, {**now, name: "another"}), name
+        if defaults or not now[name]:  # a version that stored no defaults had this one
+            had = now if defaults else {key: value for key, value in now.items() if key != DEFAULTS}
+            Cursor(out, had).save(POSITION)
+            assert Cursor(out, before).load() == POSITION, f"{name} is gone"
+        Cursor(out, {**now, name: "another"}).save(POSITION)
+        for later in (now, before):
+            with pytest.raises(StateError, match=f"{name} was another"):
+                Cursor(out, later).load()
+
+
+def test_a_mode_that_was_chosen_is_no_mode_that_was_asked_for() -> None:
+    chosen, asked = (request_of(settings(WatchConfig, mode=mode)) for mode in (None, "exact"))
+    assert chosen["mode"] == asked["mode"] == "exact"
+    assert not differences(older(chosen, "mode", defaults=True), chosen)
+    assert differences(older(asked, "mode", defaults=True), asked) == ["mode was not given and is exact"]
+
+
+def test_a_setting_that_was_given_is_still_refused_where_it_is_new() -> None:
+    now = request_of(settings(WatchConfig, fpr=0.01))
+    for defaults in (True, False):
+        assert differences(older(now, "fpr", defaults=defaults), now) == ["fpr was not given and is 0.01"]
