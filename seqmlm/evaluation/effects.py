@@ -7,7 +7,7 @@ resampled, the same ones for all predictions.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,6 +32,7 @@ class Agreement:
         metrics: prediction -> metric -> value with its interval.
         gain: Spearman of the first prediction minus that of the best other one, paired; None for one alone.
         against: the name of that one.
+        undefined: metric -> why no prediction has it.
     """
 
     n: int
@@ -39,6 +40,27 @@ class Agreement:
     metrics: Mapping[str, Mapping[str, Difference]]
     gain: Difference | None = None
     against: str | None = None
+    undefined: Mapping[str, str] = field(default_factory=dict)
+
+
+def undefined_metrics(measured: Doubles, fit: Bools) -> dict[str, str]:
+    """The metrics that no prediction of (N,) measurements can have, and why.
+
+    >>> values = np.arange(20.0)
+    >>> undefined_metrics(values, values >= 0)
+    {'auc': 'all variants count as fit', 'mcc': 'all variants count as fit'}
+    """
+    reasons = {}
+    if not len(measured):
+        return dict.fromkeys(METRICS, "no variant has a measurement and every prediction")
+    if not np.ptp(measured):
+        reasons |= dict.fromkeys(("spearman", "ndcg"), "all measurements are equal")
+    elif not int(len(measured) * TOP):
+        reasons["ndcg"] = f"there are fewer than {round(1 / TOP)} variants"
+    if fit.all() or not fit.any():
+        which = "all variants count" if fit.all() else "no variant counts"
+        reasons |= dict.fromkeys(("auc", "mcc"), f"{which} as fit")
+    return reasons
 
 
 def ndcg(measured: Doubles, predicted: Doubles) -> float:
@@ -118,4 +140,5 @@ def agreement(
         metrics={name: {metric: found[name, metric] for metric in METRICS} for name in chosen},
         gain=None if best is None else found["gain", best],
         against=best,
+        undefined=undefined_metrics(truth, good),
     )

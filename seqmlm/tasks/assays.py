@@ -140,7 +140,10 @@ class Assays(Task[AssaysConfig, Variant]):
 
     def tables(self, figures: Figures) -> Iterator[Table]:
         yield Table("All assays", *agreement_table(figures["overall"]))
-        rows = [(name, *own["model"].values()) for name, own in figures["assays"].items()]
+        rows = [
+            (name, *(own["model"].get(metric, "-") for metric in METRICS))
+            for name, own in figures["assays"].items()
+        ]
         yield Table("Each assay: the model", ["assay", *TITLES.values()], rows)
 
     def export(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Path]:
@@ -155,7 +158,9 @@ class Assays(Task[AssaysConfig, Variant]):
             cells = [[*(one.fields[name] for name in columns), effect] for one, effect in told]
             written.append(_write(folder, assay.name, [[*columns, self.model], *cells]))
             facts = assay.name, assay.subject, assay.kind
-            summary += [[*facts, name, *own.values()] for name, own in metrics.items()]
+            summary += [
+                [*facts, name, *(own.get(metric, "") for metric in METRICS)] for name, own in metrics.items()
+            ]
         return [*written, _write(folder, SUMMARY, summary)]
 
 
@@ -182,7 +187,7 @@ def summed_up(
 
     Args:
         assays: of the benchmark.
-        found: assay -> prediction -> metric -> value; NaN is left out.
+        found: assay -> prediction -> metric -> value, where it is defined.
     """
     subjects = sorted({one.subject for one in assays})
     weights = bootstrap_weights(subjects, DRAWS, 0)
@@ -192,7 +197,7 @@ def summed_up(
     def mean(name: str, metric: str, times: Mapping[str, float]) -> float:
         parts: dict[str, dict[str, list[float]]] = {}
         for one in assays:
-            value = found[one.name][name][metric]
+            value = found[one.name][name].get(metric, math.nan)
             if times[one.subject] and math.isfinite(value):
                 parts.setdefault(one.kind, {}).setdefault(one.subject, []).append(value)
         kinds = [

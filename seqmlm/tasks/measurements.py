@@ -17,7 +17,7 @@ from seqmlm.evaluation.intervals import Difference
 from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.session import Session
 from seqmlm.rows.file import Row
-from seqmlm.tasks.task import Figures
+from seqmlm.tasks.task import NOT_COMPUTED, Figures
 from seqmlm.tokenizers.base import encode_symbols
 
 Doubles = NDArray[np.float64]
@@ -69,7 +69,7 @@ class Measurements:
         if cutoff is None and BINS in variants[0].fields:
             fit = _numbers(variants, BINS) > 0
         else:
-            fit = values >= (float(np.nanmedian(values)) if cutoff is None else cutoff)
+            fit = values >= (fit_from(values) if cutoff is None else cutoff)
         named = {name: _numbers(variants, name) for name in prediction}
         texts = list(dict.fromkeys(one.wildtype for one in variants))
         places = [tuple(edit.start for edit in one.edits) for one in variants]
@@ -95,7 +95,9 @@ class Measurements:
         found = agreement(self.values, named, self.fit, self.places, draws=draws)
         each = intervals(found.metrics)
         gain = None if found.gain is None else {"against": found.against, **found.gain.bounds()}
-        return {"measured": found.n, "fit": found.positive, "agreement": each, "gain": gain}
+        absent = not_computed(found.metrics, found.undefined)
+        figures = {"measured": found.n, "fit": found.positive, "agreement": each, "gain": gain}
+        return {**figures, NOT_COMPUTED: absent} if absent else figures
 
     def substitutions(self) -> set[tuple[int, str]]:
         """Place and new unit of each single substitution that was measured."""
@@ -116,18 +118,49 @@ def effects_of(variants: Iterable[Variant], rows: Iterable[Row]) -> Iterator[flo
             yield None
 
 
+def fit_from(values: Doubles) -> float:
+    """The measurement from which on a variant counts as fit: the median, of two values the higher one.
+
+    >>> fit_from(np.array([0.0, 0.0, 1.0])), fit_from(np.array([0.0, 1.0, 5.0]))
+    (1.0, 1.0)
+    """
+    distinct = np.unique(values[np.isfinite(values)])
+    return float(distinct[1] if len(distinct) == 2 else np.nanmedian(values))
+
+
 def intervals(found: Mapping[str, Mapping[str, Difference]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Figures by prediction and metric, each with its interval, as JSON has them."""
-    return {name: {key: one.bounds() for key, one in own.items()} for name, own in found.items()}
+    """Figures by prediction and metric, each with its interval, as JSON has them; without undefined ones."""
+    return {
+        name: {key: one.bounds() for key, one in own.items() if math.isfinite(one.value)}
+        for name, own in found.items()
+    }
+
+
+def not_computed(
+    found: Mapping[str, Mapping[str, Difference]], undefined: Mapping[str, str]
+) -> dict[str, str]:
+    """Why metrics are not there: of all predictions, or of one that is the same for all variants."""
+    absent = {TITLES[metric]: why for metric, why in undefined.items()}
+    for name, own in found.items():
+        for metric, one in own.items():
+            if metric not in undefined and not math.isfinite(one.value):
+                absent[f"{TITLES[metric]} of {name}"] = "it predicts the same for all variants"
+    return absent
 
 
 def agreement_table(found: Figures) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows: a prediction a row, its figures with intervals."""
-    rows = [
-        [name, *(f"{one['value']:.4f} ({one['low']:.3f} to {one['high']:.3f})" for one in own.values())]
-        for name, own in found.items()
-    ]
-    return ["prediction", *TITLES.values()], rows
+    """Columns and rows: a prediction a row, a column for each metric that some prediction has."""
+    metrics = [metric for metric in TITLES if any(metric in own for own in found.values())]
+    rows = [[name, *(_with_interval(own.get(metric)) for metric in metrics)] for name, own in found.items()]
+    return ["prediction", *(TITLES[metric] for metric in metrics)], rows
+
+
+def _with_interval(figure: Mapping[str, float] | None) -> str:
+    if figure is None:
+        return "-"
+    if not (math.isfinite(figure["low"]) and math.isfinite(figure["high"])):
+        return f"{figure['value']:.4f}"
+    return f"{figure['value']:.4f} ({figure['low']:.3f} to {figure['high']:.3f})"
 
 
 def training_floor(session: Session) -> Any:
@@ -156,25 +189,41 @@ def _number(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
+_CLASSES = {
+    **dict.fromkeys(("yes", "true", "benign", "likely benign", "benign/likely benign"), 1.0),
+    **dict.fromkeys(("no", "false", "pathogenic", "likely pathogenic", "pathogenic/likely pathogenic"), 0.0),
+    **dict.fromkeys(("", "nan", "na", "uncertain significance", "not provided"), math.nan),
+    **dict.fromkeys(("conflicting interpretations of pathogenicity", "conflicting"), math.nan),
+    "conflicting classifications of pathogenicity": math.nan,
+}
+"""Words of columns of two classes, as in ClinVar: 1 for those that count as fit, NaN if nothing is known."""
+
+
+def _measurement(cell: Any) -> float:
+    """A cell as a number, NaN where nothing is known; ValueError: it is none."""
+    if cell is None:
+        return math.nan
+    word = str(cell).strip().lower().replace("_", " ").partition(",")[0]
+    return _CLASSES[word] if word in _CLASSES else float(cell)
+
+
 def _numbers(variants: Sequence[Variant], column: str) -> Doubles:
     """(N,) a column of the table; NaN where a cell is empty.
 
     Raises:
-        DataError: there is no such column, or a cell is no number.
+        DataError: there is no such column, or a cell is no number and no class that is known.
     """
-    found = np.full(len(variants), np.nan)
+    values = np.full(len(variants), np.nan)
     for number, one in enumerate(variants):
         if column not in one.fields:
             remedy = nearest(column, [str(name) for name in one.fields][:40]).removeprefix("; ")
             raise DataError("no such field", source=one.source, line=one.line, field=column, remedy=remedy)
-        cell = one.fields[column]
-        if cell is None or str(cell).strip().lower() in ("", "nan", "na"):
-            continue
         try:
-            found[number] = float(cell)
+            values[number] = _measurement(one.fields[column])
         except ValueError:
             where: dict[str, Any] = {"source": one.source, "line": one.line, "field": column}
-            raise DataError("not a number", **where, remedy="name a column of numbers") from None
-    if not np.isfinite(found).any():
+            remedy = "name a column of numbers, or of yes and no, or of benign and pathogenic"
+            raise DataError("not a number", **where, remedy=remedy) from None
+    if not np.isfinite(values).any():
         raise DataError("a column without numbers", source=variants[0].source, field=column)
-    return found
+    return values

@@ -13,6 +13,7 @@ syncs of the disk, so that a run can be stopped and gone on with anywhere, and g
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
@@ -405,7 +406,7 @@ def open_model(config: Any, labels: Literal["none", "learnt", "any"] = "none") -
 
 
 def _is_cell(value: Any) -> bool:
-    return isinstance(value, (int, float, str))
+    return isinstance(value, (int, float, str)) and not (isinstance(value, float) and math.isnan(value))
 
 
 def where(row: Row) -> list[str]:
@@ -418,8 +419,47 @@ def where(row: Row) -> list[str]:
 def said(value: Cell) -> str:
     """A figure as people read it."""
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return "-" if math.isnan(value) else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+NOT_COMPUTED = "not_computed"
+"""Figure that says why others are not there: name -> reason."""
+
+
+def defined(figures: Figures) -> Figures:
+    """Figures without those that are not defined for the data, and why these are not there.
+
+    >>> defined({"n": 1, "auc": math.nan, "gain": {"value": 0.1, "low": math.nan}})
+    {'n': 1, 'gain': {'value': 0.1}, 'not_computed': {'auc': 'not defined for these data', \
+'gain/low': 'an interval needs several groups'}}
+    """
+    reasons = dict(figures.get(NOT_COMPUTED, {}))
+
+    def without(value: Any, path: str) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        kept = {}
+        for name, one in value.items():
+            where = f"{path}{name}"
+            if isinstance(one, float) and math.isnan(one):
+                bound = str(name).rpartition("_")[2] in ("low", "high")
+                reasons[where] = "an interval needs several groups" if bound else "not defined for these data"
+            else:
+                kept[name] = without(one, f"{where}/")
+        return kept
+
+    kept = without({name: one for name, one in figures.items() if name != NOT_COMPUTED}, "")
+    return {**kept, NOT_COMPUTED: reasons} if reasons else kept
+
+
+def _absences(figures: Figures) -> list[str]:
+    """A sentence for each reason why figures are not there; a bound that is not known is not said."""
+    names: dict[str, list[str]] = {}
+    for name, why in figures.get(NOT_COMPUTED, {}).items():
+        if name.rpartition("/")[2].rpartition("_")[2] not in ("low", "high"):
+            names.setdefault(why, []).append(name)
+    return [f"not computed: {', '.join(own)} ({why})" for why, own in names.items()]
 
 
 RESUME = "with --resume to complete"
@@ -566,13 +606,14 @@ def _finished(task: Task[Any, Any], summary: Summary, rows: Rows) -> Summary:
     found = task.figures(rows.read())
     private = task.session.card.sensitive
     figures = redact_small_counts(found, private) | {name: found[name] for name in task.public}
-    answer = task.sentence(figures, rows.asked)
+    whole = defined(figures)
+    answer = "\n".join([task.sentence(figures, rows.asked), *_absences(whole)])
     tables = list(task.tables(figures))
-    summary = replace(summary, figures=figures, answer=answer, tables=tables, hint=task.hint())
+    summary = replace(summary, figures=whole, answer=answer, tables=tables, hint=task.hint())
     summary = replace(summary, failure=task.failure(found))
     files = task.export(rows.read)
     if task.config.report is not None:
-        _report(task, summary, rows, files)
+        _report(task, summary, rows, files, figures)
     rows.finish(partial(task.finished, figures=figures) if task.whole else None)
     _keep_share(task, rows)
     return summary
@@ -737,7 +778,9 @@ def place(item: Any) -> dict[str, Any]:
     return {"id": item.id, "source": item.source, "line": item.line}
 
 
-def _report(task: Task[Any, Any], summary: Summary, rows: Rows, files: Sequence[Path]) -> None:
+def _report(
+    task: Task[Any, Any], summary: Summary, rows: Rows, files: Sequence[Path], figures: Figures
+) -> None:
     """Write the report, and keep it with the figures in a run of MLflow: of sensitive data no small ones."""
     from seqmlm.reports.page import Page
     from seqmlm.tasks.tracked import command, keep_run, origin
@@ -745,17 +788,17 @@ def _report(task: Task[Any, Any], summary: Summary, rows: Rows, files: Sequence[
     config, session = task.config, task.session
     assert config.report is not None
     answer, *warnings = summary.answer.split("\n")
-    lead = task.lead(summary.figures) or answer
+    lead = task.lead(figures) or answer
     page = Page(f"{summary.task.capitalize()}: {config.model}", lead)
     page.warnings([*warnings, *(f"{what}: {n}" for what, n in summary.notes.items() if what in task.doubts)])
     page.head(origin(session, summary.task, config) | {"note": "; ".join(task.notes)})
-    task.page(page, rows.read, summary.figures)
+    task.page(page, rows.read, figures)
     for table in summary.tables:
         page.table(*table)
     if summary.notes:
         page.table("Met on the way", ["what", "how often"], list(summary.notes.items()))
     page.write(config.report, private=session.card.sensitive)
-    figures = {"items": summary.items, "bad": summary.bad, **summary.figures}
+    tracked = {"items": summary.items, "bad": summary.bad, **summary.figures}
     told = summary.answer if session.card.sensitive else f"{lead}\n\n`{command(summary.task, config)}`"
     kept = [config.report, *files]
-    keep_run(session, summary.task, config, figures, task.decided(), kept, told, spent=summary.seconds)
+    keep_run(session, summary.task, config, tracked, task.decided(), kept, told, spent=summary.seconds)

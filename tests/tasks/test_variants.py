@@ -121,6 +121,58 @@ def test_agreement(variants: Callable[..., Finished], measured: Path):
     assert first.split("\t")[1].startswith("1.0000 (")
 
 
+CLASSES = {
+    "yes_no": ("yes", "no"),
+    "bits": ("1", "0"),
+    "rare_bits": ("1", "0"),
+    "truth": ("True", "False"),
+    "clinvar": ("Benign", "Likely_pathogenic"),
+    "reviewed": ("Benign/Likely benign", "Uncertain significance"),
+    "constant": ("0.5", "0.5"),
+    "all_fit": ("yes", "yes"),
+}
+
+
+@pytest.fixture
+def classes(measured: Path, tmp_path: Path) -> Path:
+    """Columns of two classes, by the sign of what was measured; in one, few are fit."""
+    with measured.open() as file:
+        rows = list(csv.DictReader(file))[:40]
+    table = tmp_path / "classes.csv"
+    order = sorted(float(row["fitness"]) for row in rows)
+    with table.open("w") as file:
+        writer = csv.DictWriter(file, ["mutant", *CLASSES])
+        writer.writeheader()
+        for row in rows:
+            first = {name: order[-8 if name == "rare_bits" else 20] for name in CLASSES}
+            cells = {name: pair[float(row["fitness"]) < first[name]] for name, pair in CLASSES.items()}
+            writer.writerow({"mutant": row["mutant"], **cells})
+    return table
+
+
+@pytest.mark.parametrize("column", CLASSES)
+def test_columns_of_classes_have_figures_or_the_reason_why_not(
+    variants: Callable[..., Finished], classes: Path, column: str
+):
+    found = variants(classes, "--measured", column, "--json").ok().json
+    metrics, absent = found["agreement"]["model"], found.get("not_computed", {})
+    assert set(metrics) | {name.lower().partition("@")[0] for name in absent} >= {
+        "spearman",
+        "auc",
+        "mcc",
+        "ndcg",
+    }
+    assert all(one["value"] is not None for own in found["agreement"].values() for one in own.values())
+    constant = len(set(CLASSES[column])) == 1 or column == "reviewed"
+    assert ({"auc", "mcc"} <= set(metrics)) != constant
+    if not constant:
+        assert metrics["auc"]["value"] == pytest.approx(1)
+    shown = variants(classes, "--measured", column).out
+    assert "nan" not in shown
+    assert ("not computed: AUC, MCC (all variants count as fit)" in shown) == constant
+    assert ("all measurements are equal" in shown) == constant
+
+
 def test_next_is_fit_unmeasured_and_of_another_place(
     variants: Callable[..., Finished], esm: Path, measured: Path
 ):
